@@ -1,4 +1,6 @@
-"""Makes docstrings readable as Markdown for the site: an extension of griffe, which mkdocstrings reads them with."""
+"""Makes docstrings readable as Markdown for the site: an extension of griffe, which mkdocstrings
+reads them with.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _EXAMPLES = re.compile(r"^Examples\n-+$", re.MULTILINE)
 
 
 def readable(docstring: str) -> str:
-    """The docstring with Sphinx roles as code, pages of the documentation as links, and doctests in fences.
+    """The docstring with Sphinx roles as code, pages of the documentation as links, and doctests in
+    fences.
 
     Under a heading of numpydoc, griffe finds doctests by itself.
 

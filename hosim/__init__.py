@@ -1,11 +1,15 @@
-"""hosim: how much memory a model's offload schedule needs, how long it takes and what waits for what, without the hardware.
+"""hosim: how much memory a model's offload schedule needs, how long it takes and what waits for
+what, without the hardware.
 
-An importer or a builder makes a :class:`Graph`, a policy turns it into a :class:`Plan`, and the engine replays the plan on a
-:class:`Hardware` and returns a :class:`Result`.
+An importer or a builder makes a :class:`Graph`, a policy turns it into a :class:`Plan`, and the
+engine replays the plan on a :class:`Hardware` and returns a :class:`Result`.
 
 >>> import hosim
 >>> b = hosim.GraphBuilder("toy")
->>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+>>> _ = (
+...     b.tensor("w", 40, "parameter", home="ddr"),
+...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+... )
 >>> plan = hosim.plan(b.build(), "toy", "layerwise")
 >>> hosim.replay(plan, "toy").makespan_ns
 90
@@ -39,7 +43,16 @@ if TYPE_CHECKING:
     )
     from hosim.cache_plan import CacheOp, Plan
     from hosim.data.stages import StagesResult
-    from hosim.errors import ExecutionError, GraphError, HardwareError, HosimError, InfeasibleError, InputError, PlanError, UnitError
+    from hosim.errors import (
+        ExecutionError,
+        GraphError,
+        HardwareError,
+        HosimError,
+        InfeasibleError,
+        InputError,
+        PlanError,
+        UnitError,
+    )
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
     from hosim.hardware import Hardware
     from hosim.io import load_hardware, load_plan, load_workload, save_plan, save_workload
@@ -53,9 +66,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "api": "blame compare diff explain fit frontier load plan plan_stages plot replay replay_stages robustness sweep",
+            "api": "blame compare diff explain fit frontier load plan plan_stages plot replay "
+            "replay_stages robustness sweep",
             "cache_plan": "CacheOp Plan",
-            "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError InputError PlanError UnitError",
+            "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError "
+            "InputError PlanError UnitError",
             "graph": "Graph GraphBuilder Op Tensor",
             "hardware": "Hardware",
             "io": "load_hardware load_plan load_workload save_plan save_workload",

@@ -44,8 +44,9 @@ class CacheOp:
     after
         The position of the op at whose end it is issued, or :data:`AT_START` for time 0.
     slack_ns
-        How much later a copy may begin and end at no cost, in nanoseconds (:func:`hosim.analysis.slack.latitudes`), for runtimes to use as
-        a priority, the least first; ``None`` where nobody said it. Replays ignore it, and it is not compared.
+        How much later a copy may begin and end at no cost, in nanoseconds
+        (:func:`hosim.analysis.slack.latitudes`), for runtimes to use as a priority, the least
+        first; ``None`` where nobody said it. Replays ignore it, and it is not compared.
 
     Raises
     ------
@@ -70,19 +71,31 @@ class CacheOp:
     slack_ns: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.tensor.__class__ is not int or self.after.__class__ is not int or self.slack_ns.__class__ not in (int, type(None)):
+        if (
+            self.tensor.__class__ is not int
+            or self.after.__class__ is not int
+            or self.slack_ns.__class__ not in (int, type(None))
+        ):
             keep_whole(self, InputError, f"cache op {named(self.op)}")
         if self.slack_ns is not None and self.slack_ns < 0:
-            raise InputError(f"expected 0 ns or more, got {self.slack_ns}", where=f"cache op {named(self.op)}, slack_ns")
-        if not self.op.__class__ is self.source.__class__ is str or self.destination.__class__ not in (str, type(None)):
+            raise InputError(
+                f"expected 0 ns or more, got {self.slack_ns}",
+                where=f"cache op {named(self.op)}, slack_ns",
+            )
+        if (
+            not self.op.__class__ is self.source.__class__ is str
+            or self.destination.__class__ not in (str, type(None))
+        ):
             keep_kinds(self, InputError, f"cache op {named(self.op)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a solver has proved about all plans of a workload on a machine within a budget, in its order and with nothing run again.
+    """What a solver has proved about all plans of a workload on a machine within a budget, in its
+    order and with nothing run again.
 
-    ``bound_ns``: none of them takes less, if it starts what the workload puts below there and restores what lives on.
+    ``bound_ns``: none of them takes less, if it starts what the workload puts below there and
+    restores what lives on.
     """
 
     workload: Graph
@@ -95,8 +108,9 @@ class Proof:
 class PlanOrigin:
     """What a plan was made for.
 
-    ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each size in bytes, ``ops`` how many of its ops
-    have each fingerprint, which is that of what they compute. ``machine`` is a fingerprint of the figures of ``hardware``, a name.
+    ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each
+    size in bytes, ``ops`` how many of its ops have each fingerprint, which is that of what they
+    compute. ``machine`` is a fingerprint of the figures of ``hardware``, a name.
     """
 
     graph: str
@@ -112,7 +126,9 @@ UNSAID = PlanOrigin("", {}, {})
 
 
 class MemoryView(Protocol):
-    """What a runtime policy may look at while the replay runs. Positions are those of the plan's graph."""
+    """What a runtime policy may look at while the replay runs. Positions are those of the plan's
+    graph.
+    """
 
     @property
     def now_ns(self) -> int:
@@ -127,13 +143,17 @@ class MemoryView(Protocol):
         """Bytes of the device tier that nothing holds now."""
 
     def residents(self) -> Iterable[int]:
-        """Tensors that hold bytes in the device tier now, including those still in flight, ascending."""
+        """Tensors that hold bytes in the device tier now, including those still in flight,
+        ascending.
+        """
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now, valid or in flight."""
 
     def is_busy(self, tensor: int) -> bool:
-        """Whether an op that runs now uses the tensor, or a cache op of it is issued and not yet done."""
+        """Whether an op that runs now uses the tensor, or a cache op of it is issued and not yet
+        done.
+        """
 
     def tiers_of(self, tensor: int) -> Sequence[str]:
         """Tiers other than the device tier that hold a valid copy."""
@@ -142,23 +162,26 @@ class MemoryView(Protocol):
 class RuntimePolicy(Protocol):
     """Decisions taken during the replay, one object a replay.
 
-    One that decides before some ops only has them as a container of positions, ``inspected``, which may change as it learns: before the
-    others it is not asked, and no inspection time is spent.
+    One that decides before some ops only has them as a container of positions, ``inspected``, which
+    may change as it learns: before the others it is not asked, and no inspection time is spent.
     """
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Cache ops to issue now, in order, just before ``op`` is launched; their ``after`` is ignored.
+        """Cache ops to issue now, in order, just before ``op`` is launched; their ``after`` is
+        ignored.
 
-        Called once an op, after the runtime's inspection time has passed on the op's stream. The engine then holds
-        the op until all that it reads is resident, and makes room by asking :meth:`make_room`.
+        Called once an op, after the runtime's inspection time has passed on the op's stream. The
+        engine then holds the op until all that it reads is resident, and makes room by asking
+        :meth:`make_room`.
         """
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Cache ops after which at least ``wanted_bytes`` are free for ``op``; empty if there are none.
+        """Cache ops after which at least ``wanted_bytes`` are free for ``op``; empty if there are
+        none.
 
-        ``wanted_bytes`` are all that the op still needs: its workspace, and the tensors it uses that are not there. What
-        ``view.free_bytes`` says is free already counts. Called when the op, or a prefetch it waits for, does not fit and nothing is under
-        way that could change it.
+        ``wanted_bytes`` are all that the op still needs: its workspace, and the tensors it uses
+        that are not there. What ``view.free_bytes`` says is free already counts. Called when the
+        op, or a prefetch it waits for, does not fit and nothing is under way that could change it.
         """
 
 
@@ -179,29 +202,36 @@ class Plan(Deriving, InCells):
     cache_ops
         The cache ops; those of the same ``after`` are issued in the order given here.
     initial
-        For a tensor's position, the tiers that hold a valid copy at time 0. Other tensors lie at their home.
+        For a tensor's position, the tiers that hold a valid copy at time 0. Other tensors lie at
+        their home.
     runtime
-        Makes the object that decides during the replay, a fresh one per replay. Such a plan cannot be saved.
+        Makes the object that decides during the replay, a fresh one per replay. Such a plan cannot
+        be saved.
     edits
         How ``graph`` came from the workload, if it is not the workload's own.
     made_for
-        The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are not compared.
+        The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are
+        not compared.
     origin
         What its file says that it was made for (:class:`PlanOrigin`). It is not compared.
     notes
-        What a reader of its replays has to know of the policy, a line each. They are neither saved nor compared.
+        What a reader of its replays has to know of the policy, a line each. They are neither saved
+        nor compared.
     judgement
-        What hosim's planner noted about its choices, for an explanation. It is neither saved nor compared.
+        What hosim's planner noted about its choices, for an explanation. It is neither saved nor
+        compared.
     proof
         What a solver has proved about all plans of the workload. It is neither saved nor compared.
     search
-        What the search did that found it, and how it does where times vary (:class:`hosim.base.search_control.SearchRecord`); ``None``
-        where no search of hosim's made it. It is saved, and not compared.
+        What the search did that found it, and how it does where times vary
+        (:class:`hosim.base.search_control.SearchRecord`); ``None`` where no search of hosim's made
+        it. It is saved, and not compared.
 
     Raises
     ------
     InputError
-        If one of these is something else altogether. Whether its positions and tiers exist, the replay says.
+        If one of these is something else altogether. Whether its positions and tiers exist, the
+        replay says.
 
     References
     ----------
@@ -211,8 +241,17 @@ class Plan(Deriving, InCells):
     --------
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
+    >>> plan = Plan(
+    ...     b.build(),
+    ...     cache_ops=(
+    ...         CacheOp("prefetch", 0, "ddr", "hbm"),
+    ...         CacheOp("detach", 0, "hbm", None, after=0),
+    ...     ),
+    ... )
     >>> plan.count("prefetch"), plan.residency("hbm")
     (1, {0: ('ddr',)})
     """
@@ -235,15 +274,33 @@ class Plan(Deriving, InCells):
             ("graph", "a hosim.Graph", isinstance(self.graph, Graph)),
             ("policy", "a text", isinstance(self.policy, str)),
             ("cache_ops", "a tuple of hosim.CacheOp", _all_are(self.cache_ops, CacheOp)),
-            ("initial", "a mapping from positions of tensors to tuples of tiers", _are_tiers(self.initial)),
-            ("edits", "hosim.edits.Edits or None", self.edits is None or isinstance(self.edits, Edits)),
-            ("runtime", "a function that makes a runtime policy, or None", self.runtime is None or callable(self.runtime)),
+            (
+                "initial",
+                "a mapping from positions of tensors to tuples of tiers",
+                _are_tiers(self.initial),
+            ),
+            (
+                "edits",
+                "hosim.edits.Edits or None",
+                self.edits is None or isinstance(self.edits, Edits),
+            ),
+            (
+                "runtime",
+                "a function that makes a runtime policy, or None",
+                self.runtime is None or callable(self.runtime),
+            ),
         ):
             if not right:
-                raise InputError(f"expected {expected}, got {shown(getattr(self, name), 100)}", source="plan", where=name)
+                raise InputError(
+                    f"expected {expected}, got {shown(getattr(self, name), 100)}",
+                    source="plan",
+                    where=name,
+                )
 
     def __repr__(self) -> str:
-        decides = "decides during the replay" if self.runtime is not None else counted_cache_ops(self)
+        decides = (
+            "decides during the replay" if self.runtime is not None else counted_cache_ops(self)
+        )
         return f"<Plan of {printable(self.policy)} for {printable(self.graph.name)}: {decides}>"
 
     @property
@@ -258,14 +315,18 @@ class Plan(Deriving, InCells):
 
     @property
     def processors(self) -> dict[str, str]:
-        """The processor of each op that may run on several, where the plan chooses one: a tier, or ``""`` for the device."""
+        """The processor of each op that may run on several, where the plan chooses one: a tier, or
+        ``""`` for the device.
+        """
         return {} if self.edits is None else dict(self.edits.processors)
 
     @property
     def moved_ops(self) -> int:
         """How many ops run on another processor than the workload's first choice for them."""
         index, ops = self.workload.op_index, self.workload.ops
-        return sum([ops[index[name]].processor != processor for name, processor in self.processors.items()])
+        return sum(
+            [ops[index[name]].processor != processor for name, processor in self.processors.items()]
+        )
 
     def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
         """The tiers with a valid copy at time 0, for every tensor that has one.
@@ -282,7 +343,11 @@ class Plan(Deriving, InCells):
         """
         tensors = self.graph.tensors
         homes: dict[str | None, tuple[str, ...]] = {}
-        tiers = {t: homes.setdefault(home, (home or device_tier,)) for t in self.graph.initial for home in (tensors[t].home,)}
+        tiers = {
+            t: homes.setdefault(home, (home or device_tier,))
+            for t in self.graph.initial
+            for home in (tensors[t].home,)
+        }
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
         return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 
@@ -302,10 +367,11 @@ class Plan(Deriving, InCells):
         return sum(cache_op.op == op for cache_op in self.cache_ops)
 
     def to_networkx(self) -> networkx.DiGraph[str]:
-        """The graph with the cache ops inserted as nodes (``prefetch:w#0``), and the dependencies that order them.
+        """The graph with the cache ops inserted as nodes (``prefetch:w#0``), and the dependencies
+        that order them.
 
-        A cache op follows the op it is issued after and the cache op of the same tensor before it; every later user of the
-        tensor follows its last prefetch.
+        A cache op follows the op it is issued after and the cache op of the same tensor before it;
+        every later user of the tensor follows its last prefetch.
         """
         view = self.graph.to_networkx()
         ops, tensors = self.graph.ops, self.graph.tensors
@@ -315,7 +381,13 @@ class Plan(Deriving, InCells):
         for c in order:
             cache_op = self.cache_ops[c]
             node = f"{cache_op.op}:{tensors[cache_op.tensor].name}#{c}"
-            view.add_node(node, kind=cache_op.op, source=cache_op.source, destination=cache_op.destination, cache_op=c)
+            view.add_node(
+                node,
+                kind=cache_op.op,
+                source=cache_op.source,
+                destination=cache_op.destination,
+                cache_op=c,
+            )
             if cache_op.after != AT_START:
                 view.add_edge(ops[cache_op.after].name, node, tensors=())
             if cache_op.tensor in last:
@@ -336,7 +408,9 @@ def _all_are(given: object, kind: type) -> bool:
 
 
 def _are_tiers(given: object) -> bool:
-    return isinstance(given, Mapping) and all([whole(t) is not None and _all_are(tiers, str) for t, tiers in given.items()])
+    return isinstance(given, Mapping) and all(
+        [whole(t) is not None and _all_are(tiers, str) for t, tiers in given.items()]
+    )
 
 
 class RuntimeFactory(Protocol):

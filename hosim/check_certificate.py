@@ -1,7 +1,9 @@
-"""Proves a certificate, which ``hosim replay --certificate FILE`` writes, without hosim: ``python check_certificate.py FILE``.
+"""Proves a certificate, which ``hosim replay --certificate FILE`` writes, without hosim: ``python
+check_certificate.py FILE``.
 
-Exit code 0: the events are possible, and no plan of these ops is faster than the bound. 1: something is false. 2: it is no certificate.
-Taken as given: sizes, durations of ops alone, capacities, bandwidths, latencies. All arithmetic is exact. docs/authors.md says more.
+Exit code 0: the events are possible, and no plan of these ops is faster than the bound. 1:
+something is false. 2: it is no certificate. Taken as given: sizes, durations of ops alone,
+capacities, bandwidths, latencies. All arithmetic is exact. docs/authors.md says more.
 """
 
 import gzip
@@ -25,7 +27,9 @@ class FalseClaim(Exception):  # noqa: N818
 def require(holds: object, claim: str, *about: object) -> None:
     """Raise :class:`FalseClaim` unless it holds."""
     if not holds:
-        raise FalseClaim(claim.format(*[plain(one) if isinstance(one, str) else one for one in about]))
+        raise FalseClaim(
+            claim.format(*[plain(one) if isinstance(one, str) else one for one in about])
+        )
 
 
 def plain(text: str) -> str:
@@ -34,17 +38,34 @@ def plain(text: str) -> str:
 
 
 class Program:
-    """What follows from the ops: by op those that it follows (``before``) and who wrote what it reads (``versions``; -1: time 0)."""
+    """What follows from the ops: by op those that it follows (``before``) and who wrote what it
+    reads (``versions``; -1: time 0).
+    """
 
     def __init__(self, c: Any) -> None:
-        self.ops, self.tensors, self.uses = c["ops"], c["tensors"], [{*op["reads"], *op["writes"]} for op in c["ops"]]
-        self.before, self.versions, last = list[set[int]](), list[dict[int, int]](), dict[str, int]()
-        self.users, self.writers = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        self.ops, self.tensors, self.uses = (
+            c["ops"],
+            c["tensors"],
+            [{*op["reads"], *op["writes"]} for op in c["ops"]],
+        )
+        self.before, self.versions, last = (
+            list[set[int]](),
+            list[dict[int, int]](),
+            dict[str, int](),
+        )
+        self.users, self.writers = (
+            defaultdict[int, list[int]](list),
+            defaultdict[int, list[int]](list),
+        )
         for i, op in enumerate(self.ops):
             self.versions.append({t: (self.writers[t] or [-1])[-1] for t in op["reads"]})
             known = {*op["deps"], *self.versions[i].values(), last.get(op["stream"], -1)}
             self.before.append(known.union(*[self.users[t] for t in op["writes"]]) - {-1})
-            require(max(self.before[i], default=-1) < i, "op {} follows one that is listed later", op["name"])
+            require(
+                max(self.before[i], default=-1) < i,
+                "op {} follows one that is listed later",
+                op["name"],
+            )
             last[op["stream"]] = i
             for t in op["writes"]:
                 self.writers[t].append(i)
@@ -53,16 +74,38 @@ class Program:
 
 
 class DeviceEvents:
-    """What happened on one device: when tiers had room for a tensor (``spans``), and which versions of it they held (``contents``)."""
+    """What happened on one device: when tiers had room for a tensor (``spans``), and which versions
+    of it they held (``contents``).
+    """
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:
-        self.c, self.program, self.times, self.transfers = c, program, events["ops"], events["transfers"]
-        self.moves, self.end = [*c["cache_ops"], *events["decided"]], max([0, *(end for *_, end in (*self.times, *self.transfers))])
-        self.spans, self.contents = defaultdict[Any, list[tuple[int, int]]](list), defaultdict[Any, list[Any]](list)
-        self.held = [(op["tier"], start, end, op["workspace"]) for op, (start, end) in zip(c["ops"], self.times, strict=True)]
+        self.c, self.program, self.times, self.transfers = (
+            c,
+            program,
+            events["ops"],
+            events["transfers"],
+        )
+        self.moves, self.end = (
+            [*c["cache_ops"], *events["decided"]],
+            max([0, *(end for *_, end in (*self.times, *self.transfers))]),
+        )
+        self.spans, self.contents = (
+            defaultdict[Any, list[tuple[int, int]]](list),
+            defaultdict[Any, list[Any]](list),
+        )
+        self.held = [
+            (op["tier"], start, end, op["workspace"])
+            for op, (start, end) in zip(c["ops"], self.times, strict=True)
+        ]
         require(c["runtime"] or not events["decided"], "there are copies that are not in the plan")
-        late = [start + c["channels"][on]["latency_ns"] <= end for _, on, _, start, end in self.transfers]
-        require(all(late) and all(start <= end for *_, start, end in events["copies"]), "an event ends before it can")
+        late = [
+            start + c["channels"][on]["latency_ns"] <= end
+            for _, on, _, start, end in self.transfers
+        ]
+        require(
+            all(late) and all(start <= end for *_, start, end in events["copies"]),
+            "an event ends before it can",
+        )
         for t, tier, start, end in events["copies"]:
             self.spans[t, tier].append((start, end))
             self.held.append((tier, start, end, c["tensors"][t][1]))
@@ -74,38 +117,84 @@ class DeviceEvents:
         self.when = self.moved()
 
     def comes(self, t: int, tier: str, version: int, start: int, since: int) -> None:
-        """Contents are there from ``since`` on, in room held from ``start`` on, until this is let go or an op writes the tensor anew."""
-        until = max([end for begin, end in self.spans[t, tier] if begin <= start and since <= end], default=-1)
-        require(until >= 0, "there is no room for {} in {} from {} to {} ns", self.program.tensors[t][0], tier, start, since)
+        """Contents are there from ``since`` on, in room held from ``start`` on, until this is let
+        go or an op writes the tensor anew.
+        """
+        until = max(
+            [end for begin, end in self.spans[t, tier] if begin <= start and since <= end],
+            default=-1,
+        )
+        require(
+            until >= 0,
+            "there is no room for {} in {} from {} to {} ns",
+            self.program.tensors[t][0],
+            tier,
+            start,
+            since,
+        )
         later = self.program.writers[t][bisect_right(self.program.writers[t], version) :]
-        self.contents[t, tier].append((version, since, min(until, self.times[later[0]][0]) if later else until))
+        self.contents[t, tier].append(
+            (version, since, min(until, self.times[later[0]][0]) if later else until)
+        )
 
     def there(self, t: int, tier: str, start: int, end: int) -> list[int]:
         """The versions that a tier holds from ``start`` to ``end``."""
-        return [version for version, since, until in self.contents[t, tier] if since <= start and end <= until]
+        return [
+            version
+            for version, since, until in self.contents[t, tier]
+            if since <= start and end <= until
+        ]
 
     def useless(self, t: int, at: int) -> bool:
         """Whether a tensor does not survive the step and no op uses it any more."""
-        return not self.program.tensors[t][2] and all(self.times[i][1] <= at for i in self.program.users[t])
+        return not self.program.tensors[t][2] and all(
+            self.times[i][1] <= at for i in self.program.users[t]
+        )
 
     def moved(self) -> dict[int, tuple[int, int]]:
-        """When each cache op moves: it copies valid contents, all of them, hop by hop, and its chunks hold room between two hops."""
-        hops, when = defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)), dict[int, tuple[int, int]]()
+        """When each cache op moves: it copies valid contents, all of them, hop by hop, and its
+        chunks hold room between two hops.
+        """
+        hops, when = (
+            defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)),
+            dict[int, tuple[int, int]](),
+        )
         for k, channel, size, start, end in self.transfers:
             hops[k][channel].append((start, end, size))
-            when[k] = min(start, when.get(k, (start, end))[0]), max(end, when.get(k, (start, end))[1])
+            when[k] = (
+                min(start, when.get(k, (start, end))[0]),
+                max(end, when.get(k, (start, end))[1]),
+            )
         for k, crossed in sorted(hops.items(), key=lambda hop: when[hop[0]][1]):
             _, t, here, target, _ = self.moves[k]
-            said, before, version = f"cache op {k}, of {self.program.tensors[t][0]},", Amounts(), list[int]()
+            said, before, version = (
+                f"cache op {k}, of {self.program.tensors[t][0]},",
+                Amounts(),
+                list[int](),
+            )
             while here != target or not before:
                 ways = [name for name in crossed if self.c["channels"][name]["from"] == here]
                 require(len(ways) == 1, "{} takes no single way to {}", said, target)
                 chunks = sorted(crossed.pop(ways[0]))
-                require(sum(size for *_, size in chunks) == self.program.tensors[t][1], "{} moves other bytes over {}", said, ways[0])
-                version = version or self.there(t, here, chunks[0][0], max(end for _, end, _ in chunks))
+                require(
+                    sum(size for *_, size in chunks) == self.program.tensors[t][1],
+                    "{} moves other bytes over {}",
+                    said,
+                    ways[0],
+                )
+                version = version or self.there(
+                    t, here, chunks[0][0], max(end for _, end, _ in chunks)
+                )
                 require(version, "{} copies what {} does not hold", said, here)
-                for (begin, came, part), (start, end, size) in zip(before, chunks, strict=bool(before)):
-                    require(came <= start and part == size, "{} has a chunk that leaves {} before it is there", said, here)
+                for (begin, came, part), (start, end, size) in zip(
+                    before, chunks, strict=bool(before)
+                ):
+                    require(
+                        came <= start and part == size,
+                        "{} has a chunk that leaves {} before it is there",
+                        said,
+                        here,
+                    )
                     self.held.append((here, begin, end, size))
                 before, here = chunks, self.c["channels"][ways[0]]["to"]
             require(not crossed, "{} takes no single way to {}", said, target)
@@ -113,60 +202,125 @@ class DeviceEvents:
         return when
 
     def planned(self) -> None:
-        """Cache ops of a tensor take effect in the order of their issue, after their ops; nothing else lets a copy go that is of use."""
+        """Cache ops of a tensor take effect in the order of their issue, after their ops; nothing
+        else lets a copy go that is of use.
+        """
         effect, dropped, runtime = dict[int, int](), set[Any](), self.c["runtime"]
         issue = [0 if after is None else self.times[after][1] for *_, after in self.c["cache_ops"]]
         for k in sorted(range(len(issue)), key=lambda k: (issue[k], k)):
             _, t, tier, target, _ = self.moves[k]
             start, end = self.when.get(k, [max(issue[k], effect.get(t, 0))] * 2)
-            require(start >= max(issue[k], 0 if runtime else effect.get(t, 0)), "cache op {} takes effect before its turn", k)
-            require(target is None or k in self.when or self.useless(t, start), "cache op {} moves nothing", k)
-            stays = target is None and any(begin < start < until for begin, until in self.spans[t, tier])
-            require(runtime or not stays, "cache op {} does not let {} go from {}", k, self.program.tensors[t][0], tier)
+            require(
+                start >= max(issue[k], 0 if runtime else effect.get(t, 0)),
+                "cache op {} takes effect before its turn",
+                k,
+            )
+            require(
+                target is None or k in self.when or self.useless(t, start),
+                "cache op {} moves nothing",
+                k,
+            )
+            stays = target is None and any(
+                begin < start < until for begin, until in self.spans[t, tier]
+            )
+            require(
+                runtime or not stays,
+                "cache op {} does not let {} go from {}",
+                k,
+                self.program.tensors[t][0],
+                tier,
+            )
             effect[t] = end
             dropped.add((t, tier, end, target))
         for (t, tier), spans in self.spans.items() if not runtime else ():
-            stale = {self.times[w][0] for w in self.program.writers[t] if self.c["ops"][w]["tier"] != tier}
+            stale = {
+                self.times[w][0]
+                for w in self.program.writers[t]
+                if self.c["ops"][w]["tier"] != tier
+            }
             for _, end in spans:
-                known = end >= self.end or end in stale or (t, tier, end, None) in dropped or self.useless(t, end)
-                require(known, "nothing lets {} go from {} at {} ns", self.program.tensors[t][0], tier, end)
+                known = (
+                    end >= self.end
+                    or end in stale
+                    or (t, tier, end, None) in dropped
+                    or self.useless(t, end)
+                )
+                require(
+                    known,
+                    "nothing lets {} go from {} at {} ns",
+                    self.program.tensors[t][0],
+                    tier,
+                    end,
+                )
 
     def used(self) -> None:
-        """Ops run after those that they follow, for their durations at least, on valid inputs; what survives is there at the end."""
+        """Ops run after those that they follow, for their durations at least, on valid inputs; what
+        survives is there at the end.
+        """
         for i, (op, (start, end)) in enumerate(zip(self.c["ops"], self.times, strict=True)):
             require(end - start >= op["ns"], "op {} ends before its duration is over", op["name"])
-            room = op["workspace"] + sum(self.program.tensors[t][1] for t in self.program.uses[i])  # also of an op that takes no time
-            require(room <= self.c["tiers"][op["tier"]]["bytes"], "op {} uses more than {} has room for", op["name"], op["tier"])
+            room = op["workspace"] + sum(
+                self.program.tensors[t][1] for t in self.program.uses[i]
+            )  # also of an op that takes no time
+            require(
+                room <= self.c["tiers"][op["tier"]]["bytes"],
+                "op {} uses more than {} has room for",
+                op["name"],
+                op["tier"],
+            )
             early = all(self.times[p][1] <= start for p in self.program.before[i])
             require(early, "op {} starts before one that it follows has ended", op["name"])
             for t, version in self.program.versions[i].items():
-                valid = version in self.there(t, op["tier"], start, start if t in op["writes"] else end)
-                require(valid, "op {} reads {}: no valid copy is in {}", op["name"], self.program.tensors[t][0], op["tier"])
+                valid = version in self.there(
+                    t, op["tier"], start, start if t in op["writes"] else end
+                )
+                require(
+                    valid,
+                    "op {} reads {}: no valid copy is in {}",
+                    op["name"],
+                    self.program.tensors[t][0],
+                    op["tier"],
+                )
         homes = defaultdict[int, list[str]](list)
         for t, tier in self.c["initial"]:
             homes[t].append(tier)
         for t, (name, _, survives) in enumerate(self.program.tensors):
             version, repeats = (self.program.writers[t] or [-1])[-1], self.c["repeats"] and homes[t]
-            kept = [version in self.there(t, tier, self.end, self.end) for tier in (homes[t] if repeats else self.c["tiers"])]
+            kept = [
+                version in self.there(t, tier, self.end, self.end)
+                for tier in (homes[t] if repeats else self.c["tiers"])
+            ]
             need = survives and (version >= 0 or homes[t])
-            require(not need or (all(kept) if repeats else any(kept)), "{} is not where it has to be at the end of the step", name)
+            require(
+                not need or (all(kept) if repeats else any(kept)),
+                "{} is not where it has to be at the end of the step",
+                name,
+            )
 
 
 def most(parts: Amounts) -> int:
-    """The most that parts (start, end, amount) hold at once; what ends at an instant makes room for what starts then."""
-    changes = sorted(x for start, end, amount in parts for x in ((start, True, amount), (end, False, -amount)))
+    """The most that parts (start, end, amount) hold at once; what ends at an instant makes room for
+    what starts then.
+    """
+    changes = sorted(
+        x for start, end, amount in parts for x in ((start, True, amount), (end, False, -amount))
+    )
     return max(accumulate([change for *_, change in changes], initial=0))
 
 
 def flows(jobs: Amounts, bytes_per_s: int) -> bool:
-    """Whether so many bytes can flow in windows (start, end, bytes): the earliest deadline first, which works if anything does."""
+    """Whether so many bytes can flow in windows (start, end, bytes): the earliest deadline first,
+    which works if anything does.
+    """
     waiting, now, jobs = list[tuple[int, int]](), 0, sorted(job for job in jobs if job[2])
     for start, end, size in [*jobs, (max([end for _, end, _ in jobs], default=0), 0, 0)]:
         room = bytes_per_s * (start - now)  # billionths of bytes, as all that waits
         while waiting and room > 0:
             due, left = heapq.heappop(waiting)
             room -= left
-            if max(room, 0) < bytes_per_s * (start - due):  # it has come when what is left of the room begins
+            if max(room, 0) < bytes_per_s * (
+                start - due
+            ):  # it has come when what is left of the room begins
                 return False
             if room < 0:
                 heapq.heappush(waiting, (due, -room))
@@ -176,87 +330,187 @@ def flows(jobs: Amounts, bytes_per_s: int) -> bool:
 
 
 def machine(c: Any, devices: list[DeviceEvents]) -> str:
-    """Tiers have room for what they hold, channels have engines and links have bandwidth for what moves; the peaks of the tiers."""
+    """Tiers have room for what they hold, channels have engines and links have bandwidth for what
+    moves; the peaks of the tiers.
+    """
     said = []
     for name, tier in c["tiers"].items():
         held = defaultdict[int, Amounts](list)
         for of, device in zip(tier["of"], devices, strict=True):
             held[of] += [part[1:] for part in device.held if part[0] == name]
         peak = max(map(most, held.values()))
-        require(peak <= tier["bytes"], "{} holds {:,} B and has room for {:,} B", name, peak, tier["bytes"])
-        require(peak <= c["peak_bytes"][name], "{} holds {:,} B at its peak, not {:,} B", name, peak, c["peak_bytes"][name])
+        require(
+            peak <= tier["bytes"],
+            "{} holds {:,} B and has room for {:,} B",
+            name,
+            peak,
+            tier["bytes"],
+        )
+        require(
+            peak <= c["peak_bytes"][name],
+            "{} holds {:,} B at its peak, not {:,} B",
+            name,
+            peak,
+            c["peak_bytes"][name],
+        )
         said.append(f"{peak:,} of {tier['bytes']:,} B in {plain(name)}")
     for name, channel in c["channels"].items():
-        engines = max(most([(start, end, 1) for _, on, _, start, end in device.transfers if on == name]) for device in devices)
+        engines = max(
+            most([(start, end, 1) for _, on, _, start, end in device.transfers if on == name])
+            for device in devices
+        )
         require(engines <= channel["engines"], "{} moves more at once than it has engines", name)
     for link in c["links"]:
         jobs = defaultdict[int, Amounts](list)
         for of, device in zip(link["of"], devices, strict=True):
             for _, on, size, start, end in device.transfers:
-                jobs[of] += [(start + c["channels"][on]["latency_ns"], end, size)] if on in link["carries"] else []
+                jobs[of] += (
+                    [(start + c["channels"][on]["latency_ns"], end, size)]
+                    if on in link["carries"]
+                    else []
+                )
         fine = all(flows(own, link["bytes_per_s"]) for own in jobs.values())
-        require(fine, "{} would have to carry more than {:,} B/s", link["name"], link["bytes_per_s"])
+        require(
+            fine, "{} would have to carry more than {:,} B/s", link["name"], link["bytes_per_s"]
+        )
     return ", ".join(said)
 
 
 def ways(c: Any, weights: dict[int, Fraction], end: str, back: bool) -> dict[str, Fraction]:
-    """What a byte's way from each tier to ``end``, or back, costs at least: on each link its weight for each nanosecond that it takes."""
+    """What a byte's way from each tier to ``end``, or back, costs at least: on each link its weight
+    for each nanosecond that it takes.
+    """
     cost = {end: Fraction(0)}
     for _ in c["tiers"]:
         for name, channel in c["channels"].items():
             x, y = (channel["to"], channel["from"]) if back else (channel["from"], channel["to"])
             if y in cost:
-                links = [(weight, c["links"][k]) for k, weight in weights.items() if name in c["links"][k]["carries"]]
-                step = sum([weight * Fraction(10**9, link["bytes_per_s"]) for weight, link in links], cost[y])
+                links = [
+                    (weight, c["links"][k])
+                    for k, weight in weights.items()
+                    if name in c["links"][k]["carries"]
+                ]
+                step = sum(
+                    [weight * Fraction(10**9, link["bytes_per_s"]) for weight, link in links],
+                    cost[y],
+                )
                 cost[x] = min(cost.get(x, step), step)
     return cost
 
 
 def leg(c: Any, program: Program, dual: Any) -> Fraction:
-    """Nanoseconds that pass at least from the end of op ``from`` (None: time 0) to the start of ``to`` (None: the end), as so much moves.
+    """Nanoseconds that pass at least from the end of op ``from`` (None: time 0) to the start of
+    ``to`` (None: the end), as so much moves.
 
-    What the stream reads and was there lies somewhere at ``from``; what it makes and is needed later is somewhere at ``to``. By weak
-    duality: where weights of links are 1 together at most, ways cost no more than the time. Tiers have a price for each byte without room.
+    What the stream reads and was there lies somewhere at ``from``; what it makes and is needed
+    later is somewhere at ``to``. By weak duality: where weights of links are 1 together at most,
+    ways cost no more than the time. Tiers have a price for each byte without room.
     """
     ops, a, b, tiers = c["ops"], dual["from"], dual["to"], c["tiers"]
     weights = {int(k): Fraction(*weight) for k, weight in dual["weights"].items()}
     require(a is None or b is None or a < b, "a leg ends before it begins")
-    require(all(Fraction(*one) >= 0 for key in ("weights", "room", "later") for one in dual[key].values()), "a multiplier is below 0")
+    require(
+        all(
+            Fraction(*one) >= 0
+            for key in ("weights", "room", "later")
+            for one in dual[key].values()
+        ),
+        "a multiplier is below 0",
+    )
     streams = {ops[i]["stream"] for i in (a, b) if i is not None} or {op["stream"] for op in ops}
-    require(sum(weights.values()) <= 1 and (a is b is None or len(streams) == 1), "a leg has weights above 1 or goes from stream to stream")
+    require(
+        sum(weights.values()) <= 1 and (a is b is None or len(streams) == 1),
+        "a leg has weights above 1 or goes from stream to stream",
+    )
     ours = [i for i, op in enumerate(ops) if op["stream"] in streams]
     inside = [i for i in ours if (a is None or a < i) and (b is None or i <= b)]
-    there, used = {-1} if a is None else {-1, *[i for i in ours if i <= a]}, [set() if i is None else program.uses[i] for i in (a, b)]
-    come = {t: ops[i]["tier"] for i in inside for t, v in program.versions[i].items() if v in there and t not in used[0]}
-    needed = {(t, v) for i in ours if b is not None and i > b for t, v in program.versions[i].items()}
-    needed |= {(t, program.writers[t][-1]) for t, (_, _, survives) in enumerate(c["tensors"]) if survives and program.writers[t]}
-    gone = {t: ops[i]["tier"] for i in inside if b is not None and i < b for t in ops[i]["writes"] if (t, i) in needed and t not in used[1]}
-    cost = {(tier, back): ways(c, weights, tier, back) for tier in {op["tier"] for op in ops} for back in (False, True)}
-    total, homes, sizes = Fraction(0), dict(c["homes"]) if a is None and c["at_home"] else {}, [size for _, size, _ in c["tensors"]]
-    for at, moving, back, key, use in ((a, come, False, "room", used[0]), (b, gone, True, "later", used[1])):
+    there, used = (
+        {-1} if a is None else {-1, *[i for i in ours if i <= a]},
+        [set() if i is None else program.uses[i] for i in (a, b)],
+    )
+    come = {
+        t: ops[i]["tier"]
+        for i in inside
+        for t, v in program.versions[i].items()
+        if v in there and t not in used[0]
+    }
+    needed = {
+        (t, v) for i in ours if b is not None and i > b for t, v in program.versions[i].items()
+    }
+    needed |= {
+        (t, program.writers[t][-1])
+        for t, (_, _, survives) in enumerate(c["tensors"])
+        if survives and program.writers[t]
+    }
+    gone = {
+        t: ops[i]["tier"]
+        for i in inside
+        if b is not None and i < b
+        for t in ops[i]["writes"]
+        if (t, i) in needed and t not in used[1]
+    }
+    cost = {
+        (tier, back): ways(c, weights, tier, back)
+        for tier in {op["tier"] for op in ops}
+        for back in (False, True)
+    }
+    total, homes, sizes = (
+        Fraction(0),
+        dict(c["homes"]) if a is None and c["at_home"] else {},
+        [size for _, size, _ in c["tensors"]],
+    )
+    for at, moving, back, key, use in (
+        (a, come, False, "room", used[0]),
+        (b, gone, True, "later", used[1]),
+    ):
         price, short, held = dict[str, Fraction](), dict[str, int](), sum(sizes[t] for t in moving)
-        for tier in tiers:  # what moves and is not in a tier has so many bytes at least, no tensor more of them than all
-            taken = ops[at]["workspace"] + sum(sizes[t] for t in use) if at is not None and ops[at]["tier"] == tier else 0
-            price[tier], short[tier] = Fraction(*dual[key].get(tier, (0, 1))), max(0, held + taken - tiers[tier]["bytes"])
+        # what moves and is not in a tier has so many bytes at least, no tensor more of them than
+        # all
+        for tier in tiers:
+            taken = (
+                ops[at]["workspace"] + sum(sizes[t] for t in use)
+                if at is not None and ops[at]["tier"] == tier
+                else 0
+            )
+            price[tier], short[tier] = (
+                Fraction(*dual[key].get(tier, (0, 1))),
+                max(0, held + taken - tiers[tier]["bytes"]),
+            )
             total += price[tier] * short[tier]
         for t, tier in moving.items():
-            each, worth = [cost[tier, back]], {tier: price[tier] * min(sizes[t], short[tier]) for tier in tiers}
+            each, worth = (
+                [cost[tier, back]],
+                {tier: price[tier] * min(sizes[t], short[tier]) for tier in tiers},
+            )
             if a is b is None and c["repeats"] and (t, (program.writers[t] or [-1])[-1]) in needed:
-                each.append(cost[ops[program.writers[t][-1]]["tier"], True])  # what is written goes back to where it was
-            where = [tier for tier in ([homes[t]] if t in homes else tiers) if all(tier in one for one in each)]
-            total += min([sizes[t] * sum(one[tier] for one in each) + worth[tier] for tier in where], default=0) - sum(worth.values())
+                each.append(
+                    cost[ops[program.writers[t][-1]]["tier"], True]
+                )  # what is written goes back to where it was
+            where = [
+                tier
+                for tier in ([homes[t]] if t in homes else tiers)
+                if all(tier in one for one in each)
+            ]
+            total += min(
+                [sizes[t] * sum(one[tier] for one in each) + worth[tier] for tier in where],
+                default=0,
+            ) - sum(worth.values())
     return total
 
 
 def bound(c: Any, program: Program) -> int:
-    """Nanoseconds that a path takes at least: of ops, each of which follows the one before, and legs between them."""
+    """Nanoseconds that a path takes at least: of ops, each of which follows the one before, and
+    legs between them.
+    """
     total, last = Fraction(0), None
     for k, step in enumerate(c["path"]):
         if isinstance(step, dict):
             fits = step["from"] == last and (step["to"] is not None or k == len(c["path"]) - 1)
             total += leg(c, program, step)
         else:
-            fits = k == 0 or (last["to"] == step if isinstance(last, dict) else last in program.before[step])
+            fits = k == 0 or (
+                last["to"] == step if isinstance(last, dict) else last in program.before[step]
+            )
             total += c["ops"][step]["ns"]
         require(fits, "step {} of the path does not follow the one before", k)
         last = step
@@ -274,21 +528,46 @@ def prove(text: str) -> str:
     """What a certificate proves, in a few lines; raises :class:`FalseClaim`."""
     file = json.loads(text, parse_int=natural, parse_float=natural, parse_constant=natural)
     c = {**file["given"], **file["plan"], **file["claims"]}
-    require(len(c) == len(file["given"]) + len(file["plan"]) + len(file["claims"]), "something is said twice")
+    require(
+        len(c) == len(file["given"]) + len(file["plan"]) + len(file["claims"]),
+        "something is said twice",
+    )
     digest = hashlib.sha256(json.dumps(file["given"], sort_keys=True).encode()).hexdigest()
     require(
-        digest == file["given_sha256"] and file["hosim_certificate"] == 1, "what is given has another SHA-256, or version 1 is not meant"
+        digest == file["given_sha256"] and file["hosim_certificate"] == 1,
+        "what is given has another SHA-256, or version 1 is not meant",
     )
     program = Program(c)
     devices = [DeviceEvents(c, program, events) for events in file["devices"]]
     for device in devices:
         device.used()
         device.planned()
-    peaks, end, least = machine(c, devices), max(device.end for device in devices), bound(c, program)
-    require(end == c["makespan_ns"], "the last event ends at {:,} ns, not at {:,} ns", end, c["makespan_ns"])
-    require(least >= c["lower_bound_ns"], "the path takes {:,} ns at least, not {:,} ns", least, c["lower_bound_ns"])
-    require(not c["at_home"] or all(home in c["initial"] for home in c["homes"]), "the plan does not start at home what its bound says")
-    slow = sum(until - start - op["ns"] for device in devices for op, (start, until) in zip(c["ops"], device.times, strict=True))
+    peaks, end, least = (
+        machine(c, devices),
+        max(device.end for device in devices),
+        bound(c, program),
+    )
+    require(
+        end == c["makespan_ns"],
+        "the last event ends at {:,} ns, not at {:,} ns",
+        end,
+        c["makespan_ns"],
+    )
+    require(
+        least >= c["lower_bound_ns"],
+        "the path takes {:,} ns at least, not {:,} ns",
+        least,
+        c["lower_bound_ns"],
+    )
+    require(
+        not c["at_home"] or all(home in c["initial"] for home in c["homes"]),
+        "the plan does not start at home what its bound says",
+    )
+    slow = sum(
+        until - start - op["ns"]
+        for device in devices
+        for op, (start, until) in zip(c["ops"], device.times, strict=True)
+    )
     which = f"{', which restore what they change' * c['repeats']}{', with what is below at home' * c['at_home']}"
     return f"""{plain(c["policy"])} on {plain(c["hardware"])}, {plain(c["workload"])}: {len(c["ops"])} ops, {len(devices)} devices
 proved: order of ops, valid inputs, nothing lost that is needed, room, engines, bandwidth{", cache ops of the plan" * (not c["runtime"])}
@@ -304,12 +583,23 @@ def main() -> int:
         print("usage: python check_certificate.py FILE", file=sys.stderr)
         return 2
     try:
-        with (gzip.open if sys.argv[1].endswith(".gz") else open)(sys.argv[1], "rt", encoding="utf-8") as file:
+        with (gzip.open if sys.argv[1].endswith(".gz") else open)(
+            sys.argv[1], "rt", encoding="utf-8"
+        ) as file:
             print(prove(file.read()))
     except FalseClaim as error:
         print(f"false: {error}")
         return 1
-    except (OSError, EOFError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (
+        OSError,
+        EOFError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         print(f"no certificate: {type(error).__name__}: {plain(str(error))}", file=sys.stderr)
         return 2
     return 0

@@ -1,15 +1,18 @@
-"""The changes that a plan may make to the graph itself: other processors of ops, another order of ops, and ops that run again.
+"""The changes that a plan may make to the graph itself: other processors of ops, another order of
+ops, and ops that run again.
 
-An op that the workload lets run on several processors (``also_on``) runs on its own ``processor`` unless a plan chooses another. There it
-takes what ``also_on`` says, or the cost model, and is on the stream of that processor: the one with the name of its tier, or ``compute``
-on the device.
+An op that the workload lets run on several processors (``also_on``) runs on its own ``processor``
+unless a plan chooses another. There it takes what ``also_on`` says, or the cost model, and is on
+the stream of that processor: the one with the name of its tier, or ``compute`` on the device.
 
-A recomputed op is a copy of an op of the workload. Its outputs are new tensors (``a@f~2`` is ``a`` as op ``f~2`` makes it), and every later
-user of ``a`` uses the new one. The first ``a`` is thus released after its last user before the copy, like any tensor (docs/contract.md,
-rule 1): dropping it needs no cache op, and liveness, planners, verifier and engine see two tensors with short lives instead of one with a
-long life.
+A recomputed op is a copy of an op of the workload. Its outputs are new tensors (``a@f~2`` is ``a``
+as op ``f~2`` makes it), and every later user of ``a`` uses the new one. The first ``a`` is thus
+released after its last user before the copy, like any tensor (docs/contract.md, rule 1): dropping
+it needs no cache op, and liveness, planners, verifier and engine see two tensors with short lives
+instead of one with a long life.
 
-An edited graph computes what the workload computes: :func:`edited` refuses a change that would let an op see other contents.
+An edited graph computes what the workload computes: :func:`edited` refuses a change that would let
+an op see other contents.
 """
 
 from __future__ import annotations
@@ -21,22 +24,47 @@ from dataclasses import dataclass, replace
 from hosim.errors import GraphError
 from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
-RANDOM_KINDS = frozenset({"random", "rand", "randn", "randint", "dropout", "native_dropout", "bernoulli", "normal", "multinomial"})
-"""Kinds of ops whose results differ from run to run. They run again only where the workload is :data:`SEEDED`."""
+RANDOM_KINDS = frozenset(
+    {
+        "random",
+        "rand",
+        "randn",
+        "randint",
+        "dropout",
+        "native_dropout",
+        "bernoulli",
+        "normal",
+        "multinomial",
+    }
+)
+"""Kinds of ops whose results differ from run to run. They run again only where the workload is
+:data:`SEEDED`.
+"""
 
 COLLECTIVE_KINDS = frozenset(
-    {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"}
+    {
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_to_all",
+        "all_to_all_single",
+    }
     | {"wait_tensor", "broadcast", "collective", "send", "recv", "barrier"}
 )
-"""Kinds of ops in which other devices take part, which are never recomputed: a device that runs one again would wait for the others."""
+"""Kinds of ops in which other devices take part, which are never recomputed: a device that runs one
+again would wait for the others.
+"""
 
 REPEATABLE, RANDOM, SEEDED = "repeatable", "random", "seeded"
 """Keys of a workload's ``meta``.
 
-``repeatable: true`` is the word of whoever made the graph that its ops may run again and trade places within their dependencies: they are
-functions of what they read, and all that they do is in the graph. ``random`` names ops whose results differ from run to run though their
-kind does not say so. ``seeded: true`` says that a random op that runs again draws the same numbers, since the state of its generator is
-set back, as ``torch.utils.checkpoint`` does.
+``repeatable: true`` is the word of whoever made the graph that its ops may run again and trade
+places within their dependencies: they are functions of what they read, and all that they do is in
+the graph. ``random`` names ops whose results differ from run to run though their kind does not say
+so. ``seeded: true`` says that a random op that runs again draws the same numbers, since the state
+of its generator is set back, as ``torch.utils.checkpoint`` does.
 """
 
 
@@ -50,16 +78,18 @@ class Recompute:
 
 
 Step = tuple[int, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""An op of an edited graph: the position of the op of the workload that it runs, its name, and its inputs, outputs and mutates there. The
-new tensors come after all of the workload."""
+"""An op of an edited graph: the position of the op of the workload that it runs, its name, and its
+inputs, outputs and mutates there. The new tensors come after all of the workload.
+"""
 
 
 @dataclass(frozen=True)
 class Edits:
     """How a plan's graph follows from the workload ``base``.
 
-    First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor, then the ops are put into ``order`` (by
-    name; empty: as listed), then those of ``recompute`` run again.
+    First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor,
+    then the ops are put into ``order`` (by name; empty: as listed), then those of ``recompute`` run
+    again.
     """
 
     base: Graph
@@ -68,7 +98,9 @@ class Edits:
     processors: tuple[tuple[str, str], ...] = ()
 
     def graph(self) -> Graph:
-        """The edited graph; raises :class:`GraphError` as :func:`edited` and :func:`on_processors` do."""
+        """The edited graph; raises :class:`GraphError` as :func:`edited` and :func:`on_processors`
+        do.
+        """
         return edited(on_processors(self.base, self.processors), self.order, self.recompute)
 
 
@@ -80,7 +112,10 @@ def is_repeatable(graph: Graph) -> bool:
 def why_once(graph: Graph, op: Op) -> str:
     """Why an op may not run again, as the end of a sentence about it; empty if it may."""
     if op.mutates:
-        return f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it would change it twice"
+        return (
+            f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it "
+            "would change it twice"
+        )
     if is_random(graph, op) and graph.meta.get(SEEDED) is not True:
         return f"is random (kind {op.kind!r}): run again, it would give another result"
     if op.kind in COLLECTIVE_KINDS:
@@ -89,25 +124,40 @@ def why_once(graph: Graph, op: Op) -> str:
 
 
 def reads_the_same(graph: Graph, f: int, at: int) -> bool:
-    """Whether op ``f`` would read the same contents just before op ``at``: nothing writes what it reads from ``f`` on and before ``at``."""
-    return all([bisect_left(writers, f) == bisect_left(writers, at) for writers in [graph.writers[t] for t in graph.ops[f].inputs]])
+    """Whether op ``f`` would read the same contents just before op ``at``: nothing writes what it
+    reads from ``f`` on and before ``at``.
+    """
+    return all(
+        [
+            bisect_left(writers, f) == bisect_left(writers, at)
+            for writers in [graph.writers[t] for t in graph.ops[f].inputs]
+        ]
+    )
 
 
 def is_random(graph: Graph, op: Op) -> bool:
-    """Whether the op gives another result each time: by its kind, or because the workload says so."""
+    """Whether the op gives another result each time: by its kind, or because the workload says
+    so.
+    """
     return op.kind in RANDOM_KINDS or op.name in graph.derived(_random)
 
 
 def _random(graph: Graph) -> frozenset[str]:
     """The ops that the graph's ``meta`` names as random ones."""
     listed = graph.meta.get(RANDOM)
-    return frozenset([name for name in listed if isinstance(name, str)] if isinstance(listed, (list, tuple)) else ())
+    return frozenset(
+        [name for name in listed if isinstance(name, str)]
+        if isinstance(listed, (list, tuple))
+        else ()
+    )
 
 
 def on_processors(graph: Graph, chosen: Sequence[tuple[str, str]]) -> Graph:
-    """``graph`` with each op of ``chosen`` on the processor that stands beside its name (``""``: the device), for good.
+    """``graph`` with each op of ``chosen`` on the processor that stands beside its name (``""``:
+    the device), for good.
 
-    Raises :class:`GraphError`, with the path in the plan's file, for an unknown op and for a processor that it may not run on.
+    Raises :class:`GraphError`, with the path in the plan's file, for an unknown op and for a
+    processor that it may not run on.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -122,7 +172,9 @@ def on_processors(graph: Graph, chosen: Sequence[tuple[str, str]]) -> Graph:
     for name, processor in chosen:
         i = graph.op_index.get(name)
         if i is None:
-            raise GraphError(f"unknown op {name!r}; expected one of {graph.name!r}", where=f"processors.{name}")
+            raise GraphError(
+                f"unknown op {name!r}; expected one of {graph.name!r}", where=f"processors.{name}"
+            )
         ops[i] = _on_processor(graph.ops[i], processor)
     return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
 
@@ -133,20 +185,36 @@ def _on_processor(op: Op, processor: str) -> Op:
     durations = dict(op.also_on)
     if processor not in durations:
         may = ", ".join([name or DEVICE for name in (op.processor, *durations)])
-        raise GraphError(f"op {op.name!r} may not run on {processor or DEVICE!r} (it may on: {may})", where=f"processors.{op.name}")
-    return replace(op, processor=processor, stream=processor or MAIN_STREAM, duration_ns=durations[processor], also_on=())
+        raise GraphError(
+            f"op {op.name!r} may not run on {processor or DEVICE!r} (it may on: {may})",
+            where=f"processors.{op.name}",
+        )
+    return replace(
+        op,
+        processor=processor,
+        stream=processor or MAIN_STREAM,
+        duration_ns=durations[processor],
+        also_on=(),
+    )
 
 
 def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recompute] = ()) -> Graph:
-    """``graph`` with its ops in ``order`` and those of ``recompute`` run again, each just before its ``before`` and in the order given.
+    """``graph`` with its ops in ``order`` and those of ``recompute`` run again, each just before
+    its ``before`` and in the order given.
 
-    O(uses). Raises :class:`GraphError`, with the path in the plan's file, for an unknown or repeated name, for an order that puts an op
-    before one that it must follow (naming the two and the tensor between them), and for a recomputation of what is not listed
-    before, may not run again (:func:`why_once`), or would read other contents than it did at first.
+    O(uses). Raises :class:`GraphError`, with the path in the plan's file, for an unknown or
+    repeated name, for an order that puts an op before one that it must follow (naming the two and
+    the tensor between them), and for a recomputation of what is not listed before, may not run
+    again (:func:`why_once`), or would read other contents than it did at first.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("a", 30), b.op("f", "relu", outputs=["a"]), b.op("g", "relu", inputs=["a"]), b.op("h", "relu", inputs=["a"])
+    >>> _ = (
+    ...     b.tensor("a", 30),
+    ...     b.op("f", "relu", outputs=["a"]),
+    ...     b.op("g", "relu", inputs=["a"]),
+    ...     b.op("h", "relu", inputs=["a"]),
+    ... )
     >>> again = edited(b.build(), recompute=[Recompute("f", "h", "f~2")])
     >>> [op.name for op in again.ops], [again.tensors[t].name for t in again.ops[3].inputs]
     (['f', 'g', 'f~2', 'h'], ['a@f~2'])
@@ -159,8 +227,8 @@ def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recomput
 def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
     """``graph`` with its ops listed as ``positions`` says, a permutation of theirs.
 
-    Raises :class:`GraphError` where an op would come before one of its producers (:attr:`Graph.producers`). With these kept, every read
-    sees the same writer as before.
+    Raises :class:`GraphError` where an op would come before one of its producers
+    (:attr:`Graph.producers`). With these kept, every read sees the same writer as before.
     """
     place = [-1] * len(graph.ops)
     for new, old in enumerate(positions):
@@ -170,7 +238,9 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
         for p in graph.producers[i]:
             if place[p] > new:
                 raise GraphError(
-                    f"op {graph.ops[i].name!r} stands before op {graph.ops[p].name!r}, but {_why(graph, i, p)}", where=f"order[{new}]"
+                    f"op {graph.ops[i].name!r} stands before op {graph.ops[p].name!r}, but "
+                    f"{_why(graph, i, p)}",
+                    where=f"order[{new}]",
                 )
         op = graph.ops[i]
         ops.append(replace(op, deps=tuple([place[d] for d in op.deps])) if op.deps else op)
@@ -178,9 +248,11 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
 
 
 def recomputed_positions(graph: Graph, recompute: Sequence[Recompute]) -> list[tuple[int, int]]:
-    """The ops that run again, in the order in which they do, each as its position and that of the op before which it does.
+    """The ops that run again, in the order in which they do, each as its position and that of the
+    op before which it does.
 
-    Raises :class:`GraphError` as :func:`edited` does, but not for those that would read other contents.
+    Raises :class:`GraphError` as :func:`edited` does, but not for those that would read other
+    contents.
     """
     before = _Recomputing(graph, recompute).before
     return [(f, at) for at in sorted(before) for _, f, _ in before[at]]
@@ -192,14 +264,20 @@ def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
     seen: set[str] = set()
     for k, name in enumerate(order):
         if name not in index:
-            raise GraphError(f"unknown op {name!r}; the order lists the ops of {graph.name!r}", where=f"order[{k}]")
+            raise GraphError(
+                f"unknown op {name!r}; the order lists the ops of {graph.name!r}",
+                where=f"order[{k}]",
+            )
         if name in seen:
             raise GraphError(f"op {name!r} is listed twice", where=f"order[{k}]")
         seen.add(name)
     missing = [op.name for op in graph.ops if op.name not in seen]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise GraphError(f"op {missing[0]!r}{more} missing; the order lists every op of {graph.name!r} once", where="order")
+        raise GraphError(
+            f"op {missing[0]!r}{more} missing; the order lists every op of {graph.name!r} once",
+            where="order",
+        )
     return [index[name] for name in order]
 
 
@@ -219,7 +297,8 @@ class _Recomputing:
     """The walk that inserts recomputed ops.
 
     ``version[t]`` is the op that wrote the contents of tensor t last (-1: none), ``current[t]`` the
-    tensor that holds them where it is not t itself. ``made`` are the new tensors: the one that each stands for, and the op that makes it.
+    tensor that holds them where it is not t itself. ``made`` are the new tensors: the one that each
+    stands for, and the op that makes it.
     """
 
     def __init__(self, graph: Graph, recompute: Sequence[Recompute]) -> None:
@@ -234,16 +313,24 @@ class _Recomputing:
         for j, entry in enumerate(recompute):
             for label, name in (("op", entry.op), ("before", entry.before)):
                 if name not in index:
-                    raise GraphError(f"unknown op {name!r}; expected one of {graph.name!r}", where=f"recompute[{j}].{label}")
+                    raise GraphError(
+                        f"unknown op {name!r}; expected one of {graph.name!r}",
+                        where=f"recompute[{j}].{label}",
+                    )
             if not entry.name or entry.name in self.names:
                 wrong = f"op name {entry.name!r} is taken" if entry.name else "op name is empty"
-                raise GraphError(f"{wrong}; give the recomputed op a name of its own, such as '{entry.op}~2'", where=f"recompute[{j}].name")
+                raise GraphError(
+                    f"{wrong}; give the recomputed op a name of its own, such as '{entry.op}~2'",
+                    where=f"recompute[{j}].name",
+                )
             self.names.add(entry.name)
             op, before = index[entry.op], index[entry.before]
             self._check_pure(graph.ops[op], j)
             if op >= before:
                 raise GraphError(
-                    f"op {entry.op!r} has not run before op {entry.before!r}: it cannot run again there", where=f"recompute[{j}].before"
+                    f"op {entry.op!r} has not run before op {entry.before!r}: it cannot run again "
+                    "there",
+                    where=f"recompute[{j}].before",
                 )
             self.before.setdefault(before, []).append((j, op, entry.name))
             self.read[op] = ()
@@ -266,15 +353,29 @@ class _Recomputing:
             deps = tuple([place[d] for d in op.deps]) if op.deps else op.deps
             if name == op.name:
                 place.append(len(ops))
-            if (name, inputs, outputs, mutates, deps) != (op.name, op.inputs, op.outputs, op.mutates, op.deps):
-                op = replace(op, name=name, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)
+            if (name, inputs, outputs, mutates, deps) != (
+                op.name,
+                op.inputs,
+                op.outputs,
+                op.mutates,
+                op.deps,
+            ):
+                op = replace(
+                    op, name=name, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps
+                )
             ops.append(op)
         tensors = [*self.base.tensors, *[self._new(t, name) for t, name in self.made]]
         return Graph(self.base.name, tuple(tensors), tuple(ops), self.base.meta)
 
     def _new(self, t: int, name: str) -> Tensor:
         tensor = self.base.tensors[t]
-        return Tensor(f"{tensor.name}@{name}", tensor.size_bytes, "activation" if tensor.survives else tensor.kind, None, False)
+        return Tensor(
+            f"{tensor.name}@{name}",
+            tensor.size_bytes,
+            "activation" if tensor.survives else tensor.kind,
+            None,
+            False,
+        )
 
     def _run(self, i: int, op: Op) -> Step:
         if i in self.read:
@@ -293,7 +394,9 @@ class _Recomputing:
             if self.version[t] != version:
                 changed, writer = self.base.tensors[t].name, self.base.ops[self.version[t]].name
                 raise GraphError(
-                    f"op {op.name!r} reads tensor {changed!r}, which op {writer!r} has written since", where=f"recompute[{j}].before"
+                    f"op {op.name!r} reads tensor {changed!r}, which op {writer!r} has written "
+                    "since",
+                    where=f"recompute[{j}].before",
                 )
         inputs, outputs = self._now(op.inputs), []
         for t in op.outputs:

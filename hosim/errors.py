@@ -24,12 +24,14 @@ LONGEST = 400
 
 
 class HosimError(Exception):
-    """The base of every error that hosim raises on purpose; its text is one line that says what to do.
+    """The base of every error that hosim raises on purpose; its text is one line that says what to
+    do.
 
     Parameters
     ----------
     text
-        What is wrong. Control characters become escapes, and more than 400 characters lose their middle.
+        What is wrong. Control characters become escapes, and more than 400 characters lose their
+        middle.
 
     Attributes
     ----------
@@ -70,11 +72,19 @@ class InputError(HosimError):
 
     Examples
     --------
-    >>> str(InputError("expected a size such as '80 GiB', got 80", source="hw.yaml", where="tiers.hbm.capacity"))
+    >>> str(
+    ...     InputError(
+    ...         "expected a size such as '80 GiB', got 80",
+    ...         source="hw.yaml",
+    ...         where="tiers.hbm.capacity",
+    ...     )
+    ... )
     "hw.yaml: tiers.hbm.capacity: expected a size such as '80 GiB', got 80"
     """
 
-    def __init__(self, message: str, *, source: str | None = None, where: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, source: str | None = None, where: str | None = None
+    ) -> None:
         self.message = message
         self.source = source
         self.where = where
@@ -176,7 +186,10 @@ class PlanError(HosimError):
 
     Examples
     --------
-    >>> PlanError("policy mine made a plan that breaks a rule", findings=["detach of 'w' drops its last copy"]).findings
+    >>> PlanError(
+    ...     "policy mine made a plan that breaks a rule",
+    ...     findings=["detach of 'w' drops its last copy"],
+    ... ).findings
     ("detach of 'w' drops its last copy",)
     """
 
@@ -188,9 +201,14 @@ class PlanError(HosimError):
 
 
 def illegal_plan(message: str, findings: Sequence[object]) -> PlanError:
-    """The error for a plan that breaks rules: the first finding after ``message``, and how many more there are.
+    """The error for a plan that breaks rules: the first finding after ``message``, and how many
+    more there are.
 
-    >>> print(illegal_plan("the plan breaks a rule", ["detach of 'w' drops its last copy", "op 'f' reads 'w'"]))
+    >>> print(
+    ...     illegal_plan(
+    ...         "the plan breaks a rule", ["detach of 'w' drops its last copy", "op 'f' reads 'w'"]
+    ...     )
+    ... )
     the plan breaks a rule: detach of 'w' drops its last copy (and 1 more)
     """
     lines = [str(finding) for finding in findings]
@@ -199,7 +217,8 @@ def illegal_plan(message: str, findings: Sequence[object]) -> PlanError:
 
 
 class ExecutionError(HosimError):
-    """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op that failed.
+    """A plan could not be carried out on a real machine: a full disk, a file that vanished, an op
+    that failed.
 
     What is neither lost nor left is where it was before.
 
@@ -210,7 +229,8 @@ class ExecutionError(HosimError):
     lost
         The tensors whose contents went with it.
     left
-        Tensors that have no room where they belong: they stay where the plan has them until what holds them is closed again.
+        Tensors that have no room where they belong: they stay where the plan has them until what
+        holds them is closed again.
     for_host
         Those of ``left`` that belong in the host's memory; the others belong on the device.
     held
@@ -227,7 +247,13 @@ class ExecutionError(HosimError):
     """
 
     def __init__(
-        self, message: str, *, lost: Sequence[str] = (), left: Sequence[str] = (), for_host: Sequence[str] = (), held: Any = None
+        self,
+        message: str,
+        *,
+        lost: Sequence[str] = (),
+        left: Sequence[str] = (),
+        for_host: Sequence[str] = (),
+        held: Any = None,
     ) -> None:
         self.message = message
         self.lost = tuple(lost)
@@ -238,12 +264,18 @@ class ExecutionError(HosimError):
         again = "close again" if held is None else "call held.close() of this error"
         for place, names in (("device", set(left) - set(for_host)), ("host", set(for_host))):
             there = [name for name in left if name in names]
-            message += f"; the {place} has no room for {_some(there)}: free memory there and {again}" if there else ""
+            message += (
+                f"; the {place} has no room for {_some(there)}: free memory there and {again}"
+                if there
+                else ""
+            )
         super().__init__(message)
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return ", ".join(map(repr, names[:5])) + (
+        f" and {len(names) - 5} more" if len(names) > 5 else ""
+    )
 
 
 class InfeasibleError(HosimError):

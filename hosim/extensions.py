@@ -1,7 +1,8 @@
 """What rooms beside the core add to it: formats, recordings, commands, cases of the gate.
 
-The core asks by what it needs and knows no such room: :mod:`hosim`, which is above all of them, says which there are. Each has a module
-``added`` with a function for each thing that it adds, which gives a table and imports what is in it when it is first used.
+The core asks by what it needs and knows no such room: :mod:`hosim`, which is above all of them,
+says which there are. Each has a module ``added`` with a function for each thing that it adds, which
+gives a table and imports what is in it when it is first used.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def added(what: str) -> list[Any]:
 
 
 def with_added(own: Mapping[str, T], what: str) -> dict[str, T]:
-    """The core's table with what the rooms add to it, each before the entry of the core's that it names."""
+    """The core's table with what the rooms add to it, each before the entry of the core's that it
+    names.
+    """
     whole: dict[str, T] = {}
     for name, value in own.items():
         for tables in added(what):

@@ -1,8 +1,9 @@
 """The workload graph: tensors and ops, as frozen, integer-indexed data.
 
-An op names its tensors by their position in :attr:`Graph.tensors` and its ``deps`` by position in :attr:`Graph.ops`.
-The listed order of the ops is the execution order of every stream. :class:`GraphBuilder` builds a graph by names;
-:meth:`Graph.to_networkx` is the view for people and for networkx' algorithms.
+An op names its tensors by their position in :attr:`Graph.tensors` and its ``deps`` by position in
+:attr:`Graph.ops`. The listed order of the ops is the execution order of every stream.
+:class:`GraphBuilder` builds a graph by names; :meth:`Graph.to_networkx` is the view for people and
+for networkx' algorithms.
 """
 
 from __future__ import annotations
@@ -28,14 +29,25 @@ from hosim.units import human_size
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["DEVICE", "KINDS", "MAIN_STREAM", "PERSISTENT_KINDS", "Graph", "GraphBuilder", "Op", "Tensor"]
+__all__ = [
+    "DEVICE",
+    "KINDS",
+    "MAIN_STREAM",
+    "PERSISTENT_KINDS",
+    "Graph",
+    "GraphBuilder",
+    "Op",
+    "Tensor",
+]
 
 WHOLE = (int, type(None))
 TEXT = (str, type(None))
 
 
 def _kept(value: Any) -> Any:
-    """An integer of Python for a whole number; anything else as it is, until the graph is checked."""
+    """An integer of Python for a whole number; anything else as it is, until the graph is
+    checked.
+    """
     number = whole(value)
     return value if number is None else number
 
@@ -55,7 +67,9 @@ def _text(name: object) -> str:
 
 
 def _figure(op: str, field: str, value: Any) -> Any:
-    """An integer of Python, or ``None`` for the duration that another processor may have; raises :class:`GraphError`."""
+    """An integer of Python, or ``None`` for the duration that another processor may have; raises
+    :class:`GraphError`.
+    """
     number = None if value is None and field == "also_on" else whole(value)
     if number is None and (value is not None or field != "also_on"):
         raise GraphError(not_whole(field, value), where=f"op {named(op)}, {field}")
@@ -84,11 +98,16 @@ class Graph(Deriving, InCells):
 
     References
     ----------
-    ``docs/contract.md``, rule 1, says which op waits for which; ``docs/formats.md`` describes the file.
+    ``docs/contract.md``, rule 1, says which op waits for which; ``docs/formats.md`` describes the
+    file.
 
     Examples
     --------
-    >>> graph = Graph("toy", (Tensor("w", 40, "parameter"),), (Op("f", "matmul", inputs=(0,), duration_ns=50),))
+    >>> graph = Graph(
+    ...     "toy",
+    ...     (Tensor("w", 40, "parameter"),),
+    ...     (Op("f", "matmul", inputs=(0,), duration_ns=50),),
+    ... )
     >>> graph.streams, graph.users
     (('compute',), ((0,),))
     """
@@ -104,7 +123,10 @@ class Graph(Deriving, InCells):
 
     def __repr__(self) -> str:
         held = human_size(sum(self.tensors[t].size_bytes for t in self.initial))
-        sizes = f"{counted(len(self.ops), 'op')}, {counted(len(self.tensors), 'tensor')}, {held} at the start"
+        sizes = (
+            f"{counted(len(self.ops), 'op')}, {counted(len(self.tensors), 'tensor')}, {held} "
+            "at the start"
+        )
         return f"<Graph {printable(self.name)}: {sizes}>"
 
     @cached_property
@@ -124,12 +146,22 @@ class Graph(Deriving, InCells):
 
     @property
     def main_stream(self) -> str:
-        """The stream whose figures are a result's: ``compute``, or the first one where none has that name."""
-        return MAIN_STREAM if MAIN_STREAM in self.streams else self.streams[0] if self.streams else MAIN_STREAM
+        """The stream whose figures are a result's: ``compute``, or the first one where none has
+        that name.
+        """
+        return (
+            MAIN_STREAM
+            if MAIN_STREAM in self.streams
+            else self.streams[0]
+            if self.streams
+            else MAIN_STREAM
+        )
 
     @cached_property
     def elsewhere(self) -> tuple[int, ...]:
-        """The ops that run on other processors than the device (docs/contract.md, rule 20), ascending."""
+        """The ops that run on other processors than the device (docs/contract.md, rule 20),
+        ascending.
+        """
         return tuple([i for i, op in enumerate(self.ops) if op.processor])
 
     @cached_property
@@ -144,7 +176,9 @@ class Graph(Deriving, InCells):
 
     @cached_property
     def compact_users(self) -> CompactUsers:
-        """The same in a tenth of the memory, for who looks at few tensors or at the first and the last user alone."""
+        """The same in a tenth of the memory, for who looks at few tensors or at the first and the
+        last user alone.
+        """
         return CompactUsers(len(self.tensors), self.ops)
 
     @cached_property
@@ -162,9 +196,13 @@ class Graph(Deriving, InCells):
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        positions = self.tensor_index.values() if "tensor_index" in vars(self) else range(len(self.tensors))  # integers that are there
+        positions = (
+            self.tensor_index.values() if "tensor_index" in vars(self) else range(len(self.tensors))
+        )  # integers that are there
         held = [t for t, tensor in zip(positions, self.tensors, strict=True) if tensor.persistent]
-        unseen = {t for t, tensor in enumerate(self.tensors) if tensor.home and not tensor.persistent}  # the others are produced first
+        unseen = {
+            t for t, tensor in enumerate(self.tensors) if tensor.home and not tensor.persistent
+        }  # the others are produced first
         for op in self.ops if unseen else ():
             early = unseen.intersection(op.inputs + op.mutates)
             held += early
@@ -178,11 +216,13 @@ class Graph(Deriving, InCells):
 
     @cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:
-        """For each op, the ops that must end before it starts, ascending (docs/contract.md, rule 1).
+        """For each op, the ops that must end before it starts, ascending (docs/contract.md, rule
+        1).
 
-        The last earlier writer of each tensor that it reads, for what it writes itself every earlier user of that
-        tensor, and its ``deps``. Of the earlier users only those since the last writer are listed: that writer itself
-        waits for all before it, so the relation is the same and its size stays linear.
+        The last earlier writer of each tensor that it reads, for what it writes itself every
+        earlier user of that tensor, and its ``deps``. Of the earlier users only those since the
+        last writer are listed: that writer itself waits for all before it, so the relation is the
+        same and its size stays linear.
         """
         writer: list[int] = [-1] * len(self.tensors)
         readers: list[list[int]] = [[] for _ in self.tensors]
@@ -204,12 +244,21 @@ class Graph(Deriving, InCells):
         return tuple(all_producers)
 
     def to_networkx(self) -> networkx.DiGraph[str]:
-        """Ops as nodes (named, with their fields), producer relations as edges with the tensors that carry them."""
+        """Ops as nodes (named, with their fields), producer relations as edges with the tensors
+        that carry them.
+        """
         import networkx
 
         view: networkx.DiGraph[str] = networkx.DiGraph(name=self.name)
         for i, op in enumerate(self.ops):
-            view.add_node(op.name, position=i, kind=op.kind, stream=op.stream, duration_ns=op.duration_ns, flops=op.flops)
+            view.add_node(
+                op.name,
+                position=i,
+                kind=op.kind,
+                stream=op.stream,
+                duration_ns=op.duration_ns,
+                flops=op.flops,
+            )
             touched = set(op.uses)
             for p in self.producers[i]:
                 shared = [self.tensors[t].name for t in self.ops[p].uses if t in touched]
@@ -252,8 +301,9 @@ class GraphBuilder:
         self.meta = dict(meta or {})
         self._tensor_index: dict[str, int] = {}
         self._op_index: dict[str, int] = {}
-        # Until the graph is built, names are in the indices, in order, what ops name is in one list, and the rest is in rows. Equal rows
-        # are one object: a large graph has few of them, and the garbage collector next to nothing to look at again and again.
+        # Until the graph is built, names are in the indices, in order, what ops name is in one
+        # list, and the rest is in rows. Equal rows are one object: a large graph has few of them,
+        # and the garbage collector next to nothing to look at again and again.
         self._positions: list[int] = []
         self._tensor_rows: list[TensorRow] = []
         self._op_rows: list[OpRow] = []
@@ -298,14 +348,28 @@ class GraphBuilder:
             If the name is taken.
         """
         index = self._tensor_index
-        if not name.__class__ is kind.__class__ is of.__class__ is str or home.__class__ not in TEXT:
-            _require_texts(f"tensors[{len(index)}]", name=name, kind=kind, home="" if home is None else home, of=of)
+        if (
+            not name.__class__ is kind.__class__ is of.__class__ is str
+            or home.__class__ not in TEXT
+        ):
+            _require_texts(
+                f"tensors[{len(index)}]",
+                name=name,
+                kind=kind,
+                home="" if home is None else home,
+                of=of,
+            )
         if name in index:
-            raise GraphError(f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name")
+            raise GraphError(
+                f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name"
+            )
         if persistent is None:
             persistent = kind in PERSISTENT_KINDS
         elif persistent.__class__ is not bool:
-            raise GraphError(f"expected true or false, got {shown(persistent, 60)}", where=f"tensors[{len(index)}].persistent")
+            raise GraphError(
+                f"expected true or false, got {shown(persistent, 60)}",
+                where=f"tensors[{len(index)}].persistent",
+            )
         if size_bytes.__class__ is not int:
             size_bytes = _kept(size_bytes)
         row = size_bytes, kind, home, persistent, of
@@ -371,10 +435,11 @@ class GraphBuilder:
         processor
             The tier whose processor runs it; empty: the device.
         also_on
-            Other processors that a plan may let it run on instead (``""``: the device), each with its measured duration in nanoseconds
-            there, or ``None``.
+            Other processors that a plan may let it run on instead (``""``: the device), each with
+            its measured duration in nanoseconds there, or ``None``.
         message
-            What it sends, receives or exchanges with other stages of a pipeline, by a name that their ops have, too.
+            What it sends, receives or exchanges with other stages of a pipeline, by a name that
+            their ops have, too.
 
         Returns
         -------
@@ -384,7 +449,8 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If the name is taken, a tensor or an op is unknown, or one name stands in place of a list.
+            If the name is taken, a tensor or an op is unknown, or one name stands in place of a
+            list.
         """
         index, tensor_index, positions = self._op_index, self._tensor_index, self._positions
         if (
@@ -397,14 +463,24 @@ class GraphBuilder:
             is message.__class__
             is str
         ):
-            texts = {"kind": kind, "stream": stream, "dtype": dtype, "kernel": kernel, "processor": processor, "message": message}
+            texts = {
+                "kind": kind,
+                "stream": stream,
+                "dtype": dtype,
+                "kernel": kernel,
+                "processor": processor,
+                "message": message,
+            }
             _require_texts(f"ops[{len(index)}]", name=name, **texts)
         if name in index:
             raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(index)}].name")
         if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
             given = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "deps": deps}
             label = next(key for key, names in given.items() if isinstance(names, str))
-            raise GraphError(f"expected a list of names, got {shown(given[label])}", where=f"ops[{len(index)}].{label}")
+            raise GraphError(
+                f"expected a list of names, got {shown(given[label])}",
+                where=f"ops[{len(index)}].{label}",
+            )
         start = begin = len(positions)
         label, mutated, awaited = "inputs", 0, 0
         try:
@@ -424,14 +500,22 @@ class GraphBuilder:
                 positions.extend(map(index.__getitem__, deps))
                 awaited = len(positions) - begin
             label = "also_on"
-            others = tuple([(_text(other), _figure(name, "also_on", ns)) for other, ns in also_on.items()]) if also_on is not None else ()
+            others = (
+                tuple(
+                    [(_text(other), _figure(name, "also_on", ns)) for other, ns in also_on.items()]
+                )
+                if also_on is not None
+                else ()
+            )
             label = "sizes"
             if sizes.__class__ is not tuple or sizes:
                 sizes = tuple([_figure(name, "sizes", size) for size in sizes])
             if duration_ns.__class__ not in WHOLE:
                 duration_ns = _kept(duration_ns)
             if not flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int:
-                flops, bytes_accessed, workspace_bytes = map(_kept, (flops, bytes_accessed, workspace_bytes))
+                flops, bytes_accessed, workspace_bytes = map(
+                    _kept, (flops, bytes_accessed, workspace_bytes)
+                )
             row: OpRow = (
                 kind,
                 read,
@@ -450,15 +534,30 @@ class GraphBuilder:
                 others,
                 message,
             )
-            if flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int and duration_ns.__class__ in WHOLE:
+            if (
+                flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int
+                and duration_ns.__class__ in WHOLE
+            ):
                 row = self._alike.setdefault(row, row)
         except BaseException as error:
             place = f"ops[{len(index)}].{label}[{len(positions) - begin}]"
             del positions[start:]
             if isinstance(error, TypeError | AttributeError):
-                parts = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "also_on": also_on, "sizes": sizes}
-                what = {"also_on": "a mapping of processors to durations", "sizes": "a list of sizes"}.get(label, "a list of names")
-                raise GraphError(f"expected {what}, got {shown(parts.get(label, deps), 60)}", where=f"ops[{len(index)}].{label}") from None
+                parts = {
+                    "inputs": inputs,
+                    "outputs": outputs,
+                    "mutates": mutates,
+                    "also_on": also_on,
+                    "sizes": sizes,
+                }
+                what = {
+                    "also_on": "a mapping of processors to durations",
+                    "sizes": "a list of sizes",
+                }.get(label, "a list of names")
+                raise GraphError(
+                    f"expected {what}, got {shown(parts.get(label, deps), 60)}",
+                    where=f"ops[{len(index)}].{label}",
+                ) from None
             if isinstance(error, KeyError):
                 what = "earlier op" if label == "deps" else "tensor"
                 raise GraphError(f"unknown {what} {error.args[0]!r}", where=place) from None

@@ -1,6 +1,7 @@
 """The hardware profile: compute, tiers, channels and fabrics, as frozen integers.
 
-Units are bytes, bytes per second, nanoseconds and FLOP per second throughout; :mod:`hosim.io.hardware_file` reads files with other units.
+Units are bytes, bytes per second, nanoseconds and FLOP per second throughout;
+:mod:`hosim.io.hardware_file` reads files with other units.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from hosim.plain_text import counted, named, printable, shown
 from hosim.units import LARGEST, human_size
 
 SCOPES = ("device", "host", "global")
-"""Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the narrowest first."""
+"""Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the
+narrowest first.
+"""
 
 
 _MOST_CROSSINGS = 16
@@ -32,17 +35,20 @@ _MOST_CROSSINGS = 16
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A memory with a capacity. ``bandwidth_bytes_per_s`` is that of the memory itself, not of a channel to it.
+    """A memory with a capacity. ``bandwidth_bytes_per_s`` is that of the memory itself, not of a
+    channel to it.
 
-    ``pageable`` are the kinds of tensors whose copies here lie in pageable memory; all others are pinned. ``pin_ns`` is the time to
-    allocate a tensor's pinned bytes here, which the transfer that brings it spends before its latency, holding its engine. With
-    ``pin_pool`` what was once pinned stays so and serves again (fragmentation aside): the time is spent only when the bytes pinned
+    ``pageable`` are the kinds of tensors whose copies here lie in pageable memory; all others are
+    pinned. ``pin_ns`` is the time to allocate a tensor's pinned bytes here, which the transfer that
+    brings it spends before its latency, holding its engine. With ``pin_pool`` what was once pinned
+    stays so and serves again (fragmentation aside): the time is spent only when the bytes pinned
     here rise above the most there ever were. What lies here at time 0 is pinned already.
 
-    ``compute`` is the processor of this memory, if it has one that ops can run on: of host memory the CPU (docs/contract.md, rule 20).
-    The device's is :attr:`Hardware.compute`.
+    ``compute`` is the processor of this memory, if it has one that ops can run on: of host memory
+    the CPU (docs/contract.md, rule 20). The device's is :attr:`Hardware.compute`.
 
-    Without ``dma`` no engine copies to or from it but the device's own processor, whose ops do not go on meanwhile (rule 22).
+    Without ``dma`` no engine copies to or from it but the device's own processor, whose ops do not
+    go on meanwhile (rule 22).
     """
 
     name: str
@@ -61,13 +67,16 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A one-way DMA path from tier ``source`` to tier ``destination`` with ``engines`` transfers at once.
+    """A one-way DMA path from tier ``source`` to tier ``destination`` with ``engines`` transfers at
+    once.
 
-    ``bandwidth_bytes_per_s`` is shared by the engines; ``latency_ns`` is spent once a transfer, before its bytes flow.
-    ``curve`` is what small transfers reach, as (bytes, bytes per second) with ascending sizes: see :meth:`ceiling`.
-    ``pageable_bytes_per_s`` is what a transfer from or to pageable memory reaches at most (``None``: as much as others).
-    ``beside`` is what the channel carries while bytes flow on another one, as (that channel, bytes per second): two directions
-    that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is a :class:`Fabric` over both.
+    ``bandwidth_bytes_per_s`` is shared by the engines; ``latency_ns`` is spent once a transfer,
+    before its bytes flow. ``curve`` is what small transfers reach, as (bytes, bytes per second)
+    with ascending sizes: see :meth:`ceiling`. ``pageable_bytes_per_s`` is what a transfer from or
+    to pageable memory reaches at most (``None``: as much as others). ``beside`` is what the channel
+    carries while bytes flow on another one, as (that channel, bytes per second): two directions
+    that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is
+    a :class:`Fabric` over both.
     """
 
     name: str
@@ -84,11 +93,13 @@ class Channel:
         _keep(self, f"channel {named(self.name)}")
 
     def ceiling(self, size_bytes: int, pageable: bool = False) -> Fraction | None:
-        """The largest bandwidth (bytes per second) of a transfer of this size on this channel, however much is free; ``None``: no limit.
+        """The largest bandwidth (bytes per second) of a transfer of this size on this channel,
+        however much is free; ``None``: no limit.
 
-        A point (s, b) of the curve says that s bytes take s / b seconds. Between two points the time is linear in the size; below the
-        first it is that of the first point's bandwidth, and beyond the last every further byte takes what it takes at the
-        channel's own, up to a whole byte a second. So its rate nears the channel's bandwidth.
+        A point (s, b) of the curve says that s bytes take s / b seconds. Between two points the
+        time is linear in the size; below the first it is that of the first point's bandwidth, and
+        beyond the last every further byte takes what it takes at the channel's own, up to a whole
+        byte a second. So its rate nears the channel's bandwidth.
         """
         limits = []
         if self.curve and size_bytes:
@@ -100,11 +111,13 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both directions, a half-duplex link.
+    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both
+    directions, a half-duplex link.
 
-    Each device has its own channels. With ``scope`` ``device``, the channels of one device share the fabric; with ``host`` and ``global``,
-    those of all devices of a host, or of all devices, share it. ``collectives`` is how many times it carries the bytes that a device sends
-    in a collective: not at all, once where it has one direction, twice where it has both.
+    Each device has its own channels. With ``scope`` ``device``, the channels of one device share
+    the fabric; with ``host`` and ``global``, those of all devices of a host, or of all devices,
+    share it. ``collectives`` is how many times it carries the bytes that a device sends in a
+    collective: not at all, once where it has one direction, twice where it has both.
     """
 
     name: str
@@ -119,12 +132,15 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFigures:
-    """What the vendor says of the processor beyond its peaks, as far as times of kernels depend on that.
+    """What the vendor says of the processor beyond its peaks, as far as times of kernels depend on
+    that.
 
-    ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the peaks are stated for. ``cache_bytes`` is
-    the last cache before memory; ``link_bytes_per_s`` are the links to other devices, in one direction. ``sustained_hz`` is the clock that
-    long computation leaves, where power or heat do not allow the other one; 0: the other one. ``best_flops`` is FLOP per second by dtype
-    of the fastest matrix product that anybody measured: no modelled one is faster.
+    ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the
+    peaks are stated for. ``cache_bytes`` is the last cache before memory; ``link_bytes_per_s`` are
+    the links to other devices, in one direction. ``sustained_hz`` is the clock that long
+    computation leaves, where power or heat do not allow the other one; 0: the other one.
+    ``best_flops`` is FLOP per second by dtype of the fastest matrix product that anybody measured:
+    no modelled one is faster.
     """
 
     multiprocessors: int
@@ -140,7 +156,8 @@ class ProcessorFigures:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTimes:
-    """Measured times of one class of kernels in one dtype: microseconds of each of ``sizes``, which are in the order of the class.
+    """Measured times of one class of kernels in one dtype: microseconds of each of ``sizes``, which
+    are in the order of the class.
 
     ``distribution`` is how tokens spread over experts; ``file`` is where the times were read.
     """
@@ -157,13 +174,15 @@ class MeasuredTimes:
 class Compute:
     """The processor, as the cost model needs it.
 
-    ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of FLOP and of device
-    bandwidth) that kernels reach; ``beside_copies`` the fraction of that bandwidth which those that read keep while copies flow, whose
-    bytes come off it besides; ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
+    ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of
+    FLOP and of device bandwidth) that kernels reach; ``beside_copies`` the fraction of that
+    bandwidth which those that read keep while copies flow, whose bytes come off it besides;
+    ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
     by kind and dtype; ``efficiency`` is that of all others.
 
-    With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of measured times, and by constants of
-    the class: those of ``kernels``, by class, dtype and name, or else those of the machine that is most like it.
+    With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of
+    measured times, and by constants of the class: those of ``kernels``, by class, dtype and name,
+    or else those of the machine that is most like it.
     """
 
     peak_flops: Mapping[str, int]
@@ -179,7 +198,9 @@ class Compute:
         _keep(self, "compute")
 
     def efficiency_for(self, kind: str, dtype: str) -> Fraction:
-        """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was written."""
+        """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was
+        written.
+        """
         return Fraction(str(self.efficiency_of.get(kind, {}).get(dtype, self.efficiency)))
 
 
@@ -192,7 +213,8 @@ class Hardware(InCells):
     name
         The machine's name.
     tiers
-        The memories. Capacities (bytes) and bandwidths (bytes per second) are those of one instance, whoever shares it.
+        The memories. Capacities (bytes) and bandwidths (bytes per second) are those of one
+        instance, whoever shares it.
     channels
         The one-way paths between tiers.
     compute
@@ -216,7 +238,8 @@ class Hardware(InCells):
     price_per_hour
         What one device costs an hour, in any currency; 0: not known. No time depends on it.
     software
-        The runtime of the workload that it runs, if the workload names one (:mod:`hosim.data.runtime`); no profile has it.
+        The runtime of the workload that it runs, if the workload names one
+        (:mod:`hosim.data.runtime`); no profile has it.
 
     Raises
     ------
@@ -229,7 +252,9 @@ class Hardware(InCells):
 
     Examples
     --------
-    >>> machine = Hardware("one tier", (Tier("hbm", 100, 10**12, "device"),), (), Compute({"bf16": 10**12}))
+    >>> machine = Hardware(
+    ...     "one tier", (Tier("hbm", 100, 10**12, "device"),), (), Compute({"bf16": 10**12})
+    ... )
     >>> machine.device.capacity_bytes
     100
     """
@@ -254,7 +279,9 @@ class Hardware(InCells):
         _check(self)
 
     def __repr__(self) -> str:
-        tiers = ", ".join(f"{printable(tier.name)} {human_size(tier.capacity_bytes)}" for tier in self.tiers)
+        tiers = ", ".join(
+            f"{printable(tier.name)} {human_size(tier.capacity_bytes)}" for tier in self.tiers
+        )
         return f"<Hardware {printable(self.name)}: {counted(self.devices, 'device')}, {tiers}>"
 
     @cached_property
@@ -283,11 +310,14 @@ class Hardware(InCells):
         if name == self.device_tier:
             return "device"
         if not isinstance(name, str) or name not in self.tier_index:
-            raise HardwareError(f"no tier {shown(name, 60)} (tiers: {', '.join(self.tier_index)})", where="tiers")
+            raise HardwareError(
+                f"no tier {shown(name, 60)} (tiers: {', '.join(self.tier_index)})", where="tiers"
+            )
         return self.tiers[self.tier_index[name]].scope
 
     def channel_scope(self, channel: Channel) -> str:
-        """Who shares a channel's bandwidth: those who share both its tiers. Each device has its own queue and engines.
+        """Who shares a channel's bandwidth: those who share both its tiers. Each device has its own
+        queue and engines.
 
         Parameters
         ----------
@@ -304,7 +334,8 @@ class Hardware(InCells):
         return min(map(self.tier_scope, (channel.source, channel.destination)), key=SCOPES.index)
 
     def instance(self, scope: str, device: int) -> int:
-        """Which instance of something with this scope a device has: its own, its host's, or the only one.
+        """Which instance of something with this scope a device has: its own, its host's, or the
+        only one.
 
         Parameters
         ----------
@@ -335,13 +366,21 @@ class Hardware(InCells):
         int
             Their number.
         """
-        known = {"device": 1, "host": min(self.devices, self.devices_per_host or self.devices), "global": self.devices}
+        known = {
+            "device": 1,
+            "host": min(self.devices, self.devices_per_host or self.devices),
+            "global": self.devices,
+        }
         if not isinstance(scope, str) or scope not in known:
-            raise HardwareError(f"unknown scope {shown(scope, 60)}; expected one of {', '.join(SCOPES)}", where="scope")
+            raise HardwareError(
+                f"unknown scope {shown(scope, 60)}; expected one of {', '.join(SCOPES)}",
+                where="scope",
+            )
         return known[scope]
 
     def of_devices(self, devices: int) -> Hardware:
-        """The machine with so many devices: the same object each time, so that what is derived from a graph on it is kept.
+        """The machine with so many devices: the same object each time, so that what is derived from
+        a graph on it is kept.
 
         Parameters
         ----------
@@ -368,7 +407,9 @@ class Hardware(InCells):
 
     @cached_property
     def fair_share(self) -> Hardware:
-        """The machine of one device while all others do the same: what they share is divided among them, rounded down."""
+        """The machine of one device while all others do the same: what they share is divided among
+        them, rounded down.
+        """
         if self.devices == 1:
             return self
         share = replace(
@@ -377,14 +418,19 @@ class Hardware(InCells):
             devices_per_host=None,
             tiers=tuple(self._part_of_tier(t) for t in self.tiers),
             channels=tuple(self._part_of_channel(c) for c in self.channels),
-            fabrics=tuple(replace(f, bandwidth_bytes_per_s=self._part(f.bandwidth_bytes_per_s, f.scope)) for f in self.fabrics),
+            fabrics=tuple(
+                replace(f, bandwidth_bytes_per_s=self._part(f.bandwidth_bytes_per_s, f.scope))
+                for f in self.fabrics
+            ),
         )
         vars(share)["whole"] = self
         return share
 
     @cached_property
     def whole(self) -> Hardware:
-        """The machine of which this is the :attr:`fair_share`; any other machine itself, as is one that is made from a share."""
+        """The machine of which this is the :attr:`fair_share`; any other machine itself, as is one
+        that is made from a share.
+        """
         return self
 
     def _part(self, whole: int, scope: str) -> int:
@@ -392,42 +438,69 @@ class Hardware(InCells):
 
     def _part_of_tier(self, tier: Tier) -> Tier:
         scope = self.tier_scope(tier.name)
-        room, bandwidth = self._part(tier.capacity_bytes, scope), self._part(tier.bandwidth_bytes_per_s, scope)
+        room, bandwidth = (
+            self._part(tier.capacity_bytes, scope),
+            self._part(tier.bandwidth_bytes_per_s, scope),
+        )
         compute = tier.compute
         if compute is not None:
-            compute = replace(compute, peak_flops={dtype: self._part(peak, scope) for dtype, peak in compute.peak_flops.items()})
+            compute = replace(
+                compute,
+                peak_flops={
+                    dtype: self._part(peak, scope) for dtype, peak in compute.peak_flops.items()
+                },
+            )
         return replace(tier, capacity_bytes=room, bandwidth_bytes_per_s=bandwidth, compute=compute)
 
     def _part_of_channel(self, channel: Channel) -> Channel:
         scope = self.channel_scope(channel)
-        own, pageable = self._part(channel.bandwidth_bytes_per_s, scope), channel.pageable_bytes_per_s
+        own, pageable = (
+            self._part(channel.bandwidth_bytes_per_s, scope),
+            channel.pageable_bytes_per_s,
+        )
         return replace(
             channel,
             bandwidth_bytes_per_s=own,
             curve=tuple((size, min(own, bandwidth)) for size, bandwidth in channel.curve),
             pageable_bytes_per_s=None if pageable is None else min(own, pageable),
-            beside=tuple((other, self._part(bandwidth, scope)) for other, bandwidth in channel.beside),
+            beside=tuple(
+                (other, self._part(bandwidth, scope)) for other, bandwidth in channel.beside
+            ),
         )
 
     @cached_property
     def copied_by_ops(self) -> tuple[bool, ...]:
-        """For each channel, whether the device's processor copies over it itself: one of its tiers has no DMA (rule 22)."""
+        """For each channel, whether the device's processor copies over it itself: one of its tiers
+        has no DMA (rule 22).
+        """
         without = {tier.name for tier in self.tiers if not tier.dma}
-        return tuple([channel.source in without or channel.destination in without for channel in self.channels])
+        return tuple(
+            [
+                channel.source in without or channel.destination in without
+                for channel in self.channels
+            ]
+        )
 
     @cached_property
     def channel_between(self) -> Mapping[tuple[str, str], Channel]:
-        """The channel that joins two tiers directly, by (source, destination); the fastest of several."""
+        """The channel that joins two tiers directly, by (source, destination); the fastest of
+        several.
+        """
         joined: dict[tuple[str, str], Channel] = {}
         for channel in self.channels:
             ends = (channel.source, channel.destination)
-            if ends not in joined or channel.bandwidth_bytes_per_s > joined[ends].bandwidth_bytes_per_s:
+            if (
+                ends not in joined
+                or channel.bandwidth_bytes_per_s > joined[ends].bandwidth_bytes_per_s
+            ):
                 joined[ends] = channel
         return joined
 
 
 def _keep(made: object, about: str) -> None:
-    """Raise :class:`HardwareError` for a field of another kind than it declares; numbers of numpy become Python's, lists tuples."""
+    """Raise :class:`HardwareError` for a field of another kind than it declares; numbers of numpy
+    become Python's, lists tuples.
+    """
     keep_kinds(made, HardwareError, about)
     keep_whole(made, HardwareError, about, LARGEST)
 
@@ -444,7 +517,9 @@ def _seconds(channel: Channel, size_bytes: int) -> Fraction:
 
 
 def _check(hardware: Hardware) -> None:
-    """Raise :class:`HardwareError` at the first contradiction, with its path as in the file format."""
+    """Raise :class:`HardwareError` at the first contradiction, with its path as in the file
+    format.
+    """
     tiers: set[str] = set()
     for tier in hardware.tiers:
         where = f"tiers.{tier.name}"
@@ -452,30 +527,49 @@ def _check(hardware: Hardware) -> None:
             raise HardwareError("tier is listed twice", where=where)
         tiers.add(tier.name)
         if tier.scope not in SCOPES:
-            raise HardwareError(f"unknown scope {tier.scope!r}; expected one of {', '.join(SCOPES)}", where=f"{where}.scope")
+            raise HardwareError(
+                f"unknown scope {tier.scope!r}; expected one of {', '.join(SCOPES)}",
+                where=f"{where}.scope",
+            )
         if tier.capacity_bytes <= 0:
             raise HardwareError("expected a capacity above 0 B", where=f"{where}.capacity")
         if tier.bandwidth_bytes_per_s <= 0:
             raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
         for j, kind in enumerate(tier.pageable):
             if kind not in KINDS:
-                raise HardwareError(f"unknown kind of tensor {kind!r}; expected one of {', '.join(KINDS)}", where=f"{where}.pageable[{j}]")
+                raise HardwareError(
+                    f"unknown kind of tensor {kind!r}; expected one of {', '.join(KINDS)}",
+                    where=f"{where}.pageable[{j}]",
+                )
         if tier.pin_ns < 0:
             raise HardwareError("expected a time of at least 0 ns", where=f"{where}.pin.time")
         if tier.name == hardware.device_tier and (tier.pageable or tier.pin_ns):
             label = "pageable" if tier.pageable else "pin"
-            raise HardwareError("host memory is pageable or pinned, the device tier is not", where=f"{where}.{label}")
+            raise HardwareError(
+                "host memory is pageable or pinned, the device tier is not",
+                where=f"{where}.{label}",
+            )
         if tier.name == hardware.device_tier and not tier.dma:
-            raise HardwareError("it is the tier below that has no DMA: say it of that one", where=f"{where}.dma")
+            raise HardwareError(
+                "it is the tier below that has no DMA: say it of that one", where=f"{where}.dma"
+            )
         if tier.compute is not None:
             if tier.name == hardware.device_tier:
-                raise HardwareError("the processor of the device tier is the compute of the profile", where=f"{where}.compute")
+                raise HardwareError(
+                    "the processor of the device tier is the compute of the profile",
+                    where=f"{where}.compute",
+                )
             if tier.compute.processor is not None:
-                raise HardwareError("times of kernels are those of the device alone", where=f"{where}.compute.processor")
+                raise HardwareError(
+                    "times of kernels are those of the device alone",
+                    where=f"{where}.compute.processor",
+                )
             _check_compute(tier.compute, f"{where}.compute")
     if hardware.device_tier not in tiers:
         known = ", ".join(sorted(tiers)) or "none"
-        raise HardwareError(f"no tier {hardware.device_tier!r} (tiers: {known})", where="device_tier")
+        raise HardwareError(
+            f"no tier {hardware.device_tier!r} (tiers: {known})", where="device_tier"
+        )
     channels: set[str] = set()
     for channel in hardware.channels:
         where = f"channels.{channel.name}"
@@ -484,7 +578,9 @@ def _check(hardware: Hardware) -> None:
         channels.add(channel.name)
         for label, end in (("from", channel.source), ("to", channel.destination)):
             if end not in tiers:
-                raise HardwareError(f"no tier {end!r} (tiers: {', '.join(sorted(tiers))})", where=f"{where}.{label}")
+                raise HardwareError(
+                    f"no tier {end!r} (tiers: {', '.join(sorted(tiers))})", where=f"{where}.{label}"
+                )
         if channel.source == channel.destination:
             raise HardwareError("a channel joins two different tiers", where=f"{where}.to")
         if channel.bandwidth_bytes_per_s <= 0:
@@ -502,19 +598,29 @@ def _check(hardware: Hardware) -> None:
                 known = ", ".join(sorted(channels - {channel.name})) or "none"
                 raise HardwareError(f"expected another channel (channels: {known})", where=where)
             if not 0 < bandwidth <= channel.bandwidth_bytes_per_s:
-                raise HardwareError("expected a bandwidth above 0 B/s and at most the channel's", where=where)
+                raise HardwareError(
+                    "expected a bandwidth above 0 B/s and at most the channel's", where=where
+                )
     for fabric in hardware.fabrics:
         where = f"fabrics.{fabric.name}"
         if fabric.bandwidth_bytes_per_s <= 0:
             raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
         if not 0 <= fabric.collectives <= _MOST_CROSSINGS:
-            raise HardwareError(f"expected a number from 0 to {_MOST_CROSSINGS}, got {fabric.collectives}", where=f"{where}.collectives")
+            raise HardwareError(
+                f"expected a number from 0 to {_MOST_CROSSINGS}, got {fabric.collectives}",
+                where=f"{where}.collectives",
+            )
         if fabric.scope not in SCOPES:
-            raise HardwareError(f"unknown scope {fabric.scope!r}; expected one of {', '.join(SCOPES)}", where=f"{where}.scope")
+            raise HardwareError(
+                f"unknown scope {fabric.scope!r}; expected one of {', '.join(SCOPES)}",
+                where=f"{where}.scope",
+            )
         for j, member in enumerate(fabric.channels):
             if member not in channels:
                 known = ", ".join(sorted(channels)) or "none"
-                raise HardwareError(f"no channel {member!r} (channels: {known})", where=f"{where}.channels[{j}]")
+                raise HardwareError(
+                    f"no channel {member!r} (channels: {known})", where=f"{where}.channels[{j}]"
+                )
         if len(set(fabric.channels)) != len(fabric.channels):
             raise HardwareError("a channel is listed twice", where=f"{where}.channels")
     if len({fabric.name for fabric in hardware.fabrics}) != len(hardware.fabrics):
@@ -533,43 +639,68 @@ def _check(hardware: Hardware) -> None:
 
 
 def _check_compute(compute: Compute, where: str) -> None:
-    """Raise :class:`HardwareError` for what contradicts itself in a processor; ``where`` is its path in the file."""
+    """Raise :class:`HardwareError` for what contradicts itself in a processor; ``where`` is its
+    path in the file.
+    """
     for dtype, peak in compute.peak_flops.items():
         if peak <= 0:
             raise HardwareError("expected a peak above 0 FLOP/s", where=f"{where}.peak.{dtype}")
     if not 0 < compute.efficiency <= 1:
-        raise HardwareError(f"expected an efficiency above 0 and at most 1, got {compute.efficiency}", where=f"{where}.efficiency")
+        raise HardwareError(
+            f"expected an efficiency above 0 and at most 1, got {compute.efficiency}",
+            where=f"{where}.efficiency",
+        )
     for kind, fractions in compute.efficiency_of.items():
         for dtype, fraction in fractions.items():
             if not 0 < fraction <= 1:
                 path = f"{where}.efficiency_of.{kind}.{dtype}"
-                raise HardwareError(f"expected an efficiency above 0 and at most 1, got {fraction}", where=path)
+                raise HardwareError(
+                    f"expected an efficiency above 0 and at most 1, got {fraction}", where=path
+                )
     if compute.processor is not None:
-        for label, figure in (("multiprocessors", compute.processor.multiprocessors), ("clock", compute.processor.clock_hz)):
+        for label, figure in (
+            ("multiprocessors", compute.processor.multiprocessors),
+            ("clock", compute.processor.clock_hz),
+        ):
             if figure < 1:
                 raise HardwareError("expected a figure above 0", where=f"{where}.processor.{label}")
         if compute.processor.sustained_hz > compute.processor.clock_hz:
-            raise HardwareError("expected at most the clock that the peaks are stated for", where=f"{where}.processor.sustained")
+            raise HardwareError(
+                "expected at most the clock that the peaks are stated for",
+                where=f"{where}.processor.sustained",
+            )
         if min(compute.processor.best_flops.values(), default=1) < 1:
             raise HardwareError("expected more than 0 FLOP/s", where=f"{where}.processor.best")
     elif compute.kernels or compute.tables:
-        raise HardwareError("times of kernels need the vendor's figures: multiprocessors and clock", where=f"{where}.processor")
+        raise HardwareError(
+            "times of kernels need the vendor's figures: multiprocessors and clock",
+            where=f"{where}.processor",
+        )
     if compute.launch_ns < 0:
         raise HardwareError("expected a launch time of at least 0 ns", where=f"{where}.launch")
 
 
 def _uneven(channel: Channel) -> Iterator[tuple[str, str]]:
-    """(Path, message) of what is wrong with what a channel gives to small transfers and to pageable ones."""
+    """(Path, message) of what is wrong with what a channel gives to small transfers and to pageable
+    ones.
+    """
     own = channel.bandwidth_bytes_per_s
     for j, (size, bandwidth) in enumerate(channel.curve):
         if size <= 0:
             yield f"curve[{j}].size", "expected a size above 0 B"
         if not 0 < bandwidth <= own:
-            yield f"curve[{j}].bandwidth", "expected a bandwidth above 0 B/s and at most the channel's"
+            yield (
+                f"curve[{j}].bandwidth",
+                "expected a bandwidth above 0 B/s and at most the channel's",
+            )
     for j, ((size, bandwidth), (larger, wider)) in enumerate(pairwise(channel.curve), 1):
         if larger <= size:
             yield f"curve[{j}].size", "expected sizes in ascending order"
         if larger * bandwidth < size * wider:
-            yield f"curve[{j}].bandwidth", "a larger transfer would take less time than the one before it: expected a lower bandwidth"
+            yield (
+                f"curve[{j}].bandwidth",
+                "a larger transfer would take less time than the one before it: expected a lower "
+                "bandwidth",
+            )
     if channel.pageable_bytes_per_s is not None and not 0 < channel.pageable_bytes_per_s <= own:
         yield "pageable", "expected a bandwidth above 0 B/s and at most the channel's"

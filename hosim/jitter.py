@@ -1,11 +1,14 @@
-"""Seeded jitter on the times of ops and transfers: the same for the same seed, whatever else happens in a replay.
+"""Seeded jitter on the times of ops and transfers: the same for the same seed, whatever else
+happens in a replay.
 
-A time is multiplied by a lognormal factor with mean 1 and a relative standard deviation sigma. Each factor is a function of
-the seed, the device and what it is for (an op, or the n-th copy of a tensor), and of nothing else: not of the order in which they
-are asked for, nor of the policy. So policies that are compared under one seed meet the same luck.
+A time is multiplied by a lognormal factor with mean 1 and a relative standard deviation sigma. Each
+factor is a function of the seed, the device and what it is for (an op, or the n-th copy of a
+tensor), and of nothing else: not of the order in which they are asked for, nor of the policy. So
+policies that are compared under one seed meet the same luck.
 
-A factor is exp(s z - s^2 / 2) with s^2 = ln(1 + sigma^2) and z a normal quantile at a hash of these numbers: splitmix64's
-finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014), chained over them.
+A factor is exp(s z - s^2 / 2) with s^2 = ln(1 + sigma^2) and z a normal quantile at a hash of these
+numbers: splitmix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number
+Generators, OOPSLA 2014), chained over them.
 """
 
 from __future__ import annotations
@@ -29,10 +32,12 @@ _SQUARE_IS_FINITE = 1e150
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """By how much times vary: the relative standard deviations of op times and of transfer times, and the seed (at least 0).
+    """By how much times vary: the relative standard deviations of op times and of transfer times,
+    and the seed (at least 0).
 
-    A transfer's factor is on the time for which its bytes flow, as if bandwidth were less or more; its latency stays. A sigma
-    of 0 is no jitter at all, to the nanosecond. Raises :class:`InputError` for values that are none.
+    A transfer's factor is on the time for which its bytes flow, as if bandwidth were less or more;
+    its latency stays. A sigma of 0 is no jitter at all, to the nanosecond. Raises
+    :class:`InputError` for values that are none.
     """
 
     seed: int = 0
@@ -42,13 +47,22 @@ class Jitter:
     def __post_init__(self) -> None:
         for name, sigma in (("op_sigma", self.op_sigma), ("transfer_sigma", self.transfer_sigma)):
             number = plain_number(sigma)
-            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < inf:
+            if (
+                isinstance(number, bool)
+                or not isinstance(number, int | float)
+                or not 0 <= number < inf
+            ):
                 raise InputError(
-                    f"expected a relative standard deviation of at least 0, got {shown(number, 60)}", source="jitter", where=name
+                    "expected a relative standard deviation of at least 0, got "
+                    f"{shown(number, 60)}",
+                    source="jitter",
+                    where=name,
                 )
         keep_whole(self, InputError, "jitter")
         if self.seed < 0:
-            raise InputError(f"expected a seed of at least 0, got {self.seed}", source="jitter", where="seed")
+            raise InputError(
+                f"expected a seed of at least 0, got {self.seed}", source="jitter", where="seed"
+            )
 
     @property
     def is_none(self) -> bool:
@@ -60,7 +74,8 @@ class Jitter:
         return _lognormal(self.op_sigma, self.seed, device, _OPS, op)
 
     def transfer_factor(self, device: int, tensor: int, copy: int) -> float:
-        """The factor on the time for which the bytes of a tensor flow in its ``copy``-th transfer on the device, counted from 0.
+        """The factor on the time for which the bytes of a tensor flow in its ``copy``-th transfer
+        on the device, counted from 0.
 
         ``tensor`` is its place in canonical order (:mod:`hosim.analysis.canonical`).
         """
@@ -80,7 +95,9 @@ def _lognormal(sigma: float, *numbers: int) -> float:
 
 @cache
 def _normal_quantile() -> Callable[[float], float]:
-    from statistics import NormalDist  # takes longer to import than all of this package that a look at its help needs
+    from statistics import (
+        NormalDist,
+    )  # takes longer to import than all of this package that a look at its help needs
 
     return NormalDist().inv_cdf
 

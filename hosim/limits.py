@@ -1,8 +1,11 @@
-"""How much hosim reads, unpacks and computes at most, so that no file and no option takes all of the memory or hours.
+"""How much hosim reads, unpacks and computes at most, so that no file and no option takes all of
+the memory or hours.
 
-A limit has a default, which ``HOSIM_LIMITS`` replaces: ``HOSIM_LIMITS="unpacked_bytes=8GiB,devices=100000"``. The variable is read when a
-limit is asked for. Whoever reads input asks :func:`limit` before it allocates, and refuses with :func:`refusal`, or calls :func:`within`;
-what an input repeats without writing it again is counted by a :class:`Budget` while it is written out.
+A limit has a default, which ``HOSIM_LIMITS`` replaces:
+``HOSIM_LIMITS="unpacked_bytes=8GiB,devices=100000"``. The variable is read when a limit is asked
+for. Whoever reads input asks :func:`limit` before it allocates, and refuses with :func:`refusal`,
+or calls :func:`within`; what an input repeats without writing it again is counted by a
+:class:`Budget` while it is written out.
 """
 
 from __future__ import annotations
@@ -30,7 +33,9 @@ _OF_PYTHON = "PYTHONINTMAXSTRDIGITS"
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One limit: its default, what it counts, as a refusal says it, and what it is for. ``in_bytes`` says that its value is a size."""
+    """One limit: its default, what it counts, as a refusal says it, and what it is for.
+    ``in_bytes`` says that its value is a size.
+    """
 
     default: int
     counted: str
@@ -53,30 +58,69 @@ def _size(default: str, counted: str, meaning: str) -> Limit:
 LIMITS: Mapping[str, Limit] = MappingProxyType(
     {
         "file_bytes": _size("192 MiB", "in a file", "the size of a file that is read as a whole"),
-        "unpacked_bytes": _size("192 MiB", "after unpacking", "the size of a gzip file, or of a record of an archive, once it is unpacked"),
-        "database_bytes": _size("8 GiB", "in a database", "the size of a database, of which only some tables are read"),
-        "model_bytes": _size("64 GiB", "in a model", "the size of an ONNX or MindIR file, whose weights are not read"),
-        "archive_bytes": _size("64 GiB", "in an archive", "the size of an archive, of which only some records are read"),
-        "archive_records": Limit(100_000, "records in an archive", "how many records an archive has"),
-        "values": Limit(10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"),
-        "yaml_values": Limit(500_000, "values", "how many values a YAML or TOML file has: its lines, commas and opening brackets"),
-        "records": Limit(1_000_000, "records", "how many entries, nodes, messages or rows are read from a trace, model, table or database"),
-        "nodes": Limit(100_000, "nodes", "how many nodes the functions of a model become where they are called"),
-        "nesting_depth": Limit(200, "levels of nesting", "how deep lists, objects and messages lie in one another"),
+        "unpacked_bytes": _size(
+            "192 MiB",
+            "after unpacking",
+            "the size of a gzip file, or of a record of an archive, once it is unpacked",
+        ),
+        "database_bytes": _size(
+            "8 GiB", "in a database", "the size of a database, of which only some tables are read"
+        ),
+        "model_bytes": _size(
+            "64 GiB", "in a model", "the size of an ONNX or MindIR file, whose weights are not read"
+        ),
+        "archive_bytes": _size(
+            "64 GiB", "in an archive", "the size of an archive, of which only some records are read"
+        ),
+        "archive_records": Limit(
+            100_000, "records in an archive", "how many records an archive has"
+        ),
+        "values": Limit(
+            10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"
+        ),
+        "yaml_values": Limit(
+            500_000,
+            "values",
+            "how many values a YAML or TOML file has: its lines, commas and opening brackets",
+        ),
+        "records": Limit(
+            1_000_000,
+            "records",
+            "how many entries, nodes, messages or rows are read from a trace, model, table or "
+            "database",
+        ),
+        "nodes": Limit(
+            100_000, "nodes", "how many nodes the functions of a model become where they are called"
+        ),
+        "nesting_depth": Limit(
+            200, "levels of nesting", "how deep lists, objects and messages lie in one another"
+        ),
         "integer_digits": Limit(1_000, "digits in a number", "how long a number is written"),
         "name_length": Limit(10_000, "characters in a name", "how long a name is"),
-        "csv_field_bytes": _size("128 KiB", "in a field of CSV", "how long a field of a CSV file is"),
+        "csv_field_bytes": _size(
+            "128 KiB", "in a field of CSV", "how long a field of a CSV file is"
+        ),
         "layers": Limit(1_000, "layers", "how many layers a model of a spec has"),
         "model_parts": Limit(
             50_000,
             "parts of a model",
-            "how many experts, blocks of a cache or blocks of a ring a built model keeps apart, over all layers; "
+            "how many experts, blocks of a cache or blocks of a ring a built model keeps apart, "
+            "over all layers; "
             "how many modules of torch a spec makes",
         ),
-        "kernels": Limit(100_000, "kernels", "how many kernels a torch program launches, and into how many parts an op cuts a tensor"),
+        "kernels": Limit(
+            100_000,
+            "kernels",
+            "how many kernels a torch program launches, and into how many parts an op cuts a "
+            "tensor",
+        ),
         "devices": Limit(16_384, "devices", "how many devices run a program together"),
-        "grid_points": Limit(100_000, "points in a grid", "the product of the numbers of values of a grid"),
-        "routing_steps": Limit(10_000, "steps of a routing", "how many steps a routing has or generates"),
+        "grid_points": Limit(
+            100_000, "points in a grid", "the product of the numbers of values of a grid"
+        ),
+        "routing_steps": Limit(
+            10_000, "steps of a routing", "how many steps a routing has or generates"
+        ),
         "processes": Limit(1_024, "processes", "how many processes compute together"),
         "runs": Limit(100_000, "runs", "how often a replay is repeated with other random times"),
     }
@@ -85,7 +129,8 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
 
 
 def limit(name: str) -> int:
-    """The value of a limit that is in force: its default, or what the environment variable ``HOSIM_LIMITS`` says.
+    """The value of a limit that is in force: its default, or what the environment variable
+    ``HOSIM_LIMITS`` says.
 
     Raises :class:`InputError` if the variable says something that is no list of limits.
 
@@ -104,7 +149,10 @@ def _raised(variable: str) -> Mapping[str, int]:
             continue
         name, text = (piece.strip() for piece in part.partition("=")[::2])
         if name not in LIMITS:
-            raise InputError(f"unknown limit {name[:60]!r}; expected NAME=VALUE with one of {', '.join(LIMITS)}", source=VARIABLE)
+            raise InputError(
+                f"unknown limit {name[:60]!r}; expected NAME=VALUE with one of {', '.join(LIMITS)}",
+                source=VARIABLE,
+            )
         if name in found:
             raise InputError("is given twice; keep one", source=VARIABLE, where=name)
         found[name] = _value(LIMITS[name], text, name)
@@ -117,7 +165,9 @@ def _value(asked: Limit, text: str, name: str) -> int:
     if digits.isascii() and digits.isdecimal() and len(digits) < 20 and 0 < int(digits) <= LARGEST:
         if int(digits) > _most_of(name):
             expected = f"expected at most {_most_of(name)}, what Python itself reads, got {digits}"
-            raise InputError(f"{expected}; {_OF_PYTHON}={digits} raises that", source=VARIABLE, where=name)
+            raise InputError(
+                f"{expected}; {_OF_PYTHON}={digits} raises that", source=VARIABLE, where=name
+            )
         return int(digits)
     if asked.in_bytes:
         try:
@@ -130,14 +180,20 @@ def _value(asked: Limit, text: str, name: str) -> int:
 
 
 def _most_of(name: str) -> int:
-    """What a limit can be raised to: Python has one of its own for digits, which has a variable, too."""
+    """What a limit can be raised to: Python has one of its own for digits, which has a variable,
+    too.
+    """
     return sys.get_int_max_str_digits() or LARGEST if name == "integer_digits" else LARGEST
 
 
-def refusal(name: str, found: int | None = None, *, source: str | None = None, where: str | None = None) -> InputError:
-    """The error for input beyond a limit, in one line: what was expected, what was found, and how to raise the limit.
+def refusal(
+    name: str, found: int | None = None, *, source: str | None = None, where: str | None = None
+) -> InputError:
+    """The error for input beyond a limit, in one line: what was expected, what was found, and how
+    to raise the limit.
 
-    ``found`` is ``None`` if it is only known that there is more. ``source`` is the file or option, and ``where`` the place in it.
+    ``found`` is ``None`` if it is only known that there is more. ``source`` is the file or option,
+    and ``where`` the place in it.
 
     >>> print(refusal("devices", 10**9, source="hw.yaml", where="devices"))
     hw.yaml: devices: expected at most 16384 devices, got 1000000000; HOSIM_LIMITS="devices=1000000000" raises this limit
@@ -167,7 +223,8 @@ def within(name: str, found: int, *, source: str | None = None, where: str | Non
 
 
 def listed_within(name: str, values: Iterable[Item], *, source: str | None = None) -> list[Item]:
-    """The items of ``values``, which may have no end, if they are within a limit; raises the :func:`refusal` otherwise.
+    """The items of ``values``, which may have no end, if they are within a limit; raises the
+    :func:`refusal` otherwise.
 
     >>> listed_within("devices", range(3))
     [0, 1, 2]
@@ -178,7 +235,8 @@ def listed_within(name: str, values: Iterable[Item], *, source: str | None = Non
 
 
 class Budget:
-    """What is left of a limit for one input: all that is read from it, and all that is written out of it, is drawn from here.
+    """What is left of a limit for one input: all that is read from it, and all that is written out
+    of it, is drawn from here.
 
     Parameters
     ----------

@@ -1,4 +1,6 @@
-"""The imports that earlier releases documented: ``hosim.lower.insert`` and ``hosim.lower.bridges.hyper_parallel_planner``."""
+"""The imports that earlier releases documented: ``hosim.lower.insert`` and
+``hosim.lower.bridges.hyper_parallel_planner``.
+"""
 
 import sys
 from types import SimpleNamespace
@@ -7,4 +9,8 @@ from hosim.formats.bridges import HosimPlanner
 from hosim.on_torch.lower import barriers
 
 bridges, insert = SimpleNamespace(HosimPlanner=HosimPlanner), SimpleNamespace(barriers=barriers)
-sys.modules |= {f"{__name__}.insert": insert, f"{__name__}.bridges": bridges, f"{__name__}.bridges.hyper_parallel_planner": bridges}  # type: ignore[dict-item]
+sys.modules |= {
+    f"{__name__}.insert": insert,  # type: ignore[dict-item]
+    f"{__name__}.bridges": bridges,  # type: ignore[dict-item]
+    f"{__name__}.bridges.hyper_parallel_planner": bridges,  # type: ignore[dict-item]
+}

@@ -1,8 +1,9 @@
 """Where the durations of a graph were measured, and which machines they hold on.
 
-A recording names its device, and ``meta["measured_on"]`` of a workload the device or the profile. One rule maps such names to profiles
-(:func:`named_profiles`). On another machine the durations say nothing, so a replay there is refused (:func:`check_measured_on`);
-:mod:`hosim.costmodel.rescaled` scales them. Durations that name no machine are replayed as they are.
+A recording names its device, and ``meta["measured_on"]`` of a workload the device or the profile.
+One rule maps such names to profiles (:func:`named_profiles`). On another machine the durations say
+nothing, so a replay there is refused (:func:`check_measured_on`); :mod:`hosim.costmodel.rescaled`
+scales them. Durations that name no machine are replayed as they are.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from hosim.hardware import Hardware
 from hosim.plain_text import of_all
 
 MEASURED_ON = "measured_on"
-"""The key of a graph's ``meta`` for the device, or the profile, on which its durations were measured."""
+"""The key of a graph's ``meta`` for the device, or the profile, on which its durations were
+measured.
+"""
 
 RESCALED_FROM = "rescaled_from"
-"""The key of a graph's ``meta`` for the device from which its durations were rescaled to the machine that ``measured_on`` names."""
+"""The key of a graph's ``meta`` for the device from which its durations were rescaled to the
+machine that ``measured_on`` names.
+"""
 
 _OTHER_HOSTS = frozenset(("g10", "cxl"))
 """In names of profiles whose host is no usual one of their device."""
@@ -33,13 +38,19 @@ _HOST_MEMORY = frozenset(("480gb", "480g"))
 """What a GH200 says of its memory is its host's."""
 
 
-def named_profiles(device: str | None, known: Iterable[str], *, other_hosts: bool = False) -> dict[str, int]:
-    """The profiles of a device among those ``known``, by name, each with how many words of the device's name it has.
+def named_profiles(
+    device: str | None, known: Iterable[str], *, other_hosts: bool = False
+) -> dict[str, int]:
+    """The profiles of a device among those ``known``, by name, each with how many words of the
+    device's name it has.
 
-    A profile is named after its device up to the first word with a digit (``rtx-4090``), and then after its memory, form or host. One that
-    names another memory, or a form of the device that it is not, is for another one. ``other_hosts``: also those with an unusual host.
+    A profile is named after its device up to the first word with a digit (``rtx-4090``), and then
+    after its memory, form or host. One that names another memory, or a form of the device that it
+    is not, is for another one. ``other_hosts``: also those with an unusual host.
 
-    >>> named_profiles("NVIDIA H100 80GB HBM3", ["h100-80gb-sxm", "h100-96gb", "h100-80gb-cxl", "l40s"])
+    >>> named_profiles(
+    ...     "NVIDIA H100 80GB HBM3", ["h100-80gb-sxm", "h100-96gb", "h100-80gb-cxl", "l40s"]
+    ... )
     {'h100-80gb-sxm': 2}
     >>> named_profiles("NVIDIA GeForce RTX 4090 Laptop GPU", ["rtx-4090"])
     {}
@@ -50,10 +61,16 @@ def named_profiles(device: str | None, known: Iterable[str], *, other_hosts: boo
     for name in known:
         parts = [part for part in name.lower().split("-") if part not in _OTHER_HOSTS]
         model = next((k for k, part in enumerate(parts) if any(map(str.isdigit, part))), None)
-        if model is None or not words.issuperset(parts[: model + 1]) or (not other_hosts and len(parts) < len(name.split("-"))):
+        if (
+            model is None
+            or not words.issuperset(parts[: model + 1])
+            or (not other_hosts and len(parts) < len(name.split("-")))
+        ):
             continue
         its_memory = {part for part in parts[model + 1 :] if _MEMORY.fullmatch(part)}
-        if (words & _OTHER_DEVICES) <= set(parts) and not (memory and its_memory and not memory & its_memory):
+        if (words & _OTHER_DEVICES) <= set(parts) and not (
+            memory and its_memory and not memory & its_memory
+        ):
             found[name] = len(words.intersection(parts))
     return found
 
@@ -61,7 +78,11 @@ def named_profiles(device: str | None, known: Iterable[str], *, other_hosts: boo
 def profile_of(device: str) -> str | None:
     """The shipped profile of a device, or of that name; ``None`` unless there is exactly one.
 
-    >>> profile_of("NVIDIA H100 80GB HBM3"), profile_of("v100"), profile_of("NVIDIA GeForce RTX 2080 Ti")
+    >>> (
+    ...     profile_of("NVIDIA H100 80GB HBM3"),
+    ...     profile_of("v100"),
+    ...     profile_of("NVIDIA GeForce RTX 2080 Ti"),
+    ... )
     ('h100-80gb-sxm', 'v100-32gb', None)
     """
     from hosim.shipped import ALIASES, hardware
@@ -77,7 +98,9 @@ def profile_of(device: str) -> str | None:
 
 @lru_cache(64)
 def is_for(name: str, source: str, device: str) -> bool:
-    """Whether a profile, of this name and this ``source``, is for a device: one of the two names it, or the profile of it by its name."""
+    """Whether a profile, of this name and this ``source``, is for a device: one of the two names
+    it, or the profile of it by its name.
+    """
     from hosim.shipped import hardware
 
     if name == device or name == profile_of(device) or device.lower() in source.lower():
@@ -88,7 +111,9 @@ def is_for(name: str, source: str, device: str) -> bool:
 
 
 def measured_on(graph: Graph) -> str | None:
-    """The device or the profile on which the graph's durations were measured; ``None`` if it does not say, or has no durations."""
+    """The device or the profile on which the graph's durations were measured; ``None`` if it does
+    not say, or has no durations.
+    """
     device = graph.meta.get(MEASURED_ON)
     return device if isinstance(device, str) and device and graph.derived(given_durations) else None
 
@@ -100,23 +125,37 @@ def given_durations(graph: Graph) -> int:
 
 
 def check_measured_on(graph: Graph, hardware: Hardware) -> None:
-    """Raise :class:`InputError` if the durations of the graph were measured on another machine than ``hardware``."""
+    """Raise :class:`InputError` if the durations of the graph were measured on another machine than
+    ``hardware``.
+    """
     device = measured_on(graph)
     if device is not None and not is_for(hardware.name, hardware.source, device):
         raise InputError(
-            f"{_whose(graph)} were measured on {device}, and {hardware.name} is another machine; {_answers(device)}", source=graph.name
+            f"{_whose(graph)} were measured on {device}, and {hardware.name} is another machine; "
+            f"{_answers(device)}",
+            source=graph.name,
         )
 
 
 def check_varied(graph: Graph, field: str, *, processor: str) -> None:
-    """Raise :class:`InputError` for varying a rate of a processor, by its ``field``, of whose ops some have measured durations."""
+    """Raise :class:`InputError` for varying a rate of a processor, by its ``field``, of whose ops
+    some have measured durations.
+    """
     device = measured_on(graph)
-    if device is not None and any([op.duration_ns is not None for op in graph.ops if op.processor == processor]):
-        raise InputError(f"{_whose(graph)} were measured on {device}, and do not follow from it; {_answers(device)}", source=field)
+    if device is not None and any(
+        [op.duration_ns is not None for op in graph.ops if op.processor == processor]
+    ):
+        raise InputError(
+            f"{_whose(graph)} were measured on {device}, and do not follow from it; "
+            f"{_answers(device)}",
+            source=field,
+        )
 
 
 def times_line(graph: Graph) -> str | None:
-    """What a reader of figures has to know of the durations that the graph has, as one line; ``None`` if it has none."""
+    """What a reader of figures has to know of the durations that the graph has, as one line;
+    ``None`` if it has none.
+    """
     if not graph.derived(given_durations):
         return None
     device, first = measured_on(graph), graph.meta.get(RESCALED_FROM)
@@ -124,7 +163,10 @@ def times_line(graph: Graph) -> str | None:
     if device is None:
         return f"times as given for {of}"
     if first is not None:
-        return f"times for {of} are those measured on {first}, by the ratio of the cost model's times for it and for {device}"
+        return (
+            f"times for {of} are those measured on {first}, by the ratio of the cost model's "
+            f"times for it and for {device}"
+        )
     return f"times for {of} are those measured on {device}"
 
 
@@ -141,4 +183,7 @@ def _answers(device: str) -> str:
     rescale = "--rescale (rescale=True) scales them by the cost model"
     if profile_of(device) is None:
         rescale = "no shipped profile is for that device, so they cannot be rescaled"
-    return f"'hosim calibrate' fits a profile to recordings, and its source names their device; {rescale}"
+    return (
+        "'hosim calibrate' fits a profile to recordings, and its source names their device; "
+        f"{rescale}"
+    )

@@ -1,7 +1,8 @@
-"""Notes: what a reader of figures has to know beside them, the same in tables, JSON, frames, baselines and reports.
+"""Notes: what a reader of figures has to know beside them, the same in tables, JSON, frames,
+baselines and reports.
 
-Of a graph and the machines that it is replayed on, :func:`notes` gives them. A result has these and those of its plan
-(:attr:`hosim.result.Result.notes`). Whoever answers shows them all.
+Of a graph and the machines that it is replayed on, :func:`notes` gives them. A result has these and
+those of its plan (:attr:`hosim.result.Result.notes`). Whoever answers shows them all.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from hosim.hardware import Hardware
 from hosim.measured_on import times_line
 
 LEFT_OUT = "left_out"
-"""The key of a graph's ``meta`` for what the graph does not have of its model, such as quantised weights, a line each."""
+"""The key of a graph's ``meta`` for what the graph does not have of its model, such as quantised
+weights, a line each.
+"""
 
 ASSUMED = "assumed"
-"""The key of a graph's ``meta`` for what its builder takes to be so and nobody said, a line each."""
+"""The key of a graph's ``meta`` for what its builder takes to be so and nobody said, a line
+each.
+"""
 
 MISSING = "missing"
 """The key of a graph's ``meta`` for what the file that it is from does not say, a line each."""
 
-_KNOWN = "the static policies, lookahead and belady see what gates choose before they do; hybrid and on_demand do not"
+_KNOWN = (
+    "the static policies, lookahead and belady see what gates choose before they do; hybrid "
+    "and on_demand do not"
+)
 
 KNEW = "knew"
 """What a note is about that says what a plan knew of what gates choose, and when."""
@@ -53,10 +61,18 @@ class Note(NamedTuple):
 
 
 def notes(graph: Graph, *machines: Hardware) -> tuple[Note, ...]:
-    """What a reader of the workload's figures has to know: of the graph, and of its times on each machine."""
+    """What a reader of the workload's figures has to know: of the graph, and of its times on each
+    machine.
+    """
     each = [(machine, graph.derived_on(machine, _on_machine)) for machine in machines]
     if len(machines) > 1:
-        each = [(machine, tuple([Note(note.about, f"on {machine.name}, {note.line}") for note in found])) for machine, found in each]
+        each = [
+            (
+                machine,
+                tuple([Note(note.about, f"on {machine.name}, {note.line}") for note in found]),
+            )
+            for machine, found in each
+        ]
     line = times_line(graph) if machines else None
     timed = () if line is None else (Note("durations", line),)
     return (*timed, *graph.derived(_of_graph), *[note for _, found in each for note in found])
@@ -71,10 +87,18 @@ def _of_graph(graph: Graph) -> tuple[Note, ...]:
         if graph.meta.get(ROUTING):
             yield Note("routing", _KNOWN)
         if spread := draw_spread_of(graph):
-            yield Note("draws", f"other draws of the routing have {spread:.1%} more or fewer experts to move, which is in the interval")
+            yield Note(
+                "draws",
+                f"other draws of the routing have {spread:.1%} more or fewer experts to move, "
+                "which is in the interval",
+            )
         for key, about in _LISTED.items():
             lines = graph.meta.get(key)
-            yield from (Note(about, line) for line in (lines if isinstance(lines, list | tuple) else ()) if isinstance(line, str))
+            yield from (
+                Note(about, line)
+                for line in (lines if isinstance(lines, list | tuple) else ())
+                if isinstance(line, str)
+            )
 
     return tuple(found())
 

@@ -1,4 +1,6 @@
-"""Text of others, made safe to print: names in files are data, and never control a terminal or a log."""
+"""Text of others, made safe to print: names in files are data, and never control a terminal or a
+log.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,22 @@ def of_all(number: int, every: int, noun: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that cannot be printed, line breaks among them, as an escape such as ``\n`` or ``\x1b``.
+    r"""The text with every character that cannot be printed, line breaks among them, as an escape
+    such as ``\n`` or ``\x1b``.
 
     >>> printable("w\n::error::\x1b[31m")
     'w\\n::error::\\x1b[31m'
     """
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    )
 
 
 def one_line(text: str, longest: int) -> str:
-    """The text as one printable line of at most so many characters: what is too long loses its middle.
+    """The text as one printable line of at most so many characters: what is too long loses its
+    middle.
 
     >>> one_line("a long way to go", 9)
     'a lo...go'
@@ -61,7 +69,8 @@ def named(name: object) -> str:
 
 
 def shown(value: object, longest: int = 400) -> str:
-    """Any value as one printable line, as Python shows it; one that cannot be shown, as it is nested too deeply, by its type.
+    """Any value as one printable line, as Python shows it; one that cannot be shown, as it is
+    nested too deeply, by its type.
 
     >>> shown("w"), shown([1, 2, 3], 7)
     ("'w'", '[1,...]')

@@ -1,4 +1,6 @@
-"""Which processor runs an op, and what does not know of others than the device's (docs/contract.md, rule 20)."""
+"""Which processor runs an op, and what does not know of others than the device's (docs/contract.md,
+rule 20).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ def tier_of(op: Op, hardware: Hardware) -> str:
 
 
 def compute_of(op: Op, hardware: Hardware) -> Compute:
-    """The processor of an op. Raises :class:`HardwareError` if the machine has none where the op runs."""
+    """The processor of an op. Raises :class:`HardwareError` if the machine has none where the op
+    runs.
+    """
     if not op.processor:
         return hardware.compute
     tier = hardware.tier_index.get(op.processor)
@@ -21,7 +25,8 @@ def compute_of(op: Op, hardware: Hardware) -> Compute:
     if compute is None:
         known = ", ".join(t.name for t in hardware.tiers if t.compute is not None) or "none"
         raise HardwareError(
-            f"op {op.name!r} runs on the processor of {op.processor!r}, which {hardware.name!r} has not (tiers with compute: {known}); "
+            f"op {op.name!r} runs on the processor of {op.processor!r}, which {hardware.name!r} "
+            f"has not (tiers with compute: {known}); "
             f"say in the profile what it computes with",
             where=f"tiers.{op.processor}.compute",
         )
@@ -35,7 +40,9 @@ def others_of(op: Op, hardware: Hardware) -> tuple[str, ...]:
 
 
 def tiers_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, int]:
-    """The ops that run on other processors than the device, with the position of the tier of each. Raises as :func:`compute_of` does."""
+    """The ops that run on other processors than the device, with the position of the tier of each.
+    Raises as :func:`compute_of` does.
+    """
     found = {}
     for i in graph.elsewhere:
         compute_of(graph.ops[i], hardware)  # which says if there is none
@@ -44,7 +51,11 @@ def tiers_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, int]:
 
 
 def refuse_other_processors(graph: Graph, who: str) -> None:
-    """Raise :class:`InputError` if some op runs on another processor than the device; ``who`` does not know what that means."""
+    """Raise :class:`InputError` if some op runs on another processor than the device; ``who`` does
+    not know what that means.
+    """
     if graph.elsewhere:
         op = graph.ops[graph.elsewhere[0]]
-        raise InputError(f"op {op.name!r} runs on the processor of {op.processor!r}: {who}", source=graph.name)
+        raise InputError(
+            f"op {op.name!r} runs on the processor of {op.processor!r}: {who}", source=graph.name
+        )

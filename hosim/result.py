@@ -1,4 +1,6 @@
-"""What a replay reports: the figures that docs/contract.md defines, and the timeline they come from."""
+"""What a replay reports: the figures that docs/contract.md defines, and the timeline they come
+from.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
 
 SEMANTICS = 7
-"""The version of the rules of a replay, which increases with each change that may change a figure."""
+"""The version of the rules of a replay, which increases with each change that may change a
+figure.
+"""
 
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
 """The causes of stalls, in the order in which idle time before an op is divided."""
@@ -27,12 +31,19 @@ STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
 WORKSPACE = "workspace"
 """The kind under which a peak's composition counts the workspaces of running ops."""
 
-LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = ("ledger", "caching", "caching-expandable", "static")
+LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = (
+    "ledger",
+    "caching",
+    "caching-expandable",
+    "static",
+)
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
 LOOP, REFERENCE = ENGINES = ("loop", "reference")
-"""What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy (:mod:`hosim.engine.reference`), or the
-compiled loop (:mod:`hosim.engine.replay_by_loop`), which covers less."""
+"""What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy
+(:mod:`hosim.engine.reference`), or the compiled loop (:mod:`hosim.engine.replay_by_loop`), which
+covers less.
+"""
 
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
 """The two accounts of memory (docs/contract.md, rule 10)."""
@@ -40,7 +51,9 @@ IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """Division of the makespan of one stream: ``busy_ns + sum(stall_ns) + drain_ns`` is the makespan."""
+    """Division of the makespan of one stream: ``busy_ns + sum(stall_ns) + drain_ns`` is the
+    makespan.
+    """
 
     busy_ns: int
     stall_ns: Mapping[str, int]
@@ -51,9 +64,10 @@ class StreamFigures:
 class ChannelFigures:
     """One channel over the replay.
 
-    ``busy_ns`` is the time during which at least one engine holds a transfer, ``queue_ns`` the sum of what transfers
-    waited between issue and start, ``contention_ns`` the sum of what sharing cost them, ``exposed_ns`` the stall of the main stream
-    that is blamed on the channel and ``hidden_ns`` the rest of its busy time.
+    ``busy_ns`` is the time during which at least one engine holds a transfer, ``queue_ns`` the sum
+    of what transfers waited between issue and start, ``contention_ns`` the sum of what sharing cost
+    them, ``exposed_ns`` the stall of the main stream that is blamed on the channel and
+    ``hidden_ns`` the rest of its busy time.
     """
 
     transfers: int
@@ -77,7 +91,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """One of several devices: its makespan (``None`` if it does not fit), its stalls together and its peaks by tier."""
+    """One of several devices: its makespan (``None`` if it does not fit), its stalls together and
+    its peaks by tier.
+    """
 
     makespan_ns: int | None
     stall_ns: int
@@ -86,9 +102,11 @@ class DeviceLine:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """Several devices that ran together: how many, how many of them to the end, and the spread of their figures.
+    """Several devices that ran together: how many, how many of them to the end, and the spread of
+    their figures.
 
-    Times are of those that did. ``each`` has a line for every device where there are no more than :data:`LISTED_DEVICES`.
+    Times are of those that did. ``each`` has a line for every device where there are no more than
+    :data:`LISTED_DEVICES`.
     """
 
     count: int
@@ -105,7 +123,9 @@ LISTED_DEVICES = 16
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One cache op's copy on one channel: issued, started (engine held) and ended, in nanoseconds."""
+    """One cache op's copy on one channel: issued, started (engine held) and ended, in
+    nanoseconds.
+    """
 
     cache_op: int
     tensor: int
@@ -119,7 +139,8 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """A tensor's bytes held in a tier over ``[start_ns, end_ns)``; ``tensor`` -1 is the workspace of op ``op``.
+    """A tensor's bytes held in a tier over ``[start_ns, end_ns)``; ``tensor`` -1 is the workspace
+    of op ``op``.
 
     ``staged`` bytes are a chunk of the tensor on its way through the tier, and no copy.
     """
@@ -135,10 +156,12 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A wait of a stream before op ``op``, from ``start_ns`` to ``end_ns``; ``cause`` is one of :data:`STALL_CAUSES`.
+    """A wait of a stream before op ``op``, from ``start_ns`` to ``end_ns``; ``cause`` is one of
+    :data:`STALL_CAUSES`.
 
-    ``transfer`` is the place in :attr:`Timeline.transfers` of the transfer that a transfer stall is blamed on (docs/contract.md, rule 8);
-    ``None`` for other causes. Of a cache op over several channels it is the chunk that arrived last.
+    ``transfer`` is the place in :attr:`Timeline.transfers` of the transfer that a transfer stall is
+    blamed on (docs/contract.md, rule 8); ``None`` for other causes. Of a cache op over several
+    channels it is the chunk that arrived last.
     """
 
     op: int
@@ -155,7 +178,9 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """When each op and each transfer of a replay began and ended, as in its :class:`Timeline`, of which this is a part."""
+    """When each op and each transfer of a replay began and ended, as in its :class:`Timeline`, of
+    which this is a part.
+    """
 
     op_start_ns: tuple[int, ...]
     op_end_ns: tuple[int, ...]
@@ -166,8 +191,9 @@ class EventTimes:
 class Timeline:
     """Everything that happened, for tests, plots and traces: recorded when asked for.
 
-    ``op_start_ns`` and ``op_end_ns`` are indexed by op position; -1 where an op never ran. ``stalls`` and
-    ``transfers`` of a replay are in the order of their ends. :mod:`hosim.timeline` answers questions about all of it.
+    ``op_start_ns`` and ``op_end_ns`` are indexed by op position; -1 where an op never ran.
+    ``stalls`` and ``transfers`` of a replay are in the order of their ends. :mod:`hosim.timeline`
+    answers questions about all of it.
     """
 
     op_start_ns: tuple[int, ...]
@@ -179,7 +205,9 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorState:
-    """An allocator at one moment, in bytes: what is allocated, what is reserved for it, and the largest block that is free in that."""
+    """An allocator at one moment, in bytes: what is allocated, what is reserved for it, and the
+    largest block that is free in that.
+    """
 
     allocated_bytes: int
     reserved_bytes: int
@@ -188,17 +216,22 @@ class AllocatorState:
     @property
     def fragmentation(self) -> float:
         """(reserved - allocated) / reserved; 0 with nothing reserved."""
-        return (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes if self.reserved_bytes else 0.0
+        return (
+            (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes
+            if self.reserved_bytes
+            else 0.0
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFigures:
     """What an allocator made of the device tier.
 
-    ``name`` is one of :data:`ALLOCATORS`, ``account`` one of :data:`ACCOUNTS`. *Allocated* bytes are those of the blocks that are held,
-    rounding included; *active* ones add what was freed and still waits for another stream's work; *reserved* ones are all that the
-    allocator holds. The state ``at_peak`` is that at the first peak of allocated bytes, ``out_of_memory`` the one in which it ended, if it
-    did so for want of memory.
+    ``name`` is one of :data:`ALLOCATORS`, ``account`` one of :data:`ACCOUNTS`. *Allocated* bytes
+    are those of the blocks that are held, rounding included; *active* ones add what was freed and
+    still waits for another stream's work; *reserved* ones are all that the allocator holds. The
+    state ``at_peak`` is that at the first peak of allocated bytes, ``out_of_memory`` the one in
+    which it ended, if it did so for want of memory.
     """
 
     name: str
@@ -214,9 +247,10 @@ class AllocatorFigures:
 class Result(InCells):
     """The figures of one replay, in nanoseconds and bytes.
 
-    Where several devices ran together, the result is that of the device that ended last, or of the first that does not fit; but the peak
-    of a tier is the largest that any instance of it reached. In the result of one of several devices, the peak of a shared tier counts
-    only what that device held there.
+    Where several devices ran together, the result is that of the device that ended last, or of the
+    first that does not fit; but the peak of a tier is the largest that any instance of it reached.
+    In the result of one of several devices, the peak of a shared tier counts only what that device
+    held there.
 
     Parameters
     ----------
@@ -233,9 +267,11 @@ class Result(InCells):
     error
         Why it does not; ``None`` if it does.
     makespan_ns
-        Nanoseconds from the start to the end of the last op or transfer; ``None`` if it does not fit, like the other times.
+        Nanoseconds from the start to the end of the last op or transfer; ``None`` if it does not
+        fit, like the other times.
     busy_ns
-        Nanoseconds during which the stream ``compute`` runs ops (the first stream where none has that name).
+        Nanoseconds during which the stream ``compute`` runs ops (the first stream where none has
+        that name).
     stall_ns
         Nanoseconds for which that stream waits, by cause.
     drain_ns
@@ -251,36 +287,43 @@ class Result(InCells):
     channels
         The figures of each channel.
     plan
-        How many prefetches, stores and detaches the plan and its runtime policy have, and how many ops run again.
+        How many prefetches, stores and detaches the plan and its runtime policy have, and how many
+        ops run again.
     streams
         The figures of the other streams.
     makespan_low_ns
-        The lower end of the makespan's 90 % interval; ``None`` where every op has a measured duration. The interval is that of hosim's
-        errors in op times (docs/kernels.md), not of a machine's jitter.
+        The lower end of the makespan's 90 % interval; ``None`` where every op has a measured
+        duration. The interval is that of hosim's errors in op times (docs/kernels.md), not of a
+        machine's jitter.
     makespan_high_ns
         The upper end of that interval.
     slowed_ns
-        Nanoseconds by which copies that use the device's memory bandwidth, or the links that a collective crosses, slow ops down, as part
-        of the time that all streams are busy; ``None`` where the replay does not model it.
+        Nanoseconds by which copies that use the device's memory bandwidth, or the links that a
+        collective crosses, slow ops down, as part of the time that all streams are busy; ``None``
+        where the replay does not model it.
     peers_ns
-        Nanoseconds for which collectives waited for other devices, as part of that time; ``None`` where nothing waits for others.
+        Nanoseconds for which collectives waited for other devices, as part of that time; ``None``
+        where nothing waits for others.
     failed
-        Whether the policy, which is not hosim's own, failed instead of making a plan: then ``error`` says how, and ``feasible`` is false.
+        Whether the policy, which is not hosim's own, failed instead of making a plan: then
+        ``error`` says how, and ``feasible`` is false.
     ideal_ns
-        Nanoseconds that the workload takes with everything resident, as if the device had enough memory; ``None`` where nobody replayed
-        that.
+        Nanoseconds that the workload takes with everything resident, as if the device had enough
+        memory; ``None`` where nobody replayed that.
     unknown_ops
         The ops whose FLOP nobody could count, if there are some.
     guessed_collectives
-        How many collectives take the time of their bytes in the device tier, since nothing says how fast the links between devices are;
-        ``None`` if there are none.
+        How many collectives take the time of their bytes in the device tier, since nothing says how
+        fast the links between devices are; ``None`` if there are none.
     unused_bytes
-        Bytes that moved to the device or back although no op read or wrote them, since tensors move whole; ``None`` if there are none, or
-        no op says what it accesses.
+        Bytes that moved to the device or back although no op read or wrote them, since tensors move
+        whole; ``None`` if there are none, or no op says what it accesses.
     seen_peaks
-        The peak of the device's memory as torch and ``nvidia-smi`` show it, under a runtime; ``None`` without one.
+        The peak of the device's memory as torch and ``nvidia-smi`` show it, under a runtime;
+        ``None`` without one.
     notes
-        What a reader of the figures has to know, a line each: of the workload, of its times on the machine, and of the plan.
+        What a reader of the figures has to know, a line each: of the workload, of its times on the
+        machine, and of the plan.
     allocator
         What an allocator made of the device tier, if one placed its bytes.
     devices
@@ -309,7 +352,9 @@ class Result(InCells):
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> result = hosim.replay(hosim.Plan(b.build()), hosim.load_hardware(hosim.find_hardware("toy")))
+    >>> result = hosim.replay(
+    ...     hosim.Plan(b.build()), hosim.load_hardware(hosim.find_hardware("toy"))
+    ... )
     >>> result.makespan_ns, result.peak_bytes["hbm"], result.stall_ns["transfer"]
     (50, 40, 0)
     """
@@ -355,8 +400,13 @@ class Result(InCells):
     def __repr__(self) -> str:
         names = printable(f"{self.policy} on {self.hardware}, {self.workload}")
         if not self.feasible or self.makespan_ns is None:
-            return f"<Result of {names}: {'failed' if self.failed else 'does not fit'} within {human_size(self.budget_bytes)}>"
-        peaks = ", ".join(f"{printable(tier)} {human_size(peak)}" for tier, peak in self.peak_bytes.items())
+            return (
+                f"<Result of {names}: {'failed' if self.failed else 'does not fit'} within "
+                f"{human_size(self.budget_bytes)}>"
+            )
+        peaks = ", ".join(
+            f"{printable(tier)} {human_size(peak)}" for tier, peak in self.peak_bytes.items()
+        )
         return f"<Result of {names}: {human_time(self.makespan_ns)}, peak {peaks}>"
 
     def bounded_by(self, bound: Callable[[], int | None]) -> Result:
@@ -400,19 +450,24 @@ class Result(InCells):
 
     @property
     def above_bound(self) -> float | None:
-        """By what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where either is missing."""
+        """By what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where either
+        is missing.
+        """
         if self.makespan_ns is None or not self.lower_bound_ns:
             return None
         return self.makespan_ns / self.lower_bound_ns - 1
 
     @property
     def slowdown(self) -> float | None:
-        """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` where either is missing."""
+        """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` where
+        either is missing.
+        """
         return slowdown(self.makespan_ns, self.ideal_ns)
 
 
 def slowdown(makespan_ns: int | None, ideal_ns: int | None) -> float | None:
-    """A makespan divided by the one with everything resident; ``None`` where either is missing, or only the second is 0.
+    """A makespan divided by the one with everything resident; ``None`` where either is missing, or
+    only the second is 0.
 
     >>> slowdown(3, 2), slowdown(0, 0), slowdown(3, 0), slowdown(None, 2)
     (1.5, 1.0, None, None)

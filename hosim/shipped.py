@@ -1,6 +1,7 @@
 """The workloads, hardware profiles and notebooks that come with hosim, by name.
 
-In a checkout they are in ``workloads/``, ``hardware_profiles/`` and ``notebooks/`` beside the package, in a wheel inside it.
+In a checkout they are in ``workloads/``, ``hardware_profiles/`` and ``notebooks/`` beside the
+package, in a wheel inside it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ _LISTED = 240
 """Characters of a list of names in an error, at most; the whole error has at most 400."""
 _FEW = 4
 """The most names that an error suggests."""
-_WORKLOADS = (".json.gz", ".json", ".yaml")  # a workload before the spec it was made from; a builder's spec is alone, and quick
+_WORKLOADS = (
+    ".json.gz",
+    ".json",
+    ".yaml",
+)  # a workload before the spec it was made from; a builder's spec is alone, and quick
 _HARDWARE = (".yaml",)
 ALIASES = {
     "a100": "a100-80gb-sxm",
@@ -56,8 +61,15 @@ def workload_path(name: str) -> Path:
 
 
 def hardware_path(name: str) -> Path:
-    """The file of a shipped hardware profile. Raises :class:`InputError` if there is none of that name."""
-    return _shipped("hardware profile", ALIASES.get(name.lower(), name), _files("hardware_profiles", _HARDWARE), ALIASES)
+    """The file of a shipped hardware profile. Raises :class:`InputError` if there is none of that
+    name.
+    """
+    return _shipped(
+        "hardware profile",
+        ALIASES.get(name.lower(), name),
+        _files("hardware_profiles", _HARDWARE),
+        ALIASES,
+    )
 
 
 def runtimes() -> list[str]:
@@ -66,23 +78,34 @@ def runtimes() -> list[str]:
 
 
 def find_runtime(text: str) -> Path:
-    """The file of a runtime by its path, or by its name among the shipped ones. Raises :class:`InputError` if it is neither."""
+    """The file of a runtime by its path, or by its name among the shipped ones. Raises
+    :class:`InputError` if it is neither.
+    """
     text = name_of_file(text)
     return Path(text) if is_path(text) else _shipped("runtime", text, _files("runtimes", _HARDWARE))
 
 
 def notebook_paths() -> list[Path]:
-    """The notebooks that come with hosim, sorted. Raises :class:`InputError` if they were not installed."""
+    """The notebooks that come with hosim, sorted. Raises :class:`InputError` if they were not
+    installed.
+    """
     found = sorted(_files("notebooks", (".ipynb",)).values())
     if not found:
-        raise InputError("this installation of hosim has no notebooks: install it from its wheel or its repository", source="notebooks")
+        raise InputError(
+            "this installation of hosim has no notebooks: install it from its wheel or its "
+            "repository",
+            source="notebooks",
+        )
     return found
 
 
 def is_shipped(path: Path) -> bool:
     """Whether a file is one of the shipped workloads, hardware profiles or runtimes."""
     folder = path.resolve().parent
-    return folder.name in ("workloads", "hardware_profiles", "runtimes") and folder.parent in (_PACKAGE, _PACKAGE.parent)
+    return folder.name in ("workloads", "hardware_profiles", "runtimes") and folder.parent in (
+        _PACKAGE,
+        _PACKAGE.parent,
+    )
 
 
 def find_workload(text: str) -> Path:
@@ -91,7 +114,8 @@ def find_workload(text: str) -> Path:
     Parameters
     ----------
     text
-        A path or a name. A path wins if both exist; of a folder's bare name, the shipped workload does.
+        A path or a name. A path wins if both exist; of a folder's bare name, the shipped workload
+        does.
 
     Returns
     -------
@@ -113,7 +137,11 @@ def find_workload(text: str) -> Path:
     'llama-3.1-8b-prefill-4k.json.gz'
     """
     text = name_of_file(text)
-    return Path(text) if is_path(text) or (os.path.isdir(text) and text not in workloads()) else workload_path(text)
+    return (
+        Path(text)
+        if is_path(text) or (os.path.isdir(text) and text not in workloads())
+        else workload_path(text)
+    )
 
 
 def find_hardware(text: str) -> Path:
@@ -147,13 +175,16 @@ def find_hardware(text: str) -> Path:
     if os.path.isdir(text) and text not in hardware() and text.lower() not in ALIASES:
         raise InputError("this is a folder: name a hardware profile, which is a file", source=text)
     if "," in text and not is_path(text):
-        raise InputError("expected one machine, got several: name one of them", source=one_line(text, 100))
+        raise InputError(
+            "expected one machine, got several: name one of them", source=one_line(text, 100)
+        )
     return Path(text) if is_path(text) else hardware_path(text)
 
 
 def is_path(text: str) -> bool:
     """Whether a text is the path of something that exists."""
-    # a folder of the same name beside the user must not hide a shipped file: a folder counts only when spelled as a path
+    # a folder of the same name beside the user must not hide a shipped file: a folder counts only
+    # when spelled as a path
     try:
         path = Path(text)
         return path.exists() and (not path.is_dir() or "/" in text or text in (".", ".."))
@@ -166,7 +197,12 @@ def _files(folder: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
     for place in (_PACKAGE / folder, _PACKAGE.parent / folder):
         if place.is_dir():
             listed = sorted(place.iterdir())
-            return {p.name.removesuffix(suffix): p for suffix in reversed(suffixes) for p in listed if p.name.endswith(suffix)}
+            return {
+                p.name.removesuffix(suffix): p
+                for suffix in reversed(suffixes)
+                for p in listed
+                if p.name.endswith(suffix)
+            }
     return {}
 
 
@@ -176,13 +212,20 @@ def _shipped(what: str, name: str, known: dict[str, Path], aliases: Iterable[str
     names = ", ".join(sorted(known)) or "none"
     listed = names if len(names) <= _LISTED else f"{len(known)}, see 'hosim {what.split()[0]} list'"
     raise InputError(
-        f"no file and no shipped {what} of that name{_meant(name, known, aliases)} (shipped: {listed})", source=one_line(name, 100) or "''"
+        f"no file and no shipped {what} of that name{_meant(name, known, aliases)} (shipped: "
+        f"{listed})",
+        source=one_line(name, 100) or "''",
     )
 
 
 def _meant(name: str, known: Iterable[str], aliases: Iterable[str]) -> str:
-    """The names that begin so, if these are a few; else the nearest one, of the short names as well."""
+    """The names that begin so, if these are a few; else the nearest one, of the short names as
+    well.
+    """
     longer = [repr(one) for one in sorted(known) if one.startswith(name.lower())]
     if name and 0 < len(longer) <= _FEW:
-        return f"; did you mean {' or '.join([', '.join(longer[:-1]), longer[-1]] if len(longer) > 1 else longer)}?"
+        return (
+            "; did you mean "
+            f"{' or '.join([', '.join(longer[:-1]), longer[-1]] if len(longer) > 1 else longer)}?"
+        )
     return did_you_mean(name, [*known, *aliases])

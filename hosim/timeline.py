@@ -1,7 +1,8 @@
-"""Questions to a recorded replay: what a wait is blamed on, what a tier holds, when a channel is busy, what queues on it.
+"""Questions to a recorded replay: what a wait is blamed on, what a tier holds, when a channel is
+busy, what queues on it.
 
-Pure functions over :class:`hosim.result.Timeline`. Whoever shows, compares or judges a replay asks here, so that all say the same.
-Times are in nanoseconds and sizes in bytes.
+Pure functions over :class:`hosim.result.Timeline`. Whoever shows, compares or judges a replay asks
+here, so that all say the same. Times are in nanoseconds and sizes in bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,21 @@ Interval = tuple[int, int]
 """``[start, end)``."""
 
 
-# -- stalls ------------------------------------------------------------------------------------------------------------
+# -- stalls
+# --------------------------------------------------------------------------------------------------
 
 
 def blamed(timeline: Timeline, stall: Stall) -> Transfer | None:
-    """The transfer that a stall is blamed on (docs/contract.md, rule 8); ``None`` if it is blamed on none."""
+    """The transfer that a stall is blamed on (docs/contract.md, rule 8); ``None`` if it is blamed
+    on none.
+    """
     return None if stall.transfer is None else timeline.transfers[stall.transfer]
 
 
 def stalls_by_transfer(timeline: Timeline) -> dict[int, list[Stall]]:
-    """The stalls of all streams that are blamed on each transfer, by the transfer's place in the timeline."""
+    """The stalls of all streams that are blamed on each transfer, by the transfer's place in the
+    timeline.
+    """
     found: dict[int, list[Stall]] = {}
     for stall in timeline.stalls:
         if stall.transfer is not None:
@@ -35,7 +41,8 @@ def stalls_by_transfer(timeline: Timeline) -> dict[int, list[Stall]]:
     return found
 
 
-# -- times -------------------------------------------------------------------------------------------------------------
+# -- times
+# --------------------------------------------------------------------------------------------------
 
 
 class Spans:
@@ -102,16 +109,23 @@ def residence(timeline: Timeline, tier: str) -> dict[int, Spans]:
 
 def last_ns(timeline: Timeline) -> int:
     """When everything recorded has ended."""
-    ends = (*timeline.op_end_ns, *(x.end_ns for x in timeline.transfers), *(r.end_ns for r in timeline.residencies))
+    ends = (
+        *timeline.op_end_ns,
+        *(x.end_ns for x in timeline.transfers),
+        *(r.end_ns for r in timeline.residencies),
+    )
     return max(ends, default=0)
 
 
-# -- amounts over time -------------------------------------------------------------------------------------------------
+# -- amounts over time
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """An amount over time: ``values[k]`` from ``at_ns[k]`` until ``at_ns[k + 1]``, and 0 before the first of these instants."""
+    """An amount over time: ``values[k]`` from ``at_ns[k]`` until ``at_ns[k + 1]``, and 0 before the
+    first of these instants.
+    """
 
     at_ns: tuple[int, ...]
     values: tuple[int, ...]
@@ -127,7 +141,8 @@ class Steps:
         return max(self.at(start_ns), *inside) if inside else self.at(start_ns)
 
     def at_most_since(self, limit: int, until_ns: int) -> int:
-        """The first instant from which on the amount is ``limit`` or less until ``until_ns``; ``until_ns`` if it is more just before.
+        """The first instant from which on the amount is ``limit`` or less until ``until_ns``;
+        ``until_ns`` if it is more just before.
 
         >>> [steps([(0, 5, 10), (2, 9, 1)]).at_most_since(limit, 8) for limit in (11, 10, 1, 0)]
         [0, 5, 5, 8]
@@ -135,11 +150,18 @@ class Steps:
         k = bisect_left(self.at_ns, until_ns)
         while k and self.values[k - 1] <= limit:
             k -= 1
-        return 0 if not k else self.at_ns[k] if k < len(self.at_ns) and self.at_ns[k] < until_ns else until_ns
+        return (
+            0
+            if not k
+            else self.at_ns[k]
+            if k < len(self.at_ns) and self.at_ns[k] < until_ns
+            else until_ns
+        )
 
 
 def steps(parts: Iterable[tuple[int, int, int]]) -> Steps:
-    """The sum over time of amounts, each given as (start, end, amount); those that last for no time are left out.
+    """The sum over time of amounts, each given as (start, end, amount); those that last for no time
+    are left out.
 
     >>> steps([(0, 5, 10), (2, 9, 1), (3, 3, 7)])
     Steps(at_ns=(0, 2, 5, 9), values=(10, 11, 1, 0))
@@ -154,25 +176,34 @@ def steps(parts: Iterable[tuple[int, int, int]]) -> Steps:
 
 
 def occupancy(timeline: Timeline, tier: str) -> Steps:
-    """Bytes that a tier holds over time; at each instant what ends there is gone and what begins there is held."""
+    """Bytes that a tier holds over time; at each instant what ends there is gone and what begins
+    there is held.
+    """
     return steps((r.start_ns, r.end_ns, r.bytes) for r in timeline.residencies if r.tier == tier)
 
 
 def occupancy_by_kind(graph: Graph, timeline: Timeline, tier: str) -> dict[str, Steps]:
-    """As :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever held."""
+    """As :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever
+    held.
+    """
     held: dict[str, list[Residency]] = {}
     for r in timeline.residencies:
         if r.tier == tier and r.bytes and r.end_ns > r.start_ns:
-            held.setdefault(graph.tensors[r.tensor].kind if r.tensor >= 0 else WORKSPACE, []).append(r)
+            held.setdefault(
+                graph.tensors[r.tensor].kind if r.tensor >= 0 else WORKSPACE, []
+            ).append(r)
     return {kind: steps((r.start_ns, r.end_ns, r.bytes) for r in own) for kind, own in held.items()}
 
 
-# -- queues ------------------------------------------------------------------------------------------------------------
+# -- queues
+# --------------------------------------------------------------------------------------------------
 
 
 def queued_bytes(timeline: Timeline, channel: str) -> Steps:
     """Bytes of the transfers of a channel that have been issued and have not started."""
-    return steps((x.issue_ns, x.start_ns, x.bytes) for x in timeline.transfers if x.channel == channel)
+    return steps(
+        (x.issue_ns, x.start_ns, x.bytes) for x in timeline.transfers if x.channel == channel
+    )
 
 
 class Traffic:
@@ -184,19 +215,34 @@ class Traffic:
             self._on.setdefault(x.channel, []).append(x)
         for transfers in self._on.values():
             transfers.sort(key=lambda x: (x.start_ns, x.end_ns))
-        self._starts = {channel: [x.start_ns for x in transfers] for channel, transfers in self._on.items()}
-        self._longest = {channel: max(x.end_ns - x.start_ns for x in transfers) for channel, transfers in self._on.items()}
+        self._starts = {
+            channel: [x.start_ns for x in transfers] for channel, transfers in self._on.items()
+        }
+        self._longest = {
+            channel: max(x.end_ns - x.start_ns for x in transfers)
+            for channel, transfers in self._on.items()
+        }
 
     def beside(self, x: Transfer, start_ns: int, end_ns: int) -> list[Transfer]:
-        """The other transfers on the channel of ``x`` that hold an engine at some time in ``[start_ns, end_ns)``, by start."""
+        """The other transfers on the channel of ``x`` that hold an engine at some time in
+        ``[start_ns, end_ns)``, by start.
+        """
         if end_ns <= start_ns:
             return []
         on, starts = self._on[x.channel], self._starts[x.channel]
         first = bisect_left(starts, start_ns - self._longest[x.channel])
-        return [y for y in on[first : bisect_left(starts, end_ns)] if y is not x and y.end_ns > start_ns]
+        return [
+            y for y in on[first : bisect_left(starts, end_ns)] if y is not x and y.end_ns > start_ns
+        ]
 
 
 def occupied_ns(transfers: Sequence[Transfer], start_ns: int, end_ns: int, engines: int) -> int:
-    """Nanoseconds of ``[start_ns, end_ns)`` for which ``transfers`` hold all of a channel's engines."""
+    """Nanoseconds of ``[start_ns, end_ns)`` for which ``transfers`` hold all of a channel's
+    engines.
+    """
     running = steps((max(x.start_ns, start_ns), min(x.end_ns, end_ns), 1) for x in transfers)
-    return sum(until - at for at, until, count in zip(running.at_ns, running.at_ns[1:], running.values, strict=False) if count >= engines)
+    return sum(
+        until - at
+        for at, until, count in zip(running.at_ns, running.at_ns[1:], running.values, strict=False)
+        if count >= engines
+    )

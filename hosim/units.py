@@ -1,11 +1,12 @@
 """Quantities with units: strict in, readable out.
 
-Inside hosim everything is an integer: bytes, nanoseconds, bytes per second, FLOP per second. This module is
-the only place that turns text such as ``80 GiB`` into those integers and back. A unit is mandatory, ``B`` is bytes
-and ``b`` is refused (a bit is a factor of eight of confusion), and a size, a rate, a time and a compute rate are different types:
-``parse_size("55 GB/s")`` is an error.
+Inside hosim everything is an integer: bytes, nanoseconds, bytes per second, FLOP per second. This
+module is the only place that turns text such as ``80 GiB`` into those integers and back. A unit is
+mandatory, ``B`` is bytes and ``b`` is refused (a bit is a factor of eight of confusion), and a
+size, a rate, a time and a compute rate are different types: ``parse_size("55 GB/s")`` is an error.
 
-Decimal (``k M G T P E``) and binary (``Ki Mi Gi Ti Pi Ei``) prefixes are powers of 1000 and of 1024.
+Decimal (``k M G T P E``) and binary (``Ki Mi Gi Ti Pi Ei``) prefixes are powers of 1000 and of
+1024.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from typing import Any
 from hosim.errors import UnitError
 from hosim.plain_text import shown
 
-_PREFIXES = {"": 1} | {p: 1000**i for i, p in enumerate("kMGTPE", 1)} | {f"{p}i": 1024**i for i, p in enumerate("KMGTPE", 1)}
+_PREFIXES = (
+    {"": 1}
+    | {p: 1000**i for i, p in enumerate("kMGTPE", 1)}
+    | {f"{p}i": 1024**i for i, p in enumerate("KMGTPE", 1)}
+)
 _TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9}
 
 _SIZE = {f"{prefix}B": factor for prefix, factor in _PREFIXES.items()}
@@ -48,13 +53,19 @@ def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
     if unit is None:
         raise UnitError(f"expected {what} with its unit, such as '{example}', got {shown(text)}")
     if unit not in units:
-        near = next((u for u in units if unit.lower() in (u.lower(), u.lower().removesuffix("b"))), None)
+        near = next(
+            (u for u in units if unit.lower() in (u.lower(), u.lower().removesuffix("b"))), None
+        )
         hint = f"; did you mean '{number} {near}'?" if near else ""
         if re.fullmatch(r"[kKMGTPE]?i?b(/s|ps)?", unit):
             hint = "; 'b' would be bits: write 'B' for bytes"
-        raise UnitError(f"expected {what} such as '{example}', got {shown(text)}: unknown unit {unit!r}{hint}")
+        raise UnitError(
+            f"expected {what} such as '{example}', got {shown(text)}: unknown unit {unit!r}{hint}"
+        )
     try:
-        value = (Decimal(number.replace("_", "")) * units[unit]).to_integral_value(rounding=ROUND_HALF_EVEN)
+        value = (Decimal(number.replace("_", "")) * units[unit]).to_integral_value(
+            rounding=ROUND_HALF_EVEN
+        )
     except ArithmeticError:  # an exponent beyond what decimals have
         raise UnitError(f"expected {what} such as '{example}', got {shown(text)}") from None
     if not 0 <= value <= LARGEST:
@@ -133,9 +144,15 @@ def parse_share(text: str) -> float:
 
 
 def _exact(value: int, units: dict[str, int]) -> str:
-    """The text with the fewest digits, over ``units``, that parses back to ``value`` exactly; ties go to the larger unit."""
+    """The text with the fewest digits, over ``units``, that parses back to ``value`` exactly; ties
+    go to the larger unit.
+    """
     whole = next(f"{value} {unit}" for unit, factor in units.items() if factor == 1)
-    fitting = [(factor, unit) for unit, factor in units.items() if value >= factor and value * 10**6 % factor == 0]
+    fitting = [
+        (factor, unit)
+        for unit, factor in units.items()
+        if value >= factor and value * 10**6 % factor == 0
+    ]
     texts = [(factor, _plain(Decimal(value) / factor), unit) for factor, unit in fitting]
     best = min(texts, key=lambda t: (len(t[1].replace(".", "")), -t[0]), default=None)
     return f"{best[1]} {best[2]}" if best else whole
@@ -192,7 +209,9 @@ def exact_frequency(value: int) -> str:
 
 
 def _human(value: int, steps: list[tuple[int, str]]) -> str:
-    """Three significant digits in the largest unit of ``steps`` (ascending) that keeps the number at least one."""
+    """Three significant digits in the largest unit of ``steps`` (ascending) that keeps the number
+    at least one.
+    """
     sign, value = ("-", -value) if value < 0 else ("", value)
     index = max((i for i, (factor, _) in enumerate(steps) if value >= factor), default=0)
     while True:
@@ -200,7 +219,13 @@ def _human(value: int, steps: list[tuple[int, str]]) -> str:
         if factor == 1:
             return f"{sign}{value} {unit}"
         scaled = value / factor
-        text = f"{scaled:.2f}" if scaled < 9.995 else f"{scaled:.1f}" if scaled < 99.95 else f"{scaled:.0f}"
+        text = (
+            f"{scaled:.2f}"
+            if scaled < 9.995
+            else f"{scaled:.1f}"
+            if scaled < 99.95
+            else f"{scaled:.0f}"
+        )
         # 1023.9 MiB rounds to 1024 MiB: say 1.00 GiB instead
         if index + 1 < len(steps) and int(text.split(".")[0]) * factor >= steps[index + 1][0]:
             index += 1
@@ -241,7 +266,9 @@ def human_compute(value: int) -> str:
     >>> human_compute(989 * 10**12)
     '989 TFLOP/s'
     """
-    return _human(value, [(1, "FLOP/s"), *((1000**i, f"{p}FLOP/s") for i, p in enumerate("kMGTPE", 1))])
+    return _human(
+        value, [(1, "FLOP/s"), *((1000**i, f"{p}FLOP/s") for i, p in enumerate("kMGTPE", 1))]
+    )
 
 
 def human_flops(value: int) -> str:

@@ -1,4 +1,6 @@
-"""The version of hosim, on the lowest floor: files below the public names write it into what they make."""
+"""The version of hosim, on the lowest floor: files below the public names write it into what they
+make.
+"""
 
 from __future__ import annotations
 

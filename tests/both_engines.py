@@ -1,4 +1,6 @@
-"""Replays by the compiled loop that are the reference's, too: the same result in every field and in JSON, or the same error."""
+"""Replays by the compiled loop that are the reference's, too: the same result in every field and in
+JSON, or the same error.
+"""
 
 from __future__ import annotations
 

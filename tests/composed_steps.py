@@ -1,4 +1,6 @@
-"""Steps composed of measured kernels: what each class of kernels takes in them, by the tables beside the project and by hosim."""
+"""Steps composed of measured kernels: what each class of kernels takes in them, by the tables
+beside the project and by hosim.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -17,7 +19,12 @@ from hosim.models import build
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
 
-_70B = {"hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64, "intermediate_size": 28672}
+_70B = {
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "intermediate_size": 28672,
+}
 _8X7B = {
     "hidden_size": 4096, "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 32000, "moe_intermediate_size": 14336,
     "num_experts": 8, "num_experts_per_tok": 2, "qk_norm": False,
@@ -41,7 +48,9 @@ Which = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ComposedStep:
-    """The nanoseconds of a step's kernels of each class and size, all of equal sizes together: measured, and as somebody predicts them."""
+    """The nanoseconds of a step's kernels of each class and size, all of equal sizes together:
+    measured, and as somebody predicts them.
+    """
 
     measured: Mapping[Which, int]
     predicted: Mapping[Which, int]
@@ -54,19 +63,39 @@ def graphs() -> tuple[Graph, ...]:
     for model, config, devices in _DEVICES:
         for tensor in devices:
             merged = model != "deepseek-v3"
-            fixed = {"model": model, "config": dict(config), "tensor": tensor, "layers": _LAYERS, "fused": True, "merged": merged}
-            runs = [{"phase": "prefill", "batch": batch, "sequence": sequence} for batch, sequence in _PROMPTS]
-            runs += [{"phase": "decode", "batch": batch, "context": context} for batch, context in _CACHES]
-            found += [replace(graph, meta={**graph.meta, **_SKEWED}) for graph in (build("step", fixed | run) for run in runs)]
+            fixed = {
+                "model": model,
+                "config": dict(config),
+                "tensor": tensor,
+                "layers": _LAYERS,
+                "fused": True,
+                "merged": merged,
+            }
+            runs = [
+                {"phase": "prefill", "batch": batch, "sequence": sequence}
+                for batch, sequence in _PROMPTS
+            ]
+            runs += [
+                {"phase": "decode", "batch": batch, "context": context}
+                for batch, context in _CACHES
+            ]
+            found += [
+                replace(graph, meta={**graph.meta, **_SKEWED})
+                for graph in (build("step", fixed | run) for run in runs)
+            ]
     return tuple(found)
 
 
 def steps(machine: str, by: str) -> Iterator[ComposedStep]:
-    """All of them on a machine, as the constants of the machine ``by`` predict them, or as hosim guesses where nobody says the kernel.
+    """All of them on a machine, as the constants of the machine ``by`` predict them, or as hosim
+    guesses where nobody says the kernel.
 
     Kernels whose sizes lie beyond the tables are left out.
     """
-    exact, model = _hardware(machine, machine if machine in FITTED else "a100_sxm", measured=True), _hardware(machine, by)
+    exact, model = (
+        _hardware(machine, machine if machine in FITTED else "a100_sxm", measured=True),
+        _hardware(machine, by),
+    )
     for graph in graphs():
         times = kernel_times(graph, exact)
         said = op_durations(graph, model)
@@ -87,11 +116,24 @@ def _hardware(machine: str, by: str, measured: bool = False) -> Hardware:
     peak |= {"bf16": peak["fp16"], "fp32": peak["fp16"]}
     compute: dict[str, Any] = {"peak": peak, "efficiency": 0.75, "launch": "3 us"}
     if by != GUESSED:
-        processor = {"multiprocessors": multiprocessors, "clock": f"{clock_hz / 1e9:g} GHz", "links": f"{links / 1e9:g} GB/s"}
-        compute |= {"processor": processor, "kernels": {name: dict(dtypes) for name, dtypes in FITTED[by].items()}}
+        processor = {
+            "multiprocessors": multiprocessors,
+            "clock": f"{clock_hz / 1e9:g} GHz",
+            "links": f"{links / 1e9:g} GB/s",
+        }
+        compute |= {
+            "processor": processor,
+            "kernels": {name: dict(dtypes) for name, dtypes in FITTED[by].items()},
+        }
     tier = {"capacity": "80 GB", "bandwidth": f"{bandwidth / 1e9:g} GB/s"}
-    found = hardware_from_dict({"format": "hosim.hardware/1", "name": machine, "compute": compute, "tiers": {"hbm": tier}})
-    return replace(found, compute=replace(found.compute, tables=_tables(machine))) if measured else found
+    found = hardware_from_dict(
+        {"format": "hosim.hardware/1", "name": machine, "compute": compute, "tiers": {"hbm": tier}}
+    )
+    return (
+        replace(found, compute=replace(found.compute, tables=_tables(machine)))
+        if measured
+        else found
+    )
 
 
 @cache
@@ -99,8 +141,18 @@ def _tables(machine: str) -> tuple[MeasuredTimes, ...]:
     found = []
     for table in (table for file in FILES for table in kernel_tables(file)):
         if table.machine == machine and table.dtype == "fp16":
-            sizes = zip(*(table.sizes[name].astype(int).tolist() for name in CLASSES[table.kernel].sizes), strict=True)
+            sizes = zip(
+                *(table.sizes[name].astype(int).tolist() for name in CLASSES[table.kernel].sizes),
+                strict=True,
+            )
             found.append(
-                MeasuredTimes(table.kernel, table.kernel, "fp16", table.distribution, tuple(sizes), tuple(table.latency_us.tolist()))
+                MeasuredTimes(
+                    table.kernel,
+                    table.kernel,
+                    "fp16",
+                    table.distribution,
+                    tuple(sizes),
+                    tuple(table.latency_us.tolist()),
+                )
             )
     return tuple(found)

@@ -1,4 +1,6 @@
-"""How much a call does, counted: the same on every machine, however busy it is. What takes how long is for ``make bench`` to measure."""
+"""How much a call does, counted: the same on every machine, however busy it is. What takes how long
+is for ``make bench`` to measure.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 
 
 def lines_run(function: Callable[..., object], *arguments: Any, **named: Any) -> int:
-    """How many lines of Python the call executes, each time round a loop anew; what runs in C or in another thread is not counted."""
+    """How many lines of Python the call executes, each time round a loop anew; what runs in C or in
+    another thread is not counted.
+    """
     count = 0
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
@@ -32,7 +36,9 @@ def lines_run(function: Callable[..., object], *arguments: Any, **named: Any) ->
 
 
 def calls_run(function: Callable[..., object], *arguments: Any, **named: Any) -> int:
-    """How many functions written in Python the call calls: less exact than lines, and a tenth of the work."""
+    """How many functions written in Python the call calls: less exact than lines, and a tenth of
+    the work.
+    """
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

@@ -1,4 +1,5 @@
-"""Fit the constants of all kernels to the measured tables beside the project, and write them into the package: ``make kernels``.
+"""Fit the constants of all kernels to the measured tables beside the project, and write them into
+the package: ``make kernels``.
 
 Only shapes that are not held out are fitted.
 """
@@ -35,7 +36,11 @@ def fits(machine: str) -> list[KernelFit]:
     for kernel in CLASSES:
         if kernel not in CONSTANTS_OF:
             for dtype in sorted({table.dtype for table in tables if table.kernel == kernel}):
-                seen = [table.part(~held_out(table)) for table in tables if (table.kernel, table.dtype) == (kernel, dtype)]
+                seen = [
+                    table.part(~held_out(table))
+                    for table in tables
+                    if (table.kernel, table.dtype) == (kernel, dtype)
+                ]
                 found.append(fit_kernel(seen, processor(machine, dtype)))
                 print(machine, kernel, dtype, found[-1].errors, file=sys.stderr, flush=True)
     return found

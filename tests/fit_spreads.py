@@ -1,14 +1,18 @@
-"""How far times of ops are off, by class and by where they are from, and what whole steps say of that: ``make spreads``.
+"""How far times of ops are off, by class and by where they are from, and what whole steps say of
+that: ``make spreads``.
 
 Writes :mod:`hosim.costmodel.spreads.fitted_spreads`. All from rows beside the project:
 
-- spreads of kernels: shapes that are held out of the fits, without those below 20 us where there are enough others: they hardly count in a
-  step. Nine of ten have a smaller error than 1.645 spreads. By the machine's own constants, by those of another, and between the rows
-  of a table (of the shapes fitted).
-- spreads of guesses: the kernels of :mod:`composed_steps`, timed as if nobody had said which kernels they are; small kernels of
-  :mod:`serving_rows`.
-- the shared part of the variance: from the products of the errors of different sizes of one class in one composed step.
-- the step's share: how much of what these add up to is seen in whole composed steps, nine of ten of which lie within 1.645 of what is left.
+- spreads of kernels: shapes that are held out of the fits, without those below 20 us where there
+  are enough others: they hardly count in a step. Nine of ten have a smaller error than 1.645
+  spreads. By the machine's own constants, by those of another, and between the rows of a table (of
+  the shapes fitted).
+- spreads of guesses: the kernels of :mod:`composed_steps`, timed as if nobody had said which
+  kernels they are; small kernels of :mod:`serving_rows`.
+- the shared part of the variance: from the products of the errors of different sizes of one class
+  in one composed step.
+- the step's share: how much of what these add up to is seen in whole composed steps, nine of ten of
+  which lie within 1.645 of what is left.
 - gaps between kernels: what makes published steps that were measured end to end most likely.
 """
 
@@ -60,9 +64,25 @@ _MOST = 400
 """Rows of a class that are looked up in tables."""
 _OTHERS = (("a100_sxm", "h100_sxm"), ("h100_sxm", "a100_sxm"), ("l40s", "a100_sxm"))
 """Each machine, and the one whose constants it has without its own measurements."""
-_UNLIKE = {"l40s": ("generation_attention", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "custom_all_reduce")}
-"""Left out: measured in a cache of 96 MB, and over PCIe, of which constants for NVLink say nothing."""
-_SORT_OF = {"gemm": PRODUCTS, "moe": PRODUCTS, "all_reduce": COLLECTIVES, "custom_all_reduce": COLLECTIVES}
+_UNLIKE = {
+    "l40s": (
+        "generation_attention",
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "custom_all_reduce",
+    )
+}
+"""Left out: measured in a cache of 96 MB, and over PCIe, of which constants for NVLink say
+nothing.
+"""
+_SORT_OF = {
+    "gemm": PRODUCTS,
+    "moe": PRODUCTS,
+    "all_reduce": COLLECTIVES,
+    "custom_all_reduce": COLLECTIVES,
+}
 
 
 def spread(ratios: Array) -> float:
@@ -70,12 +90,17 @@ def spread(ratios: Array) -> float:
     return float(np.quantile(np.abs(ratios), 0.9)) / 1.645
 
 
-# -- single kernels ------------------------------------------------------------------------------------------------
+# -- single kernels
+# ------------------------------------------------------------------------------------------------
 
 
 def _tables(machine: str, kernel: str) -> list[KernelTable]:
     tables = [table for file in FILES for table in kernel_tables(file)]
-    return [table for table in tables if (table.machine, table.kernel, table.dtype) == (machine, kernel, "fp16")]
+    return [
+        table
+        for table in tables
+        if (table.machine, table.kernel, table.dtype) == (machine, kernel, "fp16")
+    ]
 
 
 def _ratios(tables: Sequence[KernelTable], predicted: Sequence[Array]) -> Array:
@@ -91,7 +116,15 @@ def by_constants(machine: str, of: str) -> dict[str, float]:
     for kernel, dtypes in FITTED[of].items():
         parts = [table.part(held_out(table)) for table in _tables(machine, kernel)]
         if parts and "fp16" in dtypes and kernel not in _UNLIKE.get(machine, ()):
-            found[kernel] = spread(_ratios(parts, [predicted_us(p, processor(machine, "fp16"), dict(dtypes["fp16"])) for p in parts]))
+            found[kernel] = spread(
+                _ratios(
+                    parts,
+                    [
+                        predicted_us(p, processor(machine, "fp16"), dict(dtypes["fp16"]))
+                        for p in parts
+                    ],
+                )
+            )
     return found
 
 
@@ -104,7 +137,14 @@ def between_rows(machine: str) -> dict[str, float]:
             out = np.flatnonzero(held_out(table))
             asked = table.part(np.sort(np.random.default_rng(0).permutation(out)[:_MOST]))
             seen = table.part(~held_out(table))
-            rows = MeasuredTimes("", kernel, "fp16", table.distribution, _sizes(seen), tuple(seen.latency_us.tolist()))
+            rows = MeasuredTimes(
+                "",
+                kernel,
+                "fp16",
+                table.distribution,
+                _sizes(seen),
+                tuple(seen.latency_us.tolist()),
+            )
             us, inside = TimeTable([rows], partial(_model_us, table)).us(_sizes(asked))
             parts.append(asked.part(np.array(inside)))
             said.append(us[np.array(inside)])
@@ -115,15 +155,25 @@ def between_rows(machine: str) -> dict[str, float]:
 def _model_us(like: KernelTable, sizes: Sequence[tuple[int, ...]]) -> Array:
     """By the machine's own constants, of kernels of a table's class and distribution."""
     columns = dict(zip(CLASSES[like.kernel].sizes, np.array(sizes, float).T, strict=True))
-    rows = KernelTable(like.machine, like.kernel, "fp16", like.distribution, columns, np.ones(len(sizes)))
-    return predicted_us(rows, processor(like.machine, "fp16"), dict(FITTED[like.machine][like.kernel]["fp16"]))
+    rows = KernelTable(
+        like.machine, like.kernel, "fp16", like.distribution, columns, np.ones(len(sizes))
+    )
+    return predicted_us(
+        rows, processor(like.machine, "fp16"), dict(FITTED[like.machine][like.kernel]["fp16"])
+    )
 
 
 def _sizes(table: KernelTable) -> tuple[tuple[int, ...], ...]:
-    return tuple(zip(*(table.sizes[name].astype(int).tolist() for name in CLASSES[table.kernel].sizes), strict=True))
+    return tuple(
+        zip(
+            *(table.sizes[name].astype(int).tolist() for name in CLASSES[table.kernel].sizes),
+            strict=True,
+        )
+    )
 
 
-# -- composed steps ------------------------------------------------------------------------------------------------
+# -- composed steps
+# ------------------------------------------------------------------------------------------------
 
 
 def guessed(machine: str) -> dict[str, float]:
@@ -138,23 +188,33 @@ def guessed(machine: str) -> dict[str, float]:
 def guessed_small(card: str) -> dict[str, float]:
     """The spread of the other guesses: 3 us, and the bytes at three quarters of the bandwidth."""
     bandwidth = PROCESSORS[card][1]
-    return {OTHERS: spread(np.array([log(us / (3 + 1e6 * size / bandwidth / 0.75)) for size, us in small_kernels(card)]))}
+    return {
+        OTHERS: spread(
+            np.array(
+                [log(us / (3 + 1e6 * size / bandwidth / 0.75)) for size, us in small_kernels(card)]
+            )
+        )
+    }
 
 
 @cache
 def composed(machine: str, by: str) -> tuple[ComposedStep, ...]:
-    """The composed steps of a machine with constants of another or its own; those of L40S that have no collectives over PCIe."""
+    """The composed steps of a machine with constants of another or its own; those of L40S that have
+    no collectives over PCIe.
+    """
     listed = [step for step in steps(machine, by) if step.measured]
     if machine in _UNLIKE:
-        listed = [step for step in listed if not any("reduce" in kernel for kernel, _ in step.measured)]
+        listed = [
+            step for step in listed if not any("reduce" in kernel for kernel, _ in step.measured)
+        ]
     return tuple(listed)
 
 
 def shared_part(listed: Iterable[ComposedStep]) -> float:
     """Which part of a class's variance is common to its sizes.
 
-    With weights w (shares of the class's time) and errors e, the sum of w_i w_j e_i e_j over pairs is expected to be that part of the
-    variance, times the sum of w_i w_j.
+    With weights w (shares of the class's time) and errors e, the sum of w_i w_j e_i e_j over pairs
+    is expected to be that part of the variance, times the sum of w_i w_j.
     """
     common = whole = 0.0
     for step in listed:
@@ -170,7 +230,9 @@ def shared_part(listed: Iterable[ComposedStep]) -> float:
 
 
 def shared_parts(without: str = "") -> dict[str, float]:
-    """The shared part of the variance by origin; between rows of a table it is that of own constants."""
+    """The shared part of the variance by origin; between rows of a table it is that of own
+    constants.
+    """
     machines = [machine for machine in FITTED if machine != without]
     others = [(machine, of) for machine, of in _OTHERS if machine in machines]
     own = shared_part(step for machine in machines for step in composed(machine, machine))
@@ -180,19 +242,28 @@ def shared_parts(without: str = "") -> dict[str, float]:
 
 
 def step_deviations(machine: str, by: str, spreads: Spreads, shared: Mapping[str, float]) -> Array:
-    """The error of each composed step of a machine, in standard deviations of what the spreads of its kernels add up to."""
+    """The error of each composed step of a machine, in standard deviations of what the spreads of
+    its kernels add up to.
+    """
     origin = MODEL if machine == by else OTHER_MODEL
     found = []
     for step in composed(machine, by):
         by_class: dict[tuple[str, str], list[int]] = defaultdict(list)
         for (kernel, _), ns in step.predicted.items():
             by_class[origin, kernel].append(ns)
-        expected = StreamTimes(0, {which: tuple(listed) for which, listed in by_class.items()}).spread(spreads, shared)
-        found.append(log(sum(step.measured.values()) / expected.busy_ns) * expected.busy_ns / sqrt(expected.variance))
+        expected = StreamTimes(
+            0, {which: tuple(listed) for which, listed in by_class.items()}
+        ).spread(spreads, shared)
+        found.append(
+            log(sum(step.measured.values()) / expected.busy_ns)
+            * expected.busy_ns
+            / sqrt(expected.variance)
+        )
     return np.array(found)
 
 
-# -- published steps -----------------------------------------------------------------------------------------------
+# -- published steps
+# -----------------------------------------------------------------------------------------------
 
 END_TO_END = ("gpt-fast", "megatron")
 SOURCES = {
@@ -206,7 +277,9 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class KnownStep:
-    """A step whose time others measured, or composed of times that they measured, and what hosim says of it."""
+    """A step whose time others measured, or composed of times that they measured, and what hosim
+    says of it.
+    """
 
     source: str
     measured_ns: float
@@ -221,19 +294,33 @@ class KnownStep:
 
 
 def _known(source: str, measured_ns: float, graph: Graph, hardware: Hardware) -> KnownStep:
-    return KnownStep(source, measured_ns, stream_times(graph, hardware), replay(Plan(graph), hardware))
+    return KnownStep(
+        source, measured_ns, stream_times(graph, hardware), replay(Plan(graph), hardware)
+    )
 
 
 @cache
 def known_steps() -> tuple[KnownStep, ...]:
-    """The steps all of which is in hosim's graphs: those of inference, and of training without sharded data parallelism."""
+    """The steps all of which is in hosim's graphs: those of inference, and of training without
+    sharded data parallelism.
+    """
     found = []
     for row in published(("prefill", "decode", "train")):
         source = next((name for name in SOURCES if row.id.startswith(name)), "")
         if source and not row.id.endswith("memory"):
-            found.append(_known(source, row.figure * 1e9, graph_of_row(row), load_hardware(find_hardware(row.machine))))
+            found.append(
+                _known(
+                    source,
+                    row.figure * 1e9,
+                    graph_of_row(row),
+                    load_hardware(find_hardware(row.machine)),
+                )
+            )
     for card in PROCESSORS:
-        found += [_known(card, ns, build(card, parameters), card_hardware(card)) for parameters, ns in served_steps(card)]
+        found += [
+            _known(card, ns, build(card, parameters), card_hardware(card))
+            for parameters, ns in served_steps(card)
+        ]
     return tuple(found)
 
 
@@ -251,9 +338,13 @@ class FittedSpreads:
         result = step.result
         assert result.makespan_ns is not None
         assert result.drain_ns is not None
-        streams = {name: times.spread(self.spreads, self.shared) for name, times in step.streams.items()}
+        streams = {
+            name: times.spread(self.spreads, self.shared) for name, times in step.streams.items()
+        }
         own = {"step_share": self.step_share, "gap_ns": self.gap_ns}
-        return makespan_spread(streams, MAIN_STREAM, result.makespan_ns, result.stall_ns, result.drain_ns, **own)
+        return makespan_spread(
+            streams, MAIN_STREAM, result.makespan_ns, result.stall_ns, result.drain_ns, **own
+        )
 
     def interval(self, step: KnownStep) -> tuple[int, int]:
         """That of a step's makespan."""
@@ -264,13 +355,33 @@ class FittedSpreads:
 def fitted(by_source: Mapping[str, Spreads], without: str = "") -> FittedSpreads:
     """All of it, without one of :data:`SOURCES`: neither its rows nor its machine's tables."""
     machine = SOURCES.get(without, "")
-    spreads, shared = pooled(part for source, part in by_source.items() if source != machine), shared_parts(machine)
+    spreads, shared = (
+        pooled(part for source, part in by_source.items() if source != machine),
+        shared_parts(machine),
+    )
     pairs = [(name, name) for name in FITTED] + list(_OTHERS)
-    off = np.concatenate([step_deviations(*pair, spreads, shared) for pair in pairs if pair[0] != machine])
+    off = np.concatenate(
+        [step_deviations(*pair, spreads, shared) for pair in pairs if pair[0] != machine]
+    )
     found = FittedSpreads(spreads, shared, round(spread(off), 3))
     ends = [step for step in known_steps() if step.source in END_TO_END and step.source != without]
-    variances = [(step.error, found.spread(step) ** 2, replace(found, step_share=0.0, gap_ns=1000.0).spread(step) ** 2) for step in ends]
-    return replace(found, gap_ns=float(max(range(0, 5000, 20), key=lambda gap: sum([_likelihood(*row, gap) for row in variances]))))
+    variances = [
+        (
+            step.error,
+            found.spread(step) ** 2,
+            replace(found, step_share=0.0, gap_ns=1000.0).spread(step) ** 2,
+        )
+        for step in ends
+    ]
+    return replace(
+        found,
+        gap_ns=float(
+            max(
+                range(0, 5000, 20),
+                key=lambda gap: sum([_likelihood(*row, gap) for row in variances]),
+            )
+        ),
+    )
 
 
 def _likelihood(error: float, kernels: float, gaps: float, gap_ns: float) -> float:
@@ -279,7 +390,8 @@ def _likelihood(error: float, kernels: float, gaps: float, gap_ns: float) -> flo
     return -0.5 * (log(2 * pi * variance) + error**2 / variance)
 
 
-# -- the module ----------------------------------------------------------------------------------------------------
+# -- the module
+# --------------------------------------------------------------------------------------------------
 
 
 def sources() -> dict[str, dict[str, dict[str, float]]]:
@@ -288,10 +400,17 @@ def sources() -> dict[str, dict[str, dict[str, float]]]:
     for machine, of in _OTHERS:
         found[machine] = {OTHER_MODEL: by_constants(machine, of)}
         if machine in FITTED:
-            found[machine] |= {TABLE: between_rows(machine), MODEL: by_constants(machine, machine), GUESS: guessed(machine)}
+            found[machine] |= {
+                TABLE: between_rows(machine),
+                MODEL: by_constants(machine, machine),
+                GUESS: guessed(machine),
+            }
     found |= {card: {GUESS: guessed_small(card)} for card in PROCESSORS}
     return {
-        source: {origin: {name: round(value, 3) for name, value in classes.items()} for origin, classes in origins.items()}
+        source: {
+            origin: {name: round(value, 3) for name, value in classes.items()}
+            for origin, classes in origins.items()
+        }
         for source, origins in found.items()
     }
 
@@ -326,7 +445,12 @@ def main() -> None:
     by_source = sources()
     found = fitted(by_source)
     shared = {origin: round(part, 3) for origin, part in found.shared.items()}
-    FILE.write_text(HEAD + TEXT.format(spreads=by_source, shared=shared, step_share=found.step_share, gap_ns=found.gap_ns))
+    FILE.write_text(
+        HEAD
+        + TEXT.format(
+            spreads=by_source, shared=shared, step_share=found.step_share, gap_ns=found.gap_ns
+        )
+    )
 
 
 if __name__ == "__main__":

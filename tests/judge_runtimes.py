@@ -1,7 +1,8 @@
 """How near the runtimes come to what people reported: ``make runtimes``.
 
-Two tables by kind of figure: with the shipped runtimes, which have seen all rows, and with each source left out of the fit in turn. Figures
-of a runtime that no other source has are then those of all other runtimes for the same phase, by the median.
+Two tables by kind of figure: with the shipped runtimes, which have seen all rows, and with each
+source left out of the fit in turn. Figures of a runtime that no other source has are then those of
+all other runtimes for the same phase, by the median.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ def is_time(row: Row) -> bool:
 
 
 def speeds(found: Iterable[tuple[Row, Answer]]) -> list[float]:
-    """What each step sustains of the speed of its kernels, of those that no optimizer on the CPU is part of."""
+    """What each step sustains of the speed of its kernels, of those that no optimizer on the CPU is
+    part of.
+    """
     return [each.device_s / row.true_s for row, each in found if is_time(row) and not each.after_s]
 
 
 def fitted(runtime: Runtime, seen: list[tuple[Row, Answer]], others: float) -> Runtime:
-    """The runtime with its speed, the share of its optimizer, and its memory, fitted to rows; ``others``: the speed where there is none."""
+    """The runtime with its speed, the share of its optimizer, and its memory, fitted to rows;
+    ``others``: the speed where there is none.
+    """
     mine = [one for one in seen if one[0].runtime == runtime.name]
     offloaded = [(row, each) for row, each in mine if is_time(row) and each.after_s]
     share, found = runtime.cpu_optimizer.value, speeds(mine)
@@ -41,19 +46,29 @@ def fitted(runtime: Runtime, seen: list[tuple[Row, Answer]], others: float) -> R
         listed = [(row, each) for row, each in mine if is_time(row)]
 
         def off(x: list[float]) -> list[float]:
-            return [log((each.device_s / exp(x[0]) + each.after_s * exp(x[1])) / row.true_s) for row, each in listed]
+            return [
+                log((each.device_s / exp(x[0]) + each.after_s * exp(x[1])) / row.true_s)
+                for row, each in listed
+            ]
 
         best = least_squares(off, [0.0, 0.0], loss="soft_l1", f_scale=0.1).x
         speed, share = exp(best[0]), CPU_SHARE / exp(best[1])
     elif offloaded:
         ((row, each),) = offloaded
-        share = min(1.0, CPU_SHARE * each.after_s / max(row.true_s - each.device_s / speed, 0.1 * row.true_s))
+        share = min(
+            1.0,
+            CPU_SHARE * each.after_s / max(row.true_s - each.device_s / speed, 0.1 * row.true_s),
+        )
     else:
         share = 0.0
     held = [(row.truth * 2**30, each.peak_bytes) for row, each in mine if row.kind[0] == "a"]
     reserved, buffers, allocated = runtime.reserved, runtime.buffers, runtime.allocated
     if buffers.value:
-        buffers = replace(buffers, value=max(0.0, median([true - peak for true, peak in held]))) if held else RuntimeFigure(0.0)
+        buffers = (
+            replace(buffers, value=max(0.0, median([true - peak for true, peak in held])))
+            if held
+            else RuntimeFigure(0.0)
+        )
     elif held and allocated.value != 1:
         allocated = replace(allocated, value=median([true / peak for true, peak in held]))
     elif held:
@@ -73,14 +88,20 @@ def said(row: Row, each: Answer, runtime: Runtime) -> float:
 
 
 def left_out(answers: Answers, everything: bool) -> dict[str, float]:
-    """What is said of each row, in seconds or GiB, with its source left out of the fit (or, with ``everything``, in it)."""
+    """What is said of each row, in seconds or GiB, with its source left out of the fit (or, with
+    ``everything``, in it).
+    """
     found: dict[str, float] = {}
     for name, (row, each) in answers.items():
         if not row.runtime:
             found[name] = each.device_s + each.after_s if is_time(row) else each.peak_bytes / 2**30
             continue
         training = "phase=train" in row.workload
-        seen = [one for one in answers.values() if one[0].runtime and (everything or one[0].source != row.source)]
+        seen = [
+            one
+            for one in answers.values()
+            if one[0].runtime and (everything or one[0].source != row.source)
+        ]
         alike: defaultdict[str, list[tuple[Row, Answer]]] = defaultdict(list)
         for one in seen:
             if ("phase=train" in one[0].workload) == training:
@@ -94,7 +115,9 @@ def left_out(answers: Answers, everything: bool) -> dict[str, float]:
 def is_inside(row: Row, each: Answer, runtime: Runtime) -> bool:
     """Whether the true figure lies within the 90 % interval."""
     if not is_time(row):
-        _, low, high = each.gib(runtime, "allocated" if "tune" in row.id or "vit" in row.id else "reserved")
+        _, low, high = each.gib(
+            runtime, "allocated" if "tune" in row.id or "vit" in row.id else "reserved"
+        )
         return low <= row.truth <= high
     ours = each.seconds(runtime)
     spread = hypot(log(each.ends[1]) / DEVIATIONS, runtime.speed.spread)
@@ -106,11 +129,15 @@ def kind_of(row: Row) -> str:
         return "memory"
     if row.kind[0] == "b":
         return "training, optimizer on the CPU"
-    return "training" if "phase=train" in row.workload else f"inference, {row.runtime or 'no runtime'}"
+    return (
+        "training" if "phase=train" in row.workload else f"inference, {row.runtime or 'no runtime'}"
+    )
 
 
 def table(title: str, listed: list[Row], said: Mapping[str, float]) -> list[str]:
-    """Mean and median error by kind, and in how many rows the answer is nearer than the figure by hand."""
+    """Mean and median error by kind, and in how many rows the answer is nearer than the figure by
+    hand.
+    """
     kinds: defaultdict[str, list[Row]] = defaultdict(list)
     for row in listed:
         kinds[kind_of(row)].append(row)
@@ -120,8 +147,13 @@ def table(title: str, listed: list[Row], said: Mapping[str, float]) -> list[str]
         errors = {row.id: abs(said[row.id] / row.true_s - 1) for row in some if row.id in said}
         if errors:
             known = [row for row in some if row.id in errors and row.trivial == row.trivial]
-            nearer = sum([errors[row.id] <= abs(row.in_s(row.trivial) / row.true_s - 1) for row in known])
-            lines.append(f"{kind:40} {len(some):4} {len(errors):8} {mean(errors.values()):6.1%} {median(errors.values()):7.1%} {nearer:4}")
+            nearer = sum(
+                [errors[row.id] <= abs(row.in_s(row.trivial) / row.true_s - 1) for row in known]
+            )
+            lines.append(
+                f"{kind:40} {len(some):4} {len(errors):8} {mean(errors.values()):6.1%} "
+                f"{median(errors.values()):7.1%} {nearer:4}"
+            )
     return lines
 
 
@@ -132,22 +164,41 @@ if __name__ == "__main__":
     for row in listed:
         key = (row.workload, row.hardware, row.policy, row.runtime)
         kept[key] = kept[key] if key in kept else answer(row)
-        print(row.id, row.runtime, kept[key] and (kept[key].device_s, kept[key].after_s, kept[key].peak_bytes), file=sys.stderr, flush=True)
+        print(
+            row.id,
+            row.runtime,
+            kept[key] and (kept[key].device_s, kept[key].after_s, kept[key].peak_bytes),
+            file=sys.stderr,
+            flush=True,
+        )
         if (found := kept[key]) is not None:
             answers[row.id] = row, found
     before = {row.id: row.in_s(row.before) for row in listed if row.before}
     every, apart = left_out(answers, True), left_out(answers, False)
-    for title, figures in (("at 0775890d", before), ("all rows seen", every), ("each source left out in turn", apart)):
+    for title, figures in (
+        ("at 0775890d", before),
+        ("all rows seen", every),
+        ("each source left out in turn", apart),
+    ):
         print("\n".join(table(title, listed, figures)))
-    shipped = {name: said(row, each, runtime_named(row.runtime)) if row.runtime else apart[name] for name, (row, each) in answers.items()}
+    shipped = {
+        name: said(row, each, runtime_named(row.runtime)) if row.runtime else apart[name]
+        for name, (row, each) in answers.items()
+    }
     print("\n".join(table("the shipped runtimes", listed, shipped)))
     for times in (True, False):
         some = [one for one in answers.values() if one[0].runtime and is_time(one[0]) == times]
         inside = sum([is_inside(row, each, runtime_named(row.runtime)) for row, each in some])
-        print(f"{'times' if times else 'memory'} inside the 90 % interval of the shipped runtimes: {inside} of {len(some)}")
+        print(
+            f"{'times' if times else 'memory'} inside the 90 % interval of the shipped runtimes: "
+            f"{inside} of {len(some)}"
+        )
     for name, (row, _) in answers.items():
         off = [figures[name] / row.true_s - 1 for figures in (every, apart, shipped)]
-        print(f"{name:34} {row.runtime:26} {row.true_s:9.4g} {off[0]:+7.1%} {off[1]:+7.1%} {off[2]:+7.1%}")
+        print(
+            f"{name:34} {row.runtime:26} {row.true_s:9.4g} {off[0]:+7.1%} {off[1]:+7.1%} "
+            f"{off[2]:+7.1%}"
+        )
     for name in sorted({row.runtime for row, _ in answers.values() if row.runtime}):
         fit = fitted(runtime_named(name), [one for one in answers.values() if one[0].runtime], 1.0)
         print(name, {key: round(known.value, 3) for key, known in fit.known.items()})

@@ -1,4 +1,6 @@
-"""A machine whose kernels have times that are worked out by hand: a cycle is a microsecond, and hardly anything else counts."""
+"""A machine whose kernels have times that are worked out by hand: a cycle is a microsecond, and
+hardly anything else counts.
+"""
 
 from typing import Any
 
@@ -30,11 +32,18 @@ def kernel_machine(**compute: Any) -> Hardware:
     return hardware_from_dict({**PROFILE, "compute": {**PROFILE["compute"], **compute}})
 
 
-def gathers(*sizes: tuple[int, ...], kernel: str = "all_gather", dtype: str = "bf16", duration_ns: int | None = None):
+def gathers(
+    *sizes: tuple[int, ...],
+    kernel: str = "all_gather",
+    dtype: str = "bf16",
+    duration_ns: int | None = None,
+):
     """A graph of such kernels, and an op that says of no kernel that it is one."""
     builder = GraphBuilder("gathers")
     for i, size in enumerate(sizes):
-        builder.op(f"g{i}", "all_gather", dtype=dtype, kernel=kernel, sizes=size, duration_ns=duration_ns)
+        builder.op(
+            f"g{i}", "all_gather", dtype=dtype, kernel=kernel, sizes=size, duration_ns=duration_ns
+        )
     builder.op("other", "norm", bytes_accessed=1_000_000)
     return builder.build()
 

@@ -14,13 +14,19 @@ from hosim.validate.fits import peak_dtype
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "kernels"
 
 HELD_OUT = 3
-"""One shape in so many is held out: by its numbers alone, so that it is the same one on each machine, in each dtype, and for ever."""
+"""One shape in so many is held out: by its numbers alone, so that it is the same one on each
+machine, in each dtype, and for ever.
+"""
 
 
 def held_out(table: KernelTable) -> npt.NDArray[np.bool_]:
     """Which rows of a table have a shape that is held out."""
-    rows = zip(*(table.sizes[name].astype(int).tolist() for name in sorted(table.sizes)), strict=True)
-    return np.array([zlib.crc32((table.kernel + str(row)).encode()) % HELD_OUT == 0 for row in rows])
+    rows = zip(
+        *(table.sizes[name].astype(int).tolist() for name in sorted(table.sizes)), strict=True
+    )
+    return np.array(
+        [zlib.crc32((table.kernel + str(row)).encode()) % HELD_OUT == 0 for row in rows]
+    )
 
 
 @cache
@@ -29,10 +35,29 @@ def kernel_tables(kind: str) -> tuple[KernelTable, ...]:
     return tuple(read_kernel_tables(FOLDER / f"{kind}.csv.gz"))
 
 
-# Vendors' figures: dense peaks, memory, multiprocessors, boost clock (which the peak is stated for), links in one direction.
-_A100 = ({"fp16": 312e12}, 2.039e12, 108, 1.41e9, 300e9)  # A100 80GB SXM datasheet; A100 architecture whitepaper
-_H100 = ({"fp16": 989.4e12, "fp8": 1978.9e12}, 3.35e12, 132, 1.83e9, 450e9)  # H100 SXM datasheet; H100 architecture whitepaper
-_L40S = ({"fp16": 362.05e12, "fp8": 733e12}, 0.864e12, 142, 2.52e9, 32e9)  # L40S datasheet; PCIe 4 x16
+# Vendors' figures: dense peaks, memory, multiprocessors, boost clock (which the peak is stated
+# for), links in one direction.
+_A100 = (
+    {"fp16": 312e12},
+    2.039e12,
+    108,
+    1.41e9,
+    300e9,
+)  # A100 80GB SXM datasheet; A100 architecture whitepaper
+_H100 = (
+    {"fp16": 989.4e12, "fp8": 1978.9e12},
+    3.35e12,
+    132,
+    1.83e9,
+    450e9,
+)  # H100 SXM datasheet; H100 architecture whitepaper
+_L40S = (
+    {"fp16": 362.05e12, "fp8": 733e12},
+    0.864e12,
+    142,
+    2.52e9,
+    32e9,
+)  # L40S datasheet; PCIe 4 x16
 MACHINES = {"a100_sxm": _A100, "h100_sxm": _H100, "l40s": _L40S}
 
 

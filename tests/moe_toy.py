@@ -14,7 +14,9 @@ INSPECT = 5
 
 
 def graph(layers: int, experts: int, weight: int = 8) -> Graph:
-    """``x -> attention -> gate -> experts -> combine -> x``, each layer with its own weight; experts live in ddr."""
+    """``x -> attention -> gate -> experts -> combine -> x``, each layer with its own weight;
+    experts live in ddr.
+    """
     b = GraphBuilder("moe")
     b.tensor("x", 1, "input")
     below = "x"
@@ -22,21 +24,42 @@ def graph(layers: int, experts: int, weight: int = 8) -> Graph:
         b.tensor(f"a{n}.w", weight, "parameter")
         b.tensor(f"a{n}", 1)
         b.tensor(f"g{n}", 1)
-        b.op(f"attention{n}", "attention", inputs=[below, f"a{n}.w"], outputs=[f"a{n}"], duration_ns=ATTENTION)
+        b.op(
+            f"attention{n}",
+            "attention",
+            inputs=[below, f"a{n}.w"],
+            outputs=[f"a{n}"],
+            duration_ns=ATTENTION,
+        )
         b.op(f"gate{n}", "matmul", inputs=[f"a{n}"], outputs=[f"g{n}"], duration_ns=GATE)
         for e in range(experts):
             b.tensor(f"w{n}.{e}", EXPERT, "expert", home="ddr")
             b.tensor(f"h{n}.{e}", 1)
-            b.op(f"ffn{n}.{e}", "matmul", inputs=[f"a{n}", f"w{n}.{e}"], outputs=[f"h{n}.{e}"], duration_ns=FFN)
+            b.op(
+                f"ffn{n}.{e}",
+                "matmul",
+                inputs=[f"a{n}", f"w{n}.{e}"],
+                outputs=[f"h{n}.{e}"],
+                duration_ns=FFN,
+            )
         below = b.tensor(f"x{n}", 1, "output" if n == layers - 1 else "activation")
-        b.op(f"combine{n}", "add", inputs=[f"g{n}", *(f"h{n}.{e}" for e in range(experts))], outputs=[below], duration_ns=COMBINE)
+        b.op(
+            f"combine{n}",
+            "add",
+            inputs=[f"g{n}", *(f"h{n}.{e}" for e in range(experts))],
+            outputs=[below],
+            duration_ns=COMBINE,
+        )
     return b.build()
 
 
 def routing(layers: int, experts: int, steps: Sequence[Choices] = (), weight: int = 8) -> Routing:
     """The toy's gates with a trace."""
     made = graph(layers, experts, weight)
-    named = {f"gate{n}": [([f"w{n}.{e}"], [f"ffn{n}.{e}"]) for e in range(experts)] for n in range(layers)}
+    named = {
+        f"gate{n}": [([f"w{n}.{e}"], [f"ffn{n}.{e}"]) for e in range(experts)]
+        for n in range(layers)
+    }
     return Routing(made, gates_of(made, named), tuple(steps))
 
 

@@ -16,8 +16,18 @@ def data_of(text: str) -> Any:
     data["names"] = names
     for group in data["groups"]:
         numbers = group["blames"]
-        group["blames"] = list(zip(numbers[::4], accumulate(numbers[1::4]), numbers[2::4], accumulate(numbers[3::4]), strict=True))
+        group["blames"] = list(
+            zip(
+                numbers[::4],
+                accumulate(numbers[1::4]),
+                numbers[2::4],
+                accumulate(numbers[3::4]),
+                strict=True,
+            )
+        )
         for row in group["rows"]:
             places = accumulate(row["name"])
-            row["name"] = [-1 if what < 0 else place for what, place in zip(row["what"], places, strict=True)]
+            row["name"] = [
+                -1 if what < 0 else place for what, place in zip(row["what"], places, strict=True)
+            ]
     return data

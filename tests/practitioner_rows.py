@@ -1,4 +1,6 @@
-"""Figures that people reported, beside the project: which runtime each is of, and what hosim says of it."""
+"""Figures that people reported, beside the project: which runtime each is of, and what hosim says
+of it.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,19 @@ _SOFTWARE = (
 )
 """The words of a question that name its software, and the runtime of that."""
 
-_SAID = (("without Liger", ""), ("Liger", "fused=true:loss=chunked"), ("eager, no AC", "fused=false"))
+_SAID = (
+    ("without Liger", ""),
+    ("Liger", "fused=true:loss=chunked"),
+    ("eager, no AC", "fused=false"),
+)
 """What a question says beside that its row's command could not when it was written."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row: what it asks, the runtime of its software (``""``: of none that hosim has), what its source is, and the true figure."""
+    """A row: what it asks, the runtime of its software (``""``: of none that hosim has), what its
+    source is, and the true figure.
+    """
 
     id: str
     kind: str
@@ -60,7 +68,11 @@ class Row:
         """Tokens of one device in a step."""
         given = dict(re.findall(r":(\w+)=(\w+)", self.workload))
         batch = int(given.get("batch", 1)) * int(given.get("micro_batches", 1))
-        return batch if given.get("phase") == "decode" else batch * int(given["sequence"]) / int(given.get("context_parallel", 1))
+        return (
+            batch
+            if given.get("phase") == "decode"
+            else batch * int(given["sequence"]) / int(given.get("context_parallel", 1))
+        )
 
     @property
     def true_s(self) -> float:
@@ -69,7 +81,11 @@ class Row:
 
     def in_s(self, figure: float) -> float:
         """A figure of the row's unit in seconds of a step, or in GiB."""
-        return self.tokens / figure if self.unit.startswith("tokens") else figure * {"ms": 1e-3}.get(self.unit, 1.0)
+        return (
+            self.tokens / figure
+            if self.unit.startswith("tokens")
+            else figure * {"ms": 1e-3}.get(self.unit, 1.0)
+        )
 
 
 def rows() -> Iterator[Row]:
@@ -87,12 +103,24 @@ def rows() -> Iterator[Row]:
             before = float(row["at_0775890d_value"]) if row["at_0775890d_value"] else None
             figures = float(row["truth"]), float(row["trivial"] or "nan"), before
             source = re.split("[@#:(]", row["source"])[0].strip()
-            yield Row(row["id"], row["kind"], source, workload, hardware, policy, runtime, row["unit"], *figures)
+            yield Row(
+                row["id"],
+                row["kind"],
+                source,
+                workload,
+                hardware,
+                policy,
+                runtime,
+                row["unit"],
+                *figures,
+            )
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the device and after it, and bytes."""
+    """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the
+    device and after it, and bytes.
+    """
 
     device_s: float
     after_s: float
@@ -103,10 +131,14 @@ class Answer:
     def seconds(self, runtime: Runtime) -> float:
         """Seconds of the step under a runtime whose figures are other ones."""
         share = runtime.cpu_optimizer.value
-        return self.device_s / runtime.speed.value + self.after_s * (CPU_SHARE / share if share else 1)
+        return self.device_s / runtime.speed.value + self.after_s * (
+            CPU_SHARE / share if share else 1
+        )
 
     def gib(self, runtime: Runtime, unit: str) -> tuple[float, float, float]:
-        """GiB that a source shows, and the ends of the interval: most of them show what torch has reserved."""
+        """GiB that a source shows, and the ends of the interval: most of them show what torch has
+        reserved.
+        """
         seen = seen_peaks(machine_under(self.machine, runtime), self.peak_bytes)
         assert seen is not None
         peak = seen.allocated if unit == "allocated" else seen.reserved
@@ -118,15 +150,31 @@ def answer(row: Row) -> Answer | None:
     try:
         graph = load_named(row.workload)
         if row.runtime:
-            graph = under_runtime(graph, replace(runtime_named(row.runtime), speed=ONE, cpu_optimizer=RuntimeFigure(0.0)))
-        machine = hosim.load_hardware(hosim.find_hardware(row.hardware)) if "/" not in row.hardware else None
+            graph = under_runtime(
+                graph,
+                replace(runtime_named(row.runtime), speed=ONE, cpu_optimizer=RuntimeFigure(0.0)),
+            )
+        machine = (
+            hosim.load_hardware(hosim.find_hardware(row.hardware))
+            if "/" not in row.hardware
+            else None
+        )
         assert machine is not None
         result = hosim.replay(hosim.plan(graph, machine, row.policy), machine)
     except (hosim.HosimError, AssertionError):
         return None
     if not result.feasible or result.makespan_ns is None or result.drain_ns is None:
         return None
-    low, high = result.makespan_low_ns or result.makespan_ns, result.makespan_high_ns or result.makespan_ns
+    low, high = (
+        result.makespan_low_ns or result.makespan_ns,
+        result.makespan_high_ns or result.makespan_ns,
+    )
     after = result.drain_ns if row.policy == "zero_offload" else 0
     ends = low / result.makespan_ns, high / result.makespan_ns
-    return Answer((result.makespan_ns - after) / 1e9, after / 1e9, ends, result.peak_bytes[machine.device_tier], machine)
+    return Answer(
+        (result.makespan_ns - after) / 1e9,
+        after / 1e9,
+        ends,
+        result.peak_bytes[machine.device_tier],
+        machine,
+    )

@@ -1,4 +1,6 @@
-"""Machines whose tiers below have processors, and graphs some of whose ops run on them, for hypothesis."""
+"""Machines whose tiers below have processors, and graphs some of whose ops run on them, for
+hypothesis.
+"""
 
 from dataclasses import replace
 
@@ -10,13 +12,28 @@ from hosim.hardware import Compute, Hardware
 
 @st.composite
 def machines(draw) -> Hardware:
-    """A machine whose tiers below have processors, and memories that are not much faster than channels."""
+    """A machine whose tiers below have processors, and memories that are not much faster than
+    channels.
+    """
     machine = draw(hardware(fabrics=True, uneven=True))
-    tiers = [replace(machine.tiers[0], bandwidth_bytes_per_s=draw(st.sampled_from((10**12, 11 * 10**9))))]
+    tiers = [
+        replace(machine.tiers[0], bandwidth_bytes_per_s=draw(st.sampled_from((10**12, 11 * 10**9))))
+    ]
     for tier in machine.tiers[1:]:
         peaks = {"bf16": draw(st.sampled_from((10**9, 10**11)))}
-        compute = Compute(peaks, draw(st.sampled_from((1.0, 0.6))), draw(st.sampled_from((0, 4))), beside_copies=0.9)
-        tiers.append(replace(tier, compute=compute, bandwidth_bytes_per_s=draw(st.sampled_from((4, 11, 100))) * 10**9))
+        compute = Compute(
+            peaks,
+            draw(st.sampled_from((1.0, 0.6))),
+            draw(st.sampled_from((0, 4))),
+            beside_copies=0.9,
+        )
+        tiers.append(
+            replace(
+                tier,
+                compute=compute,
+                bandwidth_bytes_per_s=draw(st.sampled_from((4, 11, 100))) * 10**9,
+            )
+        )
     return replace(machine, tiers=tuple(tiers))
 
 

@@ -1,8 +1,10 @@
-"""A recording as the kit would make it on an imaginary GPU: a decoder of four layers with round times, everything resident.
+"""A recording as the kit would make it on an imaginary GPU: a decoder of four layers with round
+times, everything resident.
 
-On the device, in microseconds: embedding 10, each layer 2 x 100 forward and 2 x 200 backward, head 10 each way, embedding backward 10;
-updates 10, 50 a layer, 10. The host is far ahead. A layer keeps one block from its first forward kernel to its backward pass, and has one
-for itself in between. In prefill the kept blocks live to the end.
+On the device, in microseconds: embedding 10, each layer 2 x 100 forward and 2 x 200 backward, head
+10 each way, embedding backward 10; updates 10, 50 a layer, 10. The host is far ahead. A layer keeps
+one block from its first forward kernel to its backward pass, and has one for itself in between. In
+prefill the kept blocks live to the end.
 """
 
 import gzip
@@ -18,9 +20,21 @@ SWEEP_SIZES = [4096, 1 << 20, 1 << 30]
 
 def phases(train):
     layers = range(LAYERS)
-    forward = [("embedding.forward", [10]), *((f"layer.{i}.forward", [100, 100]) for i in layers), ("head.forward", [10])]
-    backward = [("head.backward", [10]), *((f"layer.{i}.backward", [200, 200]) for i in reversed(layers)), ("embedding.backward", [10])]
-    update = [("embedding.update", [10]), *((f"layer.{i}.update", [50]) for i in layers), ("head.update", [10])]
+    forward = [
+        ("embedding.forward", [10]),
+        *((f"layer.{i}.forward", [100, 100]) for i in layers),
+        ("head.forward", [10]),
+    ]
+    backward = [
+        ("head.backward", [10]),
+        *((f"layer.{i}.backward", [200, 200]) for i in reversed(layers)),
+        ("embedding.backward", [10]),
+    ]
+    update = [
+        ("embedding.update", [10]),
+        *((f"layer.{i}.update", [50]) for i in layers),
+        ("head.update", [10]),
+    ]
     return [*forward, *backward, *update] if train else forward
 
 
@@ -73,7 +87,14 @@ def sweep(bytes_per_us, both=None):
         for d in ("h2d", "d2h")
         for size in SWEEP_SIZES
     ]
-    rows.append({"direction": "both", "pinned": True, "bytes": 1 << 30, "ns": [round((1 << 30) * 1000 / (both or bytes_per_us))]})
+    rows.append(
+        {
+            "direction": "both",
+            "pinned": True,
+            "bytes": 1 << 30,
+            "ns": [round((1 << 30) * 1000 / (both or bytes_per_us))],
+        }
+    )
     return {"format": "hosim.gpu/1", "copies": rows}
 
 
@@ -87,7 +108,13 @@ def write(folder, train, kept_bytes, layer_parameters, bandwidth, runs):
     for scheme, (wall_ns, peak) in runs.items():
         run = folder / f"toy-{mode}-64-{scheme}"
         run.mkdir()
-        content = {"format": "hosim.gpu/1", "wall_ns": wall_ns, "memory": {"max_memory_allocated": peak, "max_memory_reserved": peak}}
+        content = {
+            "format": "hosim.gpu/1",
+            "wall_ns": wall_ns,
+            "memory": {"max_memory_allocated": peak, "max_memory_reserved": peak},
+        }
         (run / "run.json").write_text(json.dumps(content))
-    (folder / f"toy-{mode}-64-resident" / "trace.json.gz").write_bytes(gzip.compress(json.dumps(recorded(train, kept_bytes)).encode()))
+    (folder / f"toy-{mode}-64-resident" / "trace.json.gz").write_bytes(
+        gzip.compress(json.dumps(recorded(train, kept_bytes)).encode())
+    )
     return folder

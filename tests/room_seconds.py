@@ -1,6 +1,8 @@
-"""``make rooms``: CPU seconds of each room of the tests beside its share of what ``make test`` may take (``pytest -p room_seconds``).
+"""``make rooms``: CPU seconds of each room of the tests beside its share of what ``make test`` may
+take (``pytest -p room_seconds``).
 
-Nothing fails by it: it says which room to look at when the suite gets slow. What does not fit goes into ``make test-long``.
+Nothing fails by it: it says which room to look at when the suite gets slow. What does not fit goes
+into ``make test-long``.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ SHARES = {
     "study": 42,
     "validate": 25,
 }
-"""CPU seconds: at most 14 minutes in all, 7 on two cores, beside one for ``make check``. At first the rooms took two thirds of it."""
+"""CPU seconds: at most 14 minutes in all, 7 on two cores, beside one for ``make check``. At first
+the rooms took two thirds of it.
+"""
 
 ROOMS = Path(__file__).parent
 spent: Counter[str] = Counter()
@@ -85,5 +89,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("CPU seconds by room, and its share")
     for room, seconds in spent.most_common():
         share = SHARES.get(room, 0)
-        terminalreporter.line(f"{seconds:8.1f} of {share:4}  {room}{'  <- over its share' if seconds > share else ''}")
+        terminalreporter.line(
+            f"{seconds:8.1f} of {share:4}  {room}{'  <- over its share' if seconds > share else ''}"
+        )
     terminalreporter.line(f"{spent.total():8.1f} of {sum(SHARES.values()):4}  in all")

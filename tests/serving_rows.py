@@ -1,4 +1,6 @@
-"""Kernels of Llama-3.1-8B that others timed in an inference server, on two processors whose constants nobody fitted."""
+"""Kernels of Llama-3.1-8B that others timed in an inference server, on two processors whose
+constants nobody fitted.
+"""
 
 import csv
 import gzip
@@ -12,20 +14,26 @@ from hosim.io import hardware_from_dict
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "serving"
 
-# NVIDIA Ada and Blackwell GeForce / RTX PRO whitepapers: dense 16-bit peak with fp32 accumulation, memory, multiprocessors, boost clock, L2
+# NVIDIA Ada and Blackwell GeForce / RTX PRO whitepapers: dense 16-bit peak with fp32 accumulation,
+# memory, multiprocessors, boost clock, L2
 PROCESSORS = {
     "rtx4090": (165.2e12, 1.008e12, 128, 2.52e9, 72 * 2**20),
     "rtxpro6000": (503.8e12, 1.792e12, 188, 2.617e9, 128 * 2**20),
 }
-_BYTES = {"layernorm": 4 * 4096 * 2, "final_layernorm": 4 * 4096 * 2, "act_fn": 3 * 14336 * 2, "rotary_emb": 2 * 40 * 128 * 2}
+_BYTES = {
+    "layernorm": 4 * 4096 * 2,
+    "final_layernorm": 4 * 4096 * 2,
+    "act_fn": 3 * 14336 * 2,
+    "rotary_emb": 2 * 40 * 128 * 2,
+}
 """Bytes of memory for each token: a norm adds what the layer before adds."""
 
 
 def small_kernels(card: str) -> Iterator[tuple[int, float]]:
     """Bytes and microseconds of norms, gates and rotary positions.
 
-    Without those whose bytes fit into the cache: measured again and again on the same data, they never read memory. Unless they are so
-    small that the launch is what counts.
+    Without those whose bytes fit into the cache: measured again and again on the same data, they
+    never read memory. Unless they are so small that the launch is what counts.
     """
     _, bandwidth, _, _, held = PROCESSORS[card]
     for row in _rows(card, "dense"):
@@ -35,21 +43,60 @@ def small_kernels(card: str) -> Iterator[tuple[int, float]]:
 
 
 _PROMPTS = (256, 512, 1024, 2048)
-_CACHES = ((1, 1024), (4, 2048), (16, 2048), (16, 8192), (64, 1024), (64, 4096), (128, 1024), (256, 1024))
-_LAYER = ("layernorm", "layernorm", "qkv_proj", "rotary_emb", "o_proj", "gate_up_proj", "act_fn", "down_proj")
+_CACHES = (
+    (1, 1024),
+    (4, 2048),
+    (16, 2048),
+    (16, 8192),
+    (64, 1024),
+    (64, 4096),
+    (128, 1024),
+    (256, 1024),
+)
+_LAYER = (
+    "layernorm",
+    "layernorm",
+    "qkv_proj",
+    "rotary_emb",
+    "o_proj",
+    "gate_up_proj",
+    "act_fn",
+    "down_proj",
+)
 
 
 def served_steps(card: str) -> Iterator[tuple[dict[str, Any], float]]:
-    """The parameters of prefills and of decoding steps, and the nanoseconds of all of their kernels."""
-    dense = {(row["layer"], int(row["tokens"])): float(row["time_us"]) for row in _rows(card, "dense")}
-    heads = {(row["layer"], int(row["sequences"])): float(row["time_us"]) for row in _rows(card, "per_sequence")}
+    """The parameters of prefills and of decoding steps, and the nanoseconds of all of their
+    kernels.
+    """
+    dense = {
+        (row["layer"], int(row["tokens"])): float(row["time_us"]) for row in _rows(card, "dense")
+    }
+    heads = {
+        (row["layer"], int(row["sequences"])): float(row["time_us"])
+        for row in _rows(card, "per_sequence")
+    }
     columns = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
-    attention = {tuple(int(row[name]) for name in columns): float(row["time_us"]) for row in _rows(card, "attention")}
-    prompts = [({"phase": "prefill", "batch": 1, "sequence": n}, n, 1, attention[n, 0, 0, 0]) for n in _PROMPTS]
-    caches = [({"phase": "decode", "batch": n, "context": keys + 1}, n, n, attention[0, 0, n, keys]) for n, keys in _CACHES]
+    attention = {
+        tuple(int(row[name]) for name in columns): float(row["time_us"])
+        for row in _rows(card, "attention")
+    }
+    prompts = [
+        ({"phase": "prefill", "batch": 1, "sequence": n}, n, 1, attention[n, 0, 0, 0])
+        for n in _PROMPTS
+    ]
+    caches = [
+        ({"phase": "decode", "batch": n, "context": keys + 1}, n, n, attention[0, 0, n, keys])
+        for n, keys in _CACHES
+    ]
     for run, tokens, sequences, us in prompts + caches:
         layer = us + sum(dense[name, tokens] for name in _LAYER)
-        whole = 32 * layer + dense["embedding", tokens] + dense["final_layernorm", tokens] + heads["lm_head", sequences]
+        whole = (
+            32 * layer
+            + dense["embedding", tokens]
+            + dense["final_layernorm", tokens]
+            + heads["lm_head", sequences]
+        )
         yield {"model": "llama-3.1-8b", "fused": True, "merged": True} | run, 1000 * whole
 
 
@@ -63,7 +110,9 @@ def card_hardware(card: str) -> Hardware:
         "processor": {"multiprocessors": multiprocessors, "clock": f"{clock_hz / 1e9:g} GHz"},
     }
     tier = {"capacity": "96 GB", "bandwidth": f"{bandwidth / 1e9:g} GB/s"}
-    return hardware_from_dict({"format": "hosim.hardware/1", "name": card, "compute": compute, "tiers": {"hbm": tier}})
+    return hardware_from_dict(
+        {"format": "hosim.hardware/1", "name": card, "compute": compute, "tiers": {"hbm": tier}}
+    )
 
 
 @cache

@@ -1,4 +1,6 @@
-"""Python's collector after very many objects were made without it, in a process of its own: tests freeze theirs."""
+"""Python's collector after very many objects were made without it, in a process of its own: tests
+freeze theirs.
+"""
 
 import subprocess
 import sys
@@ -21,9 +23,13 @@ print(len(walked), gc.get_count()[0] < 1000, gc.get_freeze_count() == before, gc
 """
 
 
-@pytest.mark.parametrize(("count", "frozen", "walks"), [(600_000, False, 0), (600_000, True, 1), (10_000, False, 1)])
+@pytest.mark.parametrize(
+    ("count", "frozen", "walks"), [(600_000, False, 0), (600_000, True, 1), (10_000, False, 1)]
+)
 def test_what_was_made_counts_as_old_where_it_is_very_much(count, frozen, walks):
-    """Who has frozen objects of his own keeps them so; then, and after fewer, the collector looks at what was made."""
+    """Who has frozen objects of his own keeps them so; then, and after fewer, the collector looks
+    at what was made.
+    """
     code = CODE.format(count=count, frozen=frozen)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(walks), "True", "True", "True"]

@@ -1,14 +1,18 @@
-"""README, CONTRIBUTING and docs/ say what is so: commands run as they stand, print what is shown, and links lead somewhere.
+"""README, CONTRIBUTING and docs/ say what is so: commands run as they stand, print what is shown,
+and links lead somewhere.
 
 The blocks of one page are run in order, in one empty folder:
 
 - a block with a title is a file of that name;
-- a ``console`` block has commands after ``$``, each with what it prints, if the page shows that (``...`` stands for any lines);
+- a ``console`` block has commands after ``$``, each with what it prints, if the page shows that
+  (``...`` stands for any lines);
 - a ``python`` block is executed, its names those of the page;
-- in a ``sh`` block are the commands of a shell at the top of a checkout: ``make`` and its targets, git, pip;
+- in a ``sh`` block are the commands of a shell at the top of a checkout: ``make`` and its targets,
+  git, pip;
 - a ``text`` block is no command.
 
-A block after ``<!-- long -->`` is run by the long tests alone. In the folder is what a reader has of his own: :data:`OF_THE_READER`.
+A block after ``<!-- long -->`` is run by the long tests alone. In the folder is what a reader has
+of his own: :data:`OF_THE_READER`.
 """
 
 import functools
@@ -29,7 +33,18 @@ import jsonschema
 import pytest
 import typer
 import yaml
-from doc_pages import LONG, PAGES, ROOT, Block, anchors, blocks, commands, inline_commands, links, without_blocks
+from doc_pages import (
+    LONG,
+    PAGES,
+    ROOT,
+    Block,
+    anchors,
+    blocks,
+    commands,
+    inline_commands,
+    links,
+    without_blocks,
+)
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -44,8 +59,12 @@ ILLUSTRATIVE = {
 }
 """Commands and first lines of Python blocks that are not run, with the reason."""
 
-OF_THE_READER = {"recording.json": ROOT.parent / "shared" / "data" / "traces" / "h100_bert_small.json.gz"}
-"""Files that a page takes for granted, by their names: recordings of a GPU. Where one is missing, blocks that name it are not run."""
+OF_THE_READER = {
+    "recording.json": ROOT.parent / "shared" / "data" / "traces" / "h100_bert_small.json.gz"
+}
+"""Files that a page takes for granted, by their names: recordings of a GPU. Where one is missing,
+blocks that name it are not run.
+"""
 
 TIMED = "Planning + replay took"
 """How the one paragraph begins that no two runs share."""
@@ -56,7 +75,11 @@ IDS = [page.relative_to(ROOT).as_posix() for page in PAGES]
 def paragraphs(text: str) -> list[str]:
     """Paragraphs without trailing blanks, and without the one of seconds."""
     plain = "\n".join(line.rstrip() for line in text.splitlines())
-    return [part.strip("\n") for part in re.split(r"\n{2,}", plain.strip("\n")) if not part.startswith(TIMED)]
+    return [
+        part.strip("\n")
+        for part in re.split(r"\n{2,}", plain.strip("\n"))
+        if not part.startswith(TIMED)
+    ]
 
 
 def agrees(shown: str, printed: str) -> bool:
@@ -93,16 +116,32 @@ class Session:
                 (folder / name).write_bytes(gzip.decompress(path.read_bytes()))
         program = folder / ".bin" / "hosim"
         program.parent.mkdir()
-        program.write_text(f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n    main()\n")
+        program.write_text(
+            f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n   "
+            " main()\n"
+        )
         program.chmod(0o755)
-        paths = os.pathsep.join([str(folder), str(folder / INSTALLED), str(ROOT), *filter(None, sys.path)])
-        here = {"PYTHONPATH": paths, "COLUMNS": "120", "HOSIM_CACHE": str(folder / ".cache"), "MPLBACKEND": "agg"}
-        search = os.pathsep.join([str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+        paths = os.pathsep.join(
+            [str(folder), str(folder / INSTALLED), str(ROOT), *filter(None, sys.path)]
+        )
+        here = {
+            "PYTHONPATH": paths,
+            "COLUMNS": "120",
+            "HOSIM_CACHE": str(folder / ".cache"),
+            "MPLBACKEND": "agg",
+        }
+        search = os.pathsep.join(
+            [str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
         self.environment = {**os.environ, **here, "PATH": search}
 
     def run(self, block: Block) -> None:
         """Do what a block says."""
-        missing = [str(path) for name, path in OF_THE_READER.items() if name in block.text and not path.exists()]
+        missing = [
+            str(path)
+            for name, path in OF_THE_READER.items()
+            if name in block.text and not path.exists()
+        ]
         if missing:
             pytest.skip(f"no file {missing[0]}")
         if block.title:
@@ -121,11 +160,23 @@ class Session:
             exec(compile(block.text, f"block in line {block.line}", "exec"), self.names)
 
     def install(self, project: dict[str, Any]) -> None:
-        """What installing a project of the page in place does: its entry points are announced, its packages are on the path already."""
-        information = self.folder / INSTALLED / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        """What installing a project of the page in place does: its entry points are announced, its
+        packages are on the path already.
+        """
+        information = (
+            self.folder
+            / INSTALLED
+            / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        )
         information.mkdir(parents=True)
-        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-        lines = [line for group, points in project["entry-points"].items() for line in (f"[{group}]", *map(" = ".join, points.items()))]
+        (information / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        )
+        lines = [
+            line
+            for group, points in project["entry-points"].items()
+            for line in (f"[{group}]", *map(" = ".join, points.items()))
+        ]
         (information / "entry_points.txt").write_text("\n".join(lines))
         sys.path.append(str(self.folder / INSTALLED))
 
@@ -136,7 +187,13 @@ class Session:
             code, stdout, stderr = ended.exit_code, ended.stdout, ended.stderr
         else:
             done = subprocess.run(
-                ["bash", "-c", line], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300, check=False
+                ["bash", "-c", line],
+                cwd=self.folder,
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
             )
             code, stdout, stderr = done.returncode, done.stdout, done.stderr
         if code:
@@ -145,13 +202,21 @@ class Session:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(page, tmp_path, monkeypatch, [block for block in blocks(page.read_text()) if not block.long])
+def test_a_page_does_what_it_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(
+        page, tmp_path, monkeypatch, [block for block in blocks(page.read_text()) if not block.long]
+    )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", [page for page in PAGES if LONG in page.read_text()], ids=lambda page: page.name)
-def test_a_page_does_what_it_says_of_long_work_too(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if LONG in page.read_text()], ids=lambda page: page.name
+)
+def test_a_page_does_what_it_says_of_long_work_too(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(page, tmp_path, monkeypatch, blocks(page.read_text()))
 
 
@@ -176,7 +241,9 @@ def test_a_block_is_long_where_a_comment_says_so() -> None:
 def test_blocks_are_of_a_language_that_is_known(page: Path) -> None:
     for block in blocks(page.read_text()):
         known = {"console", "json", "python", "sh", "text", "toml", "yaml"}
-        assert block.language in known, f"{page.name}:{block.line}: {block.language or 'no language'}"
+        assert block.language in known, (
+            f"{page.name}:{block.line}: {block.language or 'no language'}"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
@@ -189,7 +256,9 @@ def test_shell_commands_are_such_as_there_are(page: Path) -> None:
                 named = [word for word in words[1:] if "=" not in word]
                 assert set(named) <= targets, f"{page.name}:{block.line}: {line}"
             elif words and line.partition(" #")[0].strip() not in ILLUSTRATIVE:
-                assert words[0] in {"git", "cd", "pip", "python3", ".", "source"}, f"{page.name}:{block.line}: {line}; use a console block"
+                assert words[0] in {"git", "cd", "pip", "python3", ".", "source"}, (
+                    f"{page.name}:{block.line}: {line}; use a console block"
+                )
 
 
 @functools.cache
@@ -199,20 +268,34 @@ def command_line() -> Any:
 
 
 def known_options(words: Iterable[str]) -> tuple[set[str], list[str]]:
-    """The options that the command has which ``words`` call, and the words that begin with a dash."""
+    """The options that the command has which ``words`` call, and the words that begin with a
+    dash.
+    """
     command = command_line()
     given = list(words)
     while given and hasattr(command, "commands"):
         assert given[0] in command.commands, f"no command {given[0]!r}"
         command = command.commands[given.pop(0)]
-    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return options | {"--help", "-h"}, [word.partition("=")[0] for word in given if re.match(r"--?[a-z]", word, re.IGNORECASE)]
+    options = {
+        option
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    return options | {"--help", "-h"}, [
+        word.partition("=")[0] for word in given if re.match(r"--?[a-z]", word, re.IGNORECASE)
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> None:
     text = page.read_text()
-    synopses = [line for block in blocks(text) if block.language == "text" for line in block.text.splitlines() if line.startswith("hosim ")]
+    synopses = [
+        line
+        for block in blocks(text)
+        if block.language == "text"
+        for line in block.text.splitlines()
+        if line.startswith("hosim ")
+    ]
     for line in inline_commands(text) + synopses:
         words = re.sub(r"[\[\]()|]", " ", line.partition("  ")[0]).split()[1:]
         options, named = known_options(words)
@@ -222,7 +305,9 @@ def test_commands_in_the_text_have_the_options_that_they_name(page: Path) -> Non
 def test_the_page_of_the_shell_lists_every_command() -> None:
     def named(command: Any, name: str) -> list[str]:
         below = getattr(command, "commands", {})
-        return [line for part, child in below.items() for line in named(child, f"{name} {part}")] or [name]
+        return [
+            line for part, child in below.items() for line in named(child, f"{name} {part}")
+        ] or [name]
 
     listed = blocks((ROOT / "docs/shell.md").read_text())[-1].text
     every = named(command_line(), "hosim")
@@ -237,32 +322,52 @@ def test_links_lead_somewhere(page: Path) -> None:
         path = (page.parent / name).resolve() if name else page
         assert path.exists(), f"{page.name}: {target}"
         if page.parent == ROOT / "docs":
-            assert path.is_relative_to(ROOT / "docs"), f"{page.name}: {target} is not part of the site"
+            assert path.is_relative_to(ROOT / "docs"), (
+                f"{page.name}: {target} is not part of the site"
+            )
         if anchor:
             assert anchor in anchors(path.read_text()), f"{page.name}: {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_places_in_the_code_are_there(page: Path) -> None:
-    """Paths, and the functions named behind a path in the same sentence or cell: `hosim/engine/stream.py`, `Stream.divide`."""
+    """Paths, and the functions named behind a path in the same sentence or cell:
+    `hosim/engine/stream.py`, `Stream.divide`.
+    """
     text = without_blocks(page.read_text())
-    for name in re.findall(r"`((?:hosim|tests|notebooks|workloads|hardware_profiles|docs)/[\w./-]*)`", text):
+    for name in re.findall(
+        r"`((?:hosim|tests|notebooks|workloads|hardware_profiles|docs)/[\w./-]*)`", text
+    ):
         assert (ROOT / name).exists(), f"{page.name}: {name}"
     for path, names in re.findall(r"`(hosim/[\w/]+\.py)`((?:,| and| `[\w.]+`)+)", text):
         for name in re.findall(r"`(?:\w+\.)?(?!py`)(\w+)`", names):
-            assert re.search(rf"(?:def|class) {name}\b", (ROOT / path).read_text()), f"{page.name}: {name} in {path}"
+            assert re.search(rf"(?:def|class) {name}\b", (ROOT / path).read_text()), (
+                f"{page.name}: {name} in {path}"
+            )
 
 
 def test_the_table_of_rooms_has_every_room() -> None:
     table = (ROOT / "CONTRIBUTING.md").read_text().partition("| floor |")[2].partition("\n\n")[0]
     rooms = {path.name for path in (ROOT / "hosim").iterdir() if (path / "__init__.py").exists()}
-    assert set(re.findall(r"`(\w+)/`", table)) - {path.name for path in (ROOT / "hosim/planner").iterdir()} == rooms
+    assert (
+        set(re.findall(r"`(\w+)/`", table))
+        - {path.name for path in (ROOT / "hosim/planner").iterdir()}
+        == rooms
+    )
 
 
 def test_rules_and_pages_that_code_cites_are_there() -> None:
-    rules = {name for name in anchors((ROOT / "docs/contract.md").read_text()) if re.fullmatch(r"rule-\d+", name)}
+    rules = {
+        name
+        for name in anchors((ROOT / "docs/contract.md").read_text())
+        if re.fullmatch(r"rule-\d+", name)
+    }
     cited = 0
-    for path in [*(ROOT / "hosim").rglob("*.py"), *(ROOT / "tests").rglob("*.py"), *(ROOT / "docs").glob("*.md")]:
+    for path in [
+        *(ROOT / "hosim").rglob("*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "docs").glob("*.md"),
+    ]:
         text = re.sub(r"\s+", " ", path.read_text())
         for numbers in re.findall(r"contract\.md, rules? ((?:\d+(?:, | and )?)+)", text):
             for number in re.findall(r"\d+", numbers):
@@ -299,15 +404,25 @@ def test_files_for_others_keep_the_published_schemas(path: str, name: str) -> No
 
 def test_the_workflow_runs_the_commands_of_the_readme() -> None:
     job = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
-    first = next(block for block in blocks((ROOT / "README.md").read_text()) if block.language == "sh")
+    first = next(
+        block for block in blocks((ROOT / "README.md").read_text()) if block.language == "sh"
+    )
     told = [line.partition("#")[0].strip() for line in first.text.splitlines()]
-    assert [step["run"] for step in job["steps"] if "run" in step] == told == ["make demo", "make test"]
+    assert (
+        [step["run"] for step in job["steps"] if "run" in step]
+        == told
+        == ["make demo", "make test"]
+    )
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
-    assert job["strategy"]["matrix"]["python"] == [c.rpartition(" ")[2] for c in classifiers if re.search(r":: 3\.\d+$", c)]
+    assert job["strategy"]["matrix"]["python"] == [
+        c.rpartition(" ")[2] for c in classifiers if re.search(r":: 3\.\d+$", c)
+    ]
 
 
 def test_make_demo_runs_the_command_that_the_readme_shows_for_some_policies() -> None:
-    recipe = subprocess.run(["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    recipe = subprocess.run(
+        ["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     (demo,) = re.findall(r"^\.venv/bin/(hosim .*)$", recipe, re.M)
     assert f"$ {demo} --policies hyperoffload," in (ROOT / "README.md").read_text()
 
@@ -323,22 +438,46 @@ def test_the_readme_has_the_table_of_the_accuracy_page() -> None:
 def test_the_changelog_has_the_form_it_names() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     assert re.findall(r"^## (.+)$", text, re.M)[0] == "Unreleased"
-    assert set(re.findall(r"^### (.+)$", text, re.M)) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert set(re.findall(r"^### (.+)$", text, re.M)) <= {
+        "Added",
+        "Changed",
+        "Deprecated",
+        "Removed",
+        "Fixed",
+        "Security",
+    }
 
 
 @pytest.mark.long
-@pytest.mark.skipif(importlib.util.find_spec("mkdocstrings") is None, reason="needs the extra 'docs'")
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocstrings") is None, reason="needs the extra 'docs'"
+)
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path),
+    ]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    ended = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(
+        command, cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=300, check=False
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     page = (tmp_path / "api/index.html").read_text()
     assert "makespan_ns" in page
     assert ":class:" not in page
 
 
-FORMATS = {block.title: block.text for block in blocks((ROOT / "docs/formats.md").read_text()) if block.title}
+FORMATS = {
+    block.title: block.text
+    for block in blocks((ROOT / "docs/formats.md").read_text())
+    if block.title
+}
 """The files on the page of the formats."""
 
 
@@ -360,15 +499,28 @@ def plain(value: Any) -> Any:
 
 def test_the_result_on_the_formats_page_is_that_of_its_plan(examples: Path) -> None:
     command = ["replay", "plan.json", "toy.json", "--hardware", "toy.yaml", "--json"]
-    printed = CliRunner().invoke(app, [str(examples / word) if "." in word else word for word in command])
+    printed = CliRunner().invoke(
+        app, [str(examples / word) if "." in word else word for word in command]
+    )
     assert printed.exit_code == 0
     assert plain(json.loads(printed.stdout)) == plain(json.loads(FORMATS["result.json"]))
 
 
 def test_the_other_examples_on_the_formats_page_load(examples: Path) -> None:
-    examples_of = {"toy.json", "toy.yaml", "plan.json", "result.json", "my-training-step.yaml", "routing.json", "hosim.toml"}
+    examples_of = {
+        "toy.json",
+        "toy.yaml",
+        "plan.json",
+        "result.json",
+        "my-training-step.yaml",
+        "routing.json",
+        "hosim.toml",
+    }
     assert set(FORMATS) == {*examples_of, "two-sockets.yaml", "mine.yaml"}
-    assert load_hardware(examples / "two-sockets.yaml").channel_between["ddr-far", "hbm"].name == "far_h2d"
+    assert (
+        load_hardware(examples / "two-sockets.yaml").channel_between["ddr-far", "hbm"].name
+        == "far_h2d"
+    )
     assert len(load_workload(examples / "my-training-step.yaml").ops) > 100
     jsonschema.Draft202012Validator(schema("routing")).validate(json.loads(FORMATS["routing.json"]))
     assert load_runtime(examples / "mine.yaml").speed.one_row
@@ -384,13 +536,17 @@ def test_the_formats_page_has_every_key(name: str) -> None:
             return set().union(*map(keys, node))
         if not isinstance(node, dict):
             return set()
-        return set(node.get("properties", {})) | set().union(*(keys(part) for part in node.values()))
+        return set(node.get("properties", {})) | set().union(
+            *(keys(part) for part in node.values())
+        )
 
     found = schema(name)
     named = keys(found)
     if name == "result":  # what is below its channels is for the schema to say
         channel = found["properties"]["channels"]["additionalProperties"]
-        channel = found["$defs"][channel["$ref"].rpartition("/")[2]] if "$ref" in channel else channel
+        channel = (
+            found["$defs"][channel["$ref"].rpartition("/")[2]] if "$ref" in channel else channel
+        )
         named = set(found["properties"]) | set(channel["properties"])
     text = without_blocks((ROOT / "docs/formats.md").read_text())
     explained = set(re.findall(r"\w+", " ".join(re.findall(r"^\|(.+?)\|", text, re.M))))

@@ -9,7 +9,10 @@ import pytest
 import hosim
 
 FOUND = pkgutil.walk_packages(hosim.__path__, "hosim.")
-MODULES = ["hosim", *sorted(module.name for module in FOUND if not module.name.endswith("__main__"))]
+MODULES = [
+    "hosim",
+    *sorted(module.name for module in FOUND if not module.name.endswith("__main__")),
+]
 OPTIONAL = {"torch", "transformers", "onnx", "mindspore", "ortools"}
 """Packages of hosim's extras: a module that needs one at import is not there without it."""
 
@@ -27,5 +30,8 @@ def test_examples(name: str) -> None:
 
 
 def test_the_examples_are_found() -> None:
-    attempted = sum(doctest.testmod(importlib.import_module(name)).attempted for name in ("hosim.units", "hosim.graph", "hosim.errors"))
+    attempted = sum(
+        doctest.testmod(importlib.import_module(name)).attempted
+        for name in ("hosim.units", "hosim.graph", "hosim.errors")
+    )
     assert attempted >= 15

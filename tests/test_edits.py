@@ -23,7 +23,8 @@ MACHINE = Hardware("flat", (Tier("hbm", 100, 10**12, "device"),), (), Compute({}
 
 
 def values(graph: Graph, edit: Edits | None = None) -> tuple[dict[str, list], dict[str, object]]:
-    """What each op reads, and what survives the step, as terms: an op's name applied to the terms of what it reads.
+    """What each op reads, and what survives the step, as terms: an op's name applied to the terms
+    of what it reads.
 
     Runs the graph on symbols; a recomputed op is called as its original.
     """
@@ -39,7 +40,9 @@ def values(graph: Graph, edit: Edits | None = None) -> tuple[dict[str, list], di
             terms[t] = (*made, "output", k)
         for k, t in enumerate(op.mutates):
             terms[t] = (*made, "in place", k)
-    return read, {graph.tensors[t].name: terms[t] for t in range(len(graph.tensors)) if graph.survives[t]}
+    return read, {
+        graph.tensors[t].name: terms[t] for t in range(len(graph.tensors)) if graph.survives[t]
+    }
 
 
 @given(st.data())
@@ -70,17 +73,24 @@ def test_edited_graphs_are_planned_verified_and_replayed_like_any(data):
     assert result.plan.get("recomputes", 0) == len(edit.recompute)
     durations = op_durations(graph, machine)
     assert free_order_bound_ns(graph, durations, machine) <= result.makespan_ns
-    starts = {t: plan.initial.get(t, (graph.tensors[t].home or machine.device_tier,)) for t in graph.initial}
+    starts = {
+        t: plan.initial.get(t, (graph.tensors[t].home or machine.device_tier,))
+        for t in graph.initial
+    }
     assert free_order_bound_ns(graph, durations, machine, None, starts) <= result.makespan_ns
     assert bounded(result, plan, machine, None).lower_bound_ns <= result.makespan_ns
 
 
-@pytest.mark.parametrize(("below", "up_ns", "down_ns"), [("", 250, 300), ("s", 250, 400), ("ps", 300, 400)])
+@pytest.mark.parametrize(
+    ("below", "up_ns", "down_ns"), [("", 250, 300), ("s", 250, 400), ("ps", 300, 400)]
+)
 def test_what_is_below_comes_up_and_goes_back_if_it_is_written(below, up_ns, down_ns):
-    """p of 10 B is read, s and m of 20 B each are written, in a device tier of 25 B; 10 ns/B up, 20 ns/B down.
+    """p of 10 B is read, s and m of 20 B each are written, in a device tier of 25 B; 10 ns/B up, 20
+    ns/B down.
 
-    Of the 50 B at least 25 come up in 250 ns, and of the 40 B that are written at least 15 go back in 300 ns. If s starts below, 20 B and 5
-    of the other 30 B come up, and 20 B go back at least; the other 20 B that are written would fit. If p does, too, 30 B come up.
+    Of the 50 B at least 25 come up in 250 ns, and of the 40 B that are written at least 15 go back
+    in 300 ns. If s starts below, 20 B and 5 of the other 30 B come up, and 20 B go back at least;
+    the other 20 B that are written would fit. If p does, too, 30 B come up.
     """
     b = GraphBuilder("step")
     b.tensor("p", 10, "parameter")
@@ -90,10 +100,14 @@ def test_what_is_below_comes_up_and_goes_back_if_it_is_written(below, up_ns, dow
         b.op(f"update.{name}", "adam", mutates=[name], duration_ns=5)
     graph = b.build()
     channels = (Channel("up", "ddr", "hbm", 10**8), Channel("down", "hbm", "ddr", 5 * 10**7))
-    machine = Hardware("slow", (Tier("hbm", 25, 10**12, "device"), Tier("ddr", 100, 10**12)), channels, Compute({}))
+    machine = Hardware(
+        "slow", (Tier("hbm", 25, 10**12, "device"), Tier("ddr", 100, 10**12)), channels, Compute({})
+    )
     starts = {graph.tensor_index[name]: ("ddr",) for name in below}
     for repeats, bound in ((True, down_ns), (False, up_ns)):
-        assert free_order_bound_ns(graph, (5, 5, 5), machine, None, starts, repeats=repeats) == bound
+        assert (
+            free_order_bound_ns(graph, (5, 5, 5), machine, None, starts, repeats=repeats) == bound
+        )
 
 
 def chain() -> Graph:
@@ -116,7 +130,11 @@ def test_a_recomputed_tensor_has_two_short_lives():
     made = edited(chain(), recompute=[Recompute("f", "h", "f~2")])
     assert [op.name for op in made.ops] == ["f", "g", "r", "f~2", "h", "k"]
     again = made.tensor_index["a@f~2"]
-    assert (made.tensors[again].size_bytes, made.tensors[again].kind, made.survives[again]) == (10, "activation", False)
+    assert (made.tensors[again].size_bytes, made.tensors[again].kind, made.survives[again]) == (
+        10,
+        "activation",
+        False,
+    )
     a, k = made.tensor_index["a"], made.op_index["k"]
     assert made.users[a] == (0, 1)  # dies after g
     assert made.users[again] == (3, 5)  # lives from f~2 to k
@@ -142,16 +160,25 @@ def test_an_output_that_survives_is_made_aside():
         ("fghk", [], "order: op 'r' missing; the order lists every op of 'chain' once"),
         ("fgrhh", [], "order[4]: op 'h' is listed twice"),
         ("fgrhx", [], "order[4]: unknown op 'x'; the order lists the ops of 'chain'"),
-        ("gfrhk", [], "order[0]: op 'g' stands before op 'f', but it reads tensor 'a', which that writes"),
-        ("fhgrk", [], "order[1]: op 'h' stands before op 'g', but it reads tensor 'b', which that writes"),
-        ("", [("f", "k", "f~2")], "recompute[0].before: op 'f' reads tensor 'w', which op 'h' has written since"),
-        ("", [("r", "k", "r~2")], "recompute[0].op: op 'r' is random (kind 'dropout'): run again, it would give another result"),
-        ("", [("h", "k", "h~2")], "recompute[0].op: op 'h' changes tensor 'w' in place: run again, it would change it twice"),
-        ("", [("g", "f", "g~2")], "recompute[0].before: op 'g' has not run before op 'f': it cannot run again there"),
+        ("gfrhk", [], "order[0]: op 'g' stands before op 'f', but it reads tensor 'a', which that "
+            "writes"),
+        ("fhgrk", [], "order[1]: op 'h' stands before op 'g', but it reads tensor 'b', which that "
+            "writes"),
+        ("", [("f", "k", "f~2")], "recompute[0].before: op 'f' reads tensor 'w', which op 'h' has "
+            "written since"),
+        ("", [("r", "k", "r~2")], "recompute[0].op: op 'r' is random (kind 'dropout'): run again, "
+            "it would give another result"),
+        ("", [("h", "k", "h~2")], "recompute[0].op: op 'h' changes tensor 'w' in place: run "
+            "again, it would change it twice"),
+        ("", [("g", "f", "g~2")], "recompute[0].before: op 'g' has not run before op 'f': it "
+            "cannot run again there"),
         ("", [("x", "k", "x~2")], "recompute[0].op: unknown op 'x'; expected one of 'chain'"),
-        ("", [("g", "f~2", "g~2")], "recompute[0].before: unknown op 'f~2'; expected one of 'chain'"),
-        ("", [("g", "k", "g")], "recompute[0].name: op name 'g' is taken; give the recomputed op a name of its own, such as 'g~2'"),
-        ("", [("f", "h", "x")] * 2, "recompute[1].name: op name 'x' is taken; give the recomputed op a name of its own, such as 'f~2'"),
+        ("", [("g", "f~2", "g~2")], "recompute[0].before: unknown op 'f~2'; expected one of "
+            "'chain'"),
+        ("", [("g", "k", "g")], "recompute[0].name: op name 'g' is taken; give the recomputed op "
+            "a name of its own, such as 'g~2'"),
+        ("", [("f", "h", "x")] * 2, "recompute[1].name: op name 'x' is taken; give the recomputed "
+            "op a name of its own, such as 'f~2'"),
     ],
 )  # fmt: skip
 def test_what_would_change_the_computation_is_refused(order, recompute, message):
@@ -167,7 +194,10 @@ def test_an_order_that_breaks_only_a_dep_or_a_write_names_it():
     b.op("u", "k", mutates=["w"])
     b.op("d", "k", deps=["u"])
     graph = b.build()
-    with pytest.raises(GraphError, match="op 'u' stands before op 'f', but it writes tensor 'w', which that uses first"):
+    with pytest.raises(
+        GraphError,
+        match="op 'u' stands before op 'f', but it writes tensor 'w', which that uses first",
+    ):
         edited(graph, ["u", "f", "d"])
     with pytest.raises(GraphError, match="op 'd' stands before op 'u', but its deps name that"):
         edited(graph, ["f", "d", "u"])
@@ -187,31 +217,56 @@ def test_the_check_finds_what_an_edit_must_not_do():
     h, k = right.op_index["h"], right.op_index["k"]
 
     def with_op(i: int, **changed: object) -> Graph:
-        return replace(right, ops=(*right.ops[:i], replace(right.ops[i], **changed), *right.ops[i + 1 :]))
+        return replace(
+            right, ops=(*right.ops[:i], replace(right.ops[i], **changed), *right.ops[i + 1 :])
+        )
 
     assert messages(right) == []
-    assert messages(with_op(k, inputs=(c, a))) == ["op 'k' reads other contents in tensor 'c' than op 'k' of 'chain' does"]
+    assert messages(with_op(k, inputs=(c, a))) == [
+        "op 'k' reads other contents in tensor 'c' than op 'k' of 'chain' does"
+    ]
     assert messages(with_op(k, inputs=(a, c))) == []  # the first a has the same contents
-    assert messages(with_op(3, inputs=(c,))) == ["op 'f~2' reads other contents in tensor 'c' than op 'f' of 'chain' does"]
+    assert messages(with_op(3, inputs=(c,))) == [
+        "op 'f~2' reads other contents in tensor 'c' than op 'f' of 'chain' does"
+    ]
     assert messages(with_op(h, mutates=())) == [
         "op 'h' reads 2 tensors, op 'h' of 'chain' 3",
         "tensor 'w' survives the step with other contents than in 'chain'",
     ]
     made_otherwise = ["op 'k' makes other tensors, or follows other ops, than op 'k' of 'chain'"]
     assert messages(with_op(k, deps=(0,))) == made_otherwise
-    small = tuple([replace(tensor, size_bytes=1) if tensor.name == "c" else tensor for tensor in right.tensors])
+    small = tuple(
+        [
+            replace(tensor, size_bytes=1) if tensor.name == "c" else tensor
+            for tensor in right.tensors
+        ]
+    )
     assert messages(replace(right, tensors=small))[-1] == "tensor 'c' is not tensor 'c' of 'chain'"
-    copy = tuple([replace(tensor, size_bytes=1) if tensor.name == "a@f~2" else tensor for tensor in right.tensors])
-    assert messages(replace(right, tensors=copy)) == ["op 'f~2' makes other tensors, or follows other ops, than op 'f' of 'chain'"]
+    copy = tuple(
+        [
+            replace(tensor, size_bytes=1) if tensor.name == "a@f~2" else tensor
+            for tensor in right.tensors
+        ]
+    )
+    assert messages(replace(right, tensors=copy)) == [
+        "op 'f~2' makes other tensors, or follows other ops, than op 'f' of 'chain'"
+    ]
     assert messages(with_op(h, duration_ns=1)) == ["op 'h' is not the op 'h' of 'chain'"]
-    assert messages(replace(right, ops=right.ops[:-1]))[0] == "op 'k' of 'chain' is listed 0 times, not once"
-    assert messages(with_op(k, name="z"))[0] == "op 'z' is neither one of 'chain' nor a recomputed one"
+    assert (
+        messages(replace(right, ops=right.ops[:-1]))[0]
+        == "op 'k' of 'chain' is listed 0 times, not once"
+    )
+    assert (
+        messages(with_op(k, name="z"))[0] == "op 'z' is neither one of 'chain' nor a recomputed one"
+    )
     assert verify(Plan(with_op(3, inputs=(c,)), edits=edit), MACHINE)[0].rule == "edit"
     assert w == right.ops[3].inputs[0]
 
 
 def test_with_everything_resident_the_peak_is_that_of_the_edited_graph():
-    """w and s are 5 each, a, b, c 10 each, y 1. From r (at 7) on all are held; with a gone after g that is so from f~2 (at 11) on."""
+    """w and s are 5 each, a, b, c 10 each, y 1. From r (at 7) on all are held; with a gone after g
+    that is so from f~2 (at 11) on.
+    """
     graph = chain()
     edit = Edits(graph, (), (Recompute("f", "h", "f~2"),))
     result = replay(Plan(edit.graph(), edits=edit), MACHINE)
@@ -233,7 +288,9 @@ def test_the_curve_of_an_edited_graph_is_known_without_making_it(data):
 
 
 def test_the_curve_is_of_the_device_where_an_op_runs_elsewhere():
-    """g runs beside the host, on a copy of a: the device holds a until f's last user there, which is f itself, and again for h."""
+    """g runs beside the host, on a copy of a: the device holds a until f's last user there, which
+    is f itself, and again for h.
+    """
     b = GraphBuilder("toy")
     b.op("f", "op", outputs=[b.tensor("a", 30)])
     b.op("g", "op", inputs=["a"], outputs=[b.tensor("b", 7)], processor="ddr", stream="ddr")

@@ -15,7 +15,9 @@ from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 
 def toy() -> Graph:
-    """``f`` makes ``a`` from ``w``; ``g`` on another stream only waits; ``h`` uses both tensors and changes ``a``."""
+    """``f`` makes ``a`` from ``w``; ``g`` on another stream only waits; ``h`` uses both tensors and
+    changes ``a``.
+    """
     b = GraphBuilder("toy", {"from": "here"})
     b.tensor("w", 40, "parameter", home="ddr")
     b.tensor("a", 30)
@@ -34,7 +36,11 @@ NODES = {
     "g": {"position": 1, "kind": "copy", "stream": "side", "duration_ns": None, "flops": 0},
     "h": {"position": 2, "kind": "matmul", "stream": "compute", "duration_ns": None, "flops": 0},
 }
-EDGES = {("f", "g"): {"tensors": ()}, ("f", "h"): {"tensors": ("w", "a")}, ("g", "h"): {"tensors": ()}}
+EDGES = {
+    ("f", "g"): {"tensors": ()},
+    ("f", "h"): {"tensors": ("w", "a")},
+    ("g", "h"): {"tensors": ()},
+}
 
 
 def test_the_view_of_a_graph() -> None:
@@ -44,7 +50,9 @@ def test_the_view_of_a_graph() -> None:
 
 
 def test_the_view_of_a_plan() -> None:
-    """``w`` comes at the start, goes after ``f`` and comes again after ``g``; ``a`` is stored and stays."""
+    """``w`` comes at the start, goes after ``f`` and comes again after ``g``; ``a`` is stored and
+    stays.
+    """
     ops = (
         CacheOp("prefetch", 0, "ddr", "hbm", 1),
         CacheOp("prefetch", 0, "ddr", "hbm"),
@@ -82,7 +90,10 @@ def test_names_that_a_builder_refuses() -> None:
         (lambda: b.op("g", "k", mutates=["x"]), "ops[1].mutates[0]: unknown tensor 'x'"),
         (lambda: b.op("g", "k", deps=["f", "g"]), "ops[1].deps[1]: unknown earlier op 'g'"),
         *(
-            (lambda key=key: b.op("g", "k", **{key: "w"}), f"ops[1].{key}: expected a list of names, got 'w'")
+            (
+                lambda key=key: b.op("g", "k", **{key: "w"}),
+                f"ops[1].{key}: expected a list of names, got 'w'",
+            )
             for key in ("inputs", "outputs", "mutates", "deps")
         ),
     ]
@@ -101,7 +112,11 @@ def test_what_a_graph_keeps() -> None:
         calls.append((*arguments, named))
         return len(calls)
 
-    assert [graph.derived(compute, 1, b=2, a=3), graph.derived(compute, 1, a=3, b=2), graph.derived(compute, 2)] == [1, 1, 2]
+    assert [
+        graph.derived(compute, 1, b=2, a=3),
+        graph.derived(compute, 1, a=3, b=2),
+        graph.derived(compute, 2),
+    ] == [1, 1, 2]
     assert calls == [(1, {"b": 2, "a": 3}), (2, {})]
     one, other = [1], [1]
 
@@ -145,19 +160,37 @@ def test_a_builder_goes_on_after_it_has_built():
 
 @given(graphs(max_ops=6, max_streams=2))
 def test_a_builder_makes_the_graph_that_its_ops_say(graph):
-    """In two halves, with a graph built between them: what the first one named is not lost, nor what one op names the next one's."""
+    """In two halves, with a graph built between them: what the first one named is not lost, nor
+    what one op names the next one's.
+    """
     b = GraphBuilder(graph.name)
-    names = [b.tensor(t.name, t.size_bytes, t.kind, t.home, t.persistent, t.of) for t in graph.tensors]
+    names = [
+        b.tensor(t.name, t.size_bytes, t.kind, t.home, t.persistent, t.of) for t in graph.tensors
+    ]
     for i, op in enumerate(graph.ops):
         if i == len(graph.ops) // 2:
             b.build()
-        read, written, mutated = ([names[t] for t in listed] for listed in (op.inputs, op.outputs, op.mutates))
-        others = {f.name: getattr(op, f.name) for f in fields(op) if f.name not in ("name", "kind", "inputs", "outputs", "mutates", "deps")}
+        read, written, mutated = (
+            [names[t] for t in listed] for listed in (op.inputs, op.outputs, op.mutates)
+        )
+        others = {
+            f.name: getattr(op, f.name)
+            for f in fields(op)
+            if f.name not in ("name", "kind", "inputs", "outputs", "mutates", "deps")
+        }
         with pytest.raises(GraphError, match="unknown tensor 'lost'"):
             b.op(op.name, op.kind, inputs=[*read, "lost"])
         deps = [graph.ops[d].name for d in op.deps]
         others["also_on"] = dict(op.also_on)
-        b.op(op.name, op.kind, inputs=read, outputs=iter(written), mutates=mutated, deps=deps, **others)
+        b.op(
+            op.name,
+            op.kind,
+            inputs=read,
+            outputs=iter(written),
+            mutates=mutated,
+            deps=deps,
+            **others,
+        )
     built = b.build()
     assert built == graph
     assert built.tensor_index == {name: t for t, name in enumerate(names)}
@@ -175,13 +208,23 @@ def test_a_builder_refuses_an_empty_name_when_it_builds(names):
 
 @given(graphs(max_ops=6, max_streams=2))
 def test_users_and_initial_residents_are_those_of_the_definition(graph):
-    users = [tuple(i for i, op in enumerate(graph.ops) if t in op.uses) for t in range(len(graph.tensors))]
+    users = [
+        tuple(i for i, op in enumerate(graph.ops) if t in op.uses)
+        for t in range(len(graph.tensors))
+    ]
     assert graph.users == tuple(users)
-    held = [t for t, tensor in enumerate(graph.tensors) if tensor.persistent or (users[t] and t in graph.ops[users[t][0]].reads)]
+    held = [
+        t
+        for t, tensor in enumerate(graph.tensors)
+        if tensor.persistent or (users[t] and t in graph.ops[users[t][0]].reads)
+    ]
     assert graph.initial == tuple(held)
 
 
-@pytest.mark.parametrize(("label", "what"), [("inputs", "tensor"), ("outputs", "tensor"), ("mutates", "tensor"), ("deps", "earlier op")])
+@pytest.mark.parametrize(
+    ("label", "what"),
+    [("inputs", "tensor"), ("outputs", "tensor"), ("mutates", "tensor"), ("deps", "earlier op")],
+)
 def test_an_unknown_name_that_an_iterator_gives_is_named(label, what):
     builder = GraphBuilder("toy")
     with pytest.raises(GraphError) as refused:
@@ -193,7 +236,20 @@ WRONG = (3, [], None, {"a": 1}, b"x", 1.5, float("nan"), ["y"], [["x"]], ("x", 3
 
 
 @pytest.mark.parametrize(
-    "field", ["inputs", "outputs", "mutates", "deps", "also_on", "sizes", "kind", "stream", "dtype", "name", "message"]
+    "field",
+    [
+        "inputs",
+        "outputs",
+        "mutates",
+        "deps",
+        "also_on",
+        "sizes",
+        "kind",
+        "stream",
+        "dtype",
+        "name",
+        "message",
+    ],
 )
 def test_what_is_no_text_and_no_list_of_names_is_refused_by_name(field: str) -> None:
     """In hosim's words: Python's would name neither the op nor the field."""

@@ -1,4 +1,6 @@
-"""Processes that work for another one: Ctrl-C while they are started, and the end of the other one."""
+"""Processes that work for another one: Ctrl-C while they are started, and the end of the other
+one.
+"""
 
 import signal
 import subprocess
@@ -50,7 +52,10 @@ def graph():
 """
 LONG_S = 300
 """Bounds what hangs: however busy the machine is, nothing here takes as long."""
-CASES = "".join(f'[cases.{name}]\nentry = "working:graph"\nhardware = "toy"\npolicy = "layerwise"\n' for name in "ab")
+CASES = "".join(
+    f'[cases.{name}]\nentry = "working:graph"\nhardware = "toy"\npolicy = "layerwise"\n'
+    for name in "ab"
+)
 BEGUN = {
     "a check": "from hosim.cli.start import main; main()",
     "a sweep": "import hosim, working; f = lambda *_, **__: working.graph(); f.__name__ = 'f'\n"
@@ -65,7 +70,9 @@ def test_they_end_when_the_other_one_is_ended(what: str, tmp_path: Path) -> None
     (tmp_path / "working.py").write_text(WORKING)
     (tmp_path / "hosim.toml").write_text(CASES)
     command = [sys.executable, "-c", BEGUN[what], "baseline", "write", "-j", "2", "--no-cache"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, start_new_session=True
+    )
     assert process.stderr is not None
     while len(list(tmp_path.glob("working-*"))) < 2:
         assert process.poll() is None, process.stderr.read()

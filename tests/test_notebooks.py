@@ -24,11 +24,19 @@ def test_there_are_notebooks():
 
 def case(path):
     """Some take too long for every run of the tests."""
-    return pytest.param(path, id=path.stem, marks=[pytest.mark.slow, *([] if path.stem in QUICK else [pytest.mark.long])])
+    return pytest.param(
+        path,
+        id=path.stem,
+        marks=[pytest.mark.slow, *([] if path.stem in QUICK else [pytest.mark.long])],
+    )
 
 
 @pytest.mark.parametrize("path", [case(path) for path in NOTEBOOKS])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning",
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
 def test_a_notebook_says_what_it_said(path, root):
     needed = root / NEEDS.get(path.stem, ".")
     if not needed.exists():
@@ -42,12 +50,16 @@ def test_a_notebook_says_what_it_said(path, root):
     nbclient.NotebookClient(run, timeout=600, resources={"metadata": {"path": str(root)}}).execute()
     for number, (now, before) in enumerate(zip(run.cells, kept.cells, strict=True)):
         if now.cell_type == "code":
-            assert texts(now) == texts(before), f"cell {number} of {path.name}; run it again and look at what changed"
+            assert texts(now) == texts(before), (
+                f"cell {number} of {path.name}; run it again and look at what changed"
+            )
             assert pictures(now) == pictures(before)
 
 
 def texts(cell):
-    """What a cell printed and showed as text or table; what it printed in several pieces is joined, for where they break is chance."""
+    """What a cell printed and showed as text or table; what it printed in several pieces is joined,
+    for where they break is chance.
+    """
     said, stream = [], None
     for output in cell.outputs:
         assert output.output_type != "error"
@@ -57,15 +69,29 @@ def texts(cell):
         elif output.output_type == "stream":
             said.append(output.text)
         else:
-            said += [text for kind, text in sorted(output.data.items()) if kind in ("text/plain", "text/html")]
+            said += [
+                text
+                for kind, text in sorted(output.data.items())
+                if kind in ("text/plain", "text/html")
+            ]
     return [_VARIES.sub("0x", text) for text in said]
 
 
 def test_pieces_of_one_stream_are_one_text():
     def said(*pieces):
-        return texts(nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces]))
+        return texts(
+            nbformat.v4.new_code_cell(
+                outputs=[
+                    nbformat.v4.new_output("stream", name=name, text=text) for name, text in pieces
+                ]
+            )
+        )
 
-    assert said(("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d")) == ["a\nb\n", "c", "d"] != said(("stdout", "a\n"))
+    assert (
+        said(("stdout", "a\n"), ("stdout", "b\n"), ("stderr", "c"), ("stdout", "d"))
+        == ["a\nb\n", "c", "d"]
+        != said(("stdout", "a\n"))
+    )
 
 
 def pictures(cell):

@@ -1,4 +1,6 @@
-"""Docstrings of the public names are in numpydoc form, and complete: every parameter, what comes back, what is raised, where it is from."""
+"""Docstrings of the public names are in numpydoc form, and complete: every parameter, what comes
+back, what is raised, where it is from.
+"""
 
 import importlib
 import inspect
@@ -18,14 +20,21 @@ ORDER = ["Parameters", "Attributes", "Returns", "Raises", "Notes", "References",
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(set(hosim.__all__) - {"__version__"})
 SHOWN = re.findall(r"^::: hosim\.(\S+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
-"""What the documentation shows: the public names, and what authors of policies and runtimes use besides."""
+"""What the documentation shows: the public names, and what authors of policies and runtimes use
+besides.
+"""
 
-WITHOUT_EXAMPLES = {"on_torch.lower.insert.barriers", "importers.torch_programs.torch_export.import_plan"}
+WITHOUT_EXAMPLES = {
+    "on_torch.lower.insert.barriers",
+    "importers.torch_programs.torch_export.import_plan",
+}
 """What an example of would need a traced program for."""
 
 
 def sections(docstring: str) -> tuple[str, dict[str, str]]:
-    """What stands before the sections of a docstring, and the text of each; an underline has to be as long as its title."""
+    """What stands before the sections of a docstring, and the text of each; an underline has to be
+    as long as its title.
+    """
     lines = docstring.split("\n")
     heads = [i for i, line in enumerate(lines[:-1]) if line and re.fullmatch("-+", lines[i + 1])]
     assert all(len(lines[i]) == len(lines[i + 1]) for i in heads), heads
@@ -62,14 +71,18 @@ def parameters(of: Any) -> list[str]:
 
 
 def check(of: Any, *, public: bool) -> None:
-    """Raise :class:`AssertionError` unless the docstring of a function or class is in form; ``public`` ones have sources and examples."""
+    """Raise :class:`AssertionError` unless the docstring of a function or class is in form;
+    ``public`` ones have sources and examples.
+    """
     before, found = sections(inspect.getdoc(of) or "")
     summary, *rest = before.split("\n")
     assert summary.endswith("."), summary
     assert not rest or not rest[0], "the summary is one line"
     assert list(found) == [name for name in ORDER if name in found], "known sections, in order"
     wanted = (
-        {} if inspect.isclass(of) and issubclass(of, Exception) and of.__init__ is Exception.__init__ else dict.fromkeys(parameters(of))
+        {}
+        if inspect.isclass(of) and issubclass(of, Exception) and of.__init__ is Exception.__init__
+        else dict.fromkeys(parameters(of))
     )
     described = items(found["Parameters"]) if wanted else {}
     assert list(described) == list(wanted)
@@ -77,10 +90,16 @@ def check(of: Any, *, public: bool) -> None:
         assert all(text.endswith(".") for text in items(found[section]).values()), section
     if not inspect.isclass(of):
         assert ("Returns" in found) == (inspect.signature(of).return_annotation != "None")
-    raised = {name for name in items(found.get("Raises", "")) if not issubclass(getattr(hosim, name), hosim.HosimError)}
+    raised = {
+        name
+        for name in items(found.get("Raises", ""))
+        if not issubclass(getattr(hosim, name), hosim.HosimError)
+    }
     assert not raised
     if public:
-        assert all((ROOT / page).is_file() for page in re.findall(r"docs/\w+\.md", found["References"]))
+        assert all(
+            (ROOT / page).is_file() for page in re.findall(r"docs/\w+\.md", found["References"])
+        )
         assert ">>>" in found["Examples"]
 
 
@@ -98,11 +117,17 @@ def test_names_that_the_documentation_shows(name: str) -> None:
 
 
 def methods() -> Iterator[Any]:
-    """Those of the classes shown that take something beyond the object, as the documentation shows them too."""
+    """Those of the classes shown that take something beyond the object, as the documentation shows
+    them too.
+    """
     for name in sorted(set(SHOWN) - WITHOUT_EXAMPLES):
         of = shown(name)
         for member in vars(of).values() if inspect.isclass(of) else ():
-            if inspect.isfunction(member) and member.__name__[0] != "_" and len(inspect.signature(member).parameters) > 1:
+            if (
+                inspect.isfunction(member)
+                and member.__name__[0] != "_"
+                and len(inspect.signature(member).parameters) > 1
+            ):
                 yield pytest.param(member, id=member.__qualname__)
 
 
@@ -118,13 +143,26 @@ def test_the_documentation_shows_the_public_names() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("Sum two numbers\n\nParameters\n----------\na\n    One.\n\nReturns\n-------\nint\n    Both.", "Sum two numbers"),
+        (
+            "Sum two numbers\n\nParameters\n----------\na\n    One.\n\nReturns\n-------\nint\n    "
+            "Both.",
+            "Sum two numbers",
+        ),
         ("Sum two numbers.\nThat is all.", "one line"),
-        ("Sum.\n\nReturns\n-------\nint\n    Both.\n\nParameters\n----------\na\n    One.", "in order"),
+        (
+            "Sum.\n\nReturns\n-------\nint\n    Both.\n\nParameters\n----------\na\n    One.",
+            "in order",
+        ),
         ("Sum.\n\nParameters\n---\na\n    One.", "assert"),
-        ("Sum.\n\nParameters\n----------\nb\n    One.\n\nReturns\n-------\nint\n    Both.", "assert"),
+        (
+            "Sum.\n\nParameters\n----------\nb\n    One.\n\nReturns\n-------\nint\n    Both.",
+            "assert",
+        ),
         ("Sum.\n\nParameters\n----------\na\n    One.", "assert"),
-        ("Sum.\n\nParameters\n----------\na\n    One\n\nReturns\n-------\nint\n    Both.", "Parameters"),
+        (
+            "Sum.\n\nParameters\n----------\na\n    One\n\nReturns\n-------\nint\n    Both.",
+            "Parameters",
+        ),
     ],
 )
 def test_what_is_out_of_form_is_found(text: str, said: str) -> None:

@@ -1,4 +1,6 @@
-"""The strategies draw what they promise: their plans are legal in every order of events that the rules allow."""
+"""The strategies draw what they promise: their plans are legal in every order of events that the
+rules allow.
+"""
 
 from random import Random
 
@@ -12,15 +14,20 @@ from hosim.graph import KINDS
 
 
 def run_in_some_order(graph, hardware, plan, random):
-    """Executes ops and cache ops one at a time, in an order that ``random`` picks among those that docs/contract.md allows.
+    """Executes ops and cache ops one at a time, in an order that ``random`` picks among those that
+    docs/contract.md allows.
 
-    Times play no part: a cache op may take for ever after it is issued. Asserts that every one is legal when its turn comes.
+    Times play no part: a cache op may take for ever after it is issued. Asserts that every one is
+    legal when its turn comes.
     """
     device = hardware.device_tier
     valid = [set(plan.residency(device).get(t, ())) for t in range(len(graph.tensors))]
     queues = [[] for _ in graph.tensors]  # issued cache ops of each tensor, not yet in effect
     done, ended = set(), set()  # cache ops in effect, ops
-    dead, released = set(), set()  # tensors whose last user has ended, and those that are gone: no cache op of them is left
+    dead, released = (
+        set(),
+        set(),
+    )  # tensors whose last user has ended, and those that are gone: no cache op of them is left
 
     def issue(after):
         for c, cache_op in enumerate(plan.cache_ops):
@@ -37,7 +44,11 @@ def run_in_some_order(graph, hardware, plan, random):
     def awaited(i):
         """The last prefetch of each tensor that op ``i`` reads, if it stands before it."""
         for t in graph.ops[i].reads:
-            sooner = [(c.after, n) for n, c in enumerate(plan.cache_ops) if c.tensor == t and c.op == PREFETCH and c.after < i]
+            sooner = [
+                (c.after, n)
+                for n, c in enumerate(plan.cache_ops)
+                if c.tensor == t and c.op == PREFETCH and c.after < i
+            ]
             yield from [max(sooner)[1]] if sooner else []
 
     def ready(i):
@@ -46,7 +57,9 @@ def run_in_some_order(graph, hardware, plan, random):
             ended.issuperset(stream)
             and ended.issuperset(graph.producers[i])
             and done.issuperset(awaited(i))
-            and not any(queues[t] for t in graph.ops[i].mutates)  # a transfer that reads what it mutates
+            and not any(
+                queues[t] for t in graph.ops[i].mutates
+            )  # a transfer that reads what it mutates
         )
 
     issue(AT_START)
@@ -61,16 +74,24 @@ def run_in_some_order(graph, hardware, plan, random):
             ended.add(which)
             for t in op.writes:
                 valid[t] = {device}
-            dead.update(t for t in op.uses if not graph.survives[t] and ended.issuperset(graph.users[t]))
+            dead.update(
+                t for t in op.uses if not graph.survives[t] and ended.issuperset(graph.users[t])
+            )
             issue(which)
         else:
             c = queues[which].pop(0)
             cache_op = plan.cache_ops[c]
-            running = [i for i in graph.users[which] if i not in ended and ready(i) and device in valid[which]]
+            running = [
+                i
+                for i in graph.users[which]
+                if i not in ended and ready(i) and device in valid[which]
+            ]
             assert cache_op.source in valid[which]
             if cache_op.op == DETACH:
                 assert len(valid[which]) > 1
-                assert cache_op.source != device or not running, "released under an op that could be running"
+                assert cache_op.source != device or not running, (
+                    "released under an op that could be running"
+                )
                 valid[which].discard(cache_op.source)
             else:
                 assert (cache_op.source, cache_op.destination) in ways(hardware)
@@ -91,17 +112,26 @@ def test_drawn_plans_are_legal_in_every_order(streams, data):
 
 
 WANTED = {
-    "every kind of cache op in one plan": lambda g, h, p: {c.op for c in p.cache_ops} == {"prefetch", "store", "detach"},
+    "every kind of cache op in one plan": lambda g, h, p: (
+        {c.op for c in p.cache_ops} == {"prefetch", "store", "detach"}
+    ),
     "an activation leaves the device": lambda g, h, p: any(
-        c.op == DETACH and c.source == "hbm" and g.tensors[c.tensor].kind == "activation" for c in p.cache_ops
+        c.op == DETACH and c.source == "hbm" and g.tensors[c.tensor].kind == "activation"
+        for c in p.cache_ops
     ),
     "the third tier": lambda g, h, p: any(c.destination == "nvme" for c in p.cache_ops),
     "a cache op at time 0": lambda g, h, p: any(c.after == AT_START for c in p.cache_ops),
-    "a mutated tensor moves": lambda g, h, p: any(c.tensor in op.mutates for op in g.ops for c in p.cache_ops),
+    "a mutated tensor moves": lambda g, h, p: any(
+        c.tensor in op.mutates for op in g.ops for c in p.cache_ops
+    ),
     "three streams with cache ops": lambda g, h, p: len(g.streams) == 3 and len(p.cache_ops) > 3,
     "two copies at time 0": lambda g, h, p: any(len(tiers) > 1 for tiers in p.initial.values()),
-    "a tight device tier": lambda g, h, p: h.device.capacity_bytes < sum(t.size_bytes for t in g.tensors) and p.count("prefetch") > 1,
-    "written over": lambda g, h, p: any(sum(t in op.outputs for op in g.ops) > 1 for t in range(len(g.tensors))),
+    "a tight device tier": lambda g, h, p: (
+        h.device.capacity_bytes < sum(t.size_bytes for t in g.tensors) and p.count("prefetch") > 1
+    ),
+    "written over": lambda g, h, p: any(
+        sum(t in op.outputs for op in g.ops) > 1 for t in range(len(g.tensors))
+    ),
 }
 
 

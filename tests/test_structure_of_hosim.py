@@ -1,4 +1,6 @@
-"""The house itself: one name for one class, for one file of a room; no circle of imports, no file that outgrows its subject."""
+"""The house itself: one name for one class, for one file of a room; no circle of imports, no file
+that outgrows its subject.
+"""
 
 import ast
 import re
@@ -17,12 +19,19 @@ ROOT = PACKAGE.parent
 FILES = {file: ast.parse(file.read_text()) for file in sorted(PACKAGE.rglob("*.py"))}
 
 LINES = 600
-"""How long a file may be, docstrings of functions and classes aside. One that is longer has more than one subject."""
+"""How long a file may be, docstrings of functions and classes aside. One that is longer has more
+than one subject.
+"""
 
 
 def classes() -> Counter[str]:
     """How many classes have a name, those inside functions and classes among them."""
-    return Counter(node.name for tree in FILES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return Counter(
+        node.name
+        for tree in FILES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
 
 
 def test_no_two_classes_have_one_name() -> None:
@@ -31,46 +40,94 @@ def test_no_two_classes_have_one_name() -> None:
 
 def test_no_two_files_of_a_room_have_one_name() -> None:
     """A room is a folder of ``hosim/`` with all that is in it."""
-    places = [file.relative_to(PACKAGE).parts for file in FILES if file.name not in ("__init__.py", "__main__.py")]
-    assert [place for place, count in Counter((parts[0], parts[-1]) for parts in places).items() if count > 1] == []
+    places = [
+        file.relative_to(PACKAGE).parts
+        for file in FILES
+        if file.name not in ("__init__.py", "__main__.py")
+    ]
+    assert [
+        place
+        for place, count in Counter((parts[0], parts[-1]) for parts in places).items()
+        if count > 1
+    ] == []
 
 
-MODULES = {".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file for file in FILES}
+MODULES = {
+    ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): file
+    for file in FILES
+}
 
 
 def calls_import(tree: ast.AST) -> bool:
     """Whether a file imports by a string."""
-    called = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    called = {
+        ast.unparse(node.func).rpartition(".")[2]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    }
     return bool(called & {"import_module", "__import__"})
 
 
 def named_in_strings(tree: ast.AST) -> set[str]:
-    """The modules of hosim that a file imports by strings: ``module:function``, and names of modules where ``import_module`` is called."""
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    """The modules of hosim that a file imports by strings: ``module:function``, and names of
+    modules where ``import_module`` is called.
+    """
+    texts = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
     found = {text.partition(":")[0] for text in texts if re.fullmatch(r"[\w.]+:\w+", text)}
     return (found | texts if calls_import(tree) else found) & set(MODULES)
 
 
 def test_no_circle_of_imports() -> None:
-    """Imports for the type checker, inside functions and by strings count: what cannot be read from one end is one file, or three."""
+    """Imports for the type checker, inside functions and by strings count: what cannot be read from
+    one end is one file, or three.
+    """
     modules = grimp.build_graph("hosim", exclude_type_checking_imports=False, cache_dir=None)
-    edges = [(module, imported) for module in modules.modules for imported in modules.find_modules_directly_imported_by(module)]
-    edges += [(module, named) for module, file in MODULES.items() for named in named_in_strings(FILES[file])]
-    assert [sorted(found) for found in networkx.strongly_connected_components(networkx.DiGraph(edges)) if len(found) > 1] == []
+    edges = [
+        (module, imported)
+        for module in modules.modules
+        for imported in modules.find_modules_directly_imported_by(module)
+    ]
+    edges += [
+        (module, named)
+        for module, file in MODULES.items()
+        for named in named_in_strings(FILES[file])
+    ]
+    assert [
+        sorted(found)
+        for found in networkx.strongly_connected_components(networkx.DiGraph(edges))
+        if len(found) > 1
+    ] == []
 
 
-DYNAMIC = {"extensions.py", "formats/bridges/hyper_parallel_planner.py", "gate/imports.py", "lazy_names.py", "policies/policy.py"}
-"""Files that import by a string, from: a room beside the core, another library, the user's project, a room's façade (checked below), and
-``module:function``."""
+DYNAMIC = {
+    "extensions.py",
+    "formats/bridges/hyper_parallel_planner.py",
+    "gate/imports.py",
+    "lazy_names.py",
+    "policies/policy.py",
+}
+"""Files that import by a string, from: a room beside the core, another library, the user's project,
+a room's façade (checked below), and ``module:function``.
+"""
 
 
 def test_no_other_file_imports_by_a_string() -> None:
-    assert {str(file.relative_to(PACKAGE)) for file, tree in FILES.items() if calls_import(tree)} == DYNAMIC
+    assert {
+        str(file.relative_to(PACKAGE)) for file, tree in FILES.items() if calls_import(tree)
+    } == DYNAMIC
 
 
 def test_strings_that_import_are_read() -> None:
-    assert named_in_strings(ast.parse('HOME = "hosim.io"\nimportlib.import_module(HOME)')) == {"hosim.io"}
-    assert named_in_strings(ast.parse('make("hosim.policies.own.layerwise:plan")')) == {"hosim.policies.own.layerwise"}
+    assert named_in_strings(ast.parse('HOME = "hosim.io"\nimportlib.import_module(HOME)')) == {
+        "hosim.io"
+    }
+    assert named_in_strings(ast.parse('make("hosim.policies.own.layerwise:plan")')) == {
+        "hosim.policies.own.layerwise"
+    }
     assert named_in_strings(ast.parse('GROUP = "hosim.policies"')) == set()
 
 
@@ -79,13 +136,17 @@ ROOMS = {
     for module, file in MODULES.items()
     if "lazy_names(" in file.read_text() and file.name == "__init__.py" and module != "hosim"
 }
-"""The packages that have a façade: their ``__init__.py`` says what others use. One without is a part of the room that it lies in."""
+"""The packages that have a façade: their ``__init__.py`` says what others use. One without is a
+part of the room that it lies in.
+"""
 
 NAMES = 30
 """The most names of a façade."""
 
 LEFT = ast.literal_eval((Path(__file__).parent / "inner_imports.txt").read_text())
-"""How many names of inner modules each file of hosim and of the tests still imports. It may only shrink: do not add to it."""
+"""How many names of inner modules each file of hosim and of the tests still imports. It may only
+shrink: do not add to it.
+"""
 
 
 def room_of(module: str) -> str:
@@ -98,11 +159,18 @@ def room_of(module: str) -> str:
 def exports(room: str) -> dict[str, str]:
     """What a façade has for the type checker: names, and the modules that they come from."""
     block = next(node for node in FILES[ROOMS[room]].body if isinstance(node, ast.If))
-    return {alias.name: node.module or "" for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return {
+        alias.name: node.module or ""
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
 
 def inner_imports(tree: ast.AST, here: str) -> list[str]:
-    """The names that a file imports from inside of rooms that it is not in itself; a module counts as one."""
+    """The names that a file imports from inside of rooms that it is not in itself; a module counts
+    as one.
+    """
     found = []
     for node in ast.walk(tree):
         named = []
@@ -121,7 +189,9 @@ def inner_imports(tree: ast.AST, here: str) -> list[str]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_facade_says_one_thing_three_times(room: str) -> None:
-    """What the type checker reads, what is imported and ``__all__`` are the same names, at most 30, of modules of the room."""
+    """What the type checker reads, what is imported and ``__all__`` are the same names, at most 30,
+    of modules of the room.
+    """
     package = import_module(room)
     told = exports(room)
     if "__getattr__" in told:
@@ -129,26 +199,53 @@ def test_a_facade_says_one_thing_three_times(room: str) -> None:
     assert sorted(package.__all__) == sorted(told)
     assert len(told) <= NAMES
     assert [name for name, module in told.items() if not module.startswith(f"{room}.")] == []
-    assert [name for name, module in told.items() if getattr(package, name) is not getattr(import_module(module), name)] == []
+    assert [
+        name
+        for name, module in told.items()
+        if getattr(package, name) is not getattr(import_module(module), name)
+    ] == []
 
 
 def test_no_file_imports_what_is_inside_another_room() -> None:
     """Rooms and tests import façades. What is left is listed, and the list may only shrink."""
-    files = {str(file.relative_to(ROOT)): (tree, module) for module, file in MODULES.items() for tree in [FILES[file]]}
-    files |= {str(file.relative_to(ROOT)): (ast.parse(file.read_text()), "") for file in sorted((ROOT / "tests").rglob("*.py"))}
-    found = {name: len(inner) for name, (tree, module) in files.items() if (inner := inner_imports(tree, module))}
+    files = {
+        str(file.relative_to(ROOT)): (tree, module)
+        for module, file in MODULES.items()
+        for tree in [FILES[file]]
+    }
+    files |= {
+        str(file.relative_to(ROOT)): (ast.parse(file.read_text()), "")
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+    }
+    found = {
+        name: len(inner)
+        for name, (tree, module) in files.items()
+        if (inner := inner_imports(tree, module))
+    }
     assert {name: count for name, count in found.items() if count > LEFT.get(name, 0)} == {}, (
         "import the façade; docs are in CONTRIBUTING.md"
     )
-    assert {name: count for name, count in LEFT.items() if count > found.get(name, 0)} == {}, "it shrank: write the smaller count"
+    assert {name: count for name, count in LEFT.items() if count > found.get(name, 0)} == {}, (
+        "it shrank: write the smaller count"
+    )
 
 
 def lines_of(file: Path) -> int:
-    """How many lines a file has, less those of the docstrings of its functions and classes: pages are made of these."""
-    documented = [node for node in ast.walk(FILES[file]) if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    """How many lines a file has, less those of the docstrings of its functions and classes: pages
+    are made of these.
+    """
+    documented = [
+        node for node in ast.walk(FILES[file]) if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    ]
     docstrings = [node.body[0] for node in documented if ast.get_docstring(node) is not None]
-    return len(file.read_text().splitlines()) - sum(one.end_lineno - one.lineno + 1 for one in docstrings)
+    return len(file.read_text().splitlines()) - sum(
+        one.end_lineno - one.lineno + 1 for one in docstrings
+    )
 
 
 def test_no_file_is_long() -> None:
-    assert {str(file.relative_to(PACKAGE)): length for file in FILES if (length := lines_of(file)) > LINES} == {}
+    assert {
+        str(file.relative_to(PACKAGE)): length
+        for file in FILES
+        if (length := lines_of(file)) > LINES
+    } == {}

@@ -30,14 +30,19 @@ def test_how_many_and_how_much() -> None:
     assert str(found) == SAID
 
 
-@pytest.mark.parametrize("meta", [{}, {"unknown_ops": []}, {"unknown_ops": "f"}, {"unknown_ops": ["h"]}])
+@pytest.mark.parametrize(
+    "meta", [{}, {"unknown_ops": []}, {"unknown_ops": "f"}, {"unknown_ops": ["h"]}]
+)
 def test_none(meta: dict) -> None:
     assert unknown_ops(toy(**meta)) is None
 
 
 def test_an_op_with_a_measured_time_is_none() -> None:
     graph = toy(unknown_ops=["f"])
-    assert unknown_ops(replace(graph, ops=(replace(graph.ops[0], duration_ns=5), graph.ops[1]))) is None
+    assert (
+        unknown_ops(replace(graph, ops=(replace(graph.ops[0], duration_ns=5), graph.ops[1])))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +76,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_so(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_says_so(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     save_workload(toy(unknown_ops=["f"]), tmp_path / "w.json")
@@ -80,11 +87,18 @@ def test_every_command_says_so(command: str, tmp_path: Path, monkeypatch: pytest
     assert SAID in outcome.output
 
 
-def test_a_result_says_so_and_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_says_so_and_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for listed, expected in ((["f"], {"ops": 1, "bytes_share": 0.75, "kinds": ["strange"]}), ([], None)):
+    for listed, expected in (
+        (["f"], {"ops": 1, "bytes_share": 0.75, "kinds": ["strange"]}),
+        ([], None),
+    ):
         save_workload(toy(**{UNKNOWN_OPS: listed}), tmp_path / "w.json")
-        (said,) = json.loads(CliRunner().invoke(app, [*COMMANDS["compare"], "--json"]).stdout)["results"]
+        (said,) = json.loads(CliRunner().invoke(app, [*COMMANDS["compare"], "--json"]).stdout)[
+            "results"
+        ]
         assert said.get("unknown_ops") == expected
         result = result_from_dict(said)
         assert result.unknown_ops == (UnknownOps(1, 0.75, ("strange",)) if listed else None)

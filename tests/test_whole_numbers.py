@@ -1,4 +1,6 @@
-"""Every integer field of a public object takes what Python counts with, numpy's and pandas' integers, and refuses all else by its name."""
+"""Every integer field of a public object takes what Python counts with, numpy's and pandas'
+integers, and refuses all else by its name.
+"""
 
 from decimal import Decimal
 from math import inf, nan, prod
@@ -13,14 +15,29 @@ from hosim.hardware import Channel, Compute, Fabric, Tier
 from hosim.jitter import Jitter
 from hosim.serving.requests import Request
 
-GOOD = [np.int64(5), np.uint8(5), np.prod(np.array([5, 1])), pd.Series([5])[0], pd.array([5], dtype="Int64")[0], np.array(5), prod((5,))]
+GOOD = [
+    np.int64(5),
+    np.uint8(5),
+    np.prod(np.array([5, 1])),
+    pd.Series([5])[0],
+    pd.array([5], dtype="Int64")[0],
+    np.array(5),
+    prod((5,)),
+]
 BAD = [nan, inf, 1.5, 2.0, True, np.True_, "5", None, [5], pd.NA, np.float64(5), Decimal(5), 5j]
 
 
 def built(size=64, also_on=None, **figures):
     b = hosim.GraphBuilder("g")
     b.tensor("x", size, "input")
-    b.op("o", "matmul", inputs=["x"], duration_ns=figures.pop("duration_ns", 5), also_on=also_on, **figures)
+    b.op(
+        "o",
+        "matmul",
+        inputs=["x"],
+        duration_ns=figures.pop("duration_ns", 5),
+        also_on=also_on,
+        **figures,
+    )
     return b.build()
 
 
@@ -63,7 +80,8 @@ def test_whole_numbers_are_taken_and_others_refused_by_name(field):
         assert (type(found), found) == (int, 5)
     for bad in BAD:
         if (bad is None and field in NOTHING) or (
-            isinstance(bad, list) and field.partition(", ")[2] in ("inputs", "curve", "prefix", "beside")
+            isinstance(bad, list)
+            and field.partition(", ")[2] in ("inputs", "curve", "prefix", "beside")
         ):
             continue
         with pytest.raises(HosimError) as caught:
@@ -73,13 +91,17 @@ def test_whole_numbers_are_taken_and_others_refused_by_name(field):
 
 
 def test_a_missing_duration_of_a_table_is_the_one_that_is_named():
-    """A column with a gap is one of floats: what is missing is said before what is only written otherwise."""
+    """A column with a gap is one of floats: what is missing is said before what is only written
+    otherwise.
+    """
     table = pd.DataFrame({"op": ["a", "b", "c"], "ns": [1000, None, 3000]})
     b = hosim.GraphBuilder("g")
     b.tensor("x", 64, "input")
     for row in table.itertuples():
         b.op(row.op, "matmul", inputs=["x"], duration_ns=row.ns)
-    with pytest.raises(HosimError, match=r"^op b, duration_ns: expected a whole number of ns, got nan$"):
+    with pytest.raises(
+        HosimError, match=r"^op b, duration_ns: expected a whole number of ns, got nan$"
+    ):
         b.build()
 
 
@@ -96,6 +118,10 @@ def test_ops_without_a_duration_or_work_are_said():
     graph = hosim.load(built(duration_ns=None))
     frame = hosim.compare(graph, "h100", "resident")
     assert any(note.startswith("untimed: 1 op has no duration") for note in frame.attrs["notes"])
-    for figures in ({"duration_ns": 0}, {"duration_ns": None, "flops": 1}, {"duration_ns": None, "bytes_accessed": 1}):
+    for figures in (
+        {"duration_ns": 0},
+        {"duration_ns": None, "flops": 1},
+        {"duration_ns": None, "bytes_accessed": 1},
+    ):
         frame = hosim.compare(built(**figures), "h100", "resident")
         assert not any(note.startswith("untimed") for note in frame.attrs.get("notes", []))

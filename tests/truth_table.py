@@ -1,4 +1,6 @@
-"""Figures from outside beside hosim's own. A test notes each with the fixture ``compared``; ``make truth`` prints them as a table."""
+"""Figures from outside beside hosim's own. A test notes each with the fixture ``compared``; ``make
+truth`` prints them as a table.
+"""
 
 from collections.abc import Callable
 
@@ -7,10 +9,12 @@ import pytest
 
 @pytest.fixture
 def compared(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """``compared(by, subject, quantity, truth, ours, within=0, slack=0)``: note both figures, and fail where they differ by more.
+    """``compared(by, subject, quantity, truth, ours, within=0, slack=0)``: note both figures, and
+    fail where they differ by more.
 
-    ``by`` is whose the true figure is; ``within`` is relative to it, ``slack`` comes on top and has its unit. ``interval`` are the ends of
-    hosim's own interval; without the other two the true figure has to lie in it.
+    ``by`` is whose the true figure is; ``within`` is relative to it, ``slack`` comes on top and has
+    its unit. ``interval`` are the ends of hosim's own interval; without the other two the true
+    figure has to lie in it.
     """
 
     def compare(
@@ -27,15 +31,21 @@ def compared(record_property: Callable[[str, object], None]) -> Callable[..., No
             record_property("truth", [by, subject, quantity, truth, ours, within, slack, interval])
         if interval is not None and not within and not slack:
             low, high = interval
-            assert low <= truth <= high, f"{subject}, {quantity}: {by}'s {truth:,} is not from {low:,} to {high:,}"
+            assert low <= truth <= high, (
+                f"{subject}, {quantity}: {by}'s {truth:,} is not from {low:,} to {high:,}"
+            )
             return
-        assert abs(ours - truth) <= within * abs(truth) + slack, f"{subject}, {quantity}: {ours:,} is not {by}'s {truth:,}"
+        assert abs(ours - truth) <= within * abs(truth) + slack, (
+            f"{subject}, {quantity}: {ours:,} is not {by}'s {truth:,}"
+        )
 
     return compare
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--truth-table", action="store_true", help="print what the tests marked truth have compared")
+    parser.addoption(
+        "--truth-table", action="store_true", help="print what the tests marked truth have compared"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,13 +61,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     if not config.getoption("--truth-table"):
         return
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind) if report.when == "call"]
-    rows = [(report.nodeid, *value) for report in reports for key, value in report.user_properties if key == "truth"]
-    lines = [("truth by", "what", "figure", "truth", "hosim", "ratio", "held within", "90% interval")]
-    for _, by, subject, quantity, truth, ours, within, slack, interval in sorted(rows, key=lambda row: (row[1], row[0], row[2], row[3])):
+    reports = [
+        report
+        for kind in ("passed", "failed")
+        for report in terminalreporter.getreports(kind)
+        if report.when == "call"
+    ]
+    rows = [
+        (report.nodeid, *value)
+        for report in reports
+        for key, value in report.user_properties
+        if key == "truth"
+    ]
+    lines = [
+        ("truth by", "what", "figure", "truth", "hosim", "ratio", "held within", "90% interval")
+    ]
+    for _, by, subject, quantity, truth, ours, within, slack, interval in sorted(
+        rows, key=lambda row: (row[1], row[0], row[2], row[3])
+    ):
         ratio = f"{ours / truth:.5f}" if truth else "-"
         bounds = [f"{100 * within:g}%"] * (within > 0) + [_text(slack)] * (slack > 0)
         ends = " to ".join(map(_text, interval)) if interval else ""
@@ -66,10 +92,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     terminalreporter.section("truth")
     for line in lines:
-        cells = [cell.ljust(width) if k < 3 else cell.rjust(width) for k, (cell, width) in enumerate(zip(line, widths, strict=True))]
+        cells = [
+            cell.ljust(width) if k < 3 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
         terminalreporter.write_line("  ".join(cells).rstrip())
     terminalreporter.write_line(f"{len(lines) - 1} figures")
 
 
 def _text(figure: float) -> str:
-    return f"{figure:,}" if isinstance(figure, int) else f"{figure:,.0f}" if figure >= 1000 else f"{figure:.4g}"
+    return (
+        f"{figure:,}"
+        if isinstance(figure, int)
+        else f"{figure:,.0f}"
+        if figure >= 1000
+        else f"{figure:.4g}"
+    )

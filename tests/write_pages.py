@@ -1,7 +1,9 @@
-"""``python tests/write_pages.py [PAGE...]``: writes what the commands of the documentation print now.
+"""``python tests/write_pages.py [PAGE...]``: writes what the commands of the documentation print
+now.
 
-Where ``...`` stands for left-out lines, each part that is shown becomes the most similar lines of as many that are printed after the part
-before. The paragraph of seconds stays. Look at the difference before committing it: a page may also say in its text what has changed.
+Where ``...`` stands for left-out lines, each part that is shown becomes the most similar lines of
+as many that are printed after the part before. The paragraph of seconds stays. Look at the
+difference before committing it: a page may also say in its text what has changed.
 """
 
 from __future__ import annotations
@@ -25,13 +27,24 @@ def shown_now(shown: str, printed: str) -> str:
     lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
     if "..." not in shown.splitlines():
         before = iter(re.findall(rf"^{TIMED}.*?(?:\n\n|\Z)", shown, re.M | re.S))
-        return re.sub(rf"^{TIMED}.*?(?:\n\n|\Z)", lambda found: next(before, found[0]), "\n".join(lines), flags=re.M | re.S)
+        return re.sub(
+            rf"^{TIMED}.*?(?:\n\n|\Z)",
+            lambda found: next(before, found[0]),
+            "\n".join(lines),
+            flags=re.M | re.S,
+        )
     parts, begin = [], 0
     for part in re.split(r"^\.\.\.$", shown, flags=re.M):
         wanted = part.strip("\n").splitlines()
         places = range(begin, max(begin + 1, len(lines) - len(wanted) + 1))
         if wanted:
-            best = max(places, key=lambda at: sum(SequenceMatcher(None, a, b).ratio() for a, b in zip(wanted, lines[at:], strict=False)))
+            best = max(
+                places,
+                key=lambda at: sum(
+                    SequenceMatcher(None, a, b).ratio()
+                    for a, b in zip(wanted, lines[at:], strict=False)
+                ),
+            )
             begin = best + len(wanted)
             parts.append("\n".join(lines[best:begin]))
         else:

@@ -5,12 +5,33 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.analysis.canonical import ascend, canonical, canonical_places, digest, graph_fingerprint, inverse, plan_fingerprint
-    from hosim.analysis.critical_path import critical_path, earliest_starts, stream_predecessors, tails
+    from hosim.analysis.canonical import (
+        ascend,
+        canonical,
+        canonical_places,
+        digest,
+        graph_fingerprint,
+        inverse,
+        plan_fingerprint,
+    )
+    from hosim.analysis.critical_path import (
+        critical_path,
+        earliest_starts,
+        stream_predecessors,
+        tails,
+    )
     from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
     from hosim.analysis.happens_before import HappensBefore
-    from hosim.analysis.liveness import USUAL_DEVICE_TIER, idle_below, largest_op, live_ranges, needed_bytes, static_curve, static_peak
+    from hosim.analysis.liveness import (
+        USUAL_DEVICE_TIER,
+        idle_below,
+        largest_op,
+        live_ranges,
+        needed_bytes,
+        static_curve,
+        static_peak,
+    )
     from hosim.analysis.pipeline_bubble import bubbles
     from hosim.analysis.pressure_points import excess_of
     from hosim.analysis.stage_messages import StageExchange, exchanges
@@ -18,12 +39,14 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse plan_fingerprint",
+            "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse "
+            "plan_fingerprint",
             "critical_path": "critical_path earliest_starts stream_predecessors tails",
             "edited_curve": "Numbers edited_curve",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
-            "liveness": "USUAL_DEVICE_TIER idle_below largest_op live_ranges needed_bytes static_curve static_peak",
+            "liveness": "USUAL_DEVICE_TIER idle_below largest_op live_ranges needed_bytes "
+            "static_curve static_peak",
             "pipeline_bubble": "bubbles",
             "pressure_points": "excess_of",
             "stage_messages": "StageExchange exchanges",
@@ -31,8 +54,9 @@ else:
     )
 
 __all__ = [
-    "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "ascend", "bubbles", "canonical", "canonical_places",
-    "critical_path", "digest", "earliest_starts", "edited_curve", "excess_of", "exchanges", "graph_fingerprint", "idle_below",
-    "initial_set", "inverse", "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
+    "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "ascend", "bubbles",
+    "canonical", "canonical_places", "critical_path", "digest", "earliest_starts", "edited_curve",
+    "excess_of", "exchanges", "graph_fingerprint", "idle_below", "initial_set", "inverse",
+    "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
     "stream_predecessors", "tails", "tensor_gaps",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """The longest chain of ops: what no memory, however large and fast, can shorten.
 
-An op follows its producers (:attr:`Graph.producers`) and the op before it on its stream. Positions are already a
-topological order, so one forward sweep does it. The tests' oracle is ``networkx.dag_longest_path``.
+An op follows its producers (:attr:`Graph.producers`) and the op before it on its stream. Positions
+are already a topological order, so one forward sweep does it. The tests' oracle is
+``networkx.dag_longest_path``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from hosim.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class CriticalPath:
-    """A longest chain of ops, in order, and its length; of several equally long ones, that through the earliest listed ops."""
+    """A longest chain of ops, in order, and its length; of several equally long ones, that through
+    the earliest listed ops.
+    """
 
     length_ns: int
     ops: tuple[int, ...]
@@ -31,7 +34,9 @@ def stream_predecessors(graph: Graph) -> list[int]:
 
 
 def earliest_starts(graph: Graph, durations: Sequence[int]) -> list[int]:
-    """Nanoseconds at which each op starts, by op position, if every tensor is resident and everything fits."""
+    """Nanoseconds at which each op starts, by op position, if every tensor is resident and
+    everything fits.
+    """
     starts: list[int] = []
     for before, producers in zip(stream_predecessors(graph), graph.producers, strict=True):
         start = starts[before] + durations[before] if before >= 0 else 0
@@ -56,7 +61,9 @@ def tails(graph: Graph, durations: Sequence[int]) -> list[int]:
 
 
 def critical_path(graph: Graph, durations: Sequence[int]) -> CriticalPath:
-    """The longest path over producers and stream order, with ``durations`` in nanoseconds by op position."""
+    """The longest path over producers and stream order, with ``durations`` in nanoseconds by op
+    position.
+    """
     if not graph.ops:
         return CriticalPath(0, ())
     starts = earliest_starts(graph, durations)
@@ -65,7 +72,10 @@ def critical_path(graph: Graph, durations: Sequence[int]) -> CriticalPath:
     i = ends.index(max(ends))
     path = [i]
     while True:
-        i = min((p for p in (*graph.producers[i], before[i]) if p >= 0 and ends[p] == starts[i]), default=-1)
+        i = min(
+            (p for p in (*graph.producers[i], before[i]) if p >= 0 and ends[p] == starts[i]),
+            default=-1,
+        )
         if i < 0:
             return CriticalPath(max(ends), tuple(reversed(path)))
         path.append(i)

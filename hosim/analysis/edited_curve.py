@@ -1,8 +1,10 @@
-"""What the device tier holds while the ops of a graph run, some of them again, without making that graph.
+"""What the device tier holds while the ops of a graph run, some of them again, without making that
+graph.
 
-A tensor that a recomputed op makes takes the place of the one it stands for, for all later users until an op writes that one anew
-(:mod:`hosim.edits`). So only tensors that are made again are followed use by use. All others are held as in the graph as it is, or longer
-where an op that runs again reads them. Planners weigh hundreds of sets of such ops.
+A tensor that a recomputed op makes takes the place of the one it stands for, for all later users
+until an op writes that one anew (:mod:`hosim.edits`). So only tensors that are made again are
+followed use by use. All others are held as in the graph as it is, or longer where an op that runs
+again reads them. Planners weigh hundreds of sets of such ops.
 """
 
 from __future__ import annotations
@@ -26,15 +28,23 @@ Numbers = npt.NDArray[Any]
 _USED, _READ_AGAIN, _MADE_AGAIN = range(3)
 
 
-def edited_curve(graph: Graph, recompute: Sequence[Recompute], device_tier: str = USUAL_DEVICE_TIER) -> tuple[Numbers, Numbers]:
-    """:func:`hosim.analysis.liveness.static_curve` of ``edited(graph, recompute=recompute)``, and which op each of its ops runs.
+def edited_curve(
+    graph: Graph, recompute: Sequence[Recompute], device_tier: str = USUAL_DEVICE_TIER
+) -> tuple[Numbers, Numbers]:
+    """:func:`hosim.analysis.liveness.static_curve` of ``edited(graph, recompute=recompute)``, and
+    which op each of its ops runs.
 
-    The ops are given by their positions in ``graph``. O(tensors + ops), of which little is done in Python. Raises
-    :class:`hosim.errors.GraphError` as :func:`hosim.edits.edited` does.
+    The ops are given by their positions in ``graph``. O(tensors + ops), of which little is done in
+    Python. Raises :class:`hosim.errors.GraphError` as :func:`hosim.edits.edited` does.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("a", 30), b.op("f", "relu", outputs=["a"]), b.op("g", "relu", inputs=["a"]), b.op("h", "relu", inputs=["a"])
+    >>> _ = (
+    ...     b.tensor("a", 30),
+    ...     b.op("f", "relu", outputs=["a"]),
+    ...     b.op("g", "relu", inputs=["a"]),
+    ...     b.op("h", "relu", inputs=["a"]),
+    ... )
     >>> held, ops = edited_curve(b.build(), [Recompute("f", "h", "f~2")])
     >>> held.tolist(), ops.tolist()
     ([30, 30, 30, 30], [0, 1, 0, 2])
@@ -44,7 +54,9 @@ def edited_curve(graph: Graph, recompute: Sequence[Recompute], device_tier: str 
     count = len(graph.ops)
     ops = np.insert(np.arange(count), before, [f for f, _ in again])
     if not count or graph.elsewhere or not all(reads_the_same(graph, f, at) for f, at in again):
-        return np.array(static_curve(edited(graph, recompute=recompute), device_tier)), ops  # it raises what is wrong with the edits
+        return np.array(
+            static_curve(edited(graph, recompute=recompute), device_tier)
+        ), ops  # it raises what is wrong with the edits
     held = graph.derived(_UneditedLives, device_tier)
     is_again = np.insert(np.zeros(count, bool), before, True)
     place = np.flatnonzero(~is_again)
@@ -64,9 +76,11 @@ def edited_curve(graph: Graph, recompute: Sequence[Recompute], device_tier: str 
 
 
 class _UneditedLives:
-    """When a graph holds its tensors as it is: the first and the last op that uses each, 0 for those of no op.
+    """When a graph holds its tensors as it is: the first and the last op that uses each, 0 for
+    those of no op.
 
-    ``from_start`` and ``to_end`` say which are there whatever uses them, ``used`` which are there at all. For :meth:`Graph.derived`.
+    ``from_start`` and ``to_end`` say which are there whatever uses them, ``used`` which are there
+    at all. For :meth:`Graph.derived`.
     """
 
     def __init__(self, graph: Graph, device_tier: str) -> None:
@@ -83,9 +97,14 @@ class _UneditedLives:
 
 
 def _follow(
-    graph: Graph, again: Sequence[tuple[int, int]], ran: Sequence[int], place: Numbers, last: Numbers
+    graph: Graph,
+    again: Sequence[tuple[int, int]],
+    ran: Sequence[int],
+    place: Numbers,
+    last: Numbers,
 ) -> list[tuple[int, int, int]]:
-    """The tensors that are made again, each as the one it stands for, its first and its last user; ``last`` of the others is put right.
+    """The tensors that are made again, each as the one it stands for, its first and its last user;
+    ``last`` of the others is put right.
 
     ``ran`` are the places of the ops that run again, ``place`` those of all others.
     """
@@ -108,8 +127,12 @@ def _follow(
     return copies
 
 
-def _lives(graph: Graph, t: int, uses: Sequence[tuple[int, int, int]], last: Numbers) -> list[tuple[int, int, int]]:
-    """The lives of what stands for a tensor, whose own last user is put into ``last``. ``uses`` come by place."""
+def _lives(
+    graph: Graph, t: int, uses: Sequence[tuple[int, int, int]], last: Numbers
+) -> list[tuple[int, int, int]]:
+    """The lives of what stands for a tensor, whose own last user is put into ``last``. ``uses``
+    come by place.
+    """
     copies: list[tuple[int, int, int]] = []
     current, writer, own_last = -1, -1, 0
     for at, what, i in uses:

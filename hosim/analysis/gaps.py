@@ -10,12 +10,15 @@ from hosim.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """No op uses ``tensor`` between the ops ``after`` and ``before``: it could spend that time in a lower tier.
+    """No op uses ``tensor`` between the ops ``after`` and ``before``: it could spend that time in a
+    lower tier.
 
-    ``after`` is :data:`~hosim.cache_plan.AT_START` for the time before the first use of a tensor that is there at time 0, ``before`` is
-    the number of ops for the time after its last use; a persistent tensor that no op uses has one gap, the whole step. ``returns`` says
-    whether its contents must be back at the end of the gap. ``version`` numbers the contents (writes so far), which op ``written`` made
-    (:data:`~hosim.cache_plan.AT_START`: those of time 0): one store serves every later gap of the same version.
+    ``after`` is :data:`~hosim.cache_plan.AT_START` for the time before the first use of a tensor
+    that is there at time 0, ``before`` is the number of ops for the time after its last use; a
+    persistent tensor that no op uses has one gap, the whole step. ``returns`` says whether its
+    contents must be back at the end of the gap. ``version`` numbers the contents (writes so far),
+    which op ``written`` made (:data:`~hosim.cache_plan.AT_START`: those of time 0): one store
+    serves every later gap of the same version.
     """
 
     tensor: int
@@ -26,7 +29,9 @@ class Gap:
     written: int = AT_START
 
     def dead(self, count: int) -> bool:
-        """Whether the op at its end overwrites the contents, so that nothing need be kept; ``count`` is the number of ops."""
+        """Whether the op at its end overwrites the contents, so that nothing need be kept;
+        ``count`` is the number of ops.
+        """
         return not self.returns and self.before < count
 
 
@@ -36,10 +41,12 @@ def initial_set(graph: Graph) -> frozenset[int]:
 
 
 def tensor_gaps(graph: Graph, t: int) -> list[Gap]:
-    """The gaps of one tensor in order, if it starts in the device tier where it is there at time 0; O(uses).
+    """The gaps of one tensor in order, if it starts in the device tier where it is there at time 0;
+    O(uses).
 
-    Each has at least one op inside, except that a persistent tensor has a gap before its first use even if op 0 uses it: it may start
-    below, so that op 0 waits for it and the end of the step has the room.
+    Each has at least one op inside, except that a persistent tensor has a gap before its first use
+    even if op 0 uses it: it may start below, so that op 0 waits for it and the end of the step has
+    the room.
     """
     ops, users, count = graph.ops, graph.users[t], len(graph.ops)
     initial, persistent = t in graph.derived(initial_set), bool(graph.tensors[t].persistent)

@@ -1,8 +1,11 @@
-"""Which op has ended for certain when another has, for any durations: this makes a place for a cache op safe on several streams.
+"""Which op has ended for certain when another has, for any durations: this makes a place for a
+cache op safe on several streams.
 
-On one stream the listed order says it. On several, an op knows how many ops of each stream have ended when it has (a vector clock:
-producers and its stream's earlier ops, and theirs); along a stream these numbers only grow, so the first op that knows enough is found
-by bisection. The verifier has clocks of its own (:mod:`hosim.analysis.verifying.stream_clocks`): it must not err where a planner does.
+On one stream the listed order says it. On several, an op knows how many ops of each stream have
+ended when it has (a vector clock: producers and its stream's earlier ops, and theirs); along a
+stream these numbers only grow, so the first op that knows enough is found by bisection. The
+verifier has clocks of its own (:mod:`hosim.analysis.verifying.stream_clocks`): it must not err
+where a planner does.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from hosim.graph import Graph
 class HappensBefore:
     """The order that a graph's producers and streams impose on its ops; O(ops x streams).
 
-    ``stream_of`` is the stream of each op and ``queues`` are the ops of each stream, ``place`` is each op's place in its queue.
-    ``clock[i]`` is how many ops of each stream have surely ended when op ``i`` has; it is empty for a single stream.
+    ``stream_of`` is the stream of each op and ``queues`` are the ops of each stream, ``place`` is
+    each op's place in its queue. ``clock[i]`` is how many ops of each stream have surely ended when
+    op ``i`` has; it is empty for a single stream.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -42,22 +46,35 @@ class HappensBefore:
 
     @cached_property
     def _ended(self) -> list[list[list[int]]]:
-        """By stream, then by another one: how many ops of that other one have surely ended when each op of the first has; ascending."""
-        return [[[self.clock[i][s] for i in queue] for s in range(len(self.queues))] for queue in self.queues]
+        """By stream, then by another one: how many ops of that other one have surely ended when
+        each op of the first has; ascending.
+        """
+        return [
+            [[self.clock[i][s] for i in queue] for s in range(len(self.queues))]
+            for queue in self.queues
+        ]
 
     def known_before(self, i: int) -> list[int]:
         """The clock of the op before ``i`` on its stream; of several streams only."""
         place = self.place[i]
-        return self.clock[self.queues[self.stream_of[i]][place - 1]] if place else [0] * len(self.queues)
+        return (
+            self.clock[self.queues[self.stream_of[i]][place - 1]]
+            if place
+            else [0] * len(self.queues)
+        )
 
     def known_at_start(self, i: int) -> list[int]:
-        """How many ops of each stream have surely ended when op ``i`` starts; of several streams only."""
+        """How many ops of each stream have surely ended when op ``i`` starts; of several streams
+        only.
+        """
         clock = self.clock[i].copy()
         clock[self.stream_of[i]] -= 1
         return clock
 
     def first_place(self, stream: int, op: int) -> int:
-        """The place on a stream of the first op that starts only when ``op`` has ended; of several streams only."""
+        """The place on a stream of the first op that starts only when ``op`` has ended; of several
+        streams only.
+        """
         if op == AT_START:
             return 0
         s, needed = self.stream_of[op], self.place[op] + 1 + (self.stream_of[op] == stream)
@@ -69,10 +86,16 @@ class HappensBefore:
             return True
         if op == AT_START:
             return False
-        return earlier < op if self.single else self.clock[op][self.stream_of[earlier]] > self.place[earlier]
+        return (
+            earlier < op
+            if self.single
+            else self.clock[op][self.stream_of[earlier]] > self.place[earlier]
+        )
 
     def first_after(self, ops: Iterable[int], wanted: int) -> int | None:
-        """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended; ``None`` if there is none."""
+        """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended;
+        ``None`` if there is none.
+        """
         if self.single:
             return max([wanted, *ops])  # AT_START is less than any
         needed = {(self.stream_of[op], self.place[op] + 1) for op in ops if op != AT_START}
@@ -88,7 +111,9 @@ class HappensBefore:
         return best
 
     def last_before(self, op: int, wanted: int) -> int:
-        """The last op listed at ``wanted`` or earlier by whose end ``op`` has surely ended; ``op`` itself if there is none."""
+        """The last op listed at ``wanted`` or earlier by whose end ``op`` has surely ended; ``op``
+        itself if there is none.
+        """
         if op == AT_START or self.single:
             return max(op, wanted)
         best = op

@@ -1,12 +1,15 @@
 """When each tensor is needed, and what the device tier holds with everything resident.
 
-The account is that of a replay in which nothing moves (docs/contract.md): tensors of :attr:`Graph.initial` are there
-from the start, a produced one from the start of the op that first writes it; persistent ones and those of kind ``output``
-stay to the end, every other one until its last user ends; an op's workspace is held while it runs. What no op uses and is at home in
-a tier below stays there. It is exact for ops that run in listed order one at a time, so for a single stream.
+The account is that of a replay in which nothing moves (docs/contract.md): tensors of
+:attr:`Graph.initial` are there from the start, a produced one from the start of the op that first
+writes it; persistent ones and those of kind ``output`` stay to the end, every other one until its
+last user ends; an op's workspace is held while it runs. What no op uses and is at home in a tier
+below stays there. It is exact for ops that run in listed order one at a time, so for a single
+stream.
 
-Of a graph with ops on other processors (rule 20) it is the account of the device tier: of the tensors that ops of the device use, each
-held there from its first user on the device to the last one, as if the others used copies of their own.
+Of a graph with ops on other processors (rule 20) it is the account of the device tier: of the
+tensors that ops of the device use, each held there from its first user on the device to the last
+one, as if the others used copies of their own.
 """
 
 from __future__ import annotations
@@ -20,16 +23,18 @@ from hosim.graph import KINDS, Graph
 from hosim.result import WORKSPACE
 
 USUAL_DEVICE_TIER = "hbm"
-"""What machines call their device tier: the account of a workload for no machine takes a home of another name for a tier below."""
+"""What machines call their device tier: the account of a workload for no machine takes a home of
+another name for a tier below.
+"""
 
 
 @dataclass(frozen=True)
 class StaticPeak:
     """The largest occupancy of the device tier with everything resident.
 
-    ``op`` is the position of the first op during which it is reached (-1: the graph has no ops, and the bytes are those held at time
-    0). ``breakdown`` has the bytes by kind, kinds with none left out, ``workspace`` last. ``residents`` are the tensors held then,
-    largest first.
+    ``op`` is the position of the first op during which it is reached (-1: the graph has no ops, and
+    the bytes are those held at time 0). ``breakdown`` has the bytes by kind, kinds with none left
+    out, ``workspace`` last. ``residents`` are the tensors held then, largest first.
     """
 
     bytes: int
@@ -39,7 +44,9 @@ class StaticPeak:
 
 
 def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
-    """For each tensor, its live range ``[first use, last use + 1)`` in op positions; ``None`` if no op uses it."""
+    """For each tensor, its live range ``[first use, last use + 1)`` in op positions; ``None`` if no
+    op uses it.
+    """
     return tuple((users[0], users[-1] + 1) if users else None for users in graph.users)
 
 
@@ -50,35 +57,60 @@ def _live_on_device(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
 
 
 def needed_bytes(graph: Graph) -> tuple[int, ...]:
-    """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace; for :meth:`Graph.derived`.
+    """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace;
+    for :meth:`Graph.derived`.
 
     Of an op on another processor nothing.
     """
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    return tuple([0 if op.processor else sum([sizes[t] for t in op.uses]) + op.workspace_bytes for op in graph.ops])
+    return tuple(
+        [
+            0 if op.processor else sum([sizes[t] for t in op.uses]) + op.workspace_bytes
+            for op in graph.ops
+        ]
+    )
 
 
 def idle_below(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> frozenset[int]:
-    """The tensors that no op uses and that are at home in another tier, where they stay; for :meth:`Graph.derived`."""
-    return frozenset([t for t in graph.initial if (graph.tensors[t].home or device_tier) != device_tier and not graph.users[t]])
+    """The tensors that no op uses and that are at home in another tier, where they stay; for
+    :meth:`Graph.derived`.
+    """
+    return frozenset(
+        [
+            t
+            for t in graph.initial
+            if (graph.tensors[t].home or device_tier) != device_tier and not graph.users[t]
+        ]
+    )
 
 
 def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int]:
-    """Bytes of the device tier held while each op runs, by op position, with everything resident."""
+    """Bytes of the device tier held while each op runs, by op position, with everything
+    resident.
+    """
     if not graph.ops:
         return []
     ranges = _held(graph, device_tier)
-    held = [(tensor.size_bytes, *there) for tensor, there in zip(graph.tensors, ranges, strict=True) if there is not None]
+    held = [
+        (tensor.size_bytes, *there)
+        for tensor, there in zip(graph.tensors, ranges, strict=True)
+        if there is not None
+    ]
     return _summed(held, [0 if op.processor else op.workspace_bytes for op in graph.ops])
 
 
 def _summed(held: Iterable[tuple[int, int, int]], workspaces: Sequence[int]) -> list[int]:
-    """The bytes held while each op runs: of tensors, each as its size and the first and the end of the ops that hold it, and workspaces."""
+    """The bytes held while each op runs: of tensors, each as its size and the first and the end of
+    the ops that hold it, and workspaces.
+    """
     change = [0] * (len(workspaces) + 1)
     for size, first, end in held:
         change[first] += size
         change[end] -= size
-    return [tensors + workspace for tensors, workspace in zip(accumulate(change), workspaces, strict=False)]
+    return [
+        tensors + workspace
+        for tensors, workspace in zip(accumulate(change), workspaces, strict=False)
+    ]
 
 
 def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPeak:
@@ -87,11 +119,17 @@ def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPea
     peak = max(curve, default=0)
     op = curve.index(peak) if curve else -1
     at = max(op, 0)
-    residents = [t for t, held in enumerate(_held(graph, device_tier)) if held is not None and held[0] <= at < max(held[1], 1)]
+    residents = [
+        t
+        for t, held in enumerate(_held(graph, device_tier))
+        if held is not None and held[0] <= at < max(held[1], 1)
+    ]
     by_kind = dict.fromkeys(KINDS, 0)
     for t in residents:
         by_kind[graph.tensors[t].kind] += graph.tensors[t].size_bytes
-    by_kind[WORKSPACE] = graph.ops[op].workspace_bytes if curve and not graph.ops[op].processor else 0
+    by_kind[WORKSPACE] = (
+        graph.ops[op].workspace_bytes if curve and not graph.ops[op].processor else 0
+    )
     return StaticPeak(
         bytes=sum(by_kind.values()),
         op=op,
@@ -101,7 +139,9 @@ def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPea
 
 
 def _held(graph: Graph, device_tier: str) -> list[tuple[int, int] | None]:
-    """For each tensor the half-open range of op positions during which its bytes are held; ``None`` if never."""
+    """For each tensor the half-open range of op positions during which its bytes are held; ``None``
+    if never.
+    """
     end = len(graph.ops)
     initial = set(graph.initial) - idle_below(graph, device_tier)
     held: list[tuple[int, int] | None] = []
@@ -126,9 +166,11 @@ _LOSS = re.compile(r"(?:^|\.)(?:logits\.to|log_softmax|nll_loss)(?:\.|$)")
 
 
 def largest_op(graph: Graph) -> tuple[int, bool]:
-    """The bytes that the op needs which needs most, and whether its size is a choice of hosim's builder and no need of the model.
+    """The bytes that the op needs which needs most, and whether its size is a choice of hosim's
+    builder and no need of the model.
 
-    That is so of ops with the logits of a loss, which is of all tokens in one piece: runtimes compute it in pieces.
+    That is so of ops with the logits of a loss, which is of all tokens in one piece: runtimes
+    compute it in pieces.
     """
     needed = graph.derived(needed_bytes)
     if not needed:

@@ -1,10 +1,13 @@
-"""Some ops of a graph, its pressure points, and how every other op lies to them whatever the timing.
+"""Some ops of a graph, its pressure points, and how every other op lies to them whatever the
+timing.
 
-Between the points nothing is looked at, so that a bound made of them costs the same on graphs of any size. On small graphs every op is
-a point; on larger ones the ops are divided into parts, and each part gives the op at which most does not fit.
+Between the points nothing is looked at, so that a bound made of them costs the same on graphs of
+any size. On small graphs every op is a point; on larger ones the ops are divided into parts, and
+each part gives the op at which most does not fit.
 
-A set of points is a whole number whose bit ``k`` stands for point ``k``. Op a *precedes* op b where a has ended when b starts in every
-replay: producers and the order of a stream say so, and what follows from them.
+A set of points is a whole number whose bit ``k`` stands for point ``k``. Op a *precedes* op b where
+a has ended when b starts in every replay: producers and the order of a stream say so, and what
+follows from them.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from hosim.graph import Graph
 
 @dataclass(frozen=True)
 class Points:
-    """``ops`` are the points, in listed order; ``before[i]`` the points that precede op ``i`` and ``after[i]`` those it precedes."""
+    """``ops`` are the points, in listed order; ``before[i]`` the points that precede op ``i`` and
+    ``after[i]`` those it precedes.
+    """
 
     ops: tuple[int, ...]
     before: Sequence[int]
@@ -62,9 +67,11 @@ def points_of(graph: Graph, ops: Sequence[int]) -> Points:
 
 
 def excess_of(graph: Graph, capacity: int) -> list[int]:
-    """By op, how far what it uses, and what is needed both before and after it, exceed ``capacity`` if nothing moves, in bytes.
+    """By op, how far what it uses, and what is needed both before and after it, exceed ``capacity``
+    if nothing moves, in bytes.
 
-    On several streams, what is needed before and after it in every replay: a use that another stream may overtake says nothing.
+    On several streams, what is needed before and after it in every replay: a use that another
+    stream may overtake says nothing.
     """
     if len(graph.streams) <= 1:
         return [held - capacity for held in _held(graph)]
@@ -85,13 +92,22 @@ def excess_of(graph: Graph, capacity: int) -> list[int]:
     for queue, changes in zip(order.queues, change, strict=True):
         for i, between in zip(queue, accumulate(changes), strict=False):
             op = graph.ops[i]
-            held[i] = between + sum([graph.tensors[t].size_bytes for t in op.uses]) + op.workspace_bytes - capacity
+            held[i] = (
+                between
+                + sum([graph.tensors[t].size_bytes for t in op.uses])
+                + op.workspace_bytes
+                - capacity
+            )
     return held
 
 
 def _between(order: HappensBefore, before: int, after: int | None) -> Iterator[tuple[int, int]]:
-    """By stream, the places of the ops that start after the one op has ended and end before the other starts, in every replay."""
-    known = order.known_at_start(after) if after is not None else [len(queue) for queue in order.queues]
+    """By stream, the places of the ops that start after the one op has ended and end before the
+    other starts, in every replay.
+    """
+    known = (
+        order.known_at_start(after) if after is not None else [len(queue) for queue in order.queues]
+    )
     for s, ended in enumerate(known):
         yield order.first_place(s, before), ended
 
@@ -106,12 +122,19 @@ def _held(graph: Graph) -> list[int]:
             change[0 if t in initial else users[0]] += size
             if not graph.survives[t]:
                 change[users[-1] + 1] -= size
-    return [held + op.workspace_bytes for held, op in zip(accumulate(change), graph.ops, strict=False)]
+    return [
+        held + op.workspace_bytes for held, op in zip(accumulate(change), graph.ops, strict=False)
+    ]
 
 
 def tightest(excess: Sequence[int], parts: int) -> list[int]:
-    """Every op of a small graph; of a larger one the op with the largest ``excess`` in each of ``parts`` equal parts."""
+    """Every op of a small graph; of a larger one the op with the largest ``excess`` in each of
+    ``parts`` equal parts.
+    """
     count = len(excess)
     if count <= parts:
         return list(range(count))
-    return [max(range(count * k // parts, count * (k + 1) // parts), key=excess.__getitem__) for k in range(parts)]
+    return [
+        max(range(count * k // parts, count * (k + 1) // parts), key=excess.__getitem__)
+        for k in range(parts)
+    ]

@@ -1,4 +1,6 @@
-"""Which ops of the stages of a pipeline are one exchange, and whether their order lets all of them happen (docs/contract.md, rule 21)."""
+"""Which ops of the stages of a pipeline are one exchange, and whether their order lets all of them
+happen (docs/contract.md, rule 21).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _LISTED = 3
 
 @dataclass(frozen=True, slots=True)
 class StageExchange:
-    """The ops that have one message: ``members`` are (stage, position of the op), in the order of the stages."""
+    """The ops that have one message: ``members`` are (stage, position of the op), in the order of
+    the stages.
+    """
 
     message: str
     members: tuple[tuple[int, int], ...]
@@ -26,8 +30,8 @@ class StageExchange:
 def exchanges(graphs: Sequence[Graph]) -> tuple[Mapping[int, StageExchange], ...]:
     """The exchanges of each stage, by the position of its op.
 
-    Raises :class:`InputError` for a message that no other stage has or whose ops do not fit together, and for stages that wait for one
-    another for ever, whatever the times and sizes.
+    Raises :class:`InputError` for a message that no other stage has or whose ops do not fit
+    together, and for stages that wait for one another for ever, whatever the times and sizes.
     """
     members: dict[str, list[tuple[int, int]]] = {}
     for stage, graph in enumerate(graphs):
@@ -37,7 +41,8 @@ def exchanges(graphs: Sequence[Graph]) -> tuple[Mapping[int, StageExchange], ...
                 members.setdefault(op.message, []).append((stage, i))
             elif op.kind in (SEND, RECV):
                 raise InputError(
-                    f"the {op.kind} {op.name!r} has no message, so nothing says which op of another stage it belongs to; give both one, "
+                    f"the {op.kind} {op.name!r} has no message, so nothing says which op of "
+                    "another stage it belongs to; give both one, "
                     "or a model alone, which stands for all of its stages",
                     source=_source(stage),
                 )
@@ -58,7 +63,10 @@ def _source(stage: int) -> str:
 def _check_kind(op: Op, stage: int) -> None:
     if op.kind not in COLLECTIVE_KINDS or op.kind == "wait_tensor":
         known = ", ".join(sorted(COLLECTIVE_KINDS - {"wait_tensor"}))
-        raise InputError(f"op {op.name!r} of kind {op.kind!r} has a message; only exchanges have ({known})", source=_source(stage))
+        raise InputError(
+            f"op {op.name!r} of kind {op.kind!r} has a message; only exchanges have ({known})",
+            source=_source(stage),
+        )
 
 
 def _check(exchange: StageExchange, graphs: Sequence[Graph]) -> None:
@@ -69,34 +77,56 @@ def _check(exchange: StageExchange, graphs: Sequence[Graph]) -> None:
     twice = next((k for k in range(1, len(stages)) if stages[k] == stages[k - 1]), None)
     if twice is not None:
         pair = f"{ops[twice - 1].name!r} and {ops[twice].name!r}"
-        raise InputError(f"the ops {pair} have the same message {message!r}; a stage has a message once", source=_source(stages[twice]))
+        raise InputError(
+            f"the ops {pair} have the same message {message!r}; a stage has a message once",
+            source=_source(stages[twice]),
+        )
     if len(ops) == 1:
-        missing = {SEND: "no other stage receives", RECV: "no other stage sends"}.get(first.kind, "no other stage exchanges")
-        raise InputError(f"{missing} the message {message!r} of the {first.kind} {first.name!r}", source=source)
+        missing = {SEND: "no other stage receives", RECV: "no other stage sends"}.get(
+            first.kind, "no other stage exchanges"
+        )
+        raise InputError(
+            f"{missing} the message {message!r} of the {first.kind} {first.name!r}", source=source
+        )
     if first.kind not in (SEND, RECV):
-        other = next((op for op in ops if (op.kind, op.kernel, op.sizes) != (first.kind, first.kernel, first.sizes)), None)
+        other = next(
+            (
+                op
+                for op in ops
+                if (op.kind, op.kernel, op.sizes) != (first.kind, first.kernel, first.sizes)
+            ),
+            None,
+        )
         if other is not None:
             raise InputError(
-                f"the ops {first.name!r} and {other.name!r} have the message {message!r}, but not the same kind, kernel and sizes",
+                f"the ops {first.name!r} and {other.name!r} have the message {message!r}, but not "
+                "the same kind, kernel and sizes",
                 source=source,
             )
         return
     if sorted(op.kind for op in ops) != [RECV, SEND]:
-        kinds = ", ".join(f"{op.kind} {op.name!r} of stage {stage}" for op, stage in zip(ops, stages, strict=True))
-        raise InputError(f"expected one send and one recv of the message {message!r}, got {kinds}", source=source)
+        kinds = ", ".join(
+            f"{op.kind} {op.name!r} of stage {stage}" for op, stage in zip(ops, stages, strict=True)
+        )
+        raise InputError(
+            f"expected one send and one recv of the message {message!r}, got {kinds}", source=source
+        )
     sent, received = sorted(zip(ops, stages, strict=True), key=lambda pair: pair[0].kind != SEND)
     out = sum([graphs[sent[1]].tensors[t].size_bytes for t in sent[0].reads])
     into = sum([graphs[received[1]].tensors[t].size_bytes for t in received[0].writes])
     if out != into:
         raise InputError(
-            f"the message {message!r} has {out} B where {sent[0].name!r} of stage {sent[1]} sends it, "
+            f"the message {message!r} has {out} B where {sent[0].name!r} of stage {sent[1]} sends "
+            "it, "
             f"and {into} B where {received[0].name!r} of stage {received[1]} receives it",
             source=source,
         )
 
 
 def _check_order(graphs: Sequence[Graph], of_stage: Sequence[Mapping[int, StageExchange]]) -> None:
-    """Play the stages through without times and sizes: raises :class:`InputError` if some op can never start."""
+    """Play the stages through without times and sizes: raises :class:`InputError` if some op can
+    never start.
+    """
     awaited: list[list[int]] = []  # how many ops each op waits for
     following: list[list[list[int]]] = []
     for graph in graphs:
@@ -114,7 +144,12 @@ def _check_order(graphs: Sequence[Graph], of_stage: Sequence[Mapping[int, StageE
         awaited.append(waits)
         following.append(behind)
     arrived: dict[str, int] = {}
-    ready = [(stage, i) for stage, waits in enumerate(awaited) for i, count in enumerate(waits) if not count]
+    ready = [
+        (stage, i)
+        for stage, waits in enumerate(awaited)
+        for i, count in enumerate(waits)
+        if not count
+    ]
     ended = 0
     while ready:
         stage, i = ready.pop()
@@ -137,9 +172,13 @@ def _check_order(graphs: Sequence[Graph], of_stage: Sequence[Mapping[int, StageE
             if not awaited[stage][i] and arrived[exchange.message] < len(exchange.members):
                 missing = next((at, j) for at, j in exchange.members if awaited[at][j])
                 other = graphs[missing[0]].ops[missing[1]].name
-                stuck.append(f"{graphs[stage].ops[i].name!r} of stage {stage} waits for {other!r} of stage {missing[0]}")
+                stuck.append(
+                    f"{graphs[stage].ops[i].name!r} of stage {stage} waits for {other!r} of stage "
+                    f"{missing[0]}"
+                )
     more = f", and {counted(len(stuck) - _LISTED, 'op')} more" if len(stuck) > _LISTED else ""
     raise InputError(
-        f"the stages wait for one another for ever: {', '.join(stuck[:_LISTED])}{more}; send and receive in another order",
+        f"the stages wait for one another for ever: {', '.join(stuck[:_LISTED])}{more}; send and "
+        "receive in another order",
         source="stages",
     )

@@ -1,8 +1,10 @@
-"""What ``import hosim`` offers as functions: names, paths or objects in; plans, results and pandas frames out.
+"""What ``import hosim`` offers as functions: names, paths or objects in; plans, results and pandas
+frames out.
 
-:mod:`hosim.api.inputs` reads the arguments, :mod:`hosim.api.one_plan` has what is asked of one plan, :mod:`hosim.api.many_runs` what takes
-many, :mod:`hosim.api.searches` what looks for a value, :mod:`hosim.api.plotting` what is drawn. :mod:`hosim` maps its public names to
-these modules and imports each one when it is first used.
+:mod:`hosim.api.inputs` reads the arguments, :mod:`hosim.api.one_plan` has what is asked of one
+plan, :mod:`hosim.api.many_runs` what takes many, :mod:`hosim.api.searches` what looks for a value,
+:mod:`hosim.api.plotting` what is drawn. :mod:`hosim` maps its public names to these modules and
+imports each one when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -36,6 +38,7 @@ else:
     )
 
 __all__ = [
-    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "file_of", "fit", "frontier", "in_cell", "load",
-    "machine", "named", "plan", "plan_stages", "plot", "real", "repeated", "replay", "replay_stages", "robustness", "sweep", "whole",
+    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "file_of", "fit",
+    "frontier", "in_cell", "load", "machine", "named", "plan", "plan_stages", "plot", "real",
+    "repeated", "replay", "replay_stages", "robustness", "sweep", "whole",
 ]  # fmt: skip

@@ -56,7 +56,9 @@ class ProgressLine:
 
 @contextmanager
 def in_cell() -> Iterator[Callable[[str], None]]:
-    """A function to be told what begins, which the cell that runs shows once that has taken two seconds, and which is gone at the end."""
+    """A function to be told what begins, which the cell that runs shows once that has taken two
+    seconds, and which is gone at the end.
+    """
     writes = _cell()
     if writes is None:
         yield lambda doing: None

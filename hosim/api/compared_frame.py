@@ -15,7 +15,16 @@ from hosim.report.printing import paragraph
 from hosim.result import STALL_CAUSES
 from hosim.study.rows_of_answers import DEVICE_TIER, FEASIBLE, records
 
-_SHOWN = ("hardware", "policy", "makespan_ns", "slowdown", "lower_bound_ns", "stall_ns", "peak_bytes", "enough_bytes")
+_SHOWN = (
+    "hardware",
+    "policy",
+    "makespan_ns",
+    "slowdown",
+    "lower_bound_ns",
+    "stall_ns",
+    "peak_bytes",
+    "enough_bytes",
+)
 """The columns of a cell, of those that there are."""
 
 
@@ -26,7 +35,9 @@ class ComparedFrame(DataFrame):
         """A row per policy, or per machine and policy, with units; every column is in the frame."""
         rows = [self._row(row) for row in records(self)]
         columns = [column for column in _SHOWN if any(row.get(column) is not None for row in rows)]
-        listed = listing("", rows, columns, left=sum(column in ("hardware", "policy") for column in columns))
+        listed = listing(
+            "", rows, columns, left=sum(column in ("hardware", "policy") for column in columns)
+        )
         more = f"<p>{len(self.columns)} columns: <code>list(frame.columns)</code></p>"
         notes = [paragraph(f"{note}.") for note in self.attrs.get("notes", ())]
         return "\n".join([html(Group(*notes, listed, errors(rows))), more])
@@ -41,7 +52,11 @@ class ComparedFrame(DataFrame):
             "slowdown": multiple(row["slowdown"]) if row.get("slowdown") else None,
             "lower_bound_ns": row.get("lower_bound_ns"),
             "stall_ns": None if None in stalls else sum(stalls),
-            "peak_bytes": row.get("peak_bytes", row.get(f"{self.attrs.get(DEVICE_TIER)}_peak_bytes")) if fits else None,
+            "peak_bytes": row.get(
+                "peak_bytes", row.get(f"{self.attrs.get(DEVICE_TIER)}_peak_bytes")
+            )
+            if fits
+            else None,
             "enough_bytes": row.get("enough_bytes"),
             "error": f"{row.get('policy')}: {row['error']}" if row.get("error") else None,
         }

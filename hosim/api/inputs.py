@@ -1,11 +1,13 @@
 """The arguments of the public functions, and how each is read.
 
-A *workload* is the name of a shipped one, a path, a mapping (a workload file, a spec, or parameters of a builder), or a
-:class:`~hosim.graph.Graph`; *hardware* is a name, a path, a mapping, or a :class:`~hosim.hardware.Hardware`; a *policy* is text such as
-``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns a plan; a
-*budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as ``75%`` or 0.75, or ``None`` for all that the
-device has; *devices* are how many run the program together, ``None`` for as many as the workload is for. Times are integer nanoseconds,
-sizes integer bytes.
+A *workload* is the name of a shipped one, a path, a mapping (a workload file, a spec, or parameters
+of a builder), or a :class:`~hosim.graph.Graph`; *hardware* is a name, a path, a mapping, or a
+:class:`~hosim.hardware.Hardware`; a *policy* is text such as ``lookahead:k=4``, an object such as
+``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns a plan;
+a *budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as
+``75%`` or 0.75, or ``None`` for all that the device has; *devices* are how many run the program
+together, ``None`` for as many as the workload is for. Times are integer nanoseconds, sizes integer
+bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.nn import Module
 
-Workload: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any] | Graph | ExportedProgram | Module"
+Workload: TypeAlias = (
+    "str | os.PathLike[str] | Mapping[str, Any] | Graph | ExportedProgram | Module"
+)
 Machine = str | os.PathLike[str] | Mapping[str, Any] | Hardware
 AnyRuntime = str | os.PathLike[str] | Mapping[str, Any] | None
 Budget = int | float | str | None
@@ -47,14 +51,16 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     Parameters
     ----------
     workload
-        The name of a shipped workload, the name of a model with parameters of its builder (``gpt2:phase=decode:batch=8``), the path of
-        anything that ``hosim import`` reads, a mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
+        The name of a shipped workload, the name of a model with parameters of its builder
+        (``gpt2:phase=decode:batch=8``), the path of anything that ``hosim import`` reads, a
+        mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
         it is.
-        A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or the parameters of a builder
-        (:func:`hosim.models.builder.build`), whose ``model`` may also be the path of a ``config.json`` or of the folder
-        that has it.
+        A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or
+        the parameters of a builder (:func:`hosim.models.builder.build`), whose ``model`` may also
+        be the path of a ``config.json`` or of the folder that has it.
     inputs
-        Example inputs of a module: positional ones in a sequence, or named ones in a mapping. Tensors on the meta device will do.
+        Example inputs of a module: positional ones in a sequence, or named ones in a mapping.
+        Tensors on the meta device will do.
 
     Returns
     -------
@@ -64,11 +70,13 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     Raises
     ------
     InputError
-        If there is no such workload, the file or the mapping is not one, or the module cannot be exported with these inputs.
+        If there is no such workload, the file or the mapping is not one, or the module cannot be
+        exported with these inputs.
 
     References
     ----------
-    ``docs/formats.md`` describes the files, :class:`hosim.models.config.Run` the parameters of a builder.
+    ``docs/formats.md`` describes the files, :class:`hosim.models.config.Run` the parameters of a
+    builder.
 
     Examples
     --------
@@ -102,8 +110,10 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
 
     if "model_type" not in workload and "model" not in workload:
         raise InputError(
-            "expected a workload (with ops), a spec (with a builder), a config.json (with a model_type) or parameters of a builder (with a "
-            f"model); got a mapping with {', '.join(map(repr, list(workload)[:8])) or 'nothing in it'}",
+            "expected a workload (with ops), a spec (with a builder), a config.json (with a "
+            "model_type) or parameters of a builder (with a "
+            "model); got a mapping with "
+            f"{', '.join(map(repr, list(workload)[:8])) or 'nothing in it'}",
             source="workload",
         )
     parameters = builder_parameters(workload)
@@ -123,7 +133,9 @@ def under(graph: Graph, runtime: AnyRuntime) -> Graph:
 
 
 def machine(hardware: Machine) -> Hardware:
-    """The profile with this name or path, or that a mapping describes. Raises :class:`InputError`."""
+    """The profile with this name or path, or that a mapping describes. Raises
+    :class:`InputError`.
+    """
     if isinstance(hardware, Hardware):
         return hardware
     from hosim.io import hardware_from_dict, load_hardware
@@ -139,7 +151,10 @@ def whole(value: object, argument: str, least: int = 0) -> int:
     number = whole_number(value)
     if number is None or not least <= number <= LARGEST:
         most = " and at most 2^63-1" if number is not None and number > LARGEST else ""
-        raise InputError(f"expected a whole number of at least {least}{most}, got {shown(value, 60)}", source=argument)
+        raise InputError(
+            f"expected a whole number of at least {least}{most}, got {shown(value, 60)}",
+            source=argument,
+        )
     return number
 
 
@@ -179,7 +194,10 @@ def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
 def jitter_of(jitter: Jitter | None) -> Jitter | None:
     """The argument of that name. Raises :class:`InputError` for anything else."""
     if jitter is not None and not isinstance(jitter, Jitter):
-        raise InputError(f"expected hosim.jitter.Jitter(seed, op_sigma, transfer_sigma), got {shown(jitter)}", source="jitter")
+        raise InputError(
+            f"expected hosim.jitter.Jitter(seed, op_sigma, transfer_sigma), got {shown(jitter)}",
+            source="jitter",
+        )
     return jitter
 
 
@@ -193,12 +211,17 @@ def file_of(path: object, argument: str) -> Path:
 def named(given: object, argument: str) -> str:
     """A name or a path as text. Raises :class:`InputError` for anything else."""
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"expected a name, a path, a mapping or an object of hosim, got {type(given).__name__}", source=argument)
+        raise InputError(
+            f"expected a name, a path, a mapping or an object of hosim, got {type(given).__name__}",
+            source=argument,
+        )
     return os.fspath(given)
 
 
 def machine_of(graph: Graph, hardware: Machine, devices: int | None) -> Hardware:
-    """The machine with the devices that run a graph: ``devices``, or as many as it is for. Raises :class:`InputError`."""
+    """The machine with the devices that run a graph: ``devices``, or as many as it is for. Raises
+    :class:`InputError`.
+    """
     return on_devices(graph, machine(hardware), number_of(devices))
 
 
@@ -217,18 +240,29 @@ def question(
 ) -> Question:
     """What one replay answers. Raises :class:`InputError`."""
     rescale = flag(rescale, "rescale")
-    asked = Question(load(workload), machine(hardware), as_choice(policy), budget, devices=number_of(devices), rescale=rescale)
+    asked = Question(
+        load(workload),
+        machine(hardware),
+        as_choice(policy),
+        budget,
+        devices=number_of(devices),
+        rescale=rescale,
+    )
     _ = asked.budget_bytes  # an invalid budget is an error here, not later
     return asked
 
 
 def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
-    """Bytes of the device tier that a budget allows, at most its capacity. Raises :class:`InputError`."""
+    """Bytes of the device tier that a budget allows, at most its capacity. Raises
+    :class:`InputError`.
+    """
     return parse_budget(budget, graph, hardware)[1]
 
 
 def less_than_asked(budget: Budget, graph: Graph, machines: Iterable[Hardware]) -> list[str]:
-    """A line for each machine whose device has less memory than the budget. Raises :class:`InputError` for an invalid budget."""
+    """A line for each machine whose device has less memory than the budget. Raises
+    :class:`InputError` for an invalid budget.
+    """
     budgets = [(profile, *parse_budget(budget, graph, profile)) for profile in machines]
     return [
         f"using {human_size(allowed)}, all that the device of {profile.name} has"
@@ -238,14 +272,17 @@ def less_than_asked(budget: Budget, graph: Graph, machines: Iterable[Hardware]) 
 
 
 def choices_of(policies: Policies, graph: Graph | None = None) -> list[PolicyChoice]:
-    """The policies of a comma-separated text, one policy or several; ``None``: every policy, of ``graph`` every one that plans for it.
+    """The policies of a comma-separated text, one policy or several; ``None``: every policy, of
+    ``graph`` every one that plans for it.
 
     Raises :class:`InputError`.
     """
     if policies is None or isinstance(policies, str):
         return parse_choices(policies, graph=graph)
     if isinstance(policies, Iterable):
-        choices = [as_choice(policy) for policy in several(policies, "policies", "a list of policies")]
+        choices = [
+            as_choice(policy) for policy in several(policies, "policies", "a list of policies")
+        ]
         if not choices:
             raise InputError("expected at least one policy, got an empty list", source="policies")
         return _told_apart(choices)
@@ -253,7 +290,9 @@ def choices_of(policies: Policies, graph: Graph | None = None) -> list[PolicyCho
 
 
 def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
-    """What to vary, with a label in the place of each policy that is an object or a function, and these policies."""
+    """What to vary, with a label in the place of each policy that is an object or a function, and
+    these policies.
+    """
     if isinstance(vary, str):
         return vary, ()
     if isinstance(vary, Mapping):
@@ -262,12 +301,18 @@ def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
             return vary, ()
         found = choices_of(values)  # type: ignore[arg-type]
         return {**vary, POLICY: [choice.label for choice in found]}, _given(found)
-    if hasattr(vary, "to_dict") and hasattr(vary, "columns"):  # a frame of pandas: a column for each field, a row for each point
+    if hasattr(vary, "to_dict") and hasattr(
+        vary, "columns"
+    ):  # a frame of pandas: a column for each field, a row for each point
         vary = vary.to_dict("records")
     if isinstance(vary, Iterable):
         vary = several(vary, "vary", "a mapping from fields to values, or a list of points")
     points: list[Any] = list(vary) if isinstance(vary, Iterable) else []
-    placed = [i for i, point in enumerate(points) if isinstance(point, Mapping) and point.get(POLICY) is not None]
+    placed = [
+        i
+        for i, point in enumerate(points)
+        if isinstance(point, Mapping) and point.get(POLICY) is not None
+    ]
     found = _told_apart([as_choice(points[i][POLICY]) for i in placed])
     for i, choice in zip(placed, found, strict=True):
         points[i] = {**points[i], POLICY: choice.label}
@@ -279,7 +324,9 @@ def _given(choices: Iterable[PolicyChoice]) -> tuple[PolicyChoice, ...]:
 
 
 def _told_apart(choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:
-    """The choices, with a number in the label of a function if another function before it has the same name, as two lambdas do."""
+    """The choices, with a number in the label of a function if another function before it has the
+    same name, as two lambdas do.
+    """
     functions: dict[str, list[PolicyChoice]] = {}
     labelled = []
     for choice in choices:

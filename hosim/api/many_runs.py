@@ -63,32 +63,40 @@ def compare(
     work: int | None = None,
     progress: Callable[[SearchProgress], object] | None = None,
 ) -> DataFrame:
-    """Compare policies on one workload, one machine and one budget; or machines, of which each says how much memory is enough.
+    """Compare policies on one workload, one machine and one budget; or machines, of which each says
+    how much memory is enough.
 
     Parameters
     ----------
     workload
         What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
     hardware
-        What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are compared.
+        What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are
+        compared.
     policies
-        The policies: text separated by commas, or a list of texts, of objects such as ``hosim.policies.lookahead`` and of functions
-        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
+        The policies: text separated by commas, or a list of texts, of objects such as
+        ``hosim.policies.lookahead`` and of functions ``(graph, hardware, budget_bytes)`` that
+        return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
         ``optimal``, and for ``hyperoffload`` where machines are compared.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
+        (``"75%"``, 0.75) or ``None``: all of it.
     devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+        How many devices run the program together; ``None``: as many as the workload is for, or as
+        the profile says.
     rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
-        the two; the interval of the makespan says how unsure that is. Without it they are refused.
+        Whether durations that were measured on another machine are scaled to this one, by the ratio
+        of the cost model's times of each op on the two; the interval of the makespan says how
+        unsure that is. Without it they are refused.
     runtime
-        The software that runs it: the name or the path of a runtime (``hosim runtime list``), or the mapping of its file; ``None``: that
-        which the workload names, or none.
+        The software that runs it: the name or the path of a runtime (``hosim runtime list``), or
+        the mapping of its file; ``None``: that which the workload names, or none.
     within
-        Ends the search of ``hyperoffload`` on one machine at a plan so near the bound, as in :func:`hosim.plan`.
+        Ends the search of ``hyperoffload`` on one machine at a plan so near the bound, as in
+        :func:`hosim.plan`.
     time
-        Ends it after so long. Ctrl-C ends it, too, and then the frame has the policies whose results are known by then.
+        Ends it after so long. Ctrl-C ends it, too, and then the frame has the policies whose
+        results are known by then.
     work
         Ends it after so much work.
     progress
@@ -98,14 +106,16 @@ def compare(
     -------
     pandas.DataFrame
         A cell of a notebook shows its main columns with units. One row per policy, with
-        the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in nanoseconds, sizes in bytes. ``attrs["notes"]``
-        are lines about what a reader of the figures has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
-        ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if the device had enough memory.
-        ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took here. If a policy does not fit, ``feasible`` is
-        false and ``error`` says why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with the traceback.
-        Of several machines: one row per machine and policy, with the columns of
-        :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the makespan is at most 5 % above that
-        with everything resident, if there is one.
+        the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in
+        nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about what a reader of the figures
+        has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
+        ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if
+        the device had enough memory. ``planning_s`` and ``replay_s`` are the seconds that planning
+        and replaying took here. If a policy does not fit, ``feasible`` is false and ``error`` says
+        why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with
+        the traceback. Of several machines: one row per machine and policy, with the columns of
+        :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the
+        makespan is at most 5 % above that with everything resident, if there is one.
 
     Raises
     ------
@@ -138,8 +148,13 @@ def compare(
     ['mine', 'belady']
 
     >>> there = hosim.GraphBuilder("weights on the device")
-    >>> _ = there.tensor("w", 120, "parameter"), there.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> hosim.compare(there.build(), ["toy", "h100-80gb-sxm"])[["hardware", "feasible", "makespan_ns", "enough_bytes"]]
+    >>> _ = (
+    ...     there.tensor("w", 120, "parameter"),
+    ...     there.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
+    >>> hosim.compare(there.build(), ["toy", "h100-80gb-sxm"])[
+    ...     ["hardware", "feasible", "makespan_ns", "enough_bytes"]
+    ... ]
             hardware  feasible  makespan_ns  enough_bytes
     0            toy     False         <NA>          <NA>
     1  h100-80gb-sxm      True           50           120
@@ -153,14 +168,22 @@ def compare(
         from hosim.study import compare_machines
 
         if ends != SearchEnds() or progress is not None:
-            raise InputError("within, time, work and progress are for one machine: give one, or leave them out", source="hardware")
+            raise InputError(
+                "within, time, work and progress are for one machine: give one, or leave them out",
+                source="hardware",
+            )
 
-        machines = [machine_of(graph, one, devices) for one in several(hardware, "hardware", "a list of machines")]
+        machines = [
+            machine_of(graph, one, devices)
+            for one in several(hardware, "hardware", "a list of machines")
+        ]
         if not machines:
             raise InputError("expected at least one machine, got an empty list", source="hardware")
         choices = choices_of("hyperoffload" if policies is None else policies)
         with in_cell() as tell:
-            found = compare_machines(graph, machines, choices, budget, tell, number_of(devices), rescale=rescale).frame
+            found = compare_machines(
+                graph, machines, choices, budget, tell, number_of(devices), rescale=rescale
+            ).frame
         table = ComparedFrame(found)
         table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(budget, graph, machines)]
         return table
@@ -170,10 +193,18 @@ def compare(
     with in_cell() as tell, searching(ends, tell, callback(progress, "progress")) as (_, begins):
         results = compared(graph, profile, choices, budget_of(budget, graph, profile), begins)
     more = ("planning_s", "replay_s")
-    rows: list[dict[str, Value]] = [{**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results]
-    said = [*(line for result in results for line in result.notes), *less_than_asked(budget, graph, [profile])]
+    rows: list[dict[str, Value]] = [
+        {**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results
+    ]
+    said = [
+        *(line for result in results for line in result.notes),
+        *less_than_asked(budget, graph, [profile]),
+    ]
     if len(results) < len(choices):
-        said.append(f"interrupted: no result of {', '.join([choice.label for choice in choices[len(results) :]])}")
+        said.append(
+            "interrupted: no result of "
+            f"{', '.join([choice.label for choice in choices[len(results) :]])}"
+        )
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs["notes"] = each_once(said)
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
@@ -203,33 +234,42 @@ def sweep(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
-        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as
+        ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns
+        a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
+        (``"75%"``, 0.75) or ``None``: all of it.
     devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+        How many devices run the program together; ``None``: as many as the workload is for, or as
+        the profile says.
     vary
-        Which fields take which values. A grid: texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of
-        values. Or a list of mappings or a frame, one point each. A value of ``policy`` may be an object or a function, too.
+        Which fields take which values. A grid: texts such as
+        ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of values. Or a
+        list of mappings or a frame, one point each. A value of ``policy`` may be an object or a
+        function, too.
     output
-        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an interrupted sweep.
+        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an
+        interrupted sweep.
     jobs
         How many processes compute; -1: one per core.
     scheduler
         A Dask cluster that computes instead: its address, or a client.
     progress
-        Called with the number of rows done, of all rows, and of those that do not fit. A cell of a notebook shows them in any case.
+        Called with the number of rows done, of all rows, and of those that do not fit. A cell of a
+        notebook shows them in any case.
     rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
-        the two; the interval of the makespan says how unsure that is. Without it they are refused.
+        Whether durations that were measured on another machine are scaled to this one, by the ratio
+        of the cost model's times of each op on the two; the interval of the makespan says how
+        unsure that is. Without it they are refused.
 
     Returns
     -------
     pandas.DataFrame
-        One row per point: the value of each varied field, then the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns` in
-        nanoseconds and bytes. A point that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the figures has to
-        know, and about what bounds a channel whose bandwidth is varied beyond it.
+        One row per point: the value of each varied field, then the columns of
+        :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes. A point
+        that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the
+        figures has to know, and about what bounds a channel whose bandwidth is varied beyond it.
 
     Raises
     ------
@@ -246,7 +286,9 @@ def sweep(
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
     >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
-    >>> table = hosim.sweep(b.build(), "toy", "layerwise", "80 B", vary="channels.h2d.bandwidth=1..4GB/s:4", jobs=1)
+    >>> table = hosim.sweep(
+    ...     b.build(), "toy", "layerwise", "80 B", vary="channels.h2d.bandwidth=1..4GB/s:4", jobs=1
+    ... )
     >>> table[["channels.h2d.bandwidth_bytes_per_s", "makespan_ns", "transfer_stall_ns"]]
        channels.h2d.bandwidth_bytes_per_s  makespan_ns  transfer_stall_ns
     0                          1000000000          190                 40
@@ -262,7 +304,9 @@ def sweep(
     runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
     target = None if output is None else file_of(output, "output")
     if progress is not None and not callable(progress):
-        raise InputError(f"expected a function (done, total, failed), got {shown(progress)}", source="progress")
+        raise InputError(
+            f"expected a function (done, total, failed), got {shown(progress)}", source="progress"
+        )
     vary, others = policies_in(vary)
     points = read_vary(vary)
     asked = replace(question(workload, hardware, policy, budget, devices, rescale), others=others)
@@ -275,7 +319,11 @@ def sweep(
 
         found = swept(asked, points, target, runner, told)
     why = same_everywhere(asked, points, found.rows)
-    return frame(found.rows, found.columns, (*asked.notes, *capped(asked, points), *([] if why is None else [why])))
+    return frame(
+        found.rows,
+        found.columns,
+        (*asked.notes, *capped(asked, points), *([] if why is None else [why])),
+    )
 
 
 def diff(
@@ -292,8 +340,8 @@ def diff(
     Parameters
     ----------
     a
-        A plan, a result, the path of a file of either, or a policy (text, an object or a function), which plans for the workload on the
-        hardware.
+        A plan, a result, the path of a file of either, or a policy (text, an object or a function),
+        which plans for the workload on the hardware.
     b
         Likewise.
     workload
@@ -301,14 +349,17 @@ def diff(
     hardware
         A machine on which plans are replayed as well: a name, a path, a mapping or a profile.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
+        (``"75%"``, 0.75) or ``None``: all of it.
     devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+        How many devices run the program together; ``None``: as many as the workload is for, or as
+        the profile says.
 
     Returns
     -------
     Diff
-        ``figures``, ``tensors`` and ``ops`` that differ, in nanoseconds and bytes; ``frame`` gives each as a pandas frame.
+        ``figures``, ``tensors`` and ``ops`` that differ, in nanoseconds and bytes; ``frame`` gives
+        each as a pandas frame.
 
     Raises
     ------
@@ -323,7 +374,10 @@ def diff(
     --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
     >>> print(hosim.diff("layerwise", "on_demand", b.build(), "toy"))
     layerwise and on_demand differ in 3 figures, 1 tensor and 2 ops
     """
@@ -333,14 +387,19 @@ def diff(
     graph = None if workload is None else load(workload)
     if isinstance(a, Plan):
         if graph is not None and graph != a.workload:
-            raise InputError(f"the plan is for {a.workload.name}, not for {graph.name}: leave the workload out", source="diff")
+            raise InputError(
+                f"the plan is for {a.workload.name}, not for {graph.name}: leave the workload out",
+                source="diff",
+            )
         graph = a.workload
     profile = budget_bytes = None
     if hardware is not None:
         profile = machine(hardware) if graph is None else machine_of(graph, hardware, devices)
     if graph is not None and profile is not None:
         budget_bytes = budget_of(budget, graph, profile)
-    return differ(side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes))
+    return differ(
+        side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes)
+    )
 
 
 def robustness(
@@ -357,7 +416,8 @@ def robustness(
     order: bool = False,
     rescale: bool = False,
 ) -> DataFrame:
-    """Replay each policy's plan with op and transfer times that vary, or with its ops in other orders.
+    """Replay each policy's plan with op and transfer times that vary, or with its ops in other
+    orders.
 
     Every policy plans on nominal times, and all policies meet the same variations.
 
@@ -368,13 +428,16 @@ def robustness(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policies
-        The policies: text separated by commas, or a list of texts, of objects such as ``hosim.policies.lookahead`` and of functions
-        ``(graph, hardware, budget_bytes)`` that return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
+        The policies: text separated by commas, or a list of texts, of objects such as
+        ``hosim.policies.lookahead`` and of functions ``(graph, hardware, budget_bytes)`` that
+        return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
         ``optimal``.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
+        (``"75%"``, 0.75) or ``None``: all of it.
     devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+        How many devices run the program together; ``None``: as many as the workload is for, or as
+        the profile says.
     runs
         How many variations to replay. Run 0 comes before them, with nominal times.
     op_sigma
@@ -384,17 +447,19 @@ def robustness(
     seed
         Seed of the variations; the same seed gives the same times.
     order
-        Whether each run also has another order of the ops, drawn with the seed: each op follows its producers, and each cache op the op
-        that it is issued after. A run in which the plan then breaks a rule does not fit. With both sigmas 0 the order alone varies.
+        Whether each run also has another order of the ops, drawn with the seed: each op follows its
+        producers, and each cache op the op that it is issued after. A run in which the plan then
+        breaks a rule does not fit. With both sigmas 0 the order alone varies.
     rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
-        the two; the interval of the makespan says how unsure that is. Without it they are refused.
+        Whether durations that were measured on another machine are scaled to this one, by the ratio
+        of the cost model's times of each op on the two; the interval of the makespan says how
+        unsure that is. Without it they are refused.
 
     Returns
     -------
     pandas.DataFrame
-        One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown error``; the slowdown is against
-        everything resident, with nominal times.
+        One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown
+        error``; the slowdown is against everything resident, with nominal times.
         :func:`hosim.study.robustness.percentiles` summarises it.
 
     Raises
@@ -410,7 +475,10 @@ def robustness(
     --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
     >>> hosim.robustness(b.build(), "toy", "layerwise", runs=2)[["policy", "run", "peak_bytes"]]
           policy  run  peak_bytes
     0  layerwise    0          40
@@ -424,6 +492,17 @@ def robustness(
     graph = rescaled(graph, profile) if flag(rescale, "rescale") else graph
     choices = choices_of(policies, graph)
     budget_bytes = budget_of(budget, graph, profile)
-    jitter = Jitter(whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma"))
+    jitter = Jitter(
+        whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma")
+    )
     with in_cell() as tell:
-        return drawn(graph, profile, choices, budget_bytes, jitter, whole(runs, "runs", 1), tell, flag(order, "order"))
+        return drawn(
+            graph,
+            profile,
+            choices,
+            budget_bytes,
+            jitter,
+            whole(runs, "runs", 1),
+            tell,
+            flag(order, "order"),
+        )

@@ -1,4 +1,6 @@
-"""One step of a pipeline: the graph of each of its stages, a plan for each, and all of them replayed together."""
+"""One step of a pipeline: the graph of each of its stages, a plan for each, and all of them
+replayed together.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Any
 
 from hosim import engine as engines
 from hosim.api.cell_progress import in_cell
-from hosim.api.inputs import Budget, Machine, Workload, budget_of, flag, jitter_of, load, machine, several
+from hosim.api.inputs import (
+    Budget,
+    Machine,
+    Workload,
+    budget_of,
+    flag,
+    jitter_of,
+    load,
+    machine,
+    several,
+)
 from hosim.cache_plan import Plan
 from hosim.data.stages import StagesResult
 from hosim.errors import InputError
@@ -21,7 +33,8 @@ _PIPELINE = "pipeline"
 
 
 def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
-    """The graphs of the stages of a pipeline: those given, or all of the model of whose pipeline one is given.
+    """The graphs of the stages of a pipeline: those given, or all of the model of whose pipeline
+    one is given.
 
     Raises :class:`InputError` for one workload that is not of a builder with ``pipeline``.
     """
@@ -35,34 +48,42 @@ def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping) or int(parameters.get(_PIPELINE, 1)) < 2:
         raise InputError(
-            "expected a model with pipeline=2 or more, as in llama-3.1-8b:phase=train:pipeline=4, or one workload for each stage",
+            "expected a model with pipeline=2 or more, as in llama-3.1-8b:phase=train:pipeline=4, "
+            "or one workload for each stage",
             source="stages",
         )
     given: dict[str, Any] = {key: value for key, value in parameters.items() if key != "stage"}
     name = graph.name.replace(f":stage={parameters.get('stage')}", "")
-    return [build(f"{name}:stage={n}", {**given, "stage": n, "tied": True}) for n in range(int(parameters[_PIPELINE]))]
+    return [
+        build(f"{name}:stage={n}", {**given, "stage": n, "tied": True})
+        for n in range(int(parameters[_PIPELINE]))
+    ]
 
 
 def plan_stages(
-    workload: Workload | Sequence[Workload], hardware: Machine, policy: AnyPolicy = "hyperoffload", budget: Budget = None
+    workload: Workload | Sequence[Workload],
+    hardware: Machine,
+    policy: AnyPolicy = "hyperoffload",
+    budget: Budget = None,
 ) -> list[Plan]:
     """Plan each stage of a pipeline.
 
-    Each plan is made alone, as if all devices of the machine ran this stage: the waits of stages for one another are not known to it. Where
-    stages whose ops are in another order would wait for one another for ever, they are planned in the order of the workload.
+    Each plan is made alone, as if all devices of the machine ran this stage: the waits of stages
+    for one another are not known to it. Where stages whose ops are in another order would wait for
+    one another for ever, they are planned in the order of the workload.
 
     Parameters
     ----------
     workload
-        A model with ``pipeline`` (see :func:`hosim.load`), whichever its ``stage``; or one workload for each stage, whose sends and
-        receives have messages.
+        A model with ``pipeline`` (see :func:`hosim.load`), whichever its ``stage``; or one workload
+        for each stage, whose sends and receives have messages.
     hardware
         The machine: a name, a path, a mapping or a profile. It gets one device for each stage.
     policy
         Which policy plans: text such as ``lookahead:k=4``, an object or a function.
     budget
-        Memory of each device that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak of each stage (``"75%"``, 0.75)
-        or ``None``: all of it.
+        Memory of each device that may be used: bytes, a size (``"12 GiB"``), a share of the
+        resident peak of each stage (``"75%"``, 0.75) or ``None``: all of it.
 
     Returns
     -------
@@ -72,8 +93,8 @@ def plan_stages(
     Raises
     ------
     InputError
-        If an argument is not what it should be, a message is sent or received by one stage alone or in other sizes, or the stages wait for
-        one another for ever.
+        If an argument is not what it should be, a message is sent or received by one stage alone or
+        in other sizes, or the stages wait for one another for ever.
     InfeasibleError
         If the policy finds no plan for a stage within the budget; the error names the stage.
 
@@ -84,7 +105,13 @@ def plan_stages(
     Examples
     --------
     >>> import hosim
-    >>> step = {"model": "gpt2", "phase": "train", "sequence": 64, "pipeline": 2, "micro_batches": 4}
+    >>> step = {
+    ...     "model": "gpt2",
+    ...     "phase": "train",
+    ...     "sequence": 64,
+    ...     "pipeline": 2,
+    ...     "micro_batches": 4,
+    ... }
     >>> len(hosim.plan_stages(step, "h100", "resident"))
     2
     """
@@ -129,17 +156,20 @@ def replay_stages(
     jitter: Jitter | None = None,
     compete: bool | None = None,
 ) -> StagesResult:
-    """Replay the stages of a pipeline together: each on a device of its own, tied by what they send to one another.
+    """Replay the stages of a pipeline together: each on a device of its own, tied by what they send
+    to one another.
 
     Parameters
     ----------
     plans
         A plan for each stage: those of :func:`hosim.plan_stages`, or any others.
     hardware
-        The machine: a name, a path, a mapping or a profile, which gets one device for each stage; ``None``: the one that the plans were
-        made for, each within its budget unless another is given.
+        The machine: a name, a path, a mapping or a profile, which gets one device for each stage;
+        ``None``: the one that the plans were made for, each within its budget unless another is
+        given.
     budget
-        Memory of each device that may be used: bytes, a size, a share of the resident peak of each stage or ``None``: all of it.
+        Memory of each device that may be used: bytes, a size, a share of the resident peak of each
+        stage or ``None``: all of it.
     record
         Whether to keep the timelines in the results of the stages.
     jitter
@@ -150,13 +180,14 @@ def replay_stages(
     Returns
     -------
     StagesResult
-        The time of the step, and of each stage its result and its bubble: for how long it waits for other stages.
+        The time of the step, and of each stage its result and its bubble: for how long it waits for
+        other stages.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, a message is sent or received by one stage alone or in other sizes, or the stages wait for
-        one another for ever.
+        If an argument is not what it should be, a message is sent or received by one stage alone or
+        in other sizes, or the stages wait for one another for ever.
     PlanError
         If a plan breaks a rule on the way.
 
@@ -167,7 +198,13 @@ def replay_stages(
     Examples
     --------
     >>> import hosim
-    >>> step = {"model": "gpt2", "phase": "train", "sequence": 64, "pipeline": 2, "micro_batches": 4}
+    >>> step = {
+    ...     "model": "gpt2",
+    ...     "phase": "train",
+    ...     "sequence": 64,
+    ...     "pipeline": 2,
+    ...     "micro_batches": 4,
+    ... }
     >>> result = hosim.replay_stages(hosim.plan_stages(step, "h100", "resident"))
     >>> len(result.stages), 0 < result.bubble < 1
     (2, True)
@@ -177,13 +214,23 @@ def replay_stages(
     listed = several(plans, "plans", "plans, which hosim.plan_stages makes")
     wrong = next((each for each in listed if not isinstance(each, Plan)), None)
     if wrong is not None:
-        raise InputError(f"expected plans, got {type(wrong).__name__}: hosim.plan_stages makes them", source="plans")
+        raise InputError(
+            f"expected plans, got {type(wrong).__name__}: hosim.plan_stages makes them",
+            source="plans",
+        )
     if len(listed) < 2:
-        raise InputError(f"expected the plans of 2 stages or more, got {len(listed)}", source="plans")
+        raise InputError(
+            f"expected the plans of 2 stages or more, got {len(listed)}", source="plans"
+        )
     made_for = listed[0].made_for
-    found = machine(hardware) if hardware is not None else made_for[0] if made_for is not None else None
+    found = (
+        machine(hardware) if hardware is not None else made_for[0] if made_for is not None else None
+    )
     if found is None:
-        message = "the plans do not say which machine they are for: name one, as in hosim.replay_stages(plans, 'h100')"
+        message = (
+            "the plans do not say which machine they are for: name one, as in "
+            "hosim.replay_stages(plans, 'h100')"
+        )
         raise InputError(message, source="plans")
     compete = None if compete is None else flag(compete, "compete")
     profile = replace(found, devices=len(listed))
@@ -192,6 +239,11 @@ def replay_stages(
     if budget is not None or hardware is not None:
         budgets = [budget_of(budget, each.workload, profile) for each in listed]
     else:
-        budgets = [profile.device.capacity_bytes if each.made_for is None else each.made_for[1] for each in listed]
+        budgets = [
+            profile.device.capacity_bytes if each.made_for is None else each.made_for[1]
+            for each in listed
+        ]
     record, drawn = flag(record, "record"), jitter_of(jitter)
-    return engines.replay_stages(listed, profile, budgets, record=record, jitter=drawn, compete=compete)
+    return engines.replay_stages(
+        listed, profile, budgets, record=record, jitter=drawn, compete=compete
+    )

@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from hosim.study.searches import Frontier
 
 
-def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None) -> Figure:
+def plot(
+    result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None
+) -> Figure:
     """Draw a replay, a comparison of policies, or a frontier.
 
     Parameters
     ----------
     result
-        A result with its timeline (``hosim.replay(..., record=True)``): streams, the memory of each tier and the channels, over time.
-        Or a plan of :func:`hosim.plan`, which is replayed on the machine and within the budget that it was made for. Or the frame of
-        :func:`hosim.compare`: makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`: the curve.
+        A result with its timeline (``hosim.replay(..., record=True)``): streams, the memory of each
+        tier and the channels, over time. Or a plan of :func:`hosim.plan`, which is replayed on the
+        machine and within the budget that it was made for. Or the frame of :func:`hosim.compare`:
+        makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`:
+        the curve.
     path
         Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
 
@@ -38,7 +42,8 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
     Raises
     ------
     InputError
-        If the result has no timeline, the plan no machine, the frame is not one of :func:`hosim.compare`, or the path has another ending.
+        If the result has no timeline, the plan no machine, the frame is not one of
+        :func:`hosim.compare`, or the path has another ending.
 
     References
     ----------
@@ -48,7 +53,10 @@ def plot(result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[s
     --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
     >>> figure = hosim.plot(hosim.plan(b.build(), "toy", "layerwise"))
     >>> [axes.get_title("left") for axes in figure.axes][:3]
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
@@ -80,15 +88,26 @@ def _frontier_figure(found: Frontier) -> Figure:
     from hosim.report.drawn import frontier_figure
 
     tier, asked = found.question.hardware.device_tier, found.question
-    curve = [(result.peak_bytes[tier], result.makespan_ns) for result in found.pareto if result.makespan_ns is not None]
-    return frontier_figure({asked.choice.label: curve}, f"{asked.graph.name} on {asked.hardware.name}: makespan by peak memory of {tier}")
+    curve = [
+        (result.peak_bytes[tier], result.makespan_ns)
+        for result in found.pareto
+        if result.makespan_ns is not None
+    ]
+    return frontier_figure(
+        {asked.choice.label: curve},
+        f"{asked.graph.name} on {asked.hardware.name}: makespan by peak memory of {tier}",
+    )
 
 
 def _replay_figure(result: Result) -> Figure:
     from hosim.report.drawn import replay_figure
 
     if result.timeline is None or result.replayed is None:
-        raise InputError("the result has no timeline: replay the plan with hosim.replay(plan, hardware, record=True)", source="plot")
+        raise InputError(
+            "the result has no timeline: replay the plan with hosim.replay(plan, hardware, "
+            "record=True)",
+            source="plot",
+        )
     replayed, profile = result.replayed
     return replay_figure(replayed.graph, profile, result)
 

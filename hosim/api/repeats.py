@@ -1,4 +1,6 @@
-"""Something that is done again and again while something else goes on: the lines of what takes long."""
+"""Something that is done again and again while something else goes on: the lines of what takes
+long.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from threading import Event, Thread
 
 @contextmanager
 def repeated(do: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Do it each ``every_s`` seconds until the block ends, in another thread with the context of this one (a cell's, a command's)."""
+    """Do it each ``every_s`` seconds until the block ends, in another thread with the context of
+    this one (a cell's, a command's).
+    """
     ended = Event()
-    thread = Thread(target=copy_context().run, args=(until, lambda: ended.wait(every_s), do), daemon=True)
+    thread = Thread(
+        target=copy_context().run, args=(until, lambda: ended.wait(every_s), do), daemon=True
+    )
     thread.start()
     try:
         yield

@@ -1,4 +1,6 @@
-"""Searches: the curve of peak memory against makespan, and the largest or smallest value with which a workload fits."""
+"""Searches: the curve of peak memory against makespan, and the largest or smallest value with which
+a workload fits.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ def frontier(
     price: float | None = None,
     rescale: bool = False,
 ) -> Frontier:
-    """Trace peak memory against makespan, down to the smallest budget for which the policy finds a plan.
+    """Trace peak memory against makespan, down to the smallest budget for which the policy finds a
+    plan.
 
     Parameters
     ----------
@@ -34,28 +37,32 @@ def frontier(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
-        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as
+        ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns
+        a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
+        (``"75%"``, 0.75) or ``None``: all of it.
     devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+        How many devices run the program together; ``None``: as many as the workload is for, or as
+        the profile says.
     points
         How many evenly spaced budgets to replay.
     refine
         How many more budgets to replay where the curve has its largest steps.
     price
-        What a device costs an hour, in any currency; ``None``: as the profile's ``price_per_hour`` says. With one, ``frame`` has what a
-        step costs, and a million tokens.
+        What a device costs an hour, in any currency; ``None``: as the profile's ``price_per_hour``
+        says. With one, ``frame`` has what a step costs, and a million tokens.
     rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
-        the two; the interval of the makespan says how unsure that is. Without it they are refused.
+        Whether durations that were measured on another machine are scaled to this one, by the ratio
+        of the cost model's times of each op on the two; the interval of the makespan says how
+        unsure that is. Without it they are refused.
 
     Returns
     -------
     Frontier
-        ``frame`` has one row per budget probed (bytes, nanoseconds), ``pareto`` is the curve, ``smallest_bytes`` the smallest budget that
-        fits.
+        ``frame`` has one row per budget probed (bytes, nanoseconds), ``pareto`` is the curve,
+        ``smallest_bytes`` the smallest budget that fits.
 
     Raises
     ------
@@ -105,22 +112,29 @@ def fit(
     hardware
         What to run it on: a name, a path, a mapping or a profile.
     policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as ``hosim.policies.lookahead``, or a function
-        ``(graph, hardware, budget_bytes)`` that returns a plan. ``hosim policies`` lists them.
+        Which policy plans: text such as ``lookahead:k=4``, an object such as
+        ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns
+        a plan. ``hosim policies`` lists them.
     budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"``, 0.75) or ``None``: all of it.
+        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
+        (``"75%"``, 0.75) or ``None``: all of it.
     devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as the profile says.
+        How many devices run the program together; ``None``: as many as the workload is for, or as
+        the profile says.
     largest
-        A field and its range, of which the largest value that fits is wanted: ``workload.batch=1..64``.
+        A field and its range, of which the largest value that fits is wanted:
+        ``workload.batch=1..64``.
     smallest
-        A field and its range, of which the smallest value that fits is wanted: ``channels.h2d.bandwidth=5..200GB/s:40``. A range without a
-        count has about 100 round values.
+        A field and its range, of which the smallest value that fits is wanted:
+        ``channels.h2d.bandwidth=5..200GB/s:40``. A range without a count has about 100 round
+        values.
     slowdown
-        How many times the makespan with everything resident the makespan may be; ``None``: any time will do.
+        How many times the makespan with everything resident the makespan may be; ``None``: any time
+        will do.
     rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio of the cost model's times of each op on
-        the two; the interval of the makespan says how unsure that is. Without it they are refused.
+        Whether durations that were measured on another machine are scaled to this one, by the ratio
+        of the cost model's times of each op on the two; the interval of the makespan says how
+        unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -130,7 +144,8 @@ def fit(
     Raises
     ------
     InputError
-        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest`` is given.
+        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest``
+        is given.
 
     References
     ----------
@@ -142,7 +157,14 @@ def fit(
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
     >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
-    >>> answer = hosim.fit(b.build(), "toy", "layerwise", "80 B", smallest="channels.h2d.bandwidth=1..10GB/s:10", slowdown=1.1)
+    >>> answer = hosim.fit(
+    ...     b.build(),
+    ...     "toy",
+    ...     "layerwise",
+    ...     "80 B",
+    ...     smallest="channels.h2d.bandwidth=1..10GB/s:10",
+    ...     slowdown=1.1,
+    ... )
     >>> answer.value, answer.beyond.value
     ('3 GB/s', '2 GB/s')
     """

@@ -1,4 +1,6 @@
-"""Cells of a notebook: for what a study returns the tables that its command prints; :mod:`hosim.report.cells` has the others."""
+"""Cells of a notebook: for what a study returns the tables that its command prints;
+:mod:`hosim.report.cells` has the others.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _MOST = 20
 
 
 def cell(of: object) -> str:
-    """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell` writes."""
+    """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell`
+    writes.
+    """
     if isinstance(of, Fit):
         return html(fit(fit_rows(of), str(of), of.answer is not None))
     if isinstance(of, Frontier):
@@ -22,5 +26,7 @@ def cell(of: object) -> str:
         return html(diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST, of.parts))
     if isinstance(of, Blame):
         longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
-        return html(blame(stall_rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of)))
+        return html(
+            blame(stall_rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of))
+        )
     return cell_of_data(of)

@@ -1,1 +1,3 @@
-"""What data and rooms of every floor use: whole numbers, processes, the collector, cells of a notebook."""
+"""What data and rooms of every floor use: whole numbers, processes, the collector, cells of a
+notebook.
+"""

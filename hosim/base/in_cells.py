@@ -9,7 +9,8 @@ from typing import ClassVar
 class InCells:
     """Data that a cell shows as HTML.
 
-    ``written_by`` is the function that writes it: :mod:`hosim`, which is above all rooms, says which it is, as tables stand above the data.
+    ``written_by`` is the function that writes it: :mod:`hosim`, which is above all rooms, says
+    which it is, as tables stand above the data.
     """
 
     written_by: ClassVar[Callable[[object], str]] = repr

@@ -1,7 +1,8 @@
-"""Processes that work for this one: they run no code of the working folder, leave Ctrl-C to this process, and end with it.
+"""Processes that work for this one: they run no code of the working folder, leave Ctrl-C to this
+process, and end with it.
 
-Nothing else in hosim starts a process of Python. A terminal sends Ctrl-C to all of a group; one that still loads Python would print a
-traceback, before any code of ours could ignore it.
+Nothing else in hosim starts a process of Python. A terminal sends Ctrl-C to all of a group; one
+that still loads Python would print a traceback, before any code of ours could ignore it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _WATCH_S = 0.2
 def safe_path() -> Iterator[None]:
     """Python processes that are started meanwhile look for no module in the working folder.
 
-    They are started with ``-m`` or ``-c``, which would put it first: a ``types.py`` there would run. It holds for the whole life of a
-    pool, which starts processes again when it has lost some.
+    They are started with ``-m`` or ``-c``, which would put it first: a ``types.py`` there would
+    run. It holds for the whole life of a pool, which starts processes again when it has lost some.
     """
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
@@ -37,10 +38,12 @@ def safe_path() -> Iterator[None]:
 
 @contextmanager
 def without_ctrl_c(*track: Callable[[], object]) -> Iterator[None]:
-    """Processes that this thread starts meanwhile get no Ctrl-C; one that comes meanwhile interrupts this process at the end.
+    """Processes that this thread starts meanwhile get no Ctrl-C; one that comes meanwhile
+    interrupts this process at the end.
 
-    They inherit the mask of blocked signals, and so do threads, which may start more processes later. Python's own tracker of resources and
-    those of ``track`` are started before: some releases unblock signals once they have started one.
+    They inherit the mask of blocked signals, and so do threads, which may start more processes
+    later. Python's own tracker of resources and those of ``track`` are started before: some
+    releases unblock signals once they have started one.
     """
     from multiprocessing import resource_tracker
 
@@ -64,9 +67,11 @@ def without_ctrl_c(*track: Callable[[], object]) -> Iterator[None]:
 
 
 def belong_to(parent: int) -> None:
-    """For a new process that works for the process ``parent``: leave Ctrl-C to it, which ends this one, and end when it is gone.
+    """For a new process that works for the process ``parent``: leave Ctrl-C to it, which ends this
+    one, and end when it is gone.
 
-    Linux could do the latter by itself (``PR_SET_PDEATHSIG``), but would end this process with the thread that started it.
+    Linux could do the latter by itself (``PR_SET_PDEATHSIG``), but would end this process with the
+    thread that started it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()

@@ -1,7 +1,9 @@
-"""What ends the search for a plan while it could go on: so much work, a clock, Ctrl-C, a callback; and what is told of how far it is.
+"""What ends the search for a plan while it could go on: so much work, a clock, Ctrl-C, a callback;
+and what is told of how far it is.
 
-A search asks at its checkpoints, between two pieces of its work (:meth:`Planning.ends`). The clock and Ctrl-C are looked at nowhere else.
-What was done until then is counted as work, which makes the same plan again anywhere.
+A search asks at its checkpoints, between two pieces of its work (:meth:`Planning.ends`). The clock
+and Ctrl-C are looked at nowhere else. What was done until then is counted as work, which makes the
+same plan again anywhere.
 """
 
 from __future__ import annotations
@@ -17,8 +19,17 @@ from types import FrameType
 
 from hosim.units import human_percent, human_time
 
-DONE, BY_WORK, BY_BOUND, BY_TIME, BY_CTRL_C, BY_CALLBACK = "done", "work", "within", "time", "ctrl_c", "callback"
-"""Why a search ended: nothing was to be gained, or its effort was spent; or what ended it before."""
+DONE, BY_WORK, BY_BOUND, BY_TIME, BY_CTRL_C, BY_CALLBACK = (
+    "done",
+    "work",
+    "within",
+    "time",
+    "ctrl_c",
+    "callback",
+)
+"""Why a search ended: nothing was to be gained, or its effort was spent; or what ended it
+before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +41,8 @@ class SearchProgress:
     makespan_ns
         The makespan of the best plan so far in nanoseconds; ``None``: none fits yet.
     bound_ns
-        What no plan beats that keeps the order of the ops or, if the best plan changes it, in any order, in nanoseconds; ``None``: no plan
-        fits yet.
+        What no plan beats that keeps the order of the ops or, if the best plan changes it, in any
+        order, in nanoseconds; ``None``: no plan fits yet.
     work
         What was done, in the units of ``--work``.
     share
@@ -55,11 +66,19 @@ class SearchProgress:
     @property
     def above_bound(self) -> float | None:
         """How far the best plan is above the bound, as a part of the bound."""
-        return None if self.makespan_ns is None or not self.bound_ns else self.makespan_ns / self.bound_ns - 1
+        return (
+            None
+            if self.makespan_ns is None or not self.bound_ns
+            else self.makespan_ns / self.bound_ns - 1
+        )
 
     def __str__(self) -> str:
         found = "no plan yet" if self.makespan_ns is None else human_time(self.makespan_ns)
-        above = "" if self.above_bound is None else f", {human_percent(max(0.0, self.above_bound))} above the bound"
+        above = (
+            ""
+            if self.above_bound is None
+            else f", {human_percent(max(0.0, self.above_bound))} above the bound"
+        )
         return f"{found}{above}, {human_percent(min(1.0, self.share), 0)} of the work"
 
 
@@ -67,9 +86,10 @@ class SearchProgress:
 class SearchRecord:
     """What a plan says of the search that found it.
 
-    Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan ``again``. The plan fits in all but ``failed`` of
-    so many ``draws`` of op and transfer times, and takes ``lost`` more than without them on average, as a part of its makespan; ``None``
-    where none were drawn, or none fits.
+    Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan
+    ``again``. The plan fits in all but ``failed`` of so many ``draws`` of op and transfer times,
+    and takes ``lost`` more than without them on average, as a part of its makespan; ``None`` where
+    none were drawn, or none fits.
     """
 
     work: int = 0
@@ -85,7 +105,8 @@ Tell = Callable[[SearchProgress], object]
 
 
 class SearchControl:
-    """What a caller asks of the searches in a ``with`` block: the seconds for each planning, and whom to tell.
+    """What a caller asks of the searches in a ``with`` block: the seconds for each planning, and
+    whom to tell.
 
     ``interrupted`` says whether Ctrl-C has ended a search.
     """
@@ -96,7 +117,9 @@ class SearchControl:
         self.planning: Planning | None = None
 
     def on_ctrl_c(self, number: int, frame: FrameType | None) -> None:
-        """The first one ends the search that has a plan in hand; any other raises :class:`KeyboardInterrupt`."""
+        """The first one ends the search that has a plan in hand; any other raises
+        :class:`KeyboardInterrupt`.
+        """
         if self.interrupted or self.planning is None or not self.planning.has_plan:
             signal.default_int_handler(number, frame)
         self.interrupted = True
@@ -118,7 +141,9 @@ class Planning:
         return self._control is not None and self._control.tell is not None
 
     def ends(self, progress: SearchProgress, most: int | None, near: bool) -> bool:
-        """Whether the search ends here with its plan: it is ``near`` enough to the bound, did ``most`` work, or somebody ends it."""
+        """Whether the search ends here with its plan: it is ``near`` enough to the bound, did
+        ``most`` work, or somebody ends it.
+        """
         self.has_plan = progress.makespan_ns is not None
         if self.has_plan and self._ended is not None:
             return True
@@ -137,7 +162,9 @@ class Planning:
         if control.seconds is not None:
             shares.append((time.monotonic() - self._begun) / max(control.seconds, 1e-9))
             why = BY_TIME if shares[-1] >= 1 else why
-        if control.tell is not None and control.tell(SearchProgress(progress.makespan_ns, progress.bound_ns, work, min(1.0, max(shares)))):
+        if control.tell is not None and control.tell(
+            SearchProgress(progress.makespan_ns, progress.bound_ns, work, min(1.0, max(shares)))
+        ):
             why = BY_CALLBACK
         return BY_CTRL_C if control.interrupted else why
 
@@ -157,10 +184,15 @@ _planning: ContextVar[Planning | None] = ContextVar("planning", default=None)
 
 @contextmanager
 def searches(seconds: float | None = None, tell: Tell | None = None) -> Iterator[SearchControl]:
-    """Searches in this block end by a clock, by Ctrl-C and by what ``tell`` says. A second Ctrl-C is a :class:`KeyboardInterrupt`."""
+    """Searches in this block end by a clock, by Ctrl-C and by what ``tell`` says. A second Ctrl-C
+    is a :class:`KeyboardInterrupt`.
+    """
     control = SearchControl(seconds, tell)
     token = _control.set(control)
-    ours = current_thread() is main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    ours = (
+        current_thread() is main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
     if ours:
         signal.signal(signal.SIGINT, control.on_ctrl_c)
     try:

@@ -1,4 +1,6 @@
-"""Whole numbers: what Python, numpy and pandas take for one, and the integer fields of public objects."""
+"""Whole numbers: what Python, numpy and pandas take for one, and the integer fields of public
+objects.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,21 @@ _ONE = ("int", "int | None")
 _WHOLE = frozenset(
     {
         *(*_ONE, "tuple[int, ...]", "Mapping[str, int]"),
-        *("tuple[tuple[int, int], ...]", "tuple[tuple[str, int], ...]", "tuple[tuple[str, int | None], ...]"),
+        *(
+            "tuple[tuple[int, int], ...]",
+            "tuple[tuple[str, int], ...]",
+            "tuple[tuple[str, int | None], ...]",
+        ),
     }
 )
 """Annotations of fields that hold whole numbers, and names and lists around them."""
 
-_UNITS = {"_ns": " of ns", "_bytes": " of bytes", "_per_s": " of bytes a second", "_tokens": " of tokens"}
+_UNITS = {
+    "_ns": " of ns",
+    "_bytes": " of bytes",
+    "_per_s": " of bytes a second",
+    "_tokens": " of tokens",
+}
 
 
 def whole(value: object) -> int | None:
@@ -37,7 +48,8 @@ def whole(value: object) -> int | None:
 
 
 def not_whole(name: str, value: object) -> str:
-    """What is said of the value of a field that is no whole number, with the unit that the name of the field ends in.
+    """What is said of the value of a field that is no whole number, with the unit that the name of
+    the field ends in.
 
     >>> not_whole("duration_ns", 1.5)
     'expected a whole number of ns, got 1.5'
@@ -46,7 +58,9 @@ def not_whole(name: str, value: object) -> str:
     return f"expected a whole number{unit}, got {shown(value, 60)}"
 
 
-def keep_whole(made: Any, error: Callable[..., Exception], about: str, most: int | None = None) -> None:
+def keep_whole(
+    made: Any, error: Callable[..., Exception], about: str, most: int | None = None
+) -> None:
     """Make the integer fields of a frozen dataclass integers of Python, ``most`` or less.
 
     Raises the ``error`` for one that is none, which it names.
@@ -61,7 +75,9 @@ def keep_whole(made: Any, error: Callable[..., Exception], about: str, most: int
             if found is None:
                 raise error(not_whole(name, value), where=where)
             if most is not None and found > most:  # type: ignore[operator]
-                raise error(f"expected an integer up to {most}, got {one_line(str(value), 60)}", where=where)
+                raise error(
+                    f"expected an integer up to {most}, got {one_line(str(value), 60)}", where=where
+                )
         else:
             wrong: list[object] = []
             found = _kept(value, "str" in annotation, "None" in annotation, wrong)
@@ -72,12 +88,17 @@ def keep_whole(made: Any, error: Callable[..., Exception], about: str, most: int
 
 
 def _kept(value: object, texts: bool, nothing: bool, wrong: list[object]) -> object:
-    """The value with integers of Python in it, itself if it has no others; what is no whole number goes to ``wrong``."""
+    """The value with integers of Python in it, itself if it has no others; what is no whole number
+    goes to ``wrong``.
+    """
     if (texts and isinstance(value, str)) or (nothing and value is None):
         return value
     if isinstance(value, tuple | list):
         last = len(value) - 1  # a name stands before its number
-        parts = [_kept(part, texts and not (at == last and isinstance(part, str)), nothing, wrong) for at, part in enumerate(value)]
+        parts = [
+            _kept(part, texts and not (at == last and isinstance(part, str)), nothing, wrong)
+            for at, part in enumerate(value)
+        ]
         return value if all(map(is_, parts, value)) else tuple(parts)
     if isinstance(value, Mapping):
         found = {key: whole(part) for key, part in value.items()}

@@ -17,7 +17,9 @@ Name = Annotated[str, typer.Argument(metavar="CASE", help="The name of a case.")
 
 
 @app.command()
-def write(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False) -> None:
+def write(
+    cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False
+) -> None:
     """Write the missing baselines.
 
     Existing ones stay as they are.
@@ -26,7 +28,9 @@ def write(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache:
 
 
 @app.command()
-def update(cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False) -> None:
+def update(
+    cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False
+) -> None:
     """Rewrite every baseline.
 
     Remove those whose case no longer exists.
@@ -44,12 +48,21 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
     known = known_baseline(suite, case)
     if known is None:
         suite.named([case])
-        raise InputError("no such baseline; 'hosim baseline write' writes it", source=str(suite.baseline(case)))
+        raise InputError(
+            "no such baseline; 'hosim baseline write' writes it", source=str(suite.baseline(case))
+        )
     if known.record is None:
         raise InputError(known.error or "does not fit", source=case)
     record = known.record
     if json:
-        print_json({"case": record.case, "asked": dict(record.asked), "metrics": dict(record.metrics), "notes": record.notes})
+        print_json(
+            {
+                "case": record.case,
+                "asked": dict(record.asked),
+                "metrics": dict(record.metrics),
+                "notes": record.notes,
+            }
+        )
     else:
         console().print(baseline(record))
 
@@ -62,7 +75,14 @@ def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bo
     count = processes(jobs)
     suite = find_suite(config)
     with progress() as tell:
-        changed = written(suite, cases or (), only_new=only_new, jobs=count, kept=None if no_cache else kept_in(), tell=tell)
+        changed = written(
+            suite,
+            cases or (),
+            only_new=only_new,
+            jobs=count,
+            kept=None if no_cache else kept_in(),
+            tell=tell,
+        )
     for path in changed:
         say(f"{'wrote' if path.is_file() else 'removed'} {path}")
     if not changed:

@@ -1,4 +1,6 @@
-"""``hosim calibrate``: fit a hardware profile to recordings, and test it on recordings it has not seen."""
+"""``hosim calibrate``: fit a hardware profile to recordings, and test it on recordings it has not
+seen.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,22 @@ Recordings = Annotated[
     list[Path] | None,
     typer.Argument(
         metavar="TRACE...",
-        help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m hosim.gpu wrote (a folder, or its "
+        help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m "
+        "hosim.gpu wrote (a folder, or its "
         "bandwidth.json); all from one device.",
     ),
 ]
-Output = Annotated[Path | None, written("--output", "-o", says="Where to write the profile: .yaml or .json.", endings=DATA)]
+Output = Annotated[
+    Path | None,
+    written("--output", "-o", says="Where to write the profile: .yaml or .json.", endings=DATA),
+]
 Base = Annotated[
     str | None,
     typer.Option(
         "--base",
         metavar="HW",
-        help="The profile that supplies what recordings lack: capacities and peaks.  [default: the shipped profile of the recorded device]",
+        help="The profile that supplies what recordings lack: capacities and peaks.  [default: "
+        "the shipped profile of the recorded device]",
     ),
 ]
 HoldOut = Annotated[
@@ -34,21 +41,34 @@ HoldOut = Annotated[
     typer.Option(
         "--hold-out",
         metavar="SHARE",
-        help="Fit only the first iterations of each trace, and predict the last ones: this share of them, such as 0.5.",
+        help="Fit only the first iterations of each trace, and predict the last ones: this share "
+        "of them, such as 0.5.",
     ),
 ]
 Predict = Annotated[
     list[Path] | None,
-    typer.Option("--predict", metavar="TRACE", help="Predict this trace, of another model on the same device, by the fitted profile."),
+    typer.Option(
+        "--predict",
+        metavar="TRACE",
+        help="Predict this trace, of another model on the same device, by the fitted profile.",
+    ),
 ]
 
 Kernels = Annotated[
     list[Path] | None,
     typer.Option(
-        "--kernels", metavar="TABLE", help="Fit the constants of kernels to this table of measured times instead; may be repeated."
+        "--kernels",
+        metavar="TABLE",
+        help="Fit the constants of kernels to this table of measured times instead; may be "
+        "repeated.",
     ),
 ]
-Machine = Annotated[str | None, typer.Option("--machine", metavar="NAME", help="With --kernels: the machine in tables of several.")]
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine", metavar="NAME", help="With --kernels: the machine in tables of several."
+    ),
+]
 
 
 def calibrate(
@@ -63,15 +83,19 @@ def calibrate(
 ) -> None:
     """Fit a hardware profile to recordings of a real device.
 
-    It fits channels by direction, size and kind of host memory; the launch time; and the efficiency of ops by kind and dtype, if shapes
-    were recorded. Every figure comes with its interval, its number of samples and its residuals. With --kernels it fits the constants of
-    the base profile's kernels to tables of measured times.
+    It fits channels by direction, size and kind of host memory; the launch time; and the efficiency
+    of ops by kind and dtype, if shapes were recorded. Every figure comes with its interval, its
+    number of samples and its residuals. With --kernels it fits the constants of the base profile's
+    kernels to tables of measured times.
     """
     from hosim.errors import InputError
 
     if kernels:
         if traces or predict or hold_out is not None:
-            raise InputError("--kernels fits tables alone: give no TRACE, --predict or --hold-out", source="calibrate")
+            raise InputError(
+                "--kernels fits tables alone: give no TRACE, --predict or --hold-out",
+                source="calibrate",
+            )
         _fit_kernels(kernels, machine, base, output, json)
     elif machine is not None:
         raise InputError("--machine requires --kernels", source="calibrate")
@@ -81,7 +105,9 @@ def calibrate(
         _fit_traces(traces, output, base, hold_out, predict, json)
 
 
-def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: Path | None, json: bool) -> None:
+def _fit_kernels(
+    files: list[Path], name: str | None, base: str | None, output: Path | None, json: bool
+) -> None:
     from hosim.errors import InputError
     from hosim.files import read, write
     from hosim.importers.recordings import of_machine, read_kernel_tables
@@ -91,13 +117,21 @@ def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: 
     from hosim.validate.fits import fit_kernels, kernels_report, profile_with_kernels
 
     if base is None:
-        raise InputError("--kernels needs --base: the profile that has the vendor's figures of the machine", source="--base")
+        raise InputError(
+            "--kernels needs --base: the profile that has the vendor's figures of the machine",
+            source="--base",
+        )
     path = find_hardware(base)
-    tables = of_machine([table for file in files for table in read_kernel_tables(file)], name, "--machine")
+    tables = of_machine(
+        [table for file in files for table in read_kernel_tables(file)], name, "--machine"
+    )
     fits = fit_kernels(tables, load_hardware(path))
     if output is not None:
         stem = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
-        write(output, profile_with_kernels(fits, read(path, "hardware"), stem, [file.name for file in files]))
+        write(
+            output,
+            profile_with_kernels(fits, read(path, "hardware"), stem, [file.name for file in files]),
+        )
         say(f"wrote {output}")
     data = kernels_report(fits, [file.name for file in files], base)
     if json:
@@ -107,7 +141,12 @@ def _fit_kernels(files: list[Path], name: str | None, base: str | None, output: 
 
 
 def _fit_traces(
-    traces: list[Path], output: Path | None, base: str | None, hold_out: float | None, predict: list[Path] | None, json: bool
+    traces: list[Path],
+    output: Path | None,
+    base: str | None,
+    hold_out: float | None,
+    predict: list[Path] | None,
+    json: bool,
 ) -> None:
     from hosim.errors import InputError
     from hosim.files import read, write
@@ -137,36 +176,72 @@ def _fit_traces(
             chosen = likely_base(recorded.device, hardware())
             say(f"base: {chosen}, the profile of the recorded device")
         except InputError:
-            unnamed = next((info for trace in recorded.traces for info in trace.devices.values() if not recorded.device), None)
+            unnamed = next(
+                (
+                    info
+                    for trace in recorded.traces
+                    for info in trace.devices.values()
+                    if not recorded.device
+                ),
+                None,
+            )
             if unnamed is not None:
-                chosen = base_with_figures(unnamed, (load_hardware(find_hardware(name)) for name in hardware()))
+                chosen = base_with_figures(
+                    unnamed, (load_hardware(find_hardware(name)) for name in hardware())
+                )
             if chosen is not None:
-                say(f"base: {chosen}, the profile with as many multiprocessors as the recorded device and its memory")
+                say(
+                    f"base: {chosen}, the profile with as many multiprocessors as the recorded "
+                    "device and its memory"
+                )
             elif output is not None:
                 raise
     machine = load_hardware(find_hardware(chosen)) if chosen is not None else None
     if hold_out is not None and not recorded.traces:
-        raise InputError("--hold-out needs a trace: a bandwidth sweep has no iterations", source="--hold-out")
+        raise InputError(
+            "--hold-out needs a trace: a bandwidth sweep has no iterations", source="--hold-out"
+        )
     if predict and not recorded.traces:
-        raise InputError("--predict needs a trace to fit: a bandwidth sweep has no ops", source="--predict")
+        raise InputError(
+            "--predict needs a trace to fit: a bandwidth sweep has no ops", source="--predict"
+        )
     seen = recorded
     try:
-        predictions = [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
+        predictions = (
+            [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
+        )
         if hold_out is not None:
-            seen = Measurements(tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps)
+            seen = Measurements(
+                tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps
+            )
         calibration = fitted(seen, machine)
     except InputError as error:  # of a recording, by its name
-        raise InputError(error.message, source=recorded.files.get(error.source or "", error.source), where=error.where) from None
+        raise InputError(
+            error.message,
+            source=recorded.files.get(error.source or "", error.source),
+            where=error.where,
+        ) from None
     if others:
         if chosen is None:
-            raise InputError("needs a profile of the recorded device: name it with --base", source="--predict")
+            raise InputError(
+                "needs a profile of the recorded device: name it with --base", source="--predict"
+            )
         learned = learn_from(seen.traces, calibration.ways)
-        profile = hardware_from_dict(calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), chosen))
-        predictions += [predict_trace(trace, learned, modelled(trace, calibration, profile)) for trace in others]
-    data = {**calibration.to_dict(), "held_out": [prediction.to_dict() for prediction in predictions]}
+        profile = hardware_from_dict(
+            calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), chosen)
+        )
+        predictions += [
+            predict_trace(trace, learned, modelled(trace, calibration, profile)) for trace in others
+        ]
+    data = {
+        **calibration.to_dict(),
+        "held_out": [prediction.to_dict() for prediction in predictions],
+    }
     if output is not None and chosen is not None:
         name = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
-        write(output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name))
+        write(
+            output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name)
+        )
         say(f"wrote {output}")
     if json:
         print_json(data)

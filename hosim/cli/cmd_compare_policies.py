@@ -64,7 +64,8 @@ Machines = Annotated[
         "--hardware",
         "-H",
         metavar="HW[,HW...]",
-        help="A hardware profile: a path, or a shipped name (see 'hosim hardware list'). Or several, which are compared.",
+        help="A hardware profile: a path, or a shipped name (see 'hosim hardware list'). Or "
+        "several, which are compared.",
         autocompletion=hardware_names,
     ),
 ]
@@ -107,9 +108,10 @@ def compare_policies(
 ) -> None:
     """Compare policies: which fit, how fast, and why.
 
-    Plans and replays the workload under each policy, one row each. Several machines, as in -H h100,a100, are compared instead: how long a
-    step takes on each, and the smallest budget within 5 % of everything resident. Ctrl-C prints what is known by then. Exit code 3 if none
-    fits, 2 if a policy of yours fails.
+    Plans and replays the workload under each policy, one row each. Several machines, as in -H
+    h100,a100, are compared instead: how long a step takes on each, and the smallest budget within 5
+    % of everything resident. Ctrl-C prints what is known by then. Exit code 3 if none fits, 2 if a
+    policy of yours fails.
     """
     if "," in hardware and not os.path.exists(hardware):
         from hosim.result import IN_TIME, LEDGER
@@ -118,14 +120,19 @@ def compare_policies(
             "--routing": routing is not None or steps is not None,
             "--execution-trace": execution_trace is not None,
             "--allocator": allocator != LEDGER or account != IN_TIME or plan_against != "allocated",
-            "--within, --time or --work": any([option is not None for option in (within, time, work)]),
+            "--within, --time or --work": any(
+                [option is not None for option in (within, time, work)]
+            ),
             "--op-sigma": bool(op_sigma or transfer_sigma),
             "--plot": plot is not None,
             "--html": html is not None,
         }
         names = [name.strip() for name in hardware.split(",") if name.strip()]
         if not names:
-            raise InputError(f"expected machines separated by commas, such as h100,a100; got {hardware!r}", source="hardware")
+            raise InputError(
+                f"expected machines separated by commas, such as h100,a100; got {hardware!r}",
+                source="hardware",
+            )
         compare_on_machines(
             workload,
             names,
@@ -152,11 +159,15 @@ def compare_policies(
     ends = read_search_ends(within, time, work)
     if plan_against == RESERVED and ends != SearchEnds():
         raise InputError(
-            "--within, --time and --work end one search; --plan-against reserved makes several: leave them out", source="compare"
+            "--within, --time and --work end one search; --plan-against reserved makes several: "
+            "leave them out",
+            source="compare",
         )
     counting = counting_of(allocator, account, plan_against)
     profile = hardware_of(hardware)
-    graph = realised(graph_of(workload, execution_trace, profile if rescale else None, runtime), routing, steps)
+    graph = realised(
+        graph_of(workload, execution_trace, profile if rescale else None, runtime), routing, steps
+    )
     machine = on_devices(graph, profile, devices)
     choices = ends.of(choices_of(policies, no_recompute, routed=routing is not None, graph=graph))
     budget_bytes = budget_of(budget, graph, machine)
@@ -186,7 +197,10 @@ def compare_policies(
             record=html is not None,
         )
     if control.interrupted and len(results) < len(choices):
-        note(f"interrupted: no result of {', '.join([choice.label for choice in choices[len(results) :]])}")
+        note(
+            "interrupted: no result of "
+            f"{', '.join([choice.label for choice in choices[len(results) :]])}"
+        )
     _say_what_is_pinned(machine, results)
     alone = resident_step(graph, machine)
     moved = fastest_with_ours(results), least_in_parts(results)
@@ -202,7 +216,9 @@ def compare_policies(
 
         shown: list[RenderableType] = []
         if answer is not None:
-            shown.append(paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True))
+            shown.append(
+                paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True)
+            )
         shown.append(comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
             shown.append(listed.devices(results, machine))
@@ -229,10 +245,14 @@ def compare_policies(
 
 
 def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:
-    """A note for each host memory whose copies in some result are timed as pinned, for want of a rate for others."""
+    """A note for each host memory whose copies in some result are timed as pinned, for want of a
+    rate for others.
+    """
     from hosim.costmodel.transfers import taken_as_pinned
 
-    moved = {name for result in results for name, figures in result.channels.items() if figures.bytes}
+    moved = {
+        name for result in results for name, figures in result.channels.items() if figures.bytes
+    }
     for tier in machine.tiers:
         if line := taken_as_pinned(machine, tier, moved):
             note(f"pinned: {line}")

@@ -10,18 +10,32 @@ from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardwa
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 
-A = Annotated[str, typer.Argument(metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy.")]
+A = Annotated[
+    str,
+    typer.Argument(
+        metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy."
+    ),
+]
 B = Annotated[str, typer.Argument(metavar="B", help="The other plan file, result file or policy.")]
 WorkloadOption = Annotated[
-    str | None, typer.Option("--workload", "-w", metavar="WORKLOAD", help="The workload that plans and policies are for.")
+    str | None,
+    typer.Option(
+        "--workload", "-w", metavar="WORKLOAD", help="The workload that plans and policies are for."
+    ),
 ]
 Machine = Annotated[
     str | None,
     typer.Option(
-        "--hardware", "-H", metavar="HW", help="Replay plans on this hardware as well, to compare times op by op; required for policies."
+        "--hardware",
+        "-H",
+        metavar="HW",
+        help="Replay plans on this hardware as well, to compare times op by op; required for "
+        "policies.",
     ),
 ]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, help="Show at most N rows of each table.")]
+Top = Annotated[
+    int, typer.Option("--top", metavar="N", min=1, help="Show at most N rows of each table.")
+]
 
 
 def diff(
@@ -52,7 +66,21 @@ def diff(
     for line in found.notes:
         note(line)
     if json:
-        rows = {"figures": list(found.figures), "tensors": list(found.tensors), "ops": list(found.ops)}
+        rows = {
+            "figures": list(found.figures),
+            "tensors": list(found.tensors),
+            "ops": list(found.ops),
+        }
         print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})
     else:
-        console().print(diff(found.figures, found.tensors, found.ops, str(found), (found.a, found.b), top, found.parts))
+        console().print(
+            diff(
+                found.figures,
+                found.tensors,
+                found.ops,
+                str(found),
+                (found.a, found.b),
+                top,
+                found.parts,
+            )
+        )

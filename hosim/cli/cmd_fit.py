@@ -26,7 +26,9 @@ from hosim.errors import InfeasibleError
 Largest = Annotated[
     str | None,
     typer.Option(
-        "--largest", metavar="FIELD=A..B[:N]", help="Find the largest value of a field: workload.batch=1..64, workload.layers=1..80."
+        "--largest",
+        metavar="FIELD=A..B[:N]",
+        help="Find the largest value of a field: workload.batch=1..64, workload.layers=1..80.",
     ),
 ]
 Smallest = Annotated[
@@ -34,14 +36,18 @@ Smallest = Annotated[
     typer.Option(
         "--smallest",
         metavar="FIELD=A..B[:N]",
-        help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, tiers.hbm.capacity=8..80GiB:73. "
+        help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, "
+        "tiers.hbm.capacity=8..80GiB:73. "
         "A range without a count has about 100 round values.",
     ),
 ]
 Slowdown = Annotated[
     float | None,
     typer.Option(
-        "--slowdown", metavar="X", help="Allow at most X times the makespan with everything resident, such as 1.05.  [default: any]"
+        "--slowdown",
+        metavar="X",
+        help="Allow at most X times the makespan with everything resident, such as 1.05.  "
+        "[default: any]",
     ),
 ]
 
@@ -62,21 +68,31 @@ def fit(
 ) -> None:
     """Find the largest or the smallest value that still fits.
 
-    It bisects over replays, and shows the values probed on both sides of the answer. It does not assume monotonicity: it reports any probe
-    that contradicts the rest. Exit code 3 if no value is within the limits.
+    It bisects over replays, and shows the values probed on both sides of the answer. It does not
+    assume monotonicity: it reports any probe that contradicts the rest. Exit code 3 if no value is
+    within the limits.
     """
     from hosim.report.of_studies import fit
     from hosim.study.asked import parse_axis
     from hosim.study.searches import STEPS, fit_rows, sought
     from hosim.study.searches import fit as fitted
 
-    wanted, text = sought(largest, smallest, "fit", "--largest FIELD=A..B and --smallest FIELD=A..B")
+    wanted, text = sought(
+        largest, smallest, "fit", "--largest FIELD=A..B and --smallest FIELD=A..B"
+    )
     axis = parse_axis(text, STEPS)
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale, runtime)
+    question = question_of(
+        workload, hardware, policy, budget, devices, no_recompute, rescale, runtime
+    )
     with progress() as tell:
         found = fitted(question, wanted, axis, slowdown, tell, bounds=json)
     if json:
-        head = {"format": "hosim.fit/1", "policy": question.choice.label, "wanted": found.wanted, "fields": list(axis.fields)}
+        head = {
+            "format": "hosim.fit/1",
+            "policy": question.choice.label,
+            "wanted": found.wanted,
+            "fields": list(axis.fields),
+        }
         limits = {"slowdown": slowdown, "value": found.value, "exact": found.exact}
         beyond = {
             "beyond": found.beyond.value if found.beyond else None,

@@ -7,16 +7,44 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
+from hosim.cli.options import (
+    Budget,
+    Devices,
+    HardwareName,
+    Json,
+    NoRecompute,
+    Policy,
+    Rescale,
+    Workload,
+    console,
+    print_json,
+    question_of,
+)
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
-Points = Annotated[int, typer.Option("--points", "-n", metavar="N", min=2, help="How many evenly spaced budgets to replay.")]
+Points = Annotated[
+    int,
+    typer.Option(
+        "--points", "-n", metavar="N", min=2, help="How many evenly spaced budgets to replay."
+    ),
+]
 Refine = Annotated[
-    int, typer.Option("--refine", metavar="N", min=0, help="How many more budgets to replay where the curve has its largest steps.")
+    int,
+    typer.Option(
+        "--refine",
+        metavar="N",
+        min=0,
+        help="How many more budgets to replay where the curve has its largest steps.",
+    ),
 ]
 Price = Annotated[
-    float | None, typer.Option("--price", metavar="P", help="What a device costs an hour: adds what a million tokens cost (or a step).")
+    float | None,
+    typer.Option(
+        "--price",
+        metavar="P",
+        help="What a device costs an hour: adds what a million tokens cost (or a step).",
+    ),
 ]
 
 
@@ -35,7 +63,8 @@ def frontier(
 ) -> None:
     """Trade peak memory against makespan.
 
-    The curve goes from the smallest budget for which the policy finds a plan to the budget given. Exit code 3 if it finds none.
+    The curve goes from the smallest budget for which the policy finds a plan to the budget given.
+    Exit code 3 if it finds none.
     """
     from hosim.report.of_studies import frontier
     from hosim.study.searches import frontier as traced
@@ -48,7 +77,14 @@ def frontier(
     if json:
         head = {"format": "hosim.frontier/1", "policy": question.choice.label}
         bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
-        print_json({**head, **bounds, "contradictions": list(found.contradictions), "rows": frontier_rows(found)})
+        print_json(
+            {
+                **head,
+                **bounds,
+                "contradictions": list(found.contradictions),
+                "rows": frontier_rows(found),
+            }
+        )
     else:
         console().print(frontier(frontier_rows(found), question.hardware, str(found)))
     if found.smallest_bytes is None:

@@ -10,7 +10,9 @@ from hosim.cli.options import Json, console, hardware_of, print_json
 
 app = typer.Typer(help="List the shipped hardware profiles, or show one.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="HW", help="A hardware profile: a path, or a shipped name.")]
+Name = Annotated[
+    str, typer.Argument(metavar="HW", help="A hardware profile: a path, or a shipped name.")
+]
 
 
 @app.command("list")
@@ -22,7 +24,12 @@ def list_(json: Json = False) -> None:
 
     profiles = [hardware_of(name) for name in shipped.hardware()]
     if json:
-        print_json({"hardware": [hardware_to_dict(profile) for profile in profiles], "aliases": shipped.ALIASES})
+        print_json(
+            {
+                "hardware": [hardware_to_dict(profile) for profile in profiles],
+                "aliases": shipped.ALIASES,
+            }
+        )
     else:
         console().print(machines(profiles, shipped.ALIASES))
 

@@ -13,20 +13,34 @@ from hosim.cli.targets import DATA, written
 from hosim.cli.terminal import say
 
 _SOURCES = (
-    "A workload or its spec, the name of one or of a model, or another tool's file: torch.export (.pt2), ONNX, MindIR, PyTorch trace or "
+    "A workload or its spec, the name of one or of a model, or another tool's file: torch.export "
+    "(.pt2), ONNX, MindIR, PyTorch trace or "
     "profile, Chakra, inductor graph, hyper-parallel trace, G10."
 )
 Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
-Output = Annotated[Path, written("--output", "-o", says="Where to write the workload: .json, .json.gz or .yaml.", endings=DATA)]
+Output = Annotated[
+    Path,
+    written(
+        "--output",
+        "-o",
+        says="Where to write the workload: .json, .json.gz or .yaml.",
+        endings=DATA,
+    ),
+]
 Dim = Annotated[
     list[str] | None,
     typer.Option(
-        "--dim", metavar="NAME=SIZE", help="Size of a free dimension of a torch.export program or an ONNX model; may be repeated."
+        "--dim",
+        metavar="NAME=SIZE",
+        help="Size of a free dimension of a torch.export program or an ONNX model; may be "
+        "repeated.",
     ),
 ]
 
 
-def import_(source: Source, output: Output, dim: Dim = None, execution_trace: ExecutionTrace = None) -> None:
+def import_(
+    source: Source, output: Output, dim: Dim = None, execution_trace: ExecutionTrace = None
+) -> None:
     """Convert a model's graph to a workload file."""
     from hosim.errors import InputError
     from hosim.io import load_any, save_workload
@@ -36,7 +50,10 @@ def import_(source: Source, output: Output, dim: Dim = None, execution_trace: Ex
     sizes = dict(map(_size, dim or ()))
     if execution_trace is not None:
         if dim:
-            raise InputError("--dim and --execution-trace are of different formats: give one of them", source="import")
+            raise InputError(
+                "--dim and --execution-trace are of different formats: give one of them",
+                source="import",
+            )
         graph = graph_of(str(source), execution_trace)
     elif dim or source.exists():
         with progress(f"reading {source}"):
@@ -55,5 +72,8 @@ def _size(text: str) -> tuple[str, int]:
 
     name, _, size = text.rpartition("=")
     if not name or not size.isdecimal() or not size.isascii() or len(size) > 18:
-        raise InputError(f"expected a name and a whole number of at least 0, such as batch=4, got {text!r}", source="--dim")
+        raise InputError(
+            f"expected a name and a whole number of at least 0, such as batch=4, got {text!r}",
+            source="--dim",
+        )
     return name, int(size)

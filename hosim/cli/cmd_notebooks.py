@@ -9,7 +9,10 @@ import typer
 
 from hosim.cli.terminal import say
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write them; it is made if it is not there.")]
+Folder = Annotated[
+    Path,
+    typer.Argument(metavar="FOLDER", help="Where to write them; it is made if it is not there."),
+]
 
 
 def notebooks(folder: Folder) -> None:
@@ -24,10 +27,16 @@ def notebooks(folder: Folder) -> None:
     copies = {path: folder / path.name for path in notebook_paths()}
     for path, copy in copies.items():
         if copy.exists() and copy.read_bytes() != path.read_bytes():
-            raise InputError("there is another file of that name: move it away, or name another folder", source=str(copy))
+            raise InputError(
+                "there is another file of that name: move it away, or name another folder",
+                source=str(copy),
+            )
     if folder.exists() and not folder.is_dir():
         raise InputError("expected a folder, found a file", source=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     for path, copy in copies.items():
         write_bytes(copy, path.read_bytes())
-    say(f"wrote {len(copies)} notebooks to {folder}; jupyter lab {folder / next(iter(copies.values())).name} opens the first one")
+    say(
+        f"wrote {len(copies)} notebooks to {folder}; jupyter lab "
+        f"{folder / next(iter(copies.values())).name} opens the first one"
+    )

@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Policy, Trace, check_trace, console, print_json
+from hosim.cli.options import (
+    Budget,
+    HardwareName,
+    Json,
+    Policy,
+    Trace,
+    check_trace,
+    console,
+    print_json,
+)
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError
@@ -15,7 +24,8 @@ Workloads = Annotated[
     list[str],
     typer.Argument(
         metavar="WORKLOAD...",
-        help="A model with its pipeline, as in llama-3.1-8b:phase=train:pipeline=4; or a workload for each stage, with messages.",
+        help="A model with its pipeline, as in llama-3.1-8b:phase=train:pipeline=4; or a workload "
+        "for each stage, with messages.",
     ),
 ]
 
@@ -30,8 +40,8 @@ def pipeline(
 ) -> None:
     """Replay the stages of a pipeline together.
 
-    Says how long each waits for others. The policy plans each stage alone, as if all devices ran it, and does not know of the waits. The
-    machine has one device for each stage.
+    Says how long each waits for others. The policy plans each stage alone, as if all devices ran
+    it, and does not know of the waits. The machine has one device for each stage.
     Exit code 3 if a stage does not fit.
     """
     from hosim.api import plan_stages, replay_stages

@@ -44,9 +44,19 @@ if TYPE_CHECKING:
     from hosim.study.asked import PolicyChoice, SearchEnds
     from hosim.study.runs import Counting
 
-Output = Annotated[Path | None, written("--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.", endings=DATA)]
+Output = Annotated[
+    Path | None,
+    written(
+        "--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.", endings=DATA
+    ),
+]
 Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
-Top = Annotated[int | None, typer.Option("--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each.")]
+Top = Annotated[
+    int | None,
+    typer.Option(
+        "--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each."
+    ),
+]
 All = Annotated[bool, typer.Option("--all", help="With --explain: every table, with every row.")]
 
 
@@ -72,32 +82,45 @@ def plan(
 ) -> None:
     """Write the plan of one policy, or explain it.
 
-    -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain prints the 20 tensors that matter most;
-    --top N and --all print every table, --json prints all figures. --within, --time, --work and Ctrl-C end the search; the plan says how
-    much work it did. Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
+    -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain
+    prints the 20 tensors that matter most; --top N and --all print every table, --json prints all
+    figures. --within, --time, --work and Ctrl-C end the search; the plan says how much work it did.
+    Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
     """
     from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
     from hosim.study.asked import SearchEnds, read_search_ends
 
     if output is None and not explain:
-        raise InputError("nothing to do: give -o plan.json to write the plan, --explain to explain it, or both", source="plan")
+        raise InputError(
+            "nothing to do: give -o plan.json to write the plan, --explain to explain it, or both",
+            source="plan",
+        )
     if not explain and (top is not None or all_rows or json):
-        raise InputError(f"{'--json' if json else '--all' if all_rows else '--top'} requires --explain", source="plan")
+        raise InputError(
+            f"{'--json' if json else '--all' if all_rows else '--top'} requires --explain",
+            source="plan",
+        )
     if top is not None and all_rows:
         raise InputError("--top and --all exclude each other: give one of them", source="plan")
     if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
         raise InputError("--allocator and --account require --plan-against reserved", source="plan")
     ends = read_search_ends(within, time, work)
     if plan_against == RESERVED and ends != SearchEnds():
-        raise InputError("--within, --time and --work end one search; --plan-against reserved makes several: leave them out", source="plan")
+        raise InputError(
+            "--within, --time and --work end one search; --plan-against reserved makes several: "
+            "leave them out",
+            source="plan",
+        )
     reserving = counting_of(allocator, account, plan_against)
     profile = hardware_of(hardware)
     (choice,) = ends.of([choice_of(policy, no_recompute)])
     graph = graph_of(workload, rescaled_to=profile if rescale else None)
     machine = on_devices(graph, profile, devices)
     budget_bytes = budget_of(budget, graph, machine)
-    made, interrupted = _made(graph, machine, choice, budget_bytes, reserving if plan_against == RESERVED else None, ends)
+    made, interrupted = _made(
+        graph, machine, choice, budget_bytes, reserving if plan_against == RESERVED else None, ends
+    )
     replayed = replay(made, machine, budget_bytes)
     for line in replayed.notes:
         note(line)
@@ -111,9 +134,16 @@ def plan(
 
 
 def _made(
-    graph: Graph, machine: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting | None, ends: SearchEnds
+    graph: Graph,
+    machine: Hardware,
+    choice: PolicyChoice,
+    budget_bytes: int,
+    counting: Counting | None,
+    ends: SearchEnds,
 ) -> tuple[Plan, bool]:
-    """The plan, and whether Ctrl-C has ended its search; ``counting`` is that of a plan against reserved bytes."""
+    """The plan, and whether Ctrl-C has ended its search; ``counting`` is that of a plan against
+    reserved bytes.
+    """
     from hosim.study import plan_against_reserved, reserved_line
     from hosim.study.asked import searching
     from hosim.study.runs import check, make_plan
@@ -130,7 +160,9 @@ def _made(
     return found.plan, False
 
 
-def _say_whether_to(graph: Graph, machine: Hardware, budget_bytes: int, replayed: Result, policy: str) -> None:
+def _say_whether_to(
+    graph: Graph, machine: Hardware, budget_bytes: int, replayed: Result, policy: str
+) -> None:
     """A note where offloading gains nothing."""
     from hosim.analysis.remarks import NO_RIVALS, fastest_with_ours, least_in_parts, no_offload
     from hosim.engine import resident_step
@@ -153,16 +185,28 @@ def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> No
     from hosim.io import save_plan
     from hosim.plain_text import counted
 
-    said = f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops" if made.recomputes else ""
-    said += f"; {counted(made.moved_ops, 'op')} on another processor than the workload's first choice" if made.moved_ops else ""
+    said = (
+        f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops"
+        if made.recomputes
+        else ""
+    )
+    said += (
+        f"; {counted(made.moved_ops, 'op')} on another processor than the workload's first choice"
+        if made.moved_ops
+        else ""
+    )
     said += f"; search: {made.search.work:,} of work" if made.search is not None else ""
     made_for = machine, budget_bytes
     save_plan(replace(with_slack(made, *made_for), made_for=made_for), output)
     say(f"wrote {output}: {counted_cache_ops(made)}{said}")
 
 
-def _explain(made: Plan, machine: Hardware, budget_bytes: int, label: str, top: int | None, json: bool) -> None:
-    """Print why tensors move: a summary, every table with ``top`` rows, or with all of them where it is 0."""
+def _explain(
+    made: Plan, machine: Hardware, budget_bytes: int, label: str, top: int | None, json: bool
+) -> None:
+    """Print why tensors move: a summary, every table with ``top`` rows, or with all of them where
+    it is 0.
+    """
     from hosim.planner.hyperoffload.explanations import explain as explained
     from hosim.report import explanation, summary, to_dict
     from hosim.report.of_studies import chosen_processors

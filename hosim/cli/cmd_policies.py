@@ -26,7 +26,14 @@ def policies(kv: Kv = False, json: Json = False) -> None:
     names = policy_names()
     listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
     if json:
-        print_json({"policies": [policy_figures(policy, package) for policy, package in zip(listed, packages, strict=True)]})
+        print_json(
+            {
+                "policies": [
+                    policy_figures(policy, package)
+                    for policy, package in zip(listed, packages, strict=True)
+                ]
+            }
+        )
     else:
         console().print(policies(listed, packages))
 

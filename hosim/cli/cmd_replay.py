@@ -42,15 +42,23 @@ from hosim.errors import InfeasibleError
 if TYPE_CHECKING:
     from hosim.analysis.verifying import Finding
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")]
+PlanFile = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")
+]
 
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse a plan that was made for another workload, machine or budget.")]
+Strict = Annotated[
+    bool,
+    typer.Option(
+        "--strict", help="Refuse a plan that was made for another workload, machine or budget."
+    ),
+]
 
 MemoryViz = Annotated[
     Path | None,
     written(
         "--memory-viz",
-        says="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are synthetic, placed by --allocator.",
+        says="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are "
+        "synthetic, placed by --allocator.",
     ),
 ]
 
@@ -58,7 +66,8 @@ Certificate = Annotated[
     Path | None,
     written(
         "--certificate",
-        says="Write plan, events and lower bound as a file that hosim/check_certificate.py proves without hosim.",
+        says="Write plan, events and lower bound as a file that hosim/check_certificate.py proves "
+        "without hosim.",
         endings=(".json",),
     ),
 ]
@@ -126,7 +135,15 @@ def replay(
     if certificate is not None:
         check_certifiable(loaded, counting.allocator, jitter)
     with progress("replaying"):
-        result = replay(loaded, machine, budget_bytes, repeats=not findings, counting=counting, jitter=jitter, record=recorded)
+        result = replay(
+            loaded,
+            machine,
+            budget_bytes,
+            repeats=not findings,
+            counting=counting,
+            jitter=jitter,
+            record=recorded,
+        )
         check_pinning(machine, [result])
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     if plot is not None:
@@ -143,7 +160,10 @@ def replay(
         from hosim.files import write_bytes
         from hosim.report import timelines
 
-        write_bytes(memory_viz, timelines.to_pickle(timelines.memory_viz(loaded, machine, result, allocator)))
+        write_bytes(
+            memory_viz,
+            timelines.to_pickle(timelines.memory_viz(loaded, machine, result, allocator)),
+        )
         say(f"wrote {memory_viz}, with synthetic addresses")
     if certificate is not None and result.feasible:
         from hosim.files import write

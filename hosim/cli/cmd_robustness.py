@@ -29,10 +29,23 @@ from hosim.cli.options import (
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 
-Runs = Annotated[int, typer.Option("--runs", "-n", metavar="N", min=1, help="How many random variations to replay for each policy.")]
+Runs = Annotated[
+    int,
+    typer.Option(
+        "--runs",
+        "-n",
+        metavar="N",
+        min=1,
+        help="How many random variations to replay for each policy.",
+    ),
+]
 
 Order = Annotated[
-    bool, typer.Option("--order", help="Draw the order of the ops, too: each follows its producers, and so do its cache ops.")
+    bool,
+    typer.Option(
+        "--order",
+        help="Draw the order of the ops, too: each follows its producers, and so do its cache ops.",
+    ),
 ]
 
 
@@ -53,8 +66,9 @@ def robustness(
 ) -> None:
     """Replay policies with varied times or orders of ops.
 
-    Each policy plans once, on nominal times. Its plan is then replayed under N random variations of op and transfer times, the same
-    ones for all policies; with --order, under N orders of the ops as well. Exit code 3 if nothing fits on nominal times.
+    Each policy plans once, on nominal times. Its plan is then replayed under N random variations of
+    op and transfer times, the same ones for all policies; with --order, under N orders of the ops
+    as well. Exit code 3 if nothing fits on nominal times.
     """
     from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step

@@ -10,7 +10,12 @@ from hosim.cli.options import Json, console, print_json, runtime_names
 
 app = typer.Typer(help="List the shipped runtimes, or show one.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A runtime: a path, or a shipped name.", autocompletion=runtime_names)]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A runtime: a path, or a shipped name.", autocompletion=runtime_names
+    ),
+]
 
 
 @app.command("list")

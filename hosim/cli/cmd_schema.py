@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="workload, hardware, plan, result, comparison or routing.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="workload, hardware, plan, result, comparison or routing."),
+]
 
 
 def schema(name: Name) -> None:

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Budget, Devices, HardwareName, Json, NoRecompute, Policy, Rescale, Workload, console, print_json, question_of
+from hosim.cli.options import (
+    Budget,
+    Devices,
+    HardwareName,
+    Json,
+    NoRecompute,
+    Policy,
+    Rescale,
+    Workload,
+    console,
+    print_json,
+    question_of,
+)
 from hosim.cli.progress import bar
 from hosim.cli.targets import written
 from hosim.cli.terminal import note, say, warn
@@ -18,23 +30,45 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         metavar="FIELD=VALUES",
-        help="A field to vary; may be repeated. channels.h2d.bandwidth=25..200GB/s:8 (a range and a count), policy.k=1,2,4, "
+        help="A field to vary; may be repeated. channels.h2d.bandwidth=25..200GB/s:8 (a range and "
+        "a count), policy.k=1,2,4, "
         "workload.sequence=4096,8192, budget=50..100%:6; a+b=... sets both.",
     ),
 ]
 Points = Annotated[
     Path | None,
-    typer.Option("--points", metavar="FILE", help="Instead of --vary: a CSV file with a column for each field and a row for each point."),
+    typer.Option(
+        "--points",
+        metavar="FILE",
+        help="Instead of --vary: a CSV file with a column for each field and a row for each point.",
+    ),
 ]
 Output = Annotated[
     Path | None,
     written(
-        "--output", "-o", says="Write each row as soon as it is known: .csv or .parquet. After an interruption, the same command continues."
+        "--output",
+        "-o",
+        says="Write each row as soon as it is known: .csv or .parquet. After an interruption, the "
+        "same command continues.",
     ),
 ]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="How many processes.  [default: one per core]", show_default=False)]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs",
+        "-j",
+        metavar="N",
+        help="How many processes.  [default: one per core]",
+        show_default=False,
+    ),
+]
 Scheduler = Annotated[
-    str | None, typer.Option("--scheduler", metavar="tcp://HOST:PORT", help="Compute on the Dask cluster of this scheduler (extra 'dask').")
+    str | None,
+    typer.Option(
+        "--scheduler",
+        metavar="tcp://HOST:PORT",
+        help="Compute on the Dask cluster of this scheduler (extra 'dask').",
+    ),
 ]
 
 
@@ -55,8 +89,9 @@ def sweep(
 ) -> None:
     """Plan and replay once for each combination of values.
 
-    A field is a parameter of the workload's spec or of the policy, a path in the hardware profile, or the budget; several fields make a
-    grid. A point that fails is a row with its error. Exit code 3 if none fits.
+    A field is a parameter of the workload's spec or of the policy, a path in the hardware profile,
+    or the budget; several fields make a grid. A point that fails is a row with its error. Exit code
+    3 if none fits.
     """
     from hosim.plain_text import counted
     from hosim.report.of_studies import sweep
@@ -85,12 +120,20 @@ def sweep(
             found = swept(question, listed, output, runner, progress)
     except KeyboardInterrupt:
         if output is not None:
-            warn(f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to continue")
+            warn(
+                f"{output} has {there[0]:,} of {there[1]:,} points: run the same command to "
+                "continue"
+            )
         raise
     if all(row["budget_bytes"] is None for row in found.rows):
-        raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep")
+        raise InputError(
+            f"every point failed; the first one with: {found.rows[0]['error']}", source="sweep"
+        )
     if output is not None:
-        say(f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them computed now")
+        say(
+            f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them "
+            "computed now"
+        )
     if (why := same_everywhere(question, listed, found.rows)) is not None:
         note(why)
     if json:

@@ -18,32 +18,50 @@ Recordings = Annotated[
     list[Path],
     typer.Argument(
         metavar="TRACE...",
-        help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a torch.cuda.memory snapshot, or a folder that "
+        help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a "
+        "torch.cuda.memory snapshot, or a folder that "
         "hosim.record or python -m hosim.gpu wrote. Several traces are ranks of one program.",
     ),
 ]
-Html = Annotated[Path | None, written("--html", says="Write a report with pictures, in one file.", endings=PAGE)]
+Html = Annotated[
+    Path | None, written("--html", says="Write a report with pictures, in one file.", endings=PAGE)
+]
 Accelerator = Annotated[
-    int | None, typer.Option("--device", metavar="N", min=0, help="The device whose memory to replay.  [default: the busiest]")
+    int | None,
+    typer.Option(
+        "--device",
+        metavar="N",
+        min=0,
+        help="The device whose memory to replay.  [default: the busiest]",
+    ),
 ]
 MaxError = Annotated[
     str | None,
     typer.Option(
         "--max-error",
         metavar="SHARE",
-        help="Exit with 1 if the recording is not explained, or if makespan or starts are off by more than this share of it (1%).",
+        help="Exit with 1 if the recording is not explained, or if makespan or starts are off by "
+        "more than this share of it (1%).",
     ),
 ]
 
 
-def validate(traces: Recordings, html: Html = None, device: Accelerator = None, max_error: MaxError = None, json: Json = False) -> None:
+def validate(
+    traces: Recordings,
+    html: Html = None,
+    device: Accelerator = None,
+    max_error: MaxError = None,
+    json: Json = False,
+) -> None:
     """Compare a replay with a recording of a real GPU.
 
-    Times: from the recorded durations of launches, kernels, copies, waits and synchronisations, hosim predicts when each kernel and copy
-    starts, and says whether that explains the recording, or which spans it does not explain, and why. Memory: it replays allocations and
-    frees in its ledger and its caching allocator, in the host's program order. For a folder that 'python -m hosim.gpu' wrote, it predicts
-    each offload scheme from the resident run and the bandwidth sweep, and shows the plans of hosim beside their runs. Several recordings
-    are ranks of one program: their collectives wait for each other.
+    Times: from the recorded durations of launches, kernels, copies, waits and synchronisations,
+    hosim predicts when each kernel and copy starts, and says whether that explains the recording,
+    or which spans it does not explain, and why. Memory: it replays allocations and frees in its
+    ledger and its caching allocator, in the host's program order. For a folder that 'python -m
+    hosim.gpu' wrote, it predicts each offload scheme from the resident run and the bandwidth sweep,
+    and shows the plans of hosim beside their runs. Several recordings are ranks of one program:
+    their collectives wait for each other.
     """
     from hosim.report import of_studies
     from hosim.units import parse_share
@@ -68,7 +86,12 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
     if html is not None:
         from hosim.report import validation_page
 
-        write_page(html, validation_page(data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans))
+        write_page(
+            html,
+            validation_page(
+                data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans
+            ),
+        )
     if json:
         print_json(data)
     else:
@@ -78,13 +101,24 @@ def validate(traces: Recordings, html: Html = None, device: Accelerator = None, 
         raise typer.Exit(1)
 
 
-def _ranks(traces: list[Path], html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
+def _ranks(
+    traces: list[Path], html: Path | None, device: int | None, bound: float | None, json: bool
+) -> None:
     from hosim.report.listed import ranks_table
-    from hosim.validate import rank_complaint, ranks_to_dict, read_trace, refuse_damage, replay_ranks
+    from hosim.validate import (
+        rank_complaint,
+        ranks_to_dict,
+        read_trace,
+        refuse_damage,
+        replay_ranks,
+    )
 
     for given, name in ((html, "--html"), (device, "--device")):
         if given is not None:
-            raise InputError(f"{name} works for a single recording, not for ranks: leave it out", source="validate")
+            raise InputError(
+                f"{name} works for a single recording, not for ranks: leave it out",
+                source="validate",
+            )
     with progress(f"replaying {len(traces)} ranks"):
         read = [read_trace(trace) for trace in traces]
         for path, recorded in zip(traces, read, strict=True):
@@ -97,7 +131,9 @@ def _ranks(traces: list[Path], html: Path | None, device: int | None, bound: flo
         console().print(ranks_table(data))
     said = []
     if bound is not None:
-        complaints = ((trace, rank_complaint(rank, bound)) for trace, rank in zip(traces, ranks, strict=True))
+        complaints = (
+            (trace, rank_complaint(rank, bound)) for trace, rank in zip(traces, ranks, strict=True)
+        )
         said = [f"{trace}: {line}" for trace, line in complaints if line]
     for line in said:
         say(line)
@@ -119,17 +155,24 @@ def _holds(folder: Path) -> str:
     return f"this one has {', '.join(names[:_NAMED])}{more}: name a recording in it"
 
 
-def _schemes(folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool) -> None:
+def _schemes(
+    folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool
+) -> None:
     from hosim.files.formats import unexpected
     from hosim.report import of_studies
     from hosim.validate import validate_schemes
 
     for given, name in ((html, "--html"), (device, "--device"), (bound, "--max-error")):
         if given is not None:
-            raise InputError(f"{name} works for a single recording, not for a folder: leave it out", source=str(folder))
+            raise InputError(
+                f"{name} works for a single recording, not for a folder: leave it out",
+                source=str(folder),
+            )
     expected = "a folder that python -m hosim.gpu has written, with its meta.json"
     if not (folder / "meta.json").is_file():
-        raise unexpected(str(folder), expected) or InputError(f"expected {expected}; {_holds(folder)}", source=str(folder))
+        raise unexpected(str(folder), expected) or InputError(
+            f"expected {expected}; {_holds(folder)}", source=str(folder)
+        )
     with progress(f"replaying {folder}"):
         data = validate_schemes(folder)
     if json:

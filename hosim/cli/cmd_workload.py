@@ -38,13 +38,21 @@ def models(json: Json = False) -> None:
 
 
 Machine = Annotated[
-    str | None, typer.Option("--hardware", "-H", metavar="HW", help="Show how long ops take on this machine, and where that is from.")
+    str | None,
+    typer.Option(
+        "--hardware",
+        "-H",
+        metavar="HW",
+        help="Show how long ops take on this machine, and where that is from.",
+    ),
 ]
 EveryOp = Annotated[bool, typer.Option("--ops", help="With --hardware: a row for each op.")]
 
 
 @app.command()
-def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, json: Json = False) -> None:
+def show(
+    workload: Workload, hardware: Machine = None, ops: EveryOp = False, json: Json = False
+) -> None:
     """Show a workload: its live memory, tensors, ops and source."""
     from hosim.devices_of_graph import on_devices
     from hosim.errors import InputError
@@ -54,7 +62,9 @@ def show(workload: Workload, hardware: Machine = None, ops: EveryOp = False, jso
     if ops and hardware is None:
         raise InputError("--ops requires --hardware", source="workload show")
     if json and hardware is not None:
-        raise InputError("--json shows a workload alone: leave out --hardware", source="workload show")
+        raise InputError(
+            "--json shows a workload alone: leave out --hardware", source="workload show"
+        )
     out, graph = console(), graph_of(workload)
     if json:
         print_json(listings.workload_figures(graph))

@@ -1,4 +1,6 @@
-"""What all commands have in common: help in sections, ``-q`` and ``-v``, and errors that become one line and an exit code."""
+"""What all commands have in common: help in sections, ``-q`` and ``-v``, and errors that become one
+line and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ def _traceback(error: HosimError) -> list[str]:
 
 
 def _in_one_line(error: Any) -> Any:
-    """An error of wrong usage whose message is one line, however long or odd the argument that it quotes."""
-    if error.ctx is None or error.message != error.ctx.get_help():  # without any argument, it is the help
+    """An error of wrong usage whose message is one line, however long or odd the argument that it
+    quotes.
+    """
+    if (
+        error.ctx is None or error.message != error.ctx.get_help()
+    ):  # without any argument, it is the help
         error.message = one_line(error.message, LONGEST - len("Error: "))
     return error
 
@@ -88,7 +94,11 @@ class Commands(TyperGroup):
         listed = [(name, self.commands[name]) for name in self.list_commands(ctx)]
         room = formatter.width - 6 - max(len(name) for name, _ in listed)
         for section, example in SECTIONS.items():
-            commands = [(n, c.get_short_help_str(room)) for n, c in listed if getattr(c, "rich_help_panel", None) == section]
+            commands = [
+                (n, c.get_short_help_str(room))
+                for n, c in listed
+                if getattr(c, "rich_help_panel", None) == section
+            ]
             if not commands:  # those of a room that is not there
                 continue
             with formatter.section(section):
@@ -96,8 +106,18 @@ class Commands(TyperGroup):
                 formatter.write(f"\n{'':{formatter.current_indent}}$ {example}\n")
 
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write no notes and no progress on stderr, only warnings and errors.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Write a line on stderr for each step that begins, with its time.")]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Write no notes and no progress on stderr, only warnings and errors."
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Write a line on stderr for each step that begins, with its time."
+    ),
+]
 
 
 def choose_amount(quiet: bool, verbose: bool) -> None:
@@ -115,8 +135,13 @@ def with_amount(command: Callable[..., None]) -> Callable[..., None]:
         command(**settings)
 
     own = signature(command, eval_str=True)
-    added = [Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=of) for name, of in (("quiet", Quiet), ("verbose", Verbose))]
+    added = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation=of)
+        for name, of in (("quiet", Quiet), ("verbose", Verbose))
+    ]
     whole = own.replace(parameters=[*own.parameters.values(), *added])
     run.__signature__ = whole  # type: ignore[attr-defined]
-    run.__annotations__ = {name: parameter.annotation for name, parameter in whole.parameters.items()}
+    run.__annotations__ = {
+        name: parameter.annotation for name, parameter in whole.parameters.items()
+    }
     return run

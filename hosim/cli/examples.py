@@ -19,23 +19,33 @@ EXAMPLES = {
         "hosim diff before.json after.json --workload llama-3.1-8b-prefill-4k",
         "hosim diff layerwise hyperoffload -w llama-3.1-8b-prefill-4k -H h100 -b 12GiB",
     ),
-    "robustness": ("hosim robustness llama-3.1-8b-prefill-4k -H h100 -b 12GiB -p hyperoffload,layerwise --runs 20",),
+    "robustness": (
+        "hosim robustness llama-3.1-8b-prefill-4k -H h100 -b 12GiB -p hyperoffload,layerwise "
+        "--runs 20",
+    ),
     "pipeline": (
         "hosim pipeline llama-3.1-8b:phase=train:pipeline=4:micro_batches=8 -H h100",
         "hosim pipeline first.json last.json -H h100 --trace step.json",
     ),
     "sweep": (
-        "hosim sweep llama-3.1-8b-prefill-4k -H h100 -b 12GiB --vary channels.h2d.bandwidth=10..50GB/s:5 -o bandwidth.csv",
-        "hosim sweep llama-3.1-8b-prefill-32k -H gh200 --vary workload.sequence=4096,8192 --vary budget=50..100%:6",
+        "hosim sweep llama-3.1-8b-prefill-4k -H h100 -b 12GiB --vary "
+        "channels.h2d.bandwidth=10..50GB/s:5 -o bandwidth.csv",
+        "hosim sweep llama-3.1-8b-prefill-32k -H gh200 --vary workload.sequence=4096,8192 --vary "
+        "budget=50..100%:6",
     ),
     "frontier": ("hosim frontier llama-3.1-8b-prefill-4k -H h100",),
     "fit": (
-        "hosim fit llama-3.1-8b-prefill-32k -H h100 -b 12GiB --largest workload.sequence=1024..65536:64 --slowdown 1.05",
-        "hosim fit llama-3.1-8b-prefill-4k -H h100 -b 12GiB --smallest channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01",
+        "hosim fit llama-3.1-8b-prefill-32k -H h100 -b 12GiB --largest "
+        "workload.sequence=1024..65536:64 --slowdown 1.05",
+        "hosim fit llama-3.1-8b-prefill-4k -H h100 -b 12GiB --smallest "
+        "channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01",
     ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
-    "import": ("hosim import model.onnx -o model.json", "hosim import model.pt2 -o model.json --dim batch=4"),
+    "import": (
+        "hosim import model.onnx -o model.json",
+        "hosim import model.pt2 -o model.json --dim batch=4",
+    ),
     "import-kernels": ("hosim import-kernels measured.csv -o kernels.csv",),
     "validate": ("hosim validate trace.json.gz --html report.html",),
     "calibrate": ("hosim calibrate trace.json.gz --base h100 -o mine.yaml",),
@@ -43,7 +53,11 @@ EXAMPLES = {
     "schema": ("hosim schema plan",),
     "notebooks": ("hosim notebooks my-folder",),
     "doctor": ("hosim doctor",),
-    "workload": ("hosim workload list", "hosim workload models", "hosim workload show llama-3.1-8b-prefill-4k -H h100"),
+    "workload": (
+        "hosim workload list",
+        "hosim workload models",
+        "hosim workload show llama-3.1-8b-prefill-4k -H h100",
+    ),
     "hardware": ("hosim hardware list", "hosim hardware show h100"),
     "runtime": ("hosim runtime list", "hosim runtime show torchtitan-compiled"),
 }
@@ -52,4 +66,6 @@ EXAMPLES = {
 
 def epilog(lines: Sequence[str]) -> str:
     """The last paragraph of a command's help: its examples, whose lines are not broken anew."""
-    return "\n".join(["\b", f"Example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)])
+    return "\n".join(
+        ["\b", f"Example{'s' if len(lines) > 1 else ''}:", *(f"  {line}" for line in lines)]
+    )

@@ -37,7 +37,15 @@ from hosim.cli import (
     cmd_workload,
     terminal,
 )
-from hosim.cli.commands import SECTIONS, Command, Commands, Quiet, Verbose, choose_amount, with_amount
+from hosim.cli.commands import (
+    SECTIONS,
+    Command,
+    Commands,
+    Quiet,
+    Verbose,
+    choose_amount,
+    with_amount,
+)
 from hosim.cli.examples import EXAMPLES, epilog
 from hosim.errors import LONGEST, HosimError
 from hosim.extensions import with_added
@@ -54,7 +62,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 infeasible (nothing fits), 70 a bug of hosim, "
+    epilog="Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3 "
+    "infeasible (nothing fits), 70 a bug of hosim, "
     "130 interrupted.",
 )
 
@@ -67,17 +76,25 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _hosim(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Does a model fit in hierarchical memory, how long does it take, and what waits for what? No hardware needed."""
+    """Does a model fit in hierarchical memory, how long does it take, and what waits for what? No
+    hardware needed.
+    """
     choose_amount(quiet, verbose)
 
 
 _PLAN, _SEARCH, _, _GUARD, _BRING, _LOOK_UP = SECTIONS
 _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
-    "compare-policies": (cmd_compare_policies.compare_policies, _PLAN, EXAMPLES["compare-policies"]),
+    "compare-policies": (
+        cmd_compare_policies.compare_policies,
+        _PLAN,
+        EXAMPLES["compare-policies"],
+    ),
     "plan": (cmd_plan.plan, _PLAN, EXAMPLES["plan"]),
     "replay": (cmd_replay.replay, _PLAN, EXAMPLES["replay"]),
     "blame": (cmd_blame.blame, _PLAN, EXAMPLES["blame"]),
@@ -104,22 +121,31 @@ _GROUPS = (
     ("runtime", cmd_runtime.app, _LOOK_UP),
 )
 for _name, (_command, _section, _examples) in with_added(_COMMANDS, "commands").items():
-    app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_examples))(with_amount(_command))
+    app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_examples))(
+        with_amount(_command)
+    )
 for _name, _group, _section in _GROUPS:
     for _known in _group.registered_commands:
-        _known.cls, _known.callback = Command, with_amount(_known.callback) if _known.callback else None
+        _known.cls, _known.callback = (
+            Command,
+            with_amount(_known.callback) if _known.callback else None,
+        )
     app.add_typer(_group, name=_name, rich_help_panel=_section, epilog=epilog(EXAMPLES[_name]))
 
 
 def main() -> None:
     """Runs the program and ends the process with the command's exit code, never with a traceback.
 
-    What a reader of stdout that has gone, or a full disk, leaves unwritten is an error. After the end Ctrl-C is silent; a second one ends
-    the process at once, whatever it still waits for.
+    What a reader of stdout that has gone, or a full disk, leaves unwritten is an error. After the
+    end Ctrl-C is silent; a second one ends the process at once, whatever it still waits for.
     """
     terminal.prepare()
-    os.environ["MPLBACKEND"] = "agg"  # pictures are files here; another name, or none that matplotlib knows, is of no use
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs last: when Python takes its own handlers down
+    os.environ["MPLBACKEND"] = (
+        "agg"  # pictures are files here; another name, or none that matplotlib knows, is of no use
+    )
+    atexit.register(
+        signal.signal, signal.SIGINT, signal.SIG_IGN
+    )  # runs last: when Python takes its own handlers down
     try:
         code = _run()
     except KeyboardInterrupt:
@@ -136,7 +162,10 @@ def main() -> None:
         if os.environ.get("HOSIM_DEBUG"):
             raise
         why = one_line(f"{type(error).__name__}: {error}", LONGEST)
-        terminal.warn(f"error: internal error of hosim: {why}; HOSIM_DEBUG=1 shows where, SECURITY.md says how to report it")
+        terminal.warn(
+            f"error: internal error of hosim: {why}; HOSIM_DEBUG=1 shows where, SECURITY.md says "
+            "how to report it"
+        )
         code = BUG
     signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, lambda *_: os._exit(code)))
     sys.exit(code)

@@ -60,7 +60,8 @@ Workload = Annotated[
     str,
     typer.Argument(
         metavar="WORKLOAD",
-        help="A workload file, a workload spec, anything 'hosim import' reads, a shipped name, or a model's, as in gpt2:phase=decode.",
+        help="A workload file, a workload spec, anything 'hosim import' reads, a shipped name, or "
+        "a model's, as in gpt2:phase=decode.",
         autocompletion=_workloads,
     ),
 ]
@@ -79,7 +80,8 @@ RuntimeName = Annotated[
     typer.Option(
         "--runtime",
         metavar="NAME",
-        help="The software that runs the workload: a path, or a shipped name (see 'hosim runtime list').  [default: none]",
+        help="The software that runs the workload: a path, or a shipped name (see 'hosim runtime "
+        "list').  [default: none]",
         autocompletion=runtime_names,
     ),
 ]
@@ -89,7 +91,8 @@ Budget = Annotated[
         "--budget",
         "-b",
         metavar="BYTES",
-        help="Device memory that may be used: a size such as 40GiB, or a share of the resident peak such as 75%.  [default: all of it]",
+        help="Device memory that may be used: a size such as 40GiB, or a share of the resident "
+        "peak such as 75%.  [default: all of it]",
     ),
 ]
 Policy = Annotated[
@@ -103,25 +106,44 @@ Policy = Annotated[
     ),
 ]
 NoRecompute = Annotated[
-    bool, typer.Option("--no-recompute", help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed instead.")
+    bool,
+    typer.Option(
+        "--no-recompute",
+        help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed "
+        "instead.",
+    ),
 ]
 Within = Annotated[
     str | None,
-    typer.Option("--within", metavar="SHARE", help="End the search of hyperoffload at a plan at most so far above the lower bound: 1%."),
+    typer.Option(
+        "--within",
+        metavar="SHARE",
+        help="End the search of hyperoffload at a plan at most so far above the lower bound: 1%.",
+    ),
 ]
 SearchTime = Annotated[
     str | None,
-    typer.Option("--time", metavar="TIME", help="End it after so long, as in 2s, with the best plan so far. Ctrl-C ends it, too."),
+    typer.Option(
+        "--time",
+        metavar="TIME",
+        help="End it after so long, as in 2s, with the best plan so far. Ctrl-C ends it, too.",
+    ),
 ]
 SearchWork = Annotated[
     int | None,
-    typer.Option("--work", metavar="N", min=1, help="End it after so much work, which makes again what --time ended."),
+    typer.Option(
+        "--work",
+        metavar="N",
+        min=1,
+        help="End it after so much work, which makes again what --time ended.",
+    ),
 ]
 Rescale = Annotated[
     bool,
     typer.Option(
         "--rescale",
-        help="Scale durations that were measured on another machine to this one, by the ratio of the cost model's times on the two.",
+        help="Scale durations that were measured on another machine to this one, by the ratio of "
+        "the cost model's times on the two.",
     ),
 ]
 Devices = Annotated[
@@ -130,12 +152,18 @@ Devices = Annotated[
         "--devices",
         metavar="N",
         min=1,
-        help="How many devices run the program together.  [default: as many as the workload is for, or as in the profile]",
+        help="How many devices run the program together.  [default: as many as the workload is "
+        "for, or as in the profile]",
     ),
 ]
 OpSigma = Annotated[
     float,
-    typer.Option("--op-sigma", metavar="S", min=0, help="Jitter: the relative standard deviation of op times, such as 0.05."),
+    typer.Option(
+        "--op-sigma",
+        metavar="S",
+        min=0,
+        help="Jitter: the relative standard deviation of op times, such as 0.05.",
+    ),
 ]
 TransferSigma = Annotated[
     float,
@@ -143,29 +171,45 @@ TransferSigma = Annotated[
         "--transfer-sigma",
         metavar="S",
         min=0,
-        help="Jitter: the relative standard deviation of the time during which a transfer's bytes flow.",
+        help="Jitter: the relative standard deviation of the time during which a transfer's bytes "
+        "flow.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Jitter: the random seed; the same seed gives the same times.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        min=0,
+        help="Jitter: the random seed; the same seed gives the same times.",
+    ),
+]
 RoutingFile = Annotated[
     Path | None,
     typer.Option(
         "--routing",
         metavar="FILE",
-        help="A routing file: which experts each gate chooses in each step. The workload then consists of these steps, one after the "
+        help="A routing file: which experts each gate chooses in each step. The workload then "
+        "consists of these steps, one after the "
         "other.",
     ),
 ]
 Steps = Annotated[
     str | None,
-    typer.Option("--steps", metavar="N|A:B", help="Which steps of --routing: one of them, or A up to but not including B.  [default: all]"),
+    typer.Option(
+        "--steps",
+        metavar="N|A:B",
+        help="Which steps of --routing: one of them, or A up to but not including B.  [default: "
+        "all]",
+    ),
 ]
 Allocator = Annotated[
     str,
     typer.Option(
         "--allocator",
         metavar="A",
-        help="What allocates device memory: ledger (only counts bytes), caching (PyTorch's caching allocator), caching-expandable (with "
+        help="What allocates device memory: ledger (only counts bytes), caching (PyTorch's "
+        "caching allocator), caching-expandable (with "
         "expandable segments) or static (offsets planned for the whole replay).",
     ),
 ]
@@ -174,7 +218,8 @@ Account = Annotated[
     typer.Option(
         "--account",
         metavar="A",
-        help="The order in which the allocator's bytes are counted: time (what the device holds at each instant) or program (what a "
+        help="The order in which the allocator's bytes are counted: time (what the device holds "
+        "at each instant) or program (what a "
         "host that runs ahead has allocated, as PyTorch counts).",
     ),
 ]
@@ -183,16 +228,28 @@ PlanAgainst = Annotated[
     typer.Option(
         "--plan-against",
         metavar="WHAT",
-        help="What the budget bounds: allocated (the bytes of tensors and workspaces) or reserved (all that the allocator holds; "
+        help="What the budget bounds: allocated (the bytes of tensors and workspaces) or reserved "
+        "(all that the allocator holds; "
         "caching, if none is named).",
     ),
 ]
 RESERVED = "reserved"
 
 Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
-Trace = Annotated[Path | None, written("--trace", says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.")]
+Trace = Annotated[
+    Path | None,
+    written(
+        "--trace",
+        says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.",
+    ),
+]
 Html = Annotated[
-    Path | None, written("--html", says="Write an HTML report in one file, with pictures and a zoomable timeline.", endings=PAGE)
+    Path | None,
+    written(
+        "--html",
+        says="Write an HTML report in one file, with pictures and a zoomable timeline.",
+        endings=PAGE,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
 
@@ -202,21 +259,31 @@ ExecutionTrace = Annotated[
     typer.Option(
         "--execution-trace",
         metavar="FILE",
-        help="For a PyTorch profile: the execution trace of the same run, which says which ops use what was allocated before.",
+        help="For a PyTorch profile: the execution trace of the same run, which says which ops "
+        "use what was allocated before.",
     ),
 ]
 
 
-def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardware | None = None, runtime: str | None = None) -> Graph:
-    """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace of its run.
+def graph_of(
+    text: str,
+    execution_trace: Path | None = None,
+    rescaled_to: Hardware | None = None,
+    runtime: str | None = None,
+) -> Graph:
+    """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace
+    of its run.
 
-    ``rescaled_to`` is the machine to which ``--rescale`` scales its durations, ``runtime`` what ``--runtime`` names.
+    ``rescaled_to`` is the machine to which ``--rescale`` scales its durations, ``runtime`` what
+    ``--runtime`` names.
     """
     from hosim.importers.recordings import import_kineto
     from hosim.io import load_named, rescaled
 
     with progress(f"reading {text}"):
-        graph = load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
+        graph = (
+            load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
+        )
     if runtime is not None:
         from hosim.io.runtimes import under_runtime
 
@@ -227,7 +294,8 @@ def graph_of(text: str, execution_trace: Path | None = None, rescaled_to: Hardwa
 def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
     """The graph of the routing's steps that STEPS selects; without a routing, the graph itself.
 
-    Raises :class:`InputError` for steps without a routing, and for steps that the routing does not have.
+    Raises :class:`InputError` for steps without a routing, and for steps that the routing does not
+    have.
     """
     from hosim.errors import InputError
 
@@ -240,7 +308,9 @@ def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
     from hosim.study.asked import parse_steps
 
     recipe = graph.meta.get("builder")
-    if isinstance(recipe, Mapping) and recipe.get("routing") is not None:  # what was drawn gives way to the file
+    if (
+        isinstance(recipe, Mapping) and recipe.get("routing") is not None
+    ):  # what was drawn gives way to the file
         from hosim.models import build
 
         graph = build(graph.name, {**recipe, "routing": None})
@@ -258,7 +328,9 @@ def hardware_of(text: str) -> Hardware:
 
 
 def say_notes(graph: Graph, *machines: Hardware) -> None:
-    """What a reader of the figures has to know, as notes on stderr: of the workload, and of its times on each machine."""
+    """What a reader of the figures has to know, as notes on stderr: of the workload, and of its
+    times on each machine.
+    """
     from hosim.notes import notes
 
     for each in notes(graph, *machines):
@@ -266,7 +338,9 @@ def say_notes(graph: Graph, *machines: Hardware) -> None:
 
 
 def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | None:
-    """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for; ``None`` if both sigmas are 0."""
+    """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for; ``None`` if both
+    sigmas are 0.
+    """
     from hosim.jitter import Jitter
 
     jitter = Jitter(seed, op_sigma, transfer_sigma)
@@ -274,7 +348,9 @@ def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | Non
 
 
 def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
-    """The bytes of a BUDGET argument, at most what the machine has; a note on stderr says so if that is less than asked for."""
+    """The bytes of a BUDGET argument, at most what the machine has; a note on stderr says so if
+    that is less than asked for.
+    """
     from hosim.engine import parse_budget
     from hosim.units import human_size
 
@@ -292,8 +368,11 @@ def choice_of(text: str, no_recompute: bool) -> PolicyChoice:
     return without(choice, RECOMPUTE) if no_recompute else choice
 
 
-def choices_of(text: str | None, no_recompute: bool, routed: bool = False, graph: Graph | None = None) -> list[PolicyChoice]:
-    """The policies that ``--policies`` lists, under ``--no-recompute`` or not; ``routed``: those for routed workloads, too.
+def choices_of(
+    text: str | None, no_recompute: bool, routed: bool = False, graph: Graph | None = None
+) -> list[PolicyChoice]:
+    """The policies that ``--policies`` lists, under ``--no-recompute`` or not; ``routed``: those
+    for routed workloads, too.
 
     Without a list, those that plan for the processors of ``graph``.
     """
@@ -313,12 +392,21 @@ def question_of(
     rescale: bool = False,
     runtime: str | None = None,
 ) -> Question:
-    """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a reader of the answer needs."""
+    """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a
+    reader of the answer needs.
+    """
     from hosim.study.runs import Question
 
     choice = choice_of(policy, no_recompute)
     machine = hardware_of(hardware)
-    asked = Question(graph_of(workload, runtime=runtime), machine, choice, budget, devices=devices, rescale=rescale)
+    asked = Question(
+        graph_of(workload, runtime=runtime),
+        machine,
+        choice,
+        budget,
+        devices=devices,
+        rescale=rescale,
+    )
     budget_of(budget, asked.graph, asked.hardware)
     for each in asked.notes:
         note(str(each))
@@ -326,7 +414,8 @@ def question_of(
 
 
 def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:
-    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises :class:`InputError` for an unknown value.
+    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises
+    :class:`InputError` for an unknown value.
 
     ``--plan-against reserved`` needs an allocator that reserves bytes: PyTorch's, if none is named.
     """
@@ -340,7 +429,9 @@ def counting_of(allocator: str, account: str, against: str = "allocated") -> Cou
         ("plan-against", against, ("allocated", RESERVED)),
     ):
         if value not in values:
-            raise InputError(f"unknown {name} {value!r}; expected one of {', '.join(values)}", source=name)
+            raise InputError(
+                f"unknown {name} {value!r}; expected one of {', '.join(values)}", source=name
+            )
     return Counting(CACHING if against == RESERVED and allocator == LEDGER else allocator, account)
 
 
@@ -370,19 +461,32 @@ def write_page(path: Path, text: str) -> None:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Print JSON on stdout: with ``notes``, those of the answer and those that the command has said, where there are some."""
+    """Print JSON on stdout: with ``notes``, those of the answer and those that the command has
+    said, where there are some.
+    """
     from hosim.io import to_json
     from hosim.notes import each_once
 
     said = each_once((*data.get("notes", ()), *notes()))
-    typer.echo(to_json({**{key: value for key, value in data.items() if key != "notes"}, **({"notes": said} if said else {})}))
+    typer.echo(
+        to_json(
+            {
+                **{key: value for key, value in data.items() if key != "notes"},
+                **({"notes": said} if said else {}),
+            }
+        )
+    )
 
 
 def console() -> Console:
-    """The console for tables: stdout, as wide as the terminal, or :data:`WIDTH` if there is none."""
+    """The console for tables: stdout, as wide as the terminal, or :data:`WIDTH` if there is
+    none.
+    """
     from rich.console import Console
 
     given = os.environ.get("COLUMNS")
-    nothing = given is not None and not given.strip("0")  # empty or 0, in which nothing can be shown
+    nothing = given is not None and not given.strip(
+        "0"
+    )  # empty or 0, in which nothing can be shown
     width = None if not nothing and (sys.stdout.isatty() or given) else WIDTH
     return Console(width=width, highlight=False)

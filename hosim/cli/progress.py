@@ -1,4 +1,6 @@
-"""What a command is doing, on stderr: a status line of a terminal, or a line now and then in a log."""
+"""What a command is doing, on stderr: a status line of a terminal, or a line now and then in a
+log.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,11 @@ EVERY_S = 10.0
 def progress(first: str = "") -> Iterator[Callable[[str], None]]:
     """A function that takes what begins.
 
-    After :data:`FIRST_S` seconds a terminal shows it with the time it takes; a log gets a line each :data:`EVERY_S` seconds.
+    After :data:`FIRST_S` seconds a terminal shows it with the time it takes; a log gets a line each
+    :data:`EVERY_S` seconds.
 
-    A quiet command shows nothing, nor does one with ``off`` in :data:`SWITCH`; a verbose one shows a line for each thing that begins.
+    A quiet command shows nothing, nor does one with ``off`` in :data:`SWITCH`; a verbose one shows
+    a line for each thing that begins.
     """
     begin = time.monotonic()
     if amount() == QUIET or (amount() == NORMAL and os.environ.get(SWITCH) == "off"):
@@ -45,7 +49,9 @@ def progress(first: str = "") -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bar() -> Iterator[Callable[[int, int, int], None]]:
-    """A progress bar of a terminal: rows done, rows in all, and how many do not fit. Elsewhere what :func:`progress` shows."""
+    """A progress bar of a terminal: rows done, rows in all, and how many do not fit. Elsewhere what
+    :func:`progress` shows.
+    """
     if amount() != NORMAL or os.environ.get(SWITCH) == "off" or not sys.stderr.isatty():
         from hosim.study import under_way
 
@@ -53,11 +59,22 @@ def bar() -> Iterator[Callable[[int, int, int], None]]:
             yield lambda done, total, failed: tell(under_way(done, total, failed))
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     from hosim.study import misfits
 
-    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("", total=None)
 

@@ -25,13 +25,18 @@ def compare_on_machines(
     others: Mapping[str, bool],
     runtime: str | None = None,
 ) -> None:
-    """Print one table over machines. ``others`` are the options that compare policies on one machine, and whether they are given."""
+    """Print one table over machines. ``others`` are the options that compare policies on one
+    machine, and whether they are given.
+    """
     from hosim.devices_of_graph import on_devices
     from hosim.report.listed import machine_comparison
     from hosim.study import NEAR, compare_machines, machine_rows
 
     if given := next((option for option, is_given in others.items() if is_given), None):
-        raise InputError(f"{given} works on one machine: give a single --hardware, or leave it out", source="compare-policies")
+        raise InputError(
+            f"{given} works on one machine: give a single --hardware, or leave it out",
+            source="compare-policies",
+        )
     profiles = [hardware_of(name) for name in dict.fromkeys(names)]
     choices = choices_of(policies or "hyperoffload", no_recompute)
     graph = graph_of(workload, runtime=runtime)
@@ -43,7 +48,14 @@ def compare_on_machines(
     if json:
         print_json({"format": "hosim.machines/1", "rows": machine_rows(found)})
     else:
-        console().print(machine_comparison(machine_rows(found), {profile.name: profile for profile in profiles}, NEAR, str(found)))
+        console().print(
+            machine_comparison(
+                machine_rows(found),
+                {profile.name: profile for profile in profiles},
+                NEAR,
+                str(found),
+            )
+        )
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):

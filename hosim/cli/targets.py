@@ -1,4 +1,6 @@
-"""The files that a command writes: what cannot be one, or is one that the command reads, is refused before the work begins."""
+"""The files that a command writes: what cannot be one, or is one that the command reads, is refused
+before the work begins.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,13 @@ _WRITES = "hosim.cli.targets"
 
 
 def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
-    """The option of a file that a command writes, and how its name may end, if not in any way; ``says`` is its help."""
+    """The option of a file that a command writes, and how its name may end, if not in any way;
+    ``says`` is its help.
+    """
 
-    def target(context: typer.Context, parameter: typer.CallbackParam, path: Path | None) -> Path | None:
+    def target(
+        context: typer.Context, parameter: typer.CallbackParam, path: Path | None
+    ) -> Path | None:
         if path is not None:
             from hosim.files import check_ending, check_target
 
@@ -40,20 +46,35 @@ def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
 
 
 def check_overwrites_nothing_given(context: typer.Context) -> None:
-    """Raise :class:`InputError` for a file to write that another option or argument of the command names as well."""
+    """Raise :class:`InputError` for a file to write that another option or argument of the command
+    names as well.
+    """
     values: Mapping[str, Any] = context.params
     parameters: Sequence[Any] = context.command.params
     for name in context.meta.get(_WRITES, ()):
         option = next(one for one in parameters if one.name == name)
         for other in parameters:
             given = values.get(other.name)
-            if other is not option and given != other.default and any(_same(values[name], path) for path in _paths(given)):
-                called = other.opts[0] if other.param_type_name == "option" else other.metavar.removesuffix("...")
-                raise InputError(f"also given as {called}; name another file", source=f"{option.opts[0]} {values[name]}")
+            if (
+                other is not option
+                and given != other.default
+                and any(_same(values[name], path) for path in _paths(given))
+            ):
+                called = (
+                    other.opts[0]
+                    if other.param_type_name == "option"
+                    else other.metavar.removesuffix("...")
+                )
+                raise InputError(
+                    f"also given as {called}; name another file",
+                    source=f"{option.opts[0]} {values[name]}",
+                )
 
 
 def _paths(given: object) -> Iterator[str]:
-    """Whatever a value may name as a file: itself, one of several machines, a model before its parameters."""
+    """Whatever a value may name as a file: itself, one of several machines, a model before its
+    parameters.
+    """
     if isinstance(given, list | tuple):
         for one in given:
             yield from _paths(one)

@@ -1,4 +1,6 @@
-"""Standard output and error as they may be: closed, full, of a narrow encoding, or searched for commands by a CI service."""
+"""Standard output and error as they may be: closed, full, of a narrow encoding, or searched for
+commands by a CI service.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class LogLines(io.TextIOWrapper):
 
 
 def prepare() -> None:
-    """Sets the streams up: what their encoding lacks is written as an escape, and a closed one takes what is written to it."""
+    """Sets the streams up: what their encoding lacks is written as an escape, and a closed one
+    takes what is written to it.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller
@@ -57,7 +61,13 @@ def prepare() -> None:
             if any(os.environ.get(service) for service in _SERVICES):
                 stream.flush()
                 encoding, buffered = stream.encoding, stream.line_buffering
-                setattr(sys, name, LogLines(stream.detach(), encoding, "backslashreplace", line_buffering=buffered))
+                setattr(
+                    sys,
+                    name,
+                    LogLines(
+                        stream.detach(), encoding, "backslashreplace", line_buffering=buffered
+                    ),
+                )
 
 
 def begin() -> None:
@@ -67,7 +77,9 @@ def begin() -> None:
 
 
 def set_amount(amount: int) -> None:
-    """How much this command writes on stderr from now on: :data:`QUIET`, :data:`NORMAL` or :data:`VERBOSE`."""
+    """How much this command writes on stderr from now on: :data:`QUIET`, :data:`NORMAL` or
+    :data:`VERBOSE`.
+    """
     _amount.set(amount)
 
 
@@ -83,7 +95,9 @@ def say(text: str) -> None:
 
 
 def note(line: str) -> None:
-    """A note on the command's answer, said once, on stderr unless the command is quiet; what it prints as JSON has it, too."""
+    """A note on the command's answer, said once, on stderr unless the command is quiet; what it
+    prints as JSON has it, too.
+    """
     if line not in _notes.get():
         say(f"note: {line}")
         _notes.set((*_notes.get(), line))
@@ -95,7 +109,9 @@ def notes() -> tuple[str, ...]:
 
 
 def warn(text: str) -> None:
-    """One line for people, on stderr, also of a quiet command. Where stderr takes nothing, it is lost, and changes no exit code."""
+    """One line for people, on stderr, also of a quiet command. Where stderr takes nothing, it is
+    lost, and changes no exit code.
+    """
     with suppress(OSError):
         typer.echo(printable(text), err=True)
 
@@ -109,7 +125,9 @@ def say_to_service(line: str) -> None:
 
 
 def flush() -> None:
-    """Writes out what stdout still holds. Raises :class:`OSError` where that fails, and lets stdout take nothing more."""
+    """Writes out what stdout still holds. Raises :class:`OSError` where that fails, and lets stdout
+    take nothing more.
+    """
     try:
         sys.stdout.flush()
     except OSError:
@@ -118,7 +136,9 @@ def flush() -> None:
 
 
 def silence() -> None:
-    """Lets nothing more reach stdout, so that what it still holds raises no error when the process ends."""
+    """Lets nothing more reach stdout, so that what it still holds raises no error when the process
+    ends.
+    """
     nowhere = _nowhere()
     try:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

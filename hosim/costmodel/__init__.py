@@ -1,4 +1,6 @@
-"""How long things take on a hardware profile: ops by roofline, transfers by bandwidth and latency."""
+"""How long things take on a hardware profile: ops by roofline, transfers by bandwidth and
+latency.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -28,7 +30,8 @@ else:
         {
             "guessed_attention": "guessed_attention_line",
             "guessed_collectives": "guessed_collectives guessed_collectives_line",
-            "memory_traffic": "HELD_BYTES_PER_S MemoryUse copies_compete copy_uses machine_of_copies memory_uses with_memories",
+            "memory_traffic": "HELD_BYTES_PER_S MemoryUse copies_compete copy_uses "
+            "machine_of_copies memory_uses with_memories",
             "on_the_device": "base_line base_of known_on_device on_the_device",
             "op_time": "kernel_times_of op_durations time_origins",
             "origins": "GUESS MODEL ORIGINS TABLE",
@@ -39,8 +42,9 @@ else:
     )
 
 __all__ = [
-    "GUESS", "HELD_BYTES_PER_S", "MODEL", "ORIGINS", "TABLE", "MemoryUse", "base_line", "base_of", "copies_compete", "copy_uses",
-    "guessed_attention_line", "guessed_collectives", "guessed_collectives_line", "kernel_times_of", "known_on_device",
-    "machine_of_copies", "machine_under", "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from", "time_origins",
-    "under_runtime", "with_memories",
+    "GUESS", "HELD_BYTES_PER_S", "MODEL", "ORIGINS", "TABLE", "MemoryUse", "base_line", "base_of",
+    "copies_compete", "copy_uses", "guessed_attention_line", "guessed_collectives",
+    "guessed_collectives_line", "kernel_times_of", "known_on_device", "machine_of_copies",
+    "machine_under", "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from",
+    "time_origins", "under_runtime", "with_memories",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
 """Collectives whose time is a guess: nobody says how fast the links that they cross are.
 
-Without a duration, and on a machine that says nothing of its links, a collective takes the time of its bytes in the device tier. Over PCIe
-it takes tens of times as long, so every figure of such a workload has to say so.
+Without a duration, and on a machine that says nothing of its links, a collective takes the time of
+its bytes in the device tier. Over PCIe it takes tens of times as long, so every figure of such a
+workload has to say so.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ _CROSSING = COLLECTIVE_KINDS - {"wait_tensor", "barrier"}
 
 
 def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
-    """The collectives, by position, that take the time of their bytes in the device tier, for want of a better one.
+    """The collectives, by position, that take the time of their bytes in the device tier, for want
+    of a better one.
 
-    These have no ``duration_ns``, are timed as no kernel, and cross no fabric of the machine (docs/contract.md, rule 19).
+    These have no ``duration_ns``, are timed as no kernel, and cross no fabric of the machine
+    (docs/contract.md, rule 19).
 
     >>> import hosim
     >>> b = hosim.GraphBuilder("sum over devices")
@@ -31,7 +34,12 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
     (0,)
     """
     found = [i for i, op in enumerate(graph.ops) if op.kind in _CROSSING and op.duration_ns is None]
-    found = [i for i in found if graph.ops[i].bytes_accessed or any([graph.tensors[t].size_bytes for t in graph.ops[i].uses])]
+    found = [
+        i
+        for i in found
+        if graph.ops[i].bytes_accessed
+        or any([graph.tensors[t].size_bytes for t in graph.ops[i].uses])
+    ]
     if not found:
         return ()
     known = {*kernel_times_of(graph, hardware), *graph.derived_on(hardware, sent_bytes)}
@@ -41,16 +49,23 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
 def timed_as(memory: str) -> str:
     """How they are timed, why that is a guess, and what to do; ``memory`` names the device tier."""
     return (
-        f"timed as if links between devices were as fast as {memory}, since nothing says how fast they are. The step may take much longer. "
-        "Give link= where hosim builds the workload, the durations, or a fabric with collectives in the profile"
+        f"timed as if links between devices were as fast as {memory}, since nothing says how fast "
+        "they are. The step may take much longer. "
+        "Give link= where hosim builds the workload, the durations, or a fabric with collectives "
+        "in the profile"
     )
 
 
 def guessed_collectives_line(graph: Graph, hardware: Hardware) -> str | None:
-    """What a reader of figures of this workload on this machine has to know of them, as one line; None if there are none."""
+    """What a reader of figures of this workload on this machine has to know of them, as one line;
+    None if there are none.
+    """
     found = graph.derived_on(hardware, guessed_collectives)
     if not found:
         return None
     durations = graph.derived_on(hardware, op_durations)
     share = 100 * sum([durations[i] for i in found]) / max(1, sum(durations))
-    return f"{counted(len(found), 'collective')} ({share:.2g} % of the time of all ops) {timed_as(hardware.device_tier)}"
+    return (
+        f"{counted(len(found), 'collective')} ({share:.2g} % of the time of all ops) "
+        f"{timed_as(hardware.device_tier)}"
+    )

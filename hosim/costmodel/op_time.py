@@ -1,11 +1,14 @@
-"""How long each op takes, and where that is from: measured, a table of measured times, a model fitted to such, or a guess.
+"""How long each op takes, and where that is from: measured, a table of measured times, a model
+fitted to such, or a guess.
 
-The guess is a roofline of compute and device memory, for ops that do not say which kernel they are, and on profiles without a processor.
+The guess is a roofline of compute and device memory, for ops that do not say which kernel they are,
+and on profiles without a processor.
 
-The roofline (Williams, Waterman and Patterson, CACM 52(4), 2009): an op is bound by its FLOP at the peak of its dtype or
-by its bytes at the bandwidth of the device tier, whichever takes longer; ``efficiency`` is the fraction of both that kernels
-reach (``efficiency_of`` that of some kinds and dtypes), ``launch_ns`` comes on top. All of it in exact integers, so that a
-duration does not depend on the machine that computed it. Kernels are timed by :mod:`hosim.costmodel.kernels.op_kernels`.
+The roofline (Williams, Waterman and Patterson, CACM 52(4), 2009): an op is bound by its FLOP at the
+peak of its dtype or by its bytes at the bandwidth of the device tier, whichever takes longer;
+``efficiency`` is the fraction of both that kernels reach (``efficiency_of`` that of some kinds and
+dtypes), ``launch_ns`` comes on top. All of it in exact integers, so that a duration does not depend
+on the machine that computed it. Kernels are timed by :mod:`hosim.costmodel.kernels.op_kernels`.
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ _NS_PER_S = 10**9
 def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     """Nanoseconds that each op holds its stream, by op position.
 
-    ``duration_ns`` where the op has it; what its kernel takes, if it says which one it is and the profile has a processor; else
-    ``launch_ns + max(flops / (peak * efficiency), bytes_accessed / (bandwidth * efficiency))``, the maximum rounded up to a whole
-    nanosecond, with the peak of the op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device tier.
-    A collective takes at least what its bytes take over the fabrics that it crosses (docs/contract.md, rule 19).
-    Under a runtime ops on the device take what :mod:`hosim.costmodel.runtime_times` says.
-    Of an op that runs on another processor these are one device's part of the processor and of its tier (docs/contract.md, rule 20).
-    Raises :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
+    ``duration_ns`` where the op has it; what its kernel takes, if it says which one it is and the
+    profile has a processor; else ``launch_ns + max(flops / (peak * efficiency), bytes_accessed /
+    (bandwidth * efficiency))``, the maximum rounded up to a whole nanosecond, with the peak of the
+    op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device
+    tier. A collective takes at least what its bytes take over the fabrics that it crosses
+    (docs/contract.md, rule 19). Under a runtime ops on the device take what
+    :mod:`hosim.costmodel.runtime_times` says. Of an op that runs on another processor these are one
+    device's part of the processor and of its tier (docs/contract.md, rule 20). Raises
+    :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)
     sent, over_links = graph.derived_on(hardware, sent_bytes), bytes_per_s_over_links(hardware)
@@ -68,42 +73,69 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
         if busy > LARGEST:
             raise HardwareError(
-                f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of {float(efficiencies[which]):g}",
+                f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of "
+                f"{float(efficiencies[which]):g}",
                 where="compute",
             )
         durations.append(launch + busy)
-    return tuple(durations) if hardware.software is None else durations_under(graph, hardware.software, durations)
+    return (
+        tuple(durations)
+        if hardware.software is None
+        else durations_under(graph, hardware.software, durations)
+    )
 
 
 def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
-    """Nanoseconds of an op on the processor of another tier: the roofline of one device's part of that processor and that memory."""
-    compute, tier = compute_of(op, hardware.fair_share), hardware.fair_share.tiers[hardware.tier_index[op.processor]]
+    """Nanoseconds of an op on the processor of another tier: the roofline of one device's part of
+    that processor and that memory.
+    """
+    compute, tier = (
+        compute_of(op, hardware.fair_share),
+        hardware.fair_share.tiers[hardware.tier_index[op.processor]],
+    )
     efficiency = efficiency_for(compute, op.kind, op.dtype)
     busy = ceil(Fraction(op.bytes_accessed * _NS_PER_S, tier.bandwidth_bytes_per_s) / efficiency)
     if op.flops:
         peak = peak_listed(compute.peak_flops, op.dtype)
         if peak is None:
-            raise _no_peak(op, f"tier {tier.name!r} of {hardware.name!r}", compute, f"tiers.{tier.name}.compute.peak")
+            raise _no_peak(
+                op,
+                f"tier {tier.name!r} of {hardware.name!r}",
+                compute,
+                f"tiers.{tier.name}.compute.peak",
+            )
         busy = max(busy, ceil(Fraction(op.flops * _NS_PER_S, peak) / efficiency))
     if busy > LARGEST:
         raise HardwareError(
-            f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of {float(efficiency):g}",
+            f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of "
+            f"{float(efficiency):g}",
             where=f"tiers.{tier.name}.compute",
         )
     return compute.launch_ns + busy
 
 
 def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
-    """Where the time of each op is from, one of :data:`hosim.costmodel.origins.ORIGINS`, by op position."""
+    """Where the time of each op is from, one of :data:`hosim.costmodel.origins.ORIGINS`, by op
+    position.
+    """
     kernels = kernel_times_of(graph, hardware)
-    return tuple([MEASURED if op.duration_ns is not None else kernels[i][1] if i in kernels else GUESS for i, op in enumerate(graph.ops)])
+    return tuple(
+        [
+            MEASURED if op.duration_ns is not None else kernels[i][1] if i in kernels else GUESS
+            for i, op in enumerate(graph.ops)
+        ]
+    )
 
 
 def kernel_times_of(graph: Graph, hardware: Hardware) -> Mapping[int, tuple[int, str]]:
-    """Nanoseconds and origin of the ops, by position, that are timed as kernels; kept with the graph."""
+    """Nanoseconds and origin of the ops, by position, that are timed as kernels; kept with the
+    graph.
+    """
     if hardware.compute.processor is None or not any([op.kernel for op in graph.ops]):
         return {}
-    from hosim.costmodel.kernels import kernel_times  # here, as numpy takes longer to import than most replays take
+    from hosim.costmodel.kernels import (
+        kernel_times,
+    )  # here, as numpy takes longer to import than most replays take
 
     return graph.derived_on(hardware, kernel_times)
 
@@ -118,7 +150,8 @@ def _peak(op: Op, hardware: Hardware) -> int:
 def _no_peak(op: Op, which: str, compute: Compute, where: str) -> HardwareError:
     known = ", ".join(sorted(compute.peak_flops)) or "none"
     return HardwareError(
-        f"op {op.name!r} computes in {op.dtype!r}, for which {which} has no peak (it has: {known}); "
+        f"op {op.name!r} computes in {op.dtype!r}, for which {which} has no peak (it has: "
+        f"{known}); "
         "add the dtype to the profile, or give the op a duration_ns",
         where=where,
     )

@@ -1,7 +1,9 @@
-"""Durations of one machine on another: scaled by the ratio of the cost model's times of each op on the two.
+"""Durations of one machine on another: scaled by the ratio of the cost model's times of each op on
+the two.
 
-An op that says neither FLOP nor bytes, as a recorded kernel, is scaled by the geometric mean of the ratios of compute and of memory
-bandwidth. The interval of a makespan says how unsure that is (:mod:`hosim.costmodel.spreads.time_spread`).
+An op that says neither FLOP nor bytes, as a recorded kernel, is scaled by the geometric mean of the
+ratios of compute and of memory bandwidth. The interval of a makespan says how unsure that is
+(:mod:`hosim.costmodel.spreads.time_spread`).
 """
 
 from __future__ import annotations
@@ -19,15 +21,23 @@ from hosim.measured_on import MEASURED_ON, RESCALED_FROM, measured_on
 
 def rescaled_from(graph: Graph, base: Hardware, hardware: Hardware) -> Graph:
     """The graph with the durations that it has on ``base`` scaled to ``hardware``."""
-    bare = Graph(graph.name, graph.tensors, tuple([_without_times(op) for op in graph.ops]), graph.meta)
+    bare = Graph(
+        graph.name, graph.tensors, tuple([_without_times(op) for op in graph.ops]), graph.meta
+    )
     before, after = op_durations(bare, base), op_durations(bare, hardware)
     ops = []
     for op, old, new in zip(graph.ops, before, after, strict=True):
         ratio = Fraction(new, old) if is_counted(op) and old else _by_rates(op, base, hardware)
-        others = tuple([(name, None if ns is None else round(ns * ratio)) for name, ns in op.also_on])
+        others = tuple(
+            [(name, None if ns is None else round(ns * ratio)) for name, ns in op.also_on]
+        )
         scaled = None if op.duration_ns is None else round(op.duration_ns * ratio)
         ops.append(replace(op, duration_ns=scaled, also_on=others))
-    meta = {**graph.meta, MEASURED_ON: hardware.name, RESCALED_FROM: graph.meta.get(RESCALED_FROM, measured_on(graph) or base.name)}
+    meta = {
+        **graph.meta,
+        MEASURED_ON: hardware.name,
+        RESCALED_FROM: graph.meta.get(RESCALED_FROM, measured_on(graph) or base.name),
+    }
     return Graph(graph.name, graph.tensors, tuple(ops), meta)
 
 

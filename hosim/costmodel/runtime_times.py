@@ -1,7 +1,8 @@
 """A machine under a runtime, and the times of its ops there.
 
-Ops on the device take what they take alone over the runtime's ``speed``. A host thread issues ops in the order of the program, and the
-n-th one is there after n times ``host``: the wait of the stream ``compute`` for that is part of the op that waits.
+Ops on the device take what they take alone over the runtime's ``speed``. A host thread issues ops
+in the order of the program, and the n-th one is there after n times ``host``: the wait of the
+stream ``compute`` for that is part of the op that waits.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ _OPTIMIZER, _FP32 = "optimizer", "fp32"
 
 
 def under_runtime(graph: Graph, hardware: Hardware) -> Hardware:
-    """The machine under the runtime that a graph names, or as it is. Raises :class:`HardwareError` for one that is none."""
+    """The machine under the runtime that a graph names, or as it is. Raises :class:`HardwareError`
+    for one that is none.
+    """
     if RUNTIME not in graph.meta:
         return hardware
     return machine_under(hardware, from_data(graph.meta[RUNTIME]))
@@ -26,16 +29,27 @@ def under_runtime(graph: Graph, hardware: Hardware) -> Hardware:
 
 def machine_under(hardware: Hardware, runtime: Runtime) -> Hardware:
     """The machine under a runtime."""
-    changed = replace(hardware, software=runtime, tiers=tuple([_with_optimizer(tier, runtime) for tier in hardware.tiers]))
+    changed = replace(
+        hardware,
+        software=runtime,
+        tiers=tuple([_with_optimizer(tier, runtime) for tier in hardware.tiers]),
+    )
     return _pageable(changed, round(runtime.pageable.value)) if runtime.pageable.value else changed
 
 
 def _pageable(hardware: Hardware, rate: int) -> Hardware:
-    """The machine where no memory beyond the device's is pinned, and copies from and to it reach ``rate`` at most."""
+    """The machine where no memory beyond the device's is pinned, and copies from and to it reach
+    ``rate`` at most.
+    """
     device = hardware.device_tier
-    tiers = [tier if tier.name == device else replace(tier, pageable=tuple(KINDS)) for tier in hardware.tiers]
+    tiers = [
+        tier if tier.name == device else replace(tier, pageable=tuple(KINDS))
+        for tier in hardware.tiers
+    ]
     channels = [
-        replace(each, pageable_bytes_per_s=min(rate, each.bandwidth_bytes_per_s)) if device in (each.source, each.destination) else each
+        replace(each, pageable_bytes_per_s=min(rate, each.bandwidth_bytes_per_s))
+        if device in (each.source, each.destination)
+        else each
         for each in hardware.channels
     ]
     return replace(hardware, tiers=tuple(tiers), channels=tuple(channels))
@@ -46,14 +60,18 @@ def _with_optimizer(tier: Tier, runtime: Runtime) -> Tier:
     share = runtime.cpu_optimizer.value
     if tier.compute is None or not share:
         return tier
-    of = {**tier.compute.efficiency_of, _OPTIMIZER: {**tier.compute.efficiency_of.get(_OPTIMIZER, {}), _FP32: share}}
+    of = {
+        **tier.compute.efficiency_of,
+        _OPTIMIZER: {**tier.compute.efficiency_of.get(_OPTIMIZER, {}), _FP32: share},
+    }
     return replace(tier, compute=replace(tier.compute, efficiency_of=of))
 
 
 def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) -> tuple[int, ...]:
     """The times of ops, by position, under a runtime; ``durations`` are those that they have alone.
 
-    Measured ones (``duration_ns``) are those of some runtime already and stay as they are, as do ops on other processors.
+    Measured ones (``duration_ns``) are those of some runtime already and stay as they are, as do
+    ops on other processors.
     """
     speed, host = Fraction(str(runtime.speed.value)), round(runtime.host.value)
     found: list[int] = []

@@ -1,1 +1,3 @@
-"""Parts of the data that other rooms see as :mod:`hosim.graph`, :mod:`hosim.cache_plan`, :mod:`hosim.hardware` and :mod:`hosim.result`."""
+"""Parts of the data that other rooms see as :mod:`hosim.graph`, :mod:`hosim.cache_plan`,
+:mod:`hosim.hardware` and :mod:`hosim.result`.
+"""

@@ -1,4 +1,6 @@
-"""The smallest block of PyTorch's caching allocator, for what counts in blocks without a replay: it imports nothing."""
+"""The smallest block of PyTorch's caching allocator, for what counts in blocks without a replay: it
+imports nothing.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,9 @@ class Deriving:
         """What a copy or a pickle has: what is derived is worked out anew."""
         return {name: value for name, value in vars(self).items() if name != "_derived"}
 
-    def derived(self, compute: Callable[Concatenate[Self, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def derived(
+        self, compute: Callable[Concatenate[Self, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Compute something from this once, and keep it.
 
         Parameters

@@ -1,9 +1,10 @@
 """Routing: ops that run only if a gate chooses them, and a trace of what the gates chose.
 
-A workload with a mixture of experts lists the ops of every expert, or ops that read the tensors of all. A :class:`Routing` says which:
-each :class:`Gate` is an op whose end decides among candidate :class:`Expert` s, each with the tensors and the ops that are its own.
-:func:`realise` gives the graph of steps of the trace, in which the experts that were not chosen have no ops, and no op reads them.
-The graph's ``meta`` says what may be known of the routing, and when;
+A workload with a mixture of experts lists the ops of every expert, or ops that read the tensors of
+all. A :class:`Routing` says which: each :class:`Gate` is an op whose end decides among candidate
+:class:`Expert` s, each with the tensors and the ops that are its own. :func:`realise` gives the
+graph of steps of the trace, in which the experts that were not chosen have no ops, and no op reads
+them. The graph's ``meta`` says what may be known of the routing, and when;
 :func:`routed` reads it back.
 """
 
@@ -30,9 +31,11 @@ Choices = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Expert:
-    """One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen, by position.
+    """One candidate of a gate: the tensors that only its ops use, and the ops that run only if it
+    is chosen, by position.
 
-    Without ops of its own, its tensors are read by ops of several candidates, which run in any case.
+    Without ops of its own, its tensors are read by ops of several candidates, which run in any
+    case.
     """
 
     tensors: tuple[int, ...]
@@ -49,7 +52,8 @@ class Gate:
 
 @dataclass(frozen=True)
 class Routing:
-    """The gates of ``graph`` and a trace, ``steps``, of what they chose. Checked when made; raises :class:`GraphError`.
+    """The gates of ``graph`` and a trace, ``steps``, of what they chose. Checked when made; raises
+    :class:`GraphError`.
 
     ``meta`` is free-form: where the trace comes from.
     """
@@ -66,7 +70,9 @@ class Routing:
         for s, step in enumerate(self.steps):
             if len(step) != len(self.gates):
                 raise GraphError(
-                    f"expected a list of experts for each of {len(self.gates)} gates, got {len(step)} lists", where=f"steps[{s}]"
+                    f"expected a list of experts for each of {len(self.gates)} gates, got "
+                    f"{len(step)} lists",
+                    where=f"steps[{s}]",
                 )
             for g, gate in enumerate(self.gates):
                 seen: set[int] = set()
@@ -74,14 +80,21 @@ class Routing:
                     where = f"steps[{s}][{g}][{j}]"
                     if not 0 <= e < len(gate.experts):
                         name = self.graph.ops[gate.op].name
-                        raise GraphError(f"gate {name!r} has experts 0 to {len(gate.experts) - 1}, got {e}", where=where)
+                        raise GraphError(
+                            f"gate {name!r} has experts 0 to {len(gate.experts) - 1}, got {e}",
+                            where=where,
+                        )
                     if e in seen:
                         raise GraphError(f"expert {e} is chosen twice", where=where)
                     seen.add(e)
 
 
-def gates_of(graph: Graph, named: Mapping[str, Sequence[tuple[Sequence[str], Sequence[str]]]]) -> tuple[Gate, ...]:
-    """Gates by names: for each gate's op, its experts as (tensors, ops). Raises :class:`GraphError` for an unknown name."""
+def gates_of(
+    graph: Graph, named: Mapping[str, Sequence[tuple[Sequence[str], Sequence[str]]]]
+) -> tuple[Gate, ...]:
+    """Gates by names: for each gate's op, its experts as (tensors, ops). Raises :class:`GraphError`
+    for an unknown name.
+    """
 
     def positions(names: Sequence[str], index: Mapping[str, int], what: str) -> tuple[int, ...]:
         for name in names:
@@ -92,7 +105,13 @@ def gates_of(graph: Graph, named: Mapping[str, Sequence[tuple[Sequence[str], Seq
     return tuple(
         Gate(
             positions([gate], graph.op_index, "op")[0],
-            tuple(Expert(positions(ts, graph.tensor_index, "tensor"), positions(ops, graph.op_index, "op")) for ts, ops in experts),
+            tuple(
+                Expert(
+                    positions(ts, graph.tensor_index, "tensor"),
+                    positions(ops, graph.op_index, "op"),
+                )
+                for ts, ops in experts
+            ),
         )
         for gate, experts in named.items()
     )
@@ -108,7 +127,9 @@ def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
         if not 0 <= gate.op < len(graph.ops):
             raise GraphError(f"no op number {gate.op}", where=f"gates[{g}].op")
         if gate.op in listed:
-            raise GraphError(f"op {graph.ops[gate.op].name!r} is listed as two gates", where=f"gates[{g}].op")
+            raise GraphError(
+                f"op {graph.ops[gate.op].name!r} is listed as two gates", where=f"gates[{g}].op"
+            )
         listed.add(gate.op)
         for e, expert in enumerate(gate.experts):
             where = f"gates[{g}].experts[{e}]"
@@ -119,18 +140,30 @@ def _check_gates(graph: Graph, gates: Sequence[Gate]) -> None:
                 if not 0 <= i < len(graph.ops):
                     raise GraphError(f"no op number {i}", where=at)
                 if i <= gate.op:
-                    raise GraphError(f"op {graph.ops[i].name!r} is not listed after its gate {graph.ops[gate.op].name!r}", where=at)
+                    raise GraphError(
+                        f"op {graph.ops[i].name!r} is not listed after its gate "
+                        f"{graph.ops[gate.op].name!r}",
+                        where=at,
+                    )
                 if i in gate_ops:
                     raise GraphError(f"op {graph.ops[i].name!r} is a gate itself", where=at)
                 if i in owner:
-                    raise GraphError(f"op {graph.ops[i].name!r} is listed for {owner[i]} too", where=at)
+                    raise GraphError(
+                        f"op {graph.ops[i].name!r} is listed for {owner[i]} too", where=at
+                    )
                 owner[i] = where
             for j, t in enumerate(expert.tensors):
                 if t in expert.tensors[:j]:
-                    raise GraphError(f"tensor {graph.tensors[t].name!r} is listed twice", where=f"{where}.tensors[{j}]")
+                    raise GraphError(
+                        f"tensor {graph.tensors[t].name!r} is listed twice",
+                        where=f"{where}.tensors[{j}]",
+                    )
                 _check_tensor(graph, t, gate, expert, f"{where}.tensors[{j}]")
                 if t in owned:
-                    raise GraphError(f"tensor {graph.tensors[t].name!r} is listed for {owned[t]} too", where=f"{where}.tensors[{j}]")
+                    raise GraphError(
+                        f"tensor {graph.tensors[t].name!r} is listed for {owned[t]} too",
+                        where=f"{where}.tensors[{j}]",
+                    )
                 owned[t] = where
 
 
@@ -139,30 +172,47 @@ def _check_tensor(graph: Graph, t: int, gate: Gate, expert: Expert, where: str) 
         raise GraphError(f"no tensor number {t}", where=where)
     tensor = graph.tensors[t]
     if not tensor.persistent:
-        raise GraphError(f"tensor {tensor.name!r} is of one step only; an expert's tensors are persistent", where=where)
+        raise GraphError(
+            f"tensor {tensor.name!r} is of one step only; an expert's tensors are persistent",
+            where=where,
+        )
     if not graph.users[t]:
         raise GraphError(f"tensor {tensor.name!r} is used by none of its expert's ops", where=where)
     for i in graph.users[t]:
         if not expert.ops and i <= gate.op:
-            raise GraphError(f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not listed after its gate", where=where)
+            raise GraphError(
+                f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not listed "
+                "after its gate",
+                where=where,
+            )
         if expert.ops and i not in expert.ops:
-            raise GraphError(f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not its expert's", where=where)
+            raise GraphError(
+                f"tensor {tensor.name!r} is used by op {graph.ops[i].name!r}, which is not its "
+                "expert's",
+                where=where,
+            )
         if t in graph.ops[i].writes:
-            raise GraphError(f"op {graph.ops[i].name!r} writes tensor {tensor.name!r}; an expert's tensors are only read", where=where)
+            raise GraphError(
+                f"op {graph.ops[i].name!r} writes tensor {tensor.name!r}; an expert's tensors are "
+                "only read",
+                where=where,
+            )
 
 
-# -- steps of a trace ------------------------------------------------------------------------------------------------
+# -- steps of a trace
+# ------------------------------------------------------------------------------------------------
 
 
 def realise(routing: Routing, steps: int | range) -> Graph:
     """The graph of one step of the trace, or of several one after the other.
 
-    Of each gate's experts only those that it chose have their ops, which then depend on the gate. Other ops go without what only an
-    absent op would have given them: a sum of experts' outputs adds up those that there are. In a graph of several steps the
-    persistent tensors are shared, ops and other tensors are named ``NAME@STEP``, and no step begins before the one before it has ended.
-    Parts of one tensor (:attr:`Tensor.of`) that no step chooses are one part, ``[rest]``, for each home and kind that they have.
-    Its ``meta`` has the workload's, and what :func:`routed` reads. O(steps x uses). Raises :class:`GraphError` for a step that the trace
-    has not.
+    Of each gate's experts only those that it chose have their ops, which then depend on the gate.
+    Other ops go without what only an absent op would have given them: a sum of experts' outputs
+    adds up those that there are. In a graph of several steps the persistent tensors are shared, ops
+    and other tensors are named ``NAME@STEP``, and no step begins before the one before it has
+    ended. Parts of one tensor (:attr:`Tensor.of`) that no step chooses are one part, ``[rest]``,
+    for each home and kind that they have. Its ``meta`` has the workload's, and what :func:`routed`
+    reads. O(steps x uses). Raises :class:`GraphError` for a step that the trace has not.
     """
     wanted = range(steps, steps + 1) if isinstance(steps, int) else steps
     for s in wanted:
@@ -176,15 +226,28 @@ def realise(routing: Routing, steps: int | range) -> Graph:
     weave = _Weave(routing, wanted)
     for s in wanted:
         weave.add(s)
-    name = base.name if not wanted else f"{base.name}@{wanted[0]}" if len(wanted) == 1 else f"{base.name}@{wanted[0]}-{wanted[-1]}"
+    name = (
+        base.name
+        if not wanted
+        else f"{base.name}@{wanted[0]}"
+        if len(wanted) == 1
+        else f"{base.name}@{wanted[0]}-{wanted[-1]}"
+    )
     meta = {
         **base.meta,
         META: {
             "experts": [
-                [[base.tensors[t].name for t in expert.tensors if t in weave.shared] for expert in gate.experts] for gate in routing.gates
+                [
+                    [base.tensors[t].name for t in expert.tensors if t in weave.shared]
+                    for expert in gate.experts
+                ]
+                for gate in routing.gates
             ],
             "visits": weave.visits,
-            "history": [[list(chosen) for chosen in step] for step in routing.steps[: wanted[0] if wanted else 0]],
+            "history": [
+                [list(chosen) for chosen in step]
+                for step in routing.steps[: wanted[0] if wanted else 0]
+            ],
         },
     }
     return Graph(name, tuple(weave.tensors), tuple(weave.ops), meta)
@@ -199,22 +262,40 @@ class _Weave:
         self.several = len(steps) > 1
         rest: dict[Tensor, list[int]] = {}  # by what alike parts have in common
         for t in self._rest(steps):
-            rest.setdefault(replace(base.tensors[t], name=part_name(base.tensors[t].of, REST), size_bytes=0), []).append(t)
+            rest.setdefault(
+                replace(base.tensors[t], name=part_name(base.tensors[t].of, REST), size_bytes=0), []
+            ).append(t)
         apart = {t for parts in rest.values() for t in parts}
-        shared = [t for t, tensor in enumerate(base.tensors) if tensor.persistent and t not in apart]
+        shared = [
+            t for t, tensor in enumerate(base.tensors) if tensor.persistent and t not in apart
+        ]
         self.shared = {t: k for k, t in enumerate(shared)}
         self.tensors: list[Tensor] = [base.tensors[t] for t in self.shared]
         taken = set(base.tensor_index)
         for alike, parts in rest.items():
             size = sum([base.tensors[t].size_bytes for t in parts])
-            name = next(name for n in count() if (name := part_name(alike.of, REST + str(n or ""))) not in taken)
+            name = next(
+                name
+                for n in count()
+                if (name := part_name(alike.of, REST + str(n or ""))) not in taken
+            )
             taken.add(name)
             self.tensors.append(replace(alike, name=name, size_bytes=size))
         self.ops: list[Op] = []
         self.visits: list[list[Any]] = []
         self.last: dict[str, int] = {}  # of each stream, in the steps so far
-        self.conditional = {i: (g, e) for g, gate in enumerate(routing.gates) for e, expert in enumerate(gate.experts) for i in expert.ops}
-        self.of_candidate = {t: (g, e) for g, gate in enumerate(routing.gates) for e, x in enumerate(gate.experts) for t in x.tensors}
+        self.conditional = {
+            i: (g, e)
+            for g, gate in enumerate(routing.gates)
+            for e, expert in enumerate(gate.experts)
+            for i in expert.ops
+        }
+        self.of_candidate = {
+            t: (g, e)
+            for g, gate in enumerate(routing.gates)
+            for e, x in enumerate(gate.experts)
+            for t in x.tensors
+        }
         self.gate_number = {gate.op: g for g, gate in enumerate(routing.gates)}
         self.makers: list[list[int]] = [[] for _ in base.tensors]
         for i, op in enumerate(base.ops):
@@ -223,8 +304,13 @@ class _Weave:
         self.from_start = frozenset(base.initial)
 
     def _rest(self, steps: range) -> list[int]:
-        """The parts of tensors that candidates without ops of their own have, and that no step chooses."""
-        used = [{e for s in steps for e in self.routing.steps[s][g]} for g in range(len(self.routing.gates))]
+        """The parts of tensors that candidates without ops of their own have, and that no step
+        chooses.
+        """
+        used = [
+            {e for s in steps for e in self.routing.steps[s][g]}
+            for g in range(len(self.routing.gates))
+        ]
         return [
             t
             for chosen, gate in zip(used, self.routing.gates, strict=True)
@@ -237,7 +323,10 @@ class _Weave:
     def add(self, step: int) -> None:
         """Append the ops of one step."""
         base, chosen = self.base, [frozenset(choice) for choice in self.routing.steps[step]]
-        runs = [i not in self.conditional or self.conditional[i][1] in chosen[self.conditional[i][0]] for i in range(len(base.ops))]
+        runs = [
+            i not in self.conditional or self.conditional[i][1] in chosen[self.conditional[i][0]]
+            for i in range(len(base.ops))
+        ]
         suffix = f"@{step}" if self.several else ""
         tensor_at, op_at = dict(self.shared), dict[int, int]()
         before, entered = dict(self.last), set[str]()
@@ -254,7 +343,11 @@ class _Weave:
                         continue
                     tensor_at[t] = len(self.tensors)
                     tensor = base.tensors[t]
-                    self.tensors.append(replace(tensor, name=tensor.name + suffix, of=tensor.of and tensor.of + suffix))
+                    self.tensors.append(
+                        replace(
+                            tensor, name=tensor.name + suffix, of=tensor.of and tensor.of + suffix
+                        )
+                    )
                 found.append(tensor_at[t])
             return tuple(found)
 
@@ -280,7 +373,9 @@ class _Weave:
             )
 
     def _deps(self, i: int, runs: Sequence[bool]) -> Iterator[int]:
-        """What op ``i`` depends on besides its tensors: its gate, and instead of an absent op whatever that depends on."""
+        """What op ``i`` depends on besides its tensors: its gate, and instead of an absent op
+        whatever that depends on.
+        """
         if i in self.conditional:
             yield self.routing.gates[self.conditional[i][0]].op
         for d in self.base.ops[i].deps:
@@ -290,34 +385,48 @@ class _Weave:
                 yield from self._deps(d, runs)
 
 
-# -- how far other draws differ --------------------------------------------------------------------------------------
+# -- how far other draws differ
+# --------------------------------------------------------------------------------------
 
 _SPREAD = "spread"
 
 
 def with_draw_spread(graph: Graph, spread: float) -> Graph:
-    """The graph that says by what share other draws of its routing have more or fewer experts that come."""
-    return replace(graph, meta={**graph.meta, META: {**graph.meta[META], _SPREAD: round(spread, 4)}})
+    """The graph that says by what share other draws of its routing have more or fewer experts that
+    come.
+    """
+    return replace(
+        graph, meta={**graph.meta, META: {**graph.meta[META], _SPREAD: round(spread, 4)}}
+    )
 
 
 def draw_spread_of(graph: Graph) -> float:
-    """What :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw has as many.
+    """What :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw has as
+    many.
 
     Raises :class:`GraphError` for a file that says something else.
     """
     said = graph.meta.get(META)
     spread = said.get(_SPREAD, 0.0) if isinstance(said, Mapping) else 0.0
-    if isinstance(spread, bool) or not isinstance(spread, int | float) or not 0 <= spread < float("inf"):
-        raise GraphError(f"expected a share of at least 0, got {shown(spread)}", where=f"meta.{META}.{_SPREAD}")
+    if (
+        isinstance(spread, bool)
+        or not isinstance(spread, int | float)
+        or not 0 <= spread < float("inf")
+    ):
+        raise GraphError(
+            f"expected a share of at least 0, got {shown(spread)}", where=f"meta.{META}.{_SPREAD}"
+        )
     return float(spread)
 
 
-# -- what a realised graph says of its routing -----------------------------------------------------------------------
+# -- what a realised graph says of its routing
+# -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """One decision of a gate in a realised graph: gate number ``gate`` is op ``op``, and chose ``chosen``, in the order of their first use.
+    """One decision of a gate in a realised graph: gate number ``gate`` is op ``op``, and chose
+    ``chosen``, in the order of their first use.
 
     ``uses`` are the ops that use chosen experts' tensors, by tensor and ascending.
     """
@@ -330,7 +439,9 @@ class GateDecision:
 
 @dataclass(frozen=True)
 class Routed:
-    """What was routed in a realised graph: the tensors of each gate's experts, each decision in listed order, and the trace before."""
+    """What was routed in a realised graph: the tensors of each gate's experts, each decision in
+    listed order, and the trace before.
+    """
 
     experts: tuple[tuple[tuple[int, ...], ...], ...]
     visits: tuple[GateDecision, ...]
@@ -343,7 +454,8 @@ class Routed:
 
 
 def routed(graph: Graph) -> Routed | None:
-    """The routing in a graph that :func:`realise` made, from a file or not; ``None`` if there is none.
+    """The routing in a graph that :func:`realise` made, from a file or not; ``None`` if there is
+    none.
 
     Raises :class:`GraphError` if its ``meta`` names what the graph has not.
     """
@@ -356,10 +468,13 @@ def _routed(graph: Graph) -> Routed | None:
         return None
     try:
         experts = tuple(
-            tuple(tuple(sorted([graph.tensor_index[name] for name in tensors])) for tensors in gate) for gate in said["experts"]
+            tuple(tuple(sorted([graph.tensor_index[name] for name in tensors])) for tensors in gate)
+            for gate in said["experts"]
         )
         places = [(int(gate), graph.op_index[name]) for gate, name in said["visits"]]
-        history = tuple(tuple(tuple(map(int, chosen)) for chosen in step) for step in said["history"])
+        history = tuple(
+            tuple(tuple(map(int, chosen)) for chosen in step) for step in said["history"]
+        )
         uses: list[dict[int, list[int]]] = [{} for _ in places]
         for gate, candidates in enumerate(experts):
             mine = [v for v, (g, _) in enumerate(places) if g == gate]
@@ -369,7 +484,10 @@ def _routed(graph: Graph) -> Routed | None:
                     v = mine[bisect_right(decided, user) - 1]
                     uses[v].setdefault(t, []).append(user)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise GraphError(f"does not fit the graph ({type(error).__name__}: {error}); realise it again", where=f"meta.{META}") from None
+        raise GraphError(
+            f"does not fit the graph ({type(error).__name__}: {error}); realise it again",
+            where=f"meta.{META}",
+        ) from None
     visits = []
     for v, (gate, op) in enumerate(places):
         used = {t: tuple(users) for t, users in sorted(uses[v].items(), key=lambda item: item[1])}

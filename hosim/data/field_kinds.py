@@ -1,4 +1,6 @@
-"""Whether the fields of a frozen dataclass are of the kinds that it declares: texts, lists, mappings and objects of hosim."""
+"""Whether the fields of a frozen dataclass are of the kinds that it declares: texts, lists,
+mappings and objects of hosim.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +23,19 @@ class _UnfitError(Exception):
 
 
 def keep_kinds(made: Any, error: Callable[..., Exception], about: str) -> None:
-    """Raise the ``error`` for the first field whose value is of another kind than its annotation says; lists become tuples.
+    """Raise the ``error`` for the first field whose value is of another kind than its annotation
+    says; lists become tuples.
 
-    Whole numbers are left to :func:`hosim.base.whole_numbers.keep_whole`, except where a list or a mapping stands in place of one.
+    Whole numbers are left to :func:`hosim.base.whole_numbers.keep_whole`, except where a list or a
+    mapping stands in place of one.
     """
     for name, hint, plain in _fields(made.__class__):
         value = getattr(made, name)
         if value.__class__ is plain and plain is not tuple:
             continue
-        if value.__class__ is plain and (not value or (hint == _WHOLES and {*map(type, value)} == {int})):
+        if value.__class__ is plain and (
+            not value or (hint == _WHOLES and {*map(type, value)} == {int})
+        ):
             continue
         try:
             found = _fit(value, hint)
@@ -44,9 +50,11 @@ def keep_kinds(made: Any, error: Callable[..., Exception], about: str) -> None:
 
 
 def keep_items(made: Any, error: Callable[..., Exception], **of: type) -> None:
-    """Raise the ``error`` unless ``name`` is a text, ``meta`` a mapping, and each of these fields has objects of its class alone.
+    """Raise the ``error`` unless ``name`` is a text, ``meta`` a mapping, and each of these fields
+    has objects of its class alone.
 
-    For classes that have so many of them that a look at each field's annotation would take long; lists become tuples.
+    For classes that have so many of them that a look at each field's annotation would take long;
+    lists become tuples.
     """
     if not isinstance(made.name, str):
         raise error(f"expected a text, got {shown(made.name, 60)}", where="name")
@@ -55,11 +63,17 @@ def keep_items(made: Any, error: Callable[..., Exception], **of: type) -> None:
     for field, expected in of.items():
         listed = getattr(made, field)
         if not isinstance(listed, tuple | list):
-            raise error(f"expected a tuple of hosim.{expected.__name__}, got {shown(listed, 60)}", where=field)
+            raise error(
+                f"expected a tuple of hosim.{expected.__name__}, got {shown(listed, 60)}",
+                where=field,
+            )
         if not {*map(type, listed)} <= {expected}:
             at = next((i for i, item in enumerate(listed) if not isinstance(item, expected)), None)
             if at is not None:
-                raise error(f"expected a hosim.{expected.__name__}, got {shown(listed[at], 60)}", where=f"{field}[{at}]")
+                raise error(
+                    f"expected a hosim.{expected.__name__}, got {shown(listed[at], 60)}",
+                    where=f"{field}[{at}]",
+                )
         if listed.__class__ is list:
             object.__setattr__(made, field, tuple(listed))
 
@@ -87,7 +101,9 @@ def _fit(value: Any, hint: Any) -> Any:
         number = None if isinstance(value, str) else plain_number(value)
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise _UnfitError(value, "a number")
-        return float(number) if isinstance(number, float) and number.__class__ is not float else number
+        return (
+            float(number) if isinstance(number, float) and number.__class__ is not float else number
+        )
     if hint is str and isinstance(value, str):
         return str.__str__(value)  # a text of numpy is one by its class
     if not isinstance(hint, type) or isinstance(value, hint):
@@ -120,13 +136,23 @@ def _fit_tuple(value: Any, hint: Any) -> Any:
         raise _UnfitError(value, f"a tuple of {len(parts)}")
     else:
         found = tuple([_fit(part, each) for part, each in zip(value, parts, strict=True)])
-    same = isinstance(value, tuple) and all(new is old for new, old in zip(found, value, strict=True))
+    same = isinstance(value, tuple) and all(
+        new is old for new, old in zip(found, value, strict=True)
+    )
     return value if same else found
 
 
 @cache
 def _fields(made: Any) -> tuple[tuple[str, Any, Any], ...]:
-    """The fields of a class that have a kind to check: name, hint, and the class that needs no further look."""
+    """The fields of a class that have a kind to check: name, hint, and the class that needs no
+    further look.
+    """
     hints = get_type_hints(made)
-    listed = [(field.name, hints[field.name]) for field in fields(made) if hints[field.name] not in (int, int | None)]
-    return tuple([(name, hint, tuple if get_origin(hint) is tuple else hint) for name, hint in listed])
+    listed = [
+        (field.name, hints[field.name])
+        for field in fields(made)
+        if hints[field.name] not in (int, int | None)
+    ]
+    return tuple(
+        [(name, hint, tuple if get_origin(hint) is tuple else hint) for name, hint in listed]
+    )

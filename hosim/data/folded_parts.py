@@ -1,6 +1,8 @@
-"""What people read about tensors: parts of one whole of which the same is said are one row, ``experts[0..255] (248 parts)``.
+"""What people read about tensors: parts of one whole of which the same is said are one row,
+``experts[0..255] (248 parts)``.
 
-Figures for machines name each part. (:mod:`hosim.gate.records.folding` folds names without loss, for files that are read again.)
+Figures for machines name each part. (:mod:`hosim.gate.records.folding` folds names without loss,
+for files that are read again.)
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from hosim.data.graph_parts import Tensor
 
 
 class FoldedRow(NamedTuple):
-    """A row: the name of a tensor or of parts of one, what the table says of each, and the places of the rows that it stands for."""
+    """A row: the name of a tensor or of parts of one, what the table says of each, and the places
+    of the rows that it stands for.
+    """
 
     name: str
     says: tuple[Hashable, ...]
@@ -20,19 +24,32 @@ class FoldedRow(NamedTuple):
 
 
 def folded(rows: Iterable[tuple[Tensor, tuple[Hashable, ...]]]) -> list[FoldedRow]:
-    """The rows, each at the place of the first that it stands for; those about tensors that are whole are as they were."""
+    """The rows, each at the place of the first that it stands for; those about tensors that are
+    whole are as they were.
+    """
     tensors: list[Tensor] = []
     alike: dict[tuple[str | int, tuple[Hashable, ...]], list[int]] = {}
     for place, (tensor, says) in enumerate(rows):
         tensors.append(tensor)
         alike.setdefault((tensor.of or place, says), []).append(place)
-    return [FoldedRow(_named([tensors[k] for k in places]), says, tuple(places)) for (_, says), places in alike.items()]
+    return [
+        FoldedRow(_named([tensors[k] for k in places]), says, tuple(places))
+        for (_, says), places in alike.items()
+    ]
 
 
 def tensors_of(rows: Iterable[FoldedRow]) -> int:
     """How many rows these stand for.
 
-    >>> tensors_of(folded([(Tensor("w[0]", 1, of="w"), ()), (Tensor("w[1]", 1, of="w"), ()), (Tensor("b", 1), ())]))
+    >>> tensors_of(
+    ...     folded(
+    ...         [
+    ...             (Tensor("w[0]", 1, of="w"), ()),
+    ...             (Tensor("w[1]", 1, of="w"), ()),
+    ...             (Tensor("b", 1), ()),
+    ...         ]
+    ...     )
+    ... )
     3
     """
     return sum([len(row.places) for row in rows])
@@ -40,7 +57,11 @@ def tensors_of(rows: Iterable[FoldedRow]) -> int:
 
 def of_each(rows: Sequence[FoldedRow]) -> str:
     """What a title says where a row stands for several parts; empty if none does."""
-    return " The figures of several parts are those of each." if any([len(row.places) > 1 for row in rows]) else ""
+    return (
+        " The figures of several parts are those of each."
+        if any([len(row.places) > 1 for row in rows])
+        else ""
+    )
 
 
 _NAMED = 3
@@ -48,7 +69,8 @@ _NAMED = 3
 
 
 def _named(tensors: Sequence[Tensor]) -> str:
-    """One name for some parts of a tensor: the first and the last of numbers, and the first other names.
+    """One name for some parts of a tensor: the first and the last of numbers, and the first other
+    names.
 
     >>> _named([Tensor(f"w[{k}]", 1, of="w") for k in (2, 0, 11)]), _named([Tensor("b", 1)])
     ('w[0..11] (3 parts)', 'b')
@@ -65,7 +87,10 @@ def _named(tensors: Sequence[Tensor]) -> str:
     numbers = sorted([int(part) for part in parts if _is_number(part)])
     span = f"{numbers[0]}..{numbers[-1]}" if len(numbers) > 1 else ""
     shown = list(dict.fromkeys([span if span and _is_number(part) else part for part in parts]))
-    return f"{whole}[{', '.join([*shown[:_NAMED], *['...'] * (len(shown) > _NAMED)])}] ({len(names):,} parts)"
+    return (
+        f"{whole}[{', '.join([*shown[:_NAMED], *['...'] * (len(shown) > _NAMED)])}] "
+        f"({len(names):,} parts)"
+    )
 
 
 def _is_number(part: str) -> bool:

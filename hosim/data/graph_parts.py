@@ -22,7 +22,9 @@ KINDS = (
 )
 """Every kind of tensor, in the order in which tables and plots list them."""
 
-PERSISTENT_KINDS = frozenset({"parameter", "optimizer_state", "expert", "kv_cache", "input", "buffer"})
+PERSISTENT_KINDS = frozenset(
+    {"parameter", "optimizer_state", "expert", "kv_cache", "input", "buffer"}
+)
 """Kinds that hold their contents at time 0 and survive the step, unless a tensor says otherwise."""
 
 
@@ -67,11 +69,14 @@ class Tensor:
     kind
         One of :data:`KINDS`.
     home
-        The tier of its valid copy at time 0; ``None``: the device tier, or no tier for a tensor that the step itself produces.
+        The tier of its valid copy at time 0; ``None``: the device tier, or no tier for a tensor
+        that the step itself produces.
     persistent
-        Whether it is valid at time 0 and survives the step. ``None`` takes the default of the kind; after construction it is a bool.
+        Whether it is valid at time 0 and survives the step. ``None`` takes the default of the kind;
+        after construction it is a bool.
     of
-        The name of the whole that it is a part of (docs/contract.md, rule 1); empty: it is whole itself.
+        The name of the whole that it is a part of (docs/contract.md, rule 1); empty: it is whole
+        itself.
 
     References
     ----------
@@ -154,10 +159,11 @@ class Op:
     processor
         The tier whose processor runs it; empty: the device.
     also_on
-        Other processors that a plan may let it run on instead, each with its measured duration there, or ``None``: what the cost model
-        says.
+        Other processors that a plan may let it run on instead, each with its measured duration
+        there, or ``None``: what the cost model says.
     message
-        What it sends, receives or exchanges with other stages of a pipeline, by a name that their ops have, too; empty: nothing.
+        What it sends, receives or exchanges with other stages of a pipeline, by a name that their
+        ops have, too; empty: nothing.
 
     References
     ----------
@@ -194,13 +200,17 @@ class Op:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Tensors that must be resident when the op starts: its inputs and what it mutates, each once."""
+        """Tensors that must be resident when the op starts: its inputs and what it mutates, each
+        once.
+        """
         return self.inputs if not self.mutates else tuple(dict.fromkeys(self.inputs + self.mutates))
 
     @property
     def writes(self) -> tuple[int, ...]:
         """Tensors whose contents the op sets: its outputs and what it mutates, each once."""
-        return self.outputs if not self.mutates else tuple(dict.fromkeys(self.outputs + self.mutates))
+        return (
+            self.outputs if not self.mutates else tuple(dict.fromkeys(self.outputs + self.mutates))
+        )
 
     @property
     def uses(self) -> tuple[int, ...]:

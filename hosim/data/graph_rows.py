@@ -1,7 +1,8 @@
 """Tensors and ops made of the rows in which a builder of a graph keeps them until it is built.
 
-Names stand in an index, in order. A row has everything else of a tensor, and of an op its kind, how many inputs, outputs, mutated
-tensors and earlier ops it names, and the rest of its fields; what it names stands in one list for all ops.
+Names stand in an index, in order. A row has everything else of a tensor, and of an op its kind, how
+many inputs, outputs, mutated tensors and earlier ops it names, and the rest of its fields; what it
+names stands in one list for all ops.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _TensorTwin, _OpTwin = twin_of(Tensor), twin_of(Op)
 
 def make_tensors(names: Iterable[str], rows: list[TensorRow], made: list[Tensor]) -> None:
     """Make tensors of the rows, which are those of the last names, and take the rows away."""
-    for name, (size_bytes, kind, home, persistent, of) in zip(islice(names, len(made), None), rows, strict=True):
+    for name, (size_bytes, kind, home, persistent, of) in zip(
+        islice(names, len(made), None), rows, strict=True
+    ):
         tensor = _TensorTwin(name, size_bytes, kind, home, persistent, of)
         tensor.__class__ = Tensor
         made.append(tensor)
@@ -31,12 +34,31 @@ def make_tensors(names: Iterable[str], rows: list[TensorRow], made: list[Tensor]
 
 
 def make_ops(names: Iterable[str], rows: list[OpRow], named: list[int], made: list[Op]) -> None:
-    """Make ops of the rows, which are those of the last names, and of what they name, and take both away."""
+    """Make ops of the rows, which are those of the last names, and of what they name, and take both
+    away.
+    """
     positions, end = tuple(named), 0  # its slices are tuples
     outputs: tuple[int, ...] = ()
     named.clear()
     for name, row in zip(islice(names, len(made), None), rows, strict=True):
-        kind, read, written, mutated, awaited, stream, ns, flops, accessed, dtype, room, kernel, sizes, processor, others, message = row
+        (
+            kind,
+            read,
+            written,
+            mutated,
+            awaited,
+            stream,
+            ns,
+            flops,
+            accessed,
+            dtype,
+            room,
+            kernel,
+            sizes,
+            processor,
+            others,
+            message,
+        ) = row
         inputs = positions[end : (end := end + read)]
         if inputs == outputs:
             inputs = outputs  # the same tuple as the op before: chains are long
@@ -44,7 +66,22 @@ def make_ops(names: Iterable[str], rows: list[OpRow], named: list[int], made: li
         mutates = positions[end : (end := end + mutated)] if mutated else ()
         deps = positions[end : (end := end + awaited)] if awaited else ()
         uses = inputs, outputs, mutates, deps
-        op = _OpTwin(name, kind, *uses, stream, ns, flops, accessed, dtype, room, kernel, sizes, processor, others, message)
+        op = _OpTwin(
+            name,
+            kind,
+            *uses,
+            stream,
+            ns,
+            flops,
+            accessed,
+            dtype,
+            room,
+            kernel,
+            sizes,
+            processor,
+            others,
+            message,
+        )
         op.__class__ = Op
         made.append(op)
     rows.clear()

@@ -1,4 +1,6 @@
-"""Which ops use each tensor, in arrays: of a large graph they take a tenth of the memory of tuples."""
+"""Which ops use each tensor, in arrays: of a large graph they take a tenth of the memory of
+tuples.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ NONE = -1
 
 
 class CompactUsers:
-    """For each tensor, the positions of the ops that use it, ascending: ``users[t]`` makes a tuple of them.
+    """For each tensor, the positions of the ops that use it, ascending: ``users[t]`` makes a tuple
+    of them.
 
-    ``first`` and ``last`` are the first and the last one of each tensor, :data:`NONE` if it has none. ``_between`` is the one between them
-    of a tensor with three, and of a tensor with more all of them.
+    ``first`` and ``last`` are the first and the last one of each tensor, :data:`NONE` if it has
+    none. ``_between`` is the one between them of a tensor with three, and of a tensor with more all
+    of them.
     """
 
     __slots__ = ("_between", "first", "last")
@@ -38,7 +42,9 @@ class CompactUsers:
                     elif known != before:
                         between[t] = [first[t], known, before, i]
         self.first, self.last = array("i", first), array("i", last)
-        self._between = {t: known if isinstance(known, int) else tuple(known) for t, known in between.items()}
+        self._between = {
+            t: known if isinstance(known, int) else tuple(known) for t, known in between.items()
+        }
 
     def __len__(self) -> int:
         return len(self.first)

@@ -1,7 +1,9 @@
-"""A runtime: what the software that people run adds to a machine in time and in memory, as frozen figures.
+"""A runtime: what the software that people run adds to a machine in time and in memory, as frozen
+figures.
 
-A machine says how fast a kernel is and how much memory there is. The software around it decides how many kernels a step has, how fast a
-whole step of them is, what a host thread takes to issue one, and what lies in the device's memory beside tensors.
+A machine says how fast a kernel is and how much memory there is. The software around it decides how
+many kernels a step has, how fast a whole step of them is, what a host thread takes to issue one,
+and what lies in the device's memory beside tensors.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ DEVIATIONS = 1.6449
 class RuntimeFigure:
     """A figure of a runtime, and how sure it is.
 
-    ``spread`` is the standard deviation of the logarithm of what others saw over ``value``: 0.1 is about 10 %. ``one_row``: it rests on a
-    single measurement, so that its spread is an assumption.
+    ``spread`` is the standard deviation of the logarithm of what others saw over ``value``: 0.1 is
+    about 10 %. ``one_row``: it rests on a single measurement, so that its spread is an assumption.
 
     >>> [round(end, 2) for end in RuntimeFigure(2.0, 0.1).ends]
     [1.7, 2.36]
@@ -38,12 +40,17 @@ class RuntimeFigure:
     def __post_init__(self) -> None:
         keep_kinds(self, HardwareError, "a figure of a runtime")
         if not 0 <= self.value < 1e18 or not 0 <= self.spread <= 10:
-            raise HardwareError(f"expected a value from 0 to 10^18 and a spread from 0 to 10, got {self.value:g} and {self.spread:g}")
+            raise HardwareError(
+                f"expected a value from 0 to 10^18 and a spread from 0 to 10, got {self.value:g} "
+                f"and {self.spread:g}"
+            )
 
     @property
     def ends(self) -> tuple[float, float]:
         """The ends of its 90 % interval."""
-        return self.value / exp(DEVIATIONS * self.spread), self.value * exp(DEVIATIONS * self.spread)
+        return self.value / exp(DEVIATIONS * self.spread), self.value * exp(
+            DEVIATIONS * self.spread
+        )
 
 
 ONE, NONE = RuntimeFigure(1.0), RuntimeFigure(0.0)
@@ -62,19 +69,25 @@ class Runtime:
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
     host
-        Nanoseconds in which a host thread issues one op: the n-th op of a program does not start before n times as much.
+        Nanoseconds in which a host thread issues one op: the n-th op of a program does not start
+        before n times as much.
     cpu_optimizer
-        The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the profile says.
+        The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the
+        profile says.
     buffers
-        Bytes that its allocator hands out beside the tensors of the program: buckets, parameters gathered ahead, workspaces of libraries.
+        Bytes that its allocator hands out beside the tensors of the program: buckets, parameters
+        gathered ahead, workspaces of libraries.
     allocated, reserved
-        The bytes that its allocator hands out at most, over the peak of a replay (``buffers`` beside); and all that it holds, over those.
+        The bytes that its allocator hands out at most, over the peak of a replay (``buffers``
+        beside); and all that it holds, over those.
     iteration
-        What an inference engine measures for the largest iteration before it makes its cache, over what hosim computes for it.
+        What an inference engine measures for the largest iteration before it makes its cache, over
+        what hosim computes for it.
     sampling
         How many times the fp32 logits of all its sequences it holds to choose the next tokens.
     context, collectives, graphs
-        Bytes of the device beside the allocator's: modules and context, buffers of collectives where several devices run, captured graphs.
+        Bytes of the device beside the allocator's: modules and context, buffers of collectives
+        where several devices run, captured graphs.
     pageable
         Bytes per second of copies from and to host memory that is not pinned; 0: it is pinned.
     source
@@ -118,7 +131,9 @@ class Runtime:
             if getattr(self, name).value <= 0:
                 raise HardwareError("expected a value above 0", where=f"{name}.value")
         if self.cpu_optimizer.value > 1:
-            raise HardwareError("expected at most 1: a share of the bandwidth", where="cpu_optimizer.value")
+            raise HardwareError(
+                "expected at most 1: a share of the bandwidth", where="cpu_optimizer.value"
+            )
 
     @property
     def known(self) -> Mapping[str, RuntimeFigure]:
@@ -129,15 +144,27 @@ class Runtime:
     @property
     def line(self) -> str:
         """What a reader of the figures has to know of it, in one line."""
-        said = [f"kernels at {self.speed.value:.2f} of the speed that they have alone"] if self.speed.value != 1 else []
-        said += [f"{self.host.value / 1000:g} us of the host for each op"] if self.host.value else []
+        said = (
+            [f"kernels at {self.speed.value:.2f} of the speed that they have alone"]
+            if self.speed.value != 1
+            else []
+        )
+        said += (
+            [f"{self.host.value / 1000:g} us of the host for each op"] if self.host.value else []
+        )
         one = [name for name, figure in self.known.items() if figure.one_row]
-        rests = f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement" if one else ""
+        rests = (
+            f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement"
+            if one
+            else ""
+        )
         return f"{self.name}: {', '.join(said) or 'kernels as fast as alone'}{rests}"
 
 
 RUNTIME = "runtime"
-"""The key of a graph's ``meta``, and the parameter of a builder, that has the runtime of a workload as plain data."""
+"""The key of a graph's ``meta``, and the parameter of a builder, that has the runtime of a workload
+as plain data.
+"""
 
 
 def as_data(runtime: Runtime) -> dict[str, Any]:
@@ -150,10 +177,15 @@ def from_data(data: object) -> Runtime:
     names = {f.name for f in fields(Runtime)}
     if not isinstance(data, Mapping) or not set(data) <= names or "name" not in data:
         raise HardwareError("expected a runtime: its name, options and figures", where=RUNTIME)
-    figures, keys = {f.name for f in fields(Runtime) if f.type == "RuntimeFigure"}, {f.name for f in fields(RuntimeFigure)}
+    figures, keys = (
+        {f.name for f in fields(Runtime) if f.type == "RuntimeFigure"},
+        {f.name for f in fields(RuntimeFigure)},
+    )
     read: dict[str, Any] = {}
     for name, value in data.items():
         if name in figures and not (isinstance(value, Mapping) and {"value"} <= set(value) <= keys):
-            raise HardwareError("expected a figure: its value and spread", where=f"{RUNTIME}.{name}")
+            raise HardwareError(
+                "expected a figure: its value and spread", where=f"{RUNTIME}.{name}"
+            )
         read[name] = RuntimeFigure(**value) if name in figures else value
     return Runtime(**read)

@@ -1,7 +1,9 @@
-"""The peak of a device's memory as people see it: what torch allocated, what its allocator held, and what ``nvidia-smi`` shows.
+"""The peak of a device's memory as people see it: what torch allocated, what its allocator held,
+and what ``nvidia-smi`` shows.
 
-A replay counts the bytes of tensors. A runtime (:mod:`hosim.data.runtime`) says what comes on top, each figure with its spread; sums have
-90 % intervals, in which the errors of the figures are independent of one another.
+A replay counts the bytes of tensors. A runtime (:mod:`hosim.data.runtime`) says what comes on top,
+each figure with its spread; sums have 90 % intervals, in which the errors of the figures are
+independent of one another.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from hosim.hardware import Hardware
 from hosim.units import human_size
 
 DRIVER_BYTES = 460 * 2**20
-"""What the driver keeps of the memory that ``nvidia-smi`` calls total, so that CUDA has as much less.
+"""What the driver keeps of the memory that ``nvidia-smi`` calls total, so that CUDA has as much
+less.
 
-24,564 MiB of an RTX 4090 are 23.52 GiB for CUDA (480 MiB less), 81,559 of an H100 79.22 GiB (438): vllm-project/vllm#10511 and others.
+24,564 MiB of an RTX 4090 are 23.52 GiB for CUDA (480 MiB less), 81,559 of an H100 79.22 GiB (438):
+vllm-project/vllm#10511 and others.
 """
 
 FITS, MAY_FIT, DOES_NOT_FIT = VERDICTS = ("fits", "may fit", "does not fit")
@@ -43,7 +47,9 @@ class SeenPeak:
 
 @dataclass(frozen=True, slots=True)
 class SeenPeaks:
-    """What the allocator hands out, what it holds, and what the device has in use; ``usable_bytes`` is what CUDA has of the device."""
+    """What the allocator hands out, what it holds, and what the device has in use; ``usable_bytes``
+    is what CUDA has of the device.
+    """
 
     allocated: SeenPeak
     reserved: SeenPeak
@@ -52,7 +58,9 @@ class SeenPeaks:
 
     @property
     def verdict(self) -> str:
-        """One of :data:`VERDICTS`: whether what the device has in use is below what is usable, surely, perhaps or surely not."""
+        """One of :data:`VERDICTS`: whether what the device has in use is below what is usable,
+        surely, perhaps or surely not.
+        """
         if self.device.high_bytes <= self.usable_bytes:
             return FITS
         return MAY_FIT if self.device.low_bytes <= self.usable_bytes else DOES_NOT_FIT
@@ -61,13 +69,15 @@ class SeenPeaks:
     def line(self) -> str:
         """All of it in one line."""
         return (
-            f"{self.verdict}: the device uses {self.device} of {human_size(self.usable_bytes)}, of which the allocator holds "
+            f"{self.verdict}: the device uses {self.device} of {human_size(self.usable_bytes)}, "
+            "of which the allocator holds "
             f"{self.reserved} and hands out {self.allocated}"
         )
 
 
 def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
-    """The peaks of a device whose tensors take ``peak_bytes`` at most, under the machine's runtime; ``None`` without one.
+    """The peaks of a device whose tensors take ``peak_bytes`` at most, under the machine's runtime;
+    ``None`` without one.
 
     >>> import hosim
     >>> seen_peaks(hosim.load_hardware(hosim.find_hardware("h100")), 2**30)
@@ -80,7 +90,12 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
     reserved = [_scaled(part, runtime.reserved) for part in allocated]
     beside = [*reserved, *beside_allocator(runtime, hardware.devices)]
     usable = max(0, hardware.device.capacity_bytes - DRIVER_BYTES)
-    return SeenPeaks(seen(allocated, least=peak_bytes), seen(reserved, least=peak_bytes), seen(beside, least=peak_bytes), usable)
+    return SeenPeaks(
+        seen(allocated, least=peak_bytes),
+        seen(reserved, least=peak_bytes),
+        seen(beside, least=peak_bytes),
+        usable,
+    )
 
 
 def beside_allocator(runtime: Runtime, devices: int) -> tuple[RuntimeFigure, ...]:
@@ -89,11 +104,15 @@ def beside_allocator(runtime: Runtime, devices: int) -> tuple[RuntimeFigure, ...
 
 
 def seen(parts: Sequence[RuntimeFigure], least: int = 0) -> SeenPeak:
-    """The sum of figures that err independently, with its interval; never below ``least``, what is known to lie there."""
+    """The sum of figures that err independently, with its interval; never below ``least``, what is
+    known to lie there.
+    """
     whole = sum([part.value for part in parts])
     over = hypot(*[part.value * (exp(DEVIATIONS * part.spread) - 1) for part in parts])
     under = hypot(*[part.value * (1 - exp(-DEVIATIONS * part.spread)) for part in parts])
-    return SeenPeak(max(least, round(whole)), max(least, round(whole - under)), max(least, round(whole + over)))
+    return SeenPeak(
+        max(least, round(whole)), max(least, round(whole - under)), max(least, round(whole + over))
+    )
 
 
 def _scaled(figure: RuntimeFigure, ratio: RuntimeFigure) -> RuntimeFigure:

@@ -15,7 +15,8 @@ class StagesResult:
     Parameters
     ----------
     whole
-        The result of the machine, as of several devices: that of the stage that ends last, with the peaks of tiers that stages share.
+        The result of the machine, as of several devices: that of the stage that ends last, with the
+        peaks of tiers that stages share.
     bubble_ns
         For how long each stage waits for others, until the end of the step.
     replay_s
@@ -31,7 +32,10 @@ class StagesResult:
     >>> a, b = hosim.GraphBuilder("a"), hosim.GraphBuilder("b")
     >>> _ = a.tensor("x", 30), a.op("f", "matmul", outputs=["x"], duration_ns=50)
     >>> _ = a.op("out", "send", inputs=["x"], stream="comm", duration_ns=10, message="x")
-    >>> _ = b.tensor("x", 30), b.op("in", "recv", outputs=["x"], stream="comm", duration_ns=10, message="x")
+    >>> _ = (
+    ...     b.tensor("x", 30),
+    ...     b.op("in", "recv", outputs=["x"], stream="comm", duration_ns=10, message="x"),
+    ... )
     >>> _ = b.op("g", "matmul", inputs=["x"], duration_ns=50)
     >>> step = hosim.replay_stages([hosim.Plan(graph.build()) for graph in (a, b)], "toy")
     >>> step.step_ns, step.bubble_ns
@@ -64,7 +68,9 @@ class StagesResult:
 
     @property
     def bubble(self) -> float | None:
-        """The share of the time of all stages in which they wait for others; ``None`` if they do not fit."""
+        """The share of the time of all stages in which they wait for others; ``None`` if they do
+        not fit.
+        """
         if not self.step_ns:
             return None if self.step_ns is None else 0.0
         return sum(self.bubble_ns) / (len(self.bubble_ns) * self.step_ns)

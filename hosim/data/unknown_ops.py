@@ -1,6 +1,8 @@
-"""Ops whose FLOP an importer could not count: their estimated time is that of the bytes they move alone.
+"""Ops whose FLOP an importer could not count: their estimated time is that of the bytes they move
+alone.
 
-An importer names them in ``meta["unknown_ops"]``, so that every table and result of the workload can say so.
+An importer names them in ``meta["unknown_ops"]``, so that every table and result of the workload
+can say so.
 """
 
 from __future__ import annotations
@@ -21,18 +23,31 @@ COUNTED_KINDS = frozenset({"matmul", "attention", "convolution", "rnn"})
 
 
 _KNOWN_LIBRARIES = frozenset(
-    {"aten", "prims", "hosim", "_c10d_functional", "c10d_functional", "c10d", "record_param_comms", "hosim_torchao"}
+    {
+        "aten",
+        "prims",
+        "hosim",
+        "_c10d_functional",
+        "c10d_functional",
+        "c10d",
+        "record_param_comms",
+        "hosim_torchao",
+    }
 )
 """Libraries of torch whose ops, other than those of :data:`COUNTED_KINDS`, are bound by bytes."""
 
 
-_MULTIPLIES = re.compile(r"(?:^|_)(?:mm|bmm|addmm|baddbmm|attention|rnn|lstm|gru|conv(?:olution)?)(?:_(?!\w*flatten)|\d|$)")
+_MULTIPLIES = re.compile(
+    r"(?:^|_)(?:mm|bmm|addmm|baddbmm|attention|rnn|lstm|gru|conv(?:olution)?)(?:_(?!\w*flatten)|\d|$)"
+)
 """Names of operators of torch that multiply matrices, gradients among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownOps:
-    """How many ops are unknown, their share of all bytes that ops read and write, and the kinds of most of them first."""
+    """How many ops are unknown, their share of all bytes that ops read and write, and the kinds of
+    most of them first.
+    """
 
     ops: int
     bytes_share: float
@@ -40,7 +55,10 @@ class UnknownOps:
 
     def __str__(self) -> str:
         named = ", ".join(self.kinds[:3]) + (", ..." if len(self.kinds) > 3 else "")
-        return f"{counted(self.ops, 'op')} of unknown FLOP ({named}; {100 * self.bytes_share:.2g} % of the bytes), timed by bytes alone"
+        return (
+            f"{counted(self.ops, 'op')} of unknown FLOP ({named}; {100 * self.bytes_share:.2g} "
+            "% of the bytes), timed by bytes alone"
+        )
 
 
 def unknown_ops(graph: Graph) -> UnknownOps | None:
@@ -59,35 +77,65 @@ def unknown_ops(graph: Graph) -> UnknownOps | None:
 
 
 def untimed_line(graph: Graph) -> str | None:
-    """What a reader has to know of ops that have neither a duration nor anything to time them by; ``None`` if there are none.
+    """What a reader has to know of ops that have neither a duration nor anything to time them by;
+    ``None`` if there are none.
 
     >>> from hosim.graph import Graph, Op
-    >>> untimed_line(Graph("toy", (), (Op("f", "matmul"), Op("g", "matmul", flops=8), Op("h", "matmul", duration_ns=0))))
+    >>> untimed_line(
+    ...     Graph(
+    ...         "toy",
+    ...         (),
+    ...         (Op("f", "matmul"), Op("g", "matmul", flops=8), Op("h", "matmul", duration_ns=0)),
+    ...     )
+    ... )
     '1 op has no duration, no FLOP and no bytes (f): a launch is all its time'
     """
     names = [op.name for op in graph.ops if _is_untimed(graph, op)]
     if not names:
         return None
-    listed = ", ".join([one_line(name, 60) for name in names[:3]]) + (", ..." if len(names) > 3 else "")
-    verb, each = ("has", "a launch is all its time") if len(names) == 1 else ("have", "a launch is all the time of each")
-    return f"{counted(len(names), 'op')} {verb} no duration, no FLOP and no bytes ({listed}): {each}"
+    listed = ", ".join([one_line(name, 60) for name in names[:3]]) + (
+        ", ..." if len(names) > 3 else ""
+    )
+    verb, each = (
+        ("has", "a launch is all its time")
+        if len(names) == 1
+        else ("have", "a launch is all the time of each")
+    )
+    return (
+        f"{counted(len(names), 'op')} {verb} no duration, no FLOP and no bytes ({listed}): {each}"
+    )
 
 
 def _is_untimed(graph: Graph, op: Op) -> bool:
-    if op.duration_ns is not None or op.flops or op.bytes_accessed or op.kernel or op.kind in _WITHOUT_WORK:
+    if (
+        op.duration_ns is not None
+        or op.flops
+        or op.bytes_accessed
+        or op.kernel
+        or op.kind in _WITHOUT_WORK
+    ):
         return False
-    return op.kind not in COLLECTIVE_KINDS or not any([graph.tensors[t].size_bytes for t in op.uses])
+    return op.kind not in COLLECTIVE_KINDS or not any(
+        [graph.tensors[t].size_bytes for t in op.uses]
+    )
 
 
 _WITHOUT_WORK = frozenset({"wait_tensor", "barrier"})
 
 
 def is_unknown(target: str, kind: str, flops: int | None) -> bool:
-    """Whether an op of torch is unknown: one of a library that is not torch's own, or of a kind that multiplies, without FLOP.
+    """Whether an op of torch is unknown: one of a library that is not torch's own, or of a kind
+    that multiplies, without FLOP.
 
-    >>> is_unknown("aten::relu", "elementwise", None), is_unknown("mine.op.default", "op", None), is_unknown("aten.mm", "matmul", 12)
+    >>> (
+    ...     is_unknown("aten::relu", "elementwise", None),
+    ...     is_unknown("mine.op.default", "op", None),
+    ...     is_unknown("aten.mm", "matmul", 12),
+    ... )
     (False, True, False)
     """
     library, _, rest = target.replace("::", ".").partition(".")
-    multiplies = kind in COUNTED_KINDS or _MULTIPLIES.search(rest.partition(".")[0].strip("_")) is not None
+    multiplies = (
+        kind in COUNTED_KINDS or _MULTIPLIES.search(rest.partition(".")[0].strip("_")) is not None
+    )
     return flops is None and (multiplies or library not in _KNOWN_LIBRARIES)

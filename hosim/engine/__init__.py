@@ -1,9 +1,11 @@
 """The discrete-event engine: replays any plan on a machine, by the rules of docs/contract.md.
 
-:func:`replay` and :func:`replay_stages` are the ways in. :mod:`~hosim.engine.reference` is the contract in plain SimPy: read it first. The
-loop (:mod:`~hosim.engine.loop_cells` and the four files after it) is the same rules over the arrays of a program table
-(:mod:`~hosim.engine.program_table`), compiled where there is a compiler: it replays whole plans (:mod:`~hosim.engine.replay_by_loop`) and
-judges changed ones for the planner. What it does not cover, timelines and allocators among it, goes to the reference.
+:func:`replay` and :func:`replay_stages` are the ways in. :mod:`~hosim.engine.reference` is the
+contract in plain SimPy: read it first. The loop (:mod:`~hosim.engine.loop_cells` and the four files
+after it) is the same rules over the arrays of a program table (:mod:`~hosim.engine.program_table`),
+compiled where there is a compiler: it replays whole plans (:mod:`~hosim.engine.replay_by_loop`) and
+judges changed ones for the planner. What it does not cover, timelines and allocators among it, goes
+to the reference.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "CachingArena", "Hop", "Ledger", "ProgramBase",
-    "ProgramTable", "TableMove", "TableRow", "UncoveredError", "make_arena", "most_needed", "one_for_all", "parse_budget",
-    "program_account", "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
+    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "CachingArena",
+    "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove", "TableRow", "UncoveredError",
+    "make_arena", "most_needed", "one_for_all", "parse_budget", "program_account", "replay",
+    "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
     "times_of", "with_slack",
 ]  # fmt: skip

@@ -1,14 +1,17 @@
 """Arenas: where in the device tier a replay's bytes lie, when an allocator is chosen for it.
 
-An arena is told of every allocation and release of the device tier, in the order of the replay. The default, ``ledger``, has none: only
-bytes count, and nothing is called. This is the account *in time* (docs/contract.md, rule 10): memory is allocated when an op or a
-transfer starts and released when its last use ends, on the device. A program under PyTorch's caching allocator moves in program order
-instead: :mod:`hosim.engine.program_account` counts that.
+An arena is told of every allocation and release of the device tier, in the order of the replay. The
+default, ``ledger``, has none: only bytes count, and nothing is called. This is the account *in
+time* (docs/contract.md, rule 10): memory is allocated when an op or a transfer starts and released
+when its last use ends, on the device. A program under PyTorch's caching allocator moves in program
+order instead: :mod:`hosim.engine.program_account` counts that.
 
-* ``caching`` places by the rules of PyTorch's caching allocator. What does not find a place waits, where PyTorch would raise, until
-  something is released; if nothing can proceed, the replay is out of memory. So a plan that fits by its bytes may fail for fragmentation.
-* ``static`` gives every allocation of the whole replay an offset, once it is known when each lives: what a planned arena needs. It
-  delays nothing; a packing that is higher than the budget is out of memory.
+* ``caching`` places by the rules of PyTorch's caching allocator. What does not find a place waits,
+  where PyTorch would raise, until something is released; if nothing can proceed, the replay is out
+  of memory. So a plan that fits by its bytes may fail for fragmentation.
+* ``static`` gives every allocation of the whole replay an offset, once it is known when each lives:
+  what a planned arena needs. It delays nothing; a packing that is higher than the budget is out of
+  memory.
 """
 
 from __future__ import annotations
@@ -21,19 +24,33 @@ from hosim.engine.planned_arena import PlannedArena
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.result import ALLOCATORS as ALLOCATORS
-from hosim.result import CACHING, EXPANDABLE, IN_TIME, LEDGER, STATIC, AllocatorFigures, AllocatorState
+from hosim.result import (
+    CACHING,
+    EXPANDABLE,
+    IN_TIME,
+    LEDGER,
+    STATIC,
+    AllocatorFigures,
+    AllocatorState,
+)
 
 
 class Arena(Protocol):
-    """What a replay tells of the device tier. Tensors and ops are positions in the graph; sizes are the graph's."""
+    """What a replay tells of the device tier. Tensors and ops are positions in the graph; sizes are
+    the graph's.
+    """
 
     name: str
 
     def take(self, t: int) -> bool:
-        """Allocate a tensor; False if there is no place for it now, and then nothing has changed."""
+        """Allocate a tensor; False if there is no place for it now, and then nothing has
+        changed.
+        """
 
     def begin_op(self, i: int, outputs: Sequence[int]) -> bool:
-        """Allocate the ``outputs`` of op ``i`` that are not there yet, and its workspace; False if not all of them find a place."""
+        """Allocate the ``outputs`` of op ``i`` that are not there yet, and its workspace; False if
+        not all of them find a place.
+        """
 
     def end_op(self, i: int) -> None:
         """Release the workspace of op ``i``."""
@@ -42,7 +59,9 @@ class Arena(Protocol):
         """Release a tensor."""
 
     def stage(self, t: int, size: int) -> bool:
-        """Allocate ``size`` bytes of a tensor that passes through on a route; False if there is no place."""
+        """Allocate ``size`` bytes of a tensor that passes through on a route; False if there is no
+        place.
+        """
 
     def unstage(self, t: int, size: int) -> None:
         """Release such bytes, those that have been there longest."""
@@ -57,10 +76,14 @@ class Arena(Protocol):
         """The figures of the replay; ``failed`` says that it ended out of memory, now."""
 
 
-def make_arena(allocator: str, graph: Graph, stream_of: Sequence[int], capacity_bytes: int) -> Arena | None:
-    """The arena of an allocator of :data:`ALLOCATORS` for one replay; None for ``ledger``. Raises :class:`InputError` for another name.
+def make_arena(
+    allocator: str, graph: Graph, stream_of: Sequence[int], capacity_bytes: int
+) -> Arena | None:
+    """The arena of an allocator of :data:`ALLOCATORS` for one replay; None for ``ledger``. Raises
+    :class:`InputError` for another name.
 
-    ``stream_of`` is the stream of each op. A tensor's blocks are its first user's stream's, whoever fills them.
+    ``stream_of`` is the stream of each op. A tensor's blocks are its first user's stream's, whoever
+    fills them.
     """
     if allocator == LEDGER:
         return None
@@ -68,18 +91,26 @@ def make_arena(allocator: str, graph: Graph, stream_of: Sequence[int], capacity_
         return PlannedArena(graph, capacity_bytes)
     if allocator in (CACHING, EXPANDABLE):
         return CachingArena(graph, stream_of, capacity_bytes, expandable=allocator == EXPANDABLE)
-    raise InputError(f"no allocator {allocator!r} (allocators: {', '.join(ALLOCATORS)})", source="allocator")
+    raise InputError(
+        f"no allocator {allocator!r} (allocators: {', '.join(ALLOCATORS)})", source="allocator"
+    )
 
 
 def streams_of_tensors(graph: Graph, stream_of: Sequence[int]) -> list[int]:
-    """The stream of each tensor's first user, which its blocks belong to; 0 for a tensor without users."""
+    """The stream of each tensor's first user, which its blocks belong to; 0 for a tensor without
+    users.
+    """
     return [stream_of[first] if first >= 0 else 0 for first in graph.compact_users.first]
 
 
 class CachingArena:
-    """PyTorch's caching allocator under a replay: what is asked of it is what the device holds at each instant."""
+    """PyTorch's caching allocator under a replay: what is asked of it is what the device holds at
+    each instant.
+    """
 
-    def __init__(self, graph: Graph, stream_of: Sequence[int], capacity_bytes: int, *, expandable: bool) -> None:
+    def __init__(
+        self, graph: Graph, stream_of: Sequence[int], capacity_bytes: int, *, expandable: bool
+    ) -> None:
         self.name = EXPANDABLE if expandable else CACHING
         self._allocator = CachingAllocator(capacity_bytes, expandable=expandable)
         self._sizes = [tensor.size_bytes for tensor in graph.tensors]
@@ -98,7 +129,9 @@ class CachingArena:
             return False
         address = self._allocator.try_malloc(self._sizes[t], self._stream_of_tensor[t])
         if address is None:
-            self._refused[t] = self._releases  # until something is released, asking again is in vain
+            self._refused[t] = (
+                self._releases
+            )  # until something is released, asking again is in vain
             return False
         self._where[t] = address
         return True
@@ -159,10 +192,14 @@ class CachingArena:
 
     def figures(self, failed: bool) -> AllocatorFigures:
         """The allocator's own counters."""
-        return caching_figures(self.name, IN_TIME, self._allocator.stats, self.state() if failed else None)
+        return caching_figures(
+            self.name, IN_TIME, self._allocator.stats, self.state() if failed else None
+        )
 
 
-def caching_figures(name: str, account: str, stats: AllocatorStats, out_of_memory: AllocatorState | None) -> AllocatorFigures:
+def caching_figures(
+    name: str, account: str, stats: AllocatorStats, out_of_memory: AllocatorState | None
+) -> AllocatorFigures:
     """The figures of a caching allocator from its counters."""
     return AllocatorFigures(
         name=name,
@@ -170,6 +207,10 @@ def caching_figures(name: str, account: str, stats: AllocatorStats, out_of_memor
         peak_allocated_bytes=stats.peak_allocated_bytes,
         peak_active_bytes=stats.peak_active_bytes,
         peak_reserved_bytes=stats.peak_reserved_bytes,
-        at_peak=AllocatorState(stats.peak_allocated_bytes, stats.reserved_at_peak_bytes, stats.largest_free_at_peak_bytes),
+        at_peak=AllocatorState(
+            stats.peak_allocated_bytes,
+            stats.reserved_at_peak_bytes,
+            stats.largest_free_at_peak_bytes,
+        ),
         out_of_memory=out_of_memory,
     )

@@ -1,4 +1,6 @@
-"""The errors of plans that break a rule during a replay (docs/contract.md, rules 2 and 5), in the words of every replay."""
+"""The errors of plans that break a rule during a replay (docs/contract.md, rules 2 and 5), in the
+words of every replay.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,22 @@ def last_copy(graph: Graph, t: int, now: int) -> PlanError:
 
 def awaited(graph: Graph, t: int, now: int, i: int) -> PlanError:
     """A detach of a copy that an op waits for."""
-    return PlanError(f"{_detach(graph, t, now)}: op {graph.ops[i].name!r} awaits it, and no prefetch brings it back before")
+    return PlanError(
+        f"{_detach(graph, t, now)}: op {graph.ops[i].name!r} awaits it, and no prefetch brings it "
+        "back before"
+    )
 
 
-def not_restored(graph: Graph, missing: Sequence[tuple[int, int]], tier_names: Sequence[str]) -> PlanError:
-    """A step that does not end as it began: the first tensor that is ``missing``, as (tensor, position of a tier)."""
+def not_restored(
+    graph: Graph, missing: Sequence[tuple[int, int]], tier_names: Sequence[str]
+) -> PlanError:
+    """A step that does not end as it began: the first tensor that is ``missing``, as (tensor,
+    position of a tier).
+    """
     t, tier = min(missing)
     return PlanError(
-        f"tensor {graph.tensors[t].name!r} has no valid copy in {tier_names[tier]} at the end of the step, "
+        f"tensor {graph.tensors[t].name!r} has no valid copy in {tier_names[tier]} at the end of "
+        "the step, "
         "where it was at its start: store it back, or change the plan's initial residency"
     )
 

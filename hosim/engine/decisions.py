@@ -1,4 +1,6 @@
-"""Runtime policies beside the loop: what they may see, and their decisions put into the program table (docs/contract.md, rule 16)."""
+"""Runtime policies beside the loop: what they may see, and their decisions put into the program
+table (docs/contract.md, rule 16).
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ from hosim.engine.program_table import ProgramTable, TableMove
 from hosim.hardware import Hardware
 
 PLACES_OF_A_TENSOR = 4
-"""How many cache ops of a policy may be under way at a time, for each tensor: more go to the reference."""
+"""How many cache ops of a policy may be under way at a time, for each tensor: more go to the
+reference.
+"""
 
 
 class Remembering:
-    """A runtime policy whose answers are kept: another engine may take the replay over from its start, and the policy decides once.
+    """A runtime policy whose answers are kept: another engine may take the replay over from its
+    start, and the policy decides once.
 
-    Engines ask the same of it, in the same order, until the replay goes on where the first one has stopped.
+    Engines ask the same of it, in the same order, until the replay goes on where the first one has
+    stopped.
     """
 
     def __init__(self, policy: RuntimePolicy) -> None:
@@ -39,17 +45,25 @@ class Remembering:
     def __contains__(self, op: object) -> bool:
         """Whether the policy inspects an op."""
         assert isinstance(op, int)
-        found: bool = self._answer("inspected", op, lambda: op in getattr(self._policy, "inspected"))  # noqa: B009
+        found: bool = self._answer(
+            "inspected",
+            op,
+            lambda: op in getattr(self._policy, "inspected"),  # noqa: B009
+        )
         return found
 
     def before_op(self, op: int, view: MemoryView) -> list[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
-        found: list[CacheOp] = self._answer("before_op", op, lambda: list(self._policy.before_op(op, view)))
+        found: list[CacheOp] = self._answer(
+            "before_op", op, lambda: list(self._policy.before_op(op, view))
+        )
         return found
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> list[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.make_room`."""
-        found: list[CacheOp] = self._answer("make_room", op, lambda: list(self._policy.make_room(op, wanted_bytes, view)))
+        found: list[CacheOp] = self._answer(
+            "make_room", op, lambda: list(self._policy.make_room(op, wanted_bytes, view))
+        )
         return found
 
     def _answer(self, what: str, op: int, ask: Callable[[], Any]) -> Any:
@@ -62,12 +76,20 @@ class Remembering:
 
 
 class Decisions:
-    """Asks a policy what the loop asks for; it is the :class:`hosim.cache_plan.MemoryView` that the policy looks at.
+    """Asks a policy what the loop asks for; it is the :class:`hosim.cache_plan.MemoryView` that the
+    policy looks at.
 
-    ``put`` puts a move into a place of the table, with what flows of it. ``made`` counts the cache ops decided on, by kind.
+    ``put`` puts a move into a place of the table, with what flows of it. ``made`` counts the cache
+    ops decided on, by kind.
     """
 
-    def __init__(self, policy: RuntimePolicy, table: ProgramTable, hardware: Hardware, put: Callable[[int, TableMove], None]) -> None:
+    def __init__(
+        self,
+        policy: RuntimePolicy,
+        table: ProgramTable,
+        hardware: Hardware,
+        put: Callable[[int, TableMove], None],
+    ) -> None:
         self._policy, self._table, self._hardware, self._put = policy, table, hardware, put
         self._inspected = getattr(policy, "inspected", None)
         self._cells = table.cells
@@ -77,29 +99,48 @@ class Decisions:
         self.made: Counter[str] = Counter()
 
     def answer(self, status: int, stream: int) -> None:
-        """Let the loop go on that has stopped with ``status``, about the next op of a stream if it is about one."""
+        """Let the loop go on that has stopped with ``status``, about the next op of a stream if it
+        is about one.
+        """
         if status == INSPECTS:
-            ns = self._hardware.inspect_ns if self._inspected is None or self._next(stream) in self._inspected else 0
+            ns = (
+                self._hardware.inspect_ns
+                if self._inspected is None or self._next(stream) in self._inspected
+                else 0
+            )
             self._cells["inspected_at"][stream] = self.now_ns + ns
         elif status == DECIDES:
             i = self._next(stream)
-            if (self._inspected is None or i in self._inspected) and self._issue(self._policy.before_op(i, self)):
+            if (self._inspected is None or i in self._inspected) and self._issue(
+                self._policy.before_op(i, self)
+            ):
                 self._table.loop.decided = 1
         elif self._make_room():
             self._table.loop.again()
 
     def _next(self, stream: int) -> int:
         """The op that a stream is to start next."""
-        return int(self._cells["queue"][self._cells["queue_from"][stream] + self._cells["done"][stream]])
+        return int(
+            self._cells["queue"][self._cells["queue_from"][stream] + self._cells["done"][stream]]
+        )
 
     def _make_room(self) -> bool:
         """The policy makes room for the first op that waits, if it can; nothing is under way."""
         graph, cells = self._table.graph, self._cells
         for s in range(cells["streams"]):
-            if cells["dependency_met"][s] >= 0 and cells["done"][s] < cells["queue_from"][s + 1] - cells["queue_from"][s]:
+            if (
+                cells["dependency_met"][s] >= 0
+                and cells["done"][s] < cells["queue_from"][s + 1] - cells["queue_from"][s]
+            ):
                 i = self._next(s)
-                absent = [graph.tensors[t].size_bytes for t in graph.ops[i].uses if not self.is_resident(t)]
-                if self._issue(self._policy.make_room(i, graph.ops[i].workspace_bytes + sum(absent), self)):
+                absent = [
+                    graph.tensors[t].size_bytes
+                    for t in graph.ops[i].uses
+                    if not self.is_resident(t)
+                ]
+                if self._issue(
+                    self._policy.make_room(i, graph.ops[i].workspace_bytes + sum(absent), self)
+                ):
                     return True
         return False
 
@@ -113,7 +154,9 @@ class Decisions:
             if not cells["released"][c.tensor]:
                 self.made[c.op] += 1
                 k = self._place()
-                self._put(k, TableMove(c.tensor, hop.source, hop.destination, hop.channel, AT_START, k))
+                self._put(
+                    k, TableMove(c.tensor, hop.source, hop.destination, hop.channel, AT_START, k)
+                )
                 self._table.loop.issue(k)
         return bool(made)
 
@@ -151,18 +194,30 @@ class Decisions:
         """Tensors that hold bytes in the device tier now, ascending."""
         tensors = self._cells["tensors"]
         first = self._device * tensors
-        return [t for t, state in enumerate(self._cells["here"][first : first + tensors]) if state != ABSENT]
+        return [
+            t
+            for t, state in enumerate(self._cells["here"][first : first + tensors])
+            if state != ABSENT
+        ]
 
     def is_resident(self, tensor: int) -> bool:
         """Whether the tensor holds bytes in the device tier now."""
         return bool(self._cells["here"][self._device * self._cells["tensors"] + tensor] != ABSENT)
 
     def is_busy(self, tensor: int) -> bool:
-        """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet done."""
+        """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet
+        done.
+        """
         ops = self._table.graph.ops
-        return self._cells["pending_head"][tensor] >= 0 or any([i >= 0 and tensor in ops[i].uses for i in self._cells["running"]])
+        return self._cells["pending_head"][tensor] >= 0 or any(
+            [i >= 0 and tensor in ops[i].uses for i in self._cells["running"]]
+        )
 
     def tiers_of(self, tensor: int) -> Sequence[str]:
         """Tiers other than the device tier that hold a valid copy."""
         here, tensors = self._cells["here"], self._cells["tensors"]
-        return [tier.name for r, tier in enumerate(self._hardware.tiers) if r != self._device and here[r * tensors + tensor] == VALID]
+        return [
+            tier.name
+            for r, tier in enumerate(self._hardware.tiers)
+            if r != self._device and here[r * tensors + tensor] == VALID
+        ]

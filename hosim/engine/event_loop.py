@@ -1,4 +1,6 @@
-"""Which form of the event loop runs, the compiled extension or its source interpreted; and arrays as that form wants them."""
+"""Which form of the event loop runs, the compiled extension or its source interpreted; and arrays
+as that form wants them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from hosim.engine import compiled_loop, loop, loop_graph
 from hosim.engine.loop_arrays import Array
 
 Cells = Any
-"""Integers by position: a list, or a memory view of an array, as the form of the loop wants them."""
+"""Integers by position: a list, or a memory view of an array, as the form of the loop wants
+them.
+"""
 
 
 def _is_compiled() -> bool:
@@ -26,7 +30,10 @@ def _is_compiled() -> bool:
     else:
         here = Path(loop.__file__).parent
         sources = [*sorted(here.glob("loop*.py")), here / "compiled_loop.pxd"]
-        if sha256(b"".join([source.read_bytes() for source in sources])).hexdigest() == compiled_loop.SOURCE:
+        if (
+            sha256(b"".join([source.read_bytes() for source in sources])).hexdigest()
+            == compiled_loop.SOURCE
+        ):
             return True
         why = "the compiled loop is of another source (install hosim again)"
     print(f"hosim: {why}: plans are simulated interpreted, slower", file=sys.stderr)
@@ -37,7 +44,9 @@ COMPILED = _is_compiled()
 """Whether simulations run compiled."""
 
 Loop: type[loop.Loop] = compiled_loop.Extension if COMPILED else loop.Loop
-GraphLoop: type[loop_graph.LoopGraph] = compiled_loop.GraphExtension if COMPILED else loop_graph.LoopGraph
+GraphLoop: type[loop_graph.LoopGraph] = (
+    compiled_loop.GraphExtension if COMPILED else loop_graph.LoopGraph
+)
 
 Numbers = Iterable[int] | npt.NDArray[Any]
 
@@ -66,31 +75,50 @@ def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
 def _cells(code: str, values: Numbers) -> Cells:
     if not COMPILED:
         return (values.tolist() if isinstance(values, np.ndarray) else list(values)) or [0]
-    found = np.ascontiguousarray(values if isinstance(values, np.ndarray | list) else np.fromiter(values, code), code)
+    found = np.ascontiguousarray(
+        values if isinstance(values, np.ndarray | list) else np.fromiter(values, code), code
+    )
     return (found if len(found) else np.zeros(1, code)).data.cast("B").cast(code)  # type: ignore[call-overload]
 
 
 def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
-    """The arrays that a class of the loop declares to be made and that are no state; ``numbers`` are those that sizes name."""
+    """The arrays that a class of the loop declares to be made and that are no state; ``numbers``
+    are those that sizes name.
+    """
     sizes = _sizes(declares, numbers, kept=False)
     return {
-        name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code)) for name, (code, size, first) in sizes.items()
+        name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code))
+        for name, (code, size, first) in sizes.items()
     }
 
 
-def _sizes(declares: type, numbers: Mapping[str, int], kept: bool) -> dict[str, tuple[str, int, int]]:
+def _sizes(
+    declares: type, numbers: Mapping[str, int], kept: bool
+) -> dict[str, tuple[str, int, int]]:
     """The type, the size and the first values of such arrays."""
     codes = {"Flags": "B", "Ints": "i", "Longs": "q"}
-    arrays = {name: each for name, each in vars(declares).items() if isinstance(each, Array) and each.kept == kept}
+    arrays = {
+        name: each
+        for name, each in vars(declares).items()
+        if isinstance(each, Array) and each.kept == kept
+    }
     sizes = {each.size: 0 for each in arrays.values()}
     for size in sizes:
-        products = [[int(part) if part.isdigit() else numbers[part] for part in term.split("*")] for term in size.split("+")]
+        products = [
+            [int(part) if part.isdigit() else numbers[part] for part in term.split("*")]
+            for term in size.split("+")
+        ]
         sizes[size] = max(1, sum(map(prod, products)))
-    return {name: (codes[declares.__annotations__[name]], sizes[each.size], each.first) for name, each in arrays.items()}
+    return {
+        name: (codes[declares.__annotations__[name]], sizes[each.size], each.first)
+        for name, each in arrays.items()
+    }
 
 
 class StateCells:
-    """The arrays of a state, ``by_name``, as a class of the loop declares them: :meth:`kept` copies and :meth:`put_back` restores them."""
+    """The arrays of a state, ``by_name``, as a class of the loop declares them: :meth:`kept` copies
+    and :meth:`put_back` restores them.
+    """
 
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
         self.by_name: dict[str, Cells] = {}

@@ -1,8 +1,11 @@
-"""What flows at which rate, and how fast ops go beside it, as whole numbers in tables that grow as combinations of flows come up.
+"""What flows at which rate, and how fast ops go beside it, as whole numbers in tables that grow as
+combinations of flows come up.
 
-Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and :mod:`hosim.costmodel`. A rate is
-so many 1/``scale`` bytes per second: max-min rates of at most K flows are whole in parts of 1/s, where s is the product over the primes
-p <= K of p^(K div p), so that volumes are exact in integers. The work of an op is in parts of a nanosecond of its own, one number an op.
+Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and
+:mod:`hosim.costmodel`. A rate is so many 1/``scale`` bytes per second: max-min rates of at most K
+flows are whole in parts of 1/s, where s is the product over the primes p <= K of p^(K div p), so
+that volumes are exact in integers. The work of an op is in parts of a nanosecond of its own, one
+number an op.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ def smooth(flows: int) -> int:
 
 
 class FlowTable:
-    """The tables ``joined``, ``rate_of``, ``speed_high`` and ``speed_low`` of a loop, and the rows that it asks for.
+    """The tables ``joined``, ``rate_of``, ``speed_high`` and ``speed_low`` of a loop, and the rows
+    that it asks for.
 
-    ``rates`` are those of the machine, with the flow classes that its transfers can be of; ``uses`` are the ops that copies slow down, and
-    ``where`` has the tier in which each op runs that does not run in the tier ``device``.
-    Raises :class:`UncoveredError` where numbers become too large.
+    ``rates`` are those of the machine, with the flow classes that its transfers can be of; ``uses``
+    are the ops that copies slow down, and ``where`` has the tier in which each op runs that does
+    not run in the tier ``device``. Raises :class:`UncoveredError` where numbers become too large.
     """
 
     def __init__(
@@ -56,15 +60,20 @@ class FlowTable:
         self._rates = rates
         self.classes = max(1, len(rates.classes))
         whole: int = lcm(
-            *[part.denominator for part in rates.parts], *[limit.denominator for _, limit in rates.classes if limit is not None]
+            *[part.denominator for part in rates.parts],
+            *[limit.denominator for _, limit in rates.classes if limit is not None],
         )
         most = max([Fraction(1), *rates.parts])
-        self.scale = whole * next((s for s in map(smooth, range(flows, 0, -1)) if most * whole * s < 1 << _RATE_BITS), 1)
+        self.scale = whole * next(
+            (s for s in map(smooth, range(flows, 0, -1)) if most * whole * s < 1 << _RATE_BITS), 1
+        )
         if most * self.scale >= 1 << _RATE_BITS:
             raise UncoveredError(TOO_LARGE)
         number: dict[tuple[MemoryUse, str], int] = {}
         self.pace_of = {
-            i: number.setdefault((use, where.get(i, device)), len(number)) for i, use in uses.items() if durations[i] > use.launch_ns
+            i: number.setdefault((use, where.get(i, device)), len(number))
+            for i, use in uses.items()
+            if durations[i] > use.launch_ns
         }
         self._paced = list(number)
         self.uses = [use for use, _ in number]
@@ -88,7 +97,9 @@ class FlowTable:
         return scaled >> 62, scaled & LOW
 
     def _whole(self, use: MemoryUse) -> int:
-        """How many parts a nanosecond of an op's work has: at any rate of copies it does a whole number of them in a nanosecond."""
+        """How many parts a nanosecond of an op's work has: at any rate of copies it does a whole
+        number of them in a nanosecond.
+        """
         return use.reached.denominator * self.scale * use.used.numerator if use.used else 1
 
     def _row(self, flowing: tuple[int, ...]) -> int:
@@ -120,7 +131,9 @@ class FlowTable:
             ("speed_low", self.paces, 0),
         ):
             make = ints if name == "joined" else longs
-            self.cells[name] = make([*self.cells.get(name, ()), *[fill] * (more * width)][: self._room * width])
+            self.cells[name] = make(
+                [*self.cells.get(name, ()), *[fill] * (more * width)][: self._room * width]
+            )
 
     def add_rates(self, wanted: int) -> None:
         """Let a flow join a combination, as the loop asks for it."""

@@ -17,7 +17,8 @@ ROUTES = "routes of several channels"
 
 
 class Hop(NamedTuple):
-    """What a cache op does, or one leg of its route: tiers and channel as positions. A detach has destination and channel -1.
+    """What a cache op does, or one leg of its route: tiers and channel as positions. A detach has
+    destination and channel -1.
 
     ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does.
     """
@@ -28,12 +29,19 @@ class Hop(NamedTuple):
     channel: int
 
 
-def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardware, where: str) -> Hop:
-    """Resolve the tiers and the channel of a cache op; raises :class:`PlanError` with ``where`` if there are none."""
+def resolve_hop(
+    op: str, source: str, destination: str | None, hardware: Hardware, where: str
+) -> Hop:
+    """Resolve the tiers and the channel of a cache op; raises :class:`PlanError` with ``where`` if
+    there are none.
+    """
     tiers = hardware.tier_index
     for label, tier in (("from", source), ("to", destination)):
         if tier is not None and tier not in tiers:
-            raise PlanError(f"no tier {tier!r} on {hardware.name} (tiers: {', '.join(tiers)})", where=f"{where}.{label}")
+            raise PlanError(
+                f"no tier {tier!r} on {hardware.name} (tiers: {', '.join(tiers)})",
+                where=f"{where}.{label}",
+            )
     if op == DETACH:
         return Hop(op, tiers[source], -1, -1)
     if destination is None:
@@ -42,21 +50,31 @@ def resolve_hop(op: str, source: str, destination: str | None, hardware: Hardwar
     if channel is None:
         if route(hardware, source, destination, 0):
             return Hop(op, tiers[source], tiers[destination], SEVERAL)
-        raise PlanError(f"no channels lead from {source} to {destination} on {hardware.name}", where=where)
+        raise PlanError(
+            f"no channels lead from {source} to {destination} on {hardware.name}", where=where
+        )
     return Hop(op, tiers[source], tiers[destination], hardware.channels.index(channel))
 
 
 def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
-    """The tiers in which tensors are at time 0, by the tensor's position; raises :class:`PlanError` if there is none of the name."""
+    """The tiers in which tensors are at time 0, by the tensor's position; raises :class:`PlanError`
+    if there is none of the name.
+    """
     at, known = hardware.tier_index, dict[tuple[str, ...], tuple[int, ...]]()
     found: dict[int, Any] = plan.residency(hardware.device_tier)
     for t in [t for t in found if not 0 <= t < len(plan.graph.tensors)]:
-        raise PlanError(f"expected the position of a tensor, below {len(plan.graph.tensors)}, got {t}", where="initial")
+        raise PlanError(
+            f"expected the position of a tensor, below {len(plan.graph.tensors)}, got {t}",
+            where="initial",
+        )
     for t, tiers in found.items():
         if tiers not in known:
             missing = [tier for tier in tiers if tier not in at]
             if missing:
-                text = f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, which {hardware.name} has not"
+                text = (
+                    f"tensor {plan.graph.tensors[t].name!r} starts in tier {missing[0]!r}, "
+                    f"which {hardware.name} has not"
+                )
                 raise PlanError(f"{text} (tiers: {', '.join(at)})", where="initial")
             known[tiers] = tuple([at[tier] for tier in tiers])
         found[t] = known[tiers]

@@ -1,7 +1,7 @@
 """Occupancy of one tier: bytes held now, by kind, and the largest ever held.
 
-Bytes by kind are one integer, a *composition*, with :data:`COMPOSITION_BITS` bits a kind: two compositions add up in one operation, and
-keeping one costs no copy.
+Bytes by kind are one integer, a *composition*, with :data:`COMPOSITION_BITS` bits a kind: two
+compositions add up in one operation, and keeping one costs no copy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def composition_of(kind: str, size: int) -> int:
 class Ledger:
     """Bytes held in a tier. ``held`` never exceeds ``capacity``: callers see to it.
 
-    The peak is the largest occupancy ever reached, with its composition, at the first instant at which it is reached; what is
-    released at an instant makes room for what is allocated at it, as callers do it in that order (docs/contract.md, rules 0 and 9).
+    The peak is the largest occupancy ever reached, with its composition, at the first instant at
+    which it is reached; what is released at an instant makes room for what is allocated at it, as
+    callers do it in that order (docs/contract.md, rules 0 and 9).
     """
 
     __slots__ = ("capacity", "composition", "held", "peak", "peak_at", "peak_composition")
@@ -60,5 +61,8 @@ class Ledger:
 
     def breakdown(self) -> dict[str, int]:
         """Composition of the peak: bytes by kind, those with bytes only."""
-        sizes = {kind: self.peak_composition >> shift & (1 << COMPOSITION_BITS) - 1 for kind, shift in _SHIFTS.items()}
+        sizes = {
+            kind: self.peak_composition >> shift & (1 << COMPOSITION_BITS) - 1
+            for kind, shift in _SHIFTS.items()
+        }
         return {kind: size for kind, size in sizes.items() if size}

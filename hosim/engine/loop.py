@@ -7,12 +7,15 @@ from hosim.engine.loop_ops import LoopOps
 
 
 class Loop(LoopOps):
-    """The loop as it is used: it runs, is kept between two instants and put back, and takes other plans."""
+    """The loop as it is used: it runs, is kept between two instants and put back, and takes other
+    plans.
+    """
 
     def note(self) -> int:
         """List what is issued and not over, between two instants; how many numbers these are.
 
-        Transfers in order of issue, then the cache ops of each of their tensors, a count before each list.
+        Transfers in order of issue, then the cache ops of each of their tensors, a count before
+        each list.
         """
         count = 0
         for z in range(self.engines):
@@ -61,7 +64,9 @@ class Loop(LoopOps):
                 self.queue_head[c] = self.queue_next[self.queue_head[c]]
 
     def recall(self) -> None:
-        """Issue what :meth:`note` has listed, after :meth:`forget`, where the state is that of then."""
+        """Issue what :meth:`note` has listed, after :meth:`forget`, where the state is that of
+        then.
+        """
         count = self.links[0]
         end = count + 1
         while self.links[end] > 0:
@@ -75,7 +80,8 @@ class Loop(LoopOps):
                 self.append_queue(self.move_channel[k], k)
 
     def mark(self) -> int:
-        """Write down, between two instants, what the rest of the run depends on beside which copies are where, with times from now on.
+        """Write down, between two instants, what the rest of the run depends on beside which copies
+        are where, with times from now on.
 
         How many numbers these are; -1 where a tensor of ``changed`` moves.
         """
@@ -93,7 +99,9 @@ class Loop(LoopOps):
         return m
 
     def plan(self, count: int) -> None:
-        """Take a whole plan, whose moves stand tensor by tensor in order of issue: when each is issued, and what each use waits for."""
+        """Take a whole plan, whose moves stand tensor by tensor in order of issue: when each is
+        issued, and what each use waits for.
+        """
         for k in range(count):
             self.links[self.move_order[k]] = k
         for j in range(count - 1, -1, -1):
@@ -105,7 +113,9 @@ class Loop(LoopOps):
                 self.await_moves(t)
 
     def await_moves(self, t: int) -> None:
-        """Rule 1: what the uses of a tensor wait for, of its moves: all since the write before, if they write; else the last to arrive."""
+        """Rule 1: what the uses of a tensor wait for, of its moves: all since the write before, if
+        they write; else the last to arrive.
+        """
         for r in range(self.tiers):
             self.latest[r] = -1
         passed = self.move_from[t]
@@ -127,8 +137,22 @@ class Loop(LoopOps):
                 self.need_from[u] = self.latest[self.where[i]]
                 self.need_to[u] = self.latest[self.where[i]] + 1
 
-    def put(self, k: int, t: int, source: int, target: int, channel: int, after: int, order: int, f: int, high: int, low: int) -> None:
-        """Put a move in a place, in order; one that is issued after ``NOWHERE`` is none. What was there goes."""
+    def put(
+        self,
+        k: int,
+        t: int,
+        source: int,
+        target: int,
+        channel: int,
+        after: int,
+        order: int,
+        f: int,
+        high: int,
+        low: int,
+    ) -> None:
+        """Put a move in a place, in order; one that is issued after ``NOWHERE`` is none. What was
+        there goes.
+        """
         if self.move_after[k] != NOWHERE:
             self.unlink(k, self.move_after[k] + 1)
         self.move_after[k] = after

@@ -1,7 +1,8 @@
-"""How the classes of the loop declare their arrays: type, size and first values in one line each, from which all else follows.
+"""How the classes of the loop declare their arrays: type, size and first values in one line each,
+from which all else follows.
 
-Tables make the arrays (:mod:`hosim.engine.event_loop`), the interpreted form takes them by name, and ``hatch_build.py`` declares them in
-the extension.
+Tables make the arrays (:mod:`hosim.engine.event_loop`), the interpreted form takes them by name,
+and ``hatch_build.py`` declares them in the extension.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ Longs: TypeAlias = Any
 
 
 class Array(NamedTuple):
-    """An array that a table makes: so many numbers, a sum of products of numbers of the table, all of them ``first``.
+    """An array that a table makes: so many numbers, a sum of products of numbers of the table, all
+    of them ``first``.
 
     What is ``kept`` is the state of a run, which snapshots have.
     """

@@ -1,14 +1,17 @@
 """The arrays of the event loop, and its constants.
 
-Five files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`, :mod:`~hosim.engine.loop_transfers`,
-:mod:`~hosim.engine.loop_ops`, :mod:`~hosim.engine.loop`. It is docs/contract.md over the arrays of a program table
-(:mod:`hosim.engine.program_table`), one device, nothing looked up; :mod:`~hosim.engine.loop_graph` makes those of a graph. With a compiler
-they become the extension ``compiled_loop``: of arrays with the types that the classes declare, of all else with those of
-``compiled_loop.pxd``. Without one they run as they are, with the same results. They import nothing else.
+Five files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`,
+:mod:`~hosim.engine.loop_transfers`, :mod:`~hosim.engine.loop_ops`, :mod:`~hosim.engine.loop`. It is
+docs/contract.md over the arrays of a program table (:mod:`hosim.engine.program_table`), one device,
+nothing looked up; :mod:`~hosim.engine.loop_graph` makes those of a graph. With a compiler they
+become the extension ``compiled_loop``: of arrays with the types that the classes declare, of all
+else with those of ``compiled_loop.pxd``. Without one they run as they are, with the same results.
+They import nothing else.
 
-Arrays are indexed by op, tensor, stream, tier, channel, slot (an engine of a channel), move (a cache op), use (an op and a tensor that it
-uses), flow class and combination of flows; what is by two of them is row after row. Products of rates and times take up to 126 bits:
-these are computed in 128, and kept as two limbs of 62.
+Arrays are indexed by op, tensor, stream, tier, channel, slot (an engine of a channel), move (a
+cache op), use (an op and a tensor that it uses), flow class and combination of flows; what is by
+two of them is row after row. Products of rates and times take up to 126 bits: these are computed in
+128, and kept as two limbs of 62.
 """
 
 from __future__ import annotations
@@ -38,21 +41,28 @@ FREE, LATENT, FLOWING = 0, 1, 2
 """A slot: nothing under way; latency, and pinning before it; bytes flow."""
 
 RUNNING, ENDED, LATE, STOPPED, STUCK, ILLEGAL, ASYMMETRIC = 0, 1, 2, 3, 4, 5, 6
-"""What a run came to: all has ended; it takes longer than the limit; it has done the ops asked for; nothing can proceed; a detach of
-``culprit`` is illegal; there is room for some of several devices only."""
+"""What a run came to: all has ended; it takes longer than the limit; it has done the ops asked for;
+nothing can proceed; a detach of ``culprit`` is illegal; there is room for some of several devices
+only.
+"""
 
 RATES, SPEED, INSPECTS, DECIDES, ROOM = 7, 8, 9, 10, 11
-"""What a run asks for before it goes on: the rates of ``wanted``, or the speed there, which are not in the table yet; how long a runtime
-policy inspects the next op of stream ``wanted``; what it decides before that op; what it decides where nothing is under way (rule 16)."""
+"""What a run asks for before it goes on: the rates of ``wanted``, or the speed there, which are not
+in the table yet; how long a runtime policy inspects the next op of stream ``wanted``; what it
+decides before that op; what it decides where nothing is under way (rule 16).
+"""
 
 DEPENDENCY, TRANSFER, CAPACITY, RUNTIME = 0, 1, 2, 3
 """The causes of a stall, in the order of :data:`hosim.result.STALL_CAUSES`."""
 
 
 class LoopCells:
-    """The table: every array, with its type and, unless it is given, its size. ``hatch_build.py`` declares them in the extension."""
+    """The table: every array, with its type and, unless it is given, its size. ``hatch_build.py``
+    declares them in the extension.
+    """
 
-    # -- the graph and its durations -----------------------------------------------------------------------------
+    # -- the graph and its durations
+    # -----------------------------------------------------------------------------
     ops: Int
     tensors: Int
     streams: Int
@@ -77,7 +87,8 @@ class LoopCells:
     workspace: Longs
     duration: Longs
 
-    # -- the machine, and how copies and ops share it ------------------------------------------------------------
+    # -- the machine, and how copies and ops share it
+    # ------------------------------------------------------------
     tiers: Int
     device: Int
     elsewhere: Int
@@ -109,7 +120,8 @@ class LoopCells:
     speed_high: Longs
     speed_low: Longs
 
-    # -- the plan -------------------------------------------------------------------------------------------------
+    # -- the plan
+    # ----------------------------------------------------------------------------------------------
     move_from: Ints
     copies: Ints = made("moves")
     move_tensor: Ints = made("moves")
@@ -129,7 +141,8 @@ class LoopCells:
     need_from: Ints = made("uses")
     need_to: Ints = made("uses")
 
-    # -- the state of a run; scalars: now, ops ended, transfers issued, the last transfer's end and its tensor -------
+    # -- the state of a run; scalars: now, ops ended, transfers issued, the last transfer's end and
+    # its tensor -------
     scalars: Longs = state("5")
     done: Ints = state("streams")
     running: Ints = state("streams", -1)
@@ -166,7 +179,8 @@ class LoopCells:
     left_low: Longs = state("slots")
     rate: Longs = state("slots")
 
-    # -- what is issued and not over, of each tensor and of each channel: a snapshot has it as Loop.note lists it -----
+    # -- what is issued and not over, of each tensor and of each channel: a snapshot has it as
+    # Loop.note lists it -----
     pending_head: Ints = made("tensors", -1)
     pending_tail: Ints = made("tensors")
     pending_next: Ints = made("moves")
@@ -179,7 +193,8 @@ class LoopCells:
     changed: Flags = made("tensors")
     marks: Longs = made("3*moves+3+3*tiers+6*streams+5*slots")
 
-    # -- what a run tells -----------------------------------------------------------------------------------------
+    # -- what a run tells
+    # -----------------------------------------------------------------------------------------
     peak: Longs = made("tiers")
     peak_at: Longs = made("tiers")
     by_kind: Longs = made("tiers*kinds")
@@ -197,7 +212,8 @@ class LoopCells:
     move_over: Longs = made("moves")
     move_shared: Longs = made("moves")
 
-    # -- room for what is handled within an instant ---------------------------------------------------------------
+    # -- room for what is handled within an instant
+    # ---------------------------------------------------------------
     due: Ints = made("moves")
     recent: Ints = made("moves")
     issues: Ints = made("moves")

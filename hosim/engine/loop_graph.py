@@ -1,4 +1,6 @@
-"""What ops use and what they wait for on other streams (docs/contract.md, rule 1), from flat lists of what they name."""
+"""What ops use and what they wait for on other streams (docs/contract.md, rule 1), from flat lists
+of what they name.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from hosim.engine.loop_cells import OUTPUT, READS, WRITES
 class LoopGraph:
     """Arrays of a graph made from others; compiled with the loop.
 
-    What op ``i`` names as inputs stands in ``inputs`` from ``inputs_from[i]`` on and before ``inputs_from[i + 1]``, and so does all that
-    has a ``_from``. Uses and waits get room for as many as there may be. ``last`` and what follows it are for the computation alone.
+    What op ``i`` names as inputs stands in ``inputs`` from ``inputs_from[i]`` on and before
+    ``inputs_from[i + 1]``, and so does all that has a ``_from``. Uses and waits get room for as
+    many as there may be. ``last`` and what follows it are for the computation alone.
     """
 
     ops: Int
@@ -110,15 +113,21 @@ class LoopGraph:
             self.last[t] += 1
 
     def list_waits(self, i: int) -> None:
-        """Streams, and how many of their ops must have ended: those whose end the op before on the same stream does not imply.
+        """Streams, and how many of their ops must have ended: those whose end the op before on the
+        same stream does not imply.
 
-        ``clock`` is how many ops of each stream have surely ended when an op has. ``last`` is who wrote a tensor last, ``read`` how many
-        ops of each stream must have ended so that all have which read it since then.
+        ``clock`` is how many ops of each stream have surely ended when an op has. ``last`` is who
+        wrote a tensor last, ``read`` how many ops of each stream must have ended so that all have
+        which read it since then.
         """
         s = self.stream_of[i]
         for r in range(self.streams):
             self.missing[r] = 0
-            self.known[r] = self.clock[self.queue[self.queue_from[s] + self.place[i] - 1] * self.streams + r] if self.place[i] else 0
+            self.known[r] = (
+                self.clock[self.queue[self.queue_from[s] + self.place[i] - 1] * self.streams + r]
+                if self.place[i]
+                else 0
+            )
         for k in range(self.deps_from[i], self.deps_from[i + 1]):
             self.need(self.stream_of[self.deps[k]], self.place[self.deps[k]] + 1)
         for u in range(self.use_from[i], self.use_from[i + 1]):

@@ -1,4 +1,6 @@
-"""The event loop: what is held where, and what cache ops do to it (docs/contract.md, rules 3, 5, 9 and 20)."""
+"""The event loop: what is held where, and what cache ops do to it (docs/contract.md, rules 3, 5, 9
+and 20).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class LoopMemory(LoopCells):
                     self.peak_by_kind[r * self.kinds + kind] = self.by_kind[r * self.kinds + kind]
 
     def die(self, t: int) -> None:
-        """The last user of a tensor has ended: it is released on all tiers, once its issued cache ops have taken effect."""
+        """The last user of a tensor has ended: it is released on all tiers, once its issued cache
+        ops have taken effect.
+        """
         self.released[t] = 1
         if self.pending_head[t] < 0:
             for r in range(self.tiers):
@@ -52,7 +56,9 @@ class LoopMemory(LoopCells):
                     self.give_back(r, t)
 
     def collect(self, at: int) -> None:
-        """What the end of an op issues, in the plan's order among what else is issued at this instant."""
+        """What the end of an op issues, in the plan's order among what else is issued at this
+        instant.
+        """
         k = self.issue_head[at]
         while k >= 0:
             j = self.issue_count
@@ -108,7 +114,9 @@ class LoopMemory(LoopCells):
         self.pending_tail[t] = k
 
     def detach_due(self) -> None:
-        """Detaches take effect that stood behind transfers which have ended; a copy that has become stale since is no longer there."""
+        """Detaches take effect that stood behind transfers which have ended; a copy that has become
+        stale since is no longer there.
+        """
         for j in range(self.due_count):
             t = self.due[j]
             k = self.pending_head[t]

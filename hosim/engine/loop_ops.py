@@ -1,4 +1,6 @@
-"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1, 8, 16, 19 and 20)."""
+"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1, 8, 16, 19 and
+20).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class LoopOps(LoopTransfers):
     """Ops, from their start to their end, and a run through all instants."""
 
     def try_op(self, s: int) -> None:
-        """Start the next op of a stream, if it can; a runtime policy inspects it first, and decides once its producers have ended."""
+        """Start the next op of a stream, if it can; a runtime policy inspects it first, and decides
+        once its producers have ended.
+        """
         now = self.scalars[0]
         i = self.queue[self.queue_from[s] + self.done[s]]
         if self.deciding:
@@ -68,7 +72,10 @@ class LoopOps(LoopTransfers):
         r = self.where[i]
         wanted = self.held[r] + self.workspace[i]
         for u in range(self.use_from[i], self.use_from[i + 1]):
-            if self.use_flags[u] & OUTPUT and self.here[r * self.tensors + self.use_tensor[u]] == ABSENT:
+            if (
+                self.use_flags[u] & OUTPUT
+                and self.here[r * self.tensors + self.use_tensor[u]] == ABSENT
+            ):
                 wanted += self.size[self.use_tensor[u]]
         if wanted > self.capacity[r]:
             return
@@ -80,12 +87,16 @@ class LoopOps(LoopTransfers):
             self.status = LATE
 
     def resident(self, i: int) -> bool:
-        """Rule 1: what an op reads is there and valid, and the transfers of what it writes that are before it have ended."""
+        """Rule 1: what an op reads is there and valid, and the transfers of what it writes that are
+        before it have ended.
+        """
         for u in range(self.use_from[i], self.use_from[i + 1]):
             t = self.use_tensor[u]
             if self.use_flags[u] & READS and self.here[self.where[i] * self.tensors + t] != VALID:
                 return False
-            if self.use_flags[u] & WRITES and (self.moving[t] or (self.deciding and self.decided_on(t))):
+            if self.use_flags[u] & WRITES and (
+                self.moving[t] or (self.deciding and self.decided_on(t))
+            ):
                 return False
             for k in range(self.need_from[u], self.need_to[u]):
                 if self.copies[k] and not self.ended[k]:
@@ -102,7 +113,9 @@ class LoopOps(LoopTransfers):
         return False
 
     def blame(self, i: int) -> int:
-        """Rule 8: the transfer that an op waited for and that ended last; all those of this instant did, and the last issued counts."""
+        """Rule 8: the transfer that an op waited for and that ended last; all those of this instant
+        did, and the last issued counts.
+        """
         found = -1
         for j in range(self.recent_count):
             k = self.recent[j]
@@ -130,7 +143,9 @@ class LoopOps(LoopTransfers):
         self.op_end[s] = NEVER
         pace = self.pace_of[i]
         if self.send_class[i] >= 0:
-            self.flow(self.engines + s, self.send_class[i], self.send_high[i], self.send_low[i], now)
+            self.flow(
+                self.engines + s, self.send_class[i], self.send_high[i], self.send_low[i], now
+            )
             return
         if pace < 0:
             self.op_end[s] = now + self.duration[i]
@@ -138,10 +153,16 @@ class LoopOps(LoopTransfers):
         self.paced[s] = -1
         self.dirty = 1
         self.work_since[s] = now + self.launch[pace]
-        self.put_work(s, (self.duration[i] - self.launch[pace]) * self.two(self.whole_high[pace], self.whole_low[pace]))
+        self.put_work(
+            s,
+            (self.duration[i] - self.launch[pace])
+            * self.two(self.whole_high[pace], self.whole_low[pace]),
+        )
 
     def write(self, there: int, t: int) -> None:
-        """An op writes a tensor in a tier: its copies elsewhere are stale, and pinned memory takes no time."""
+        """An op writes a tensor in a tier: its copies elsewhere are stale, and pinned memory takes
+        no time.
+        """
         if self.here[there * self.tensors + t] == ABSENT:
             self.hold(there, t)
             if self.pin[there * self.kinds + self.kind[t]]:
@@ -229,7 +250,9 @@ class LoopOps(LoopTransfers):
         self.at = self.streams + 1
 
     def settle(self) -> None:
-        """All has ended that ends now: detaches that were behind it, and issues; ops and transfers are to start."""
+        """All has ended that ends now: detaches that were behind it, and issues; ops and transfers
+        are to start.
+        """
         self.unsettled = 0
         if self.due_count:
             self.detach_due()
@@ -238,9 +261,14 @@ class LoopOps(LoopTransfers):
         self.at = 0
 
     def start(self) -> None:
-        """Ops start, stream by stream, again where a policy's decisions may have set another one free; then transfers."""
+        """Ops start, stream by stream, again where a policy's decisions may have set another one
+        free; then transfers.
+        """
         while self.at < self.streams:
-            if self.running[self.at] < 0 and self.done[self.at] < self.queue_from[self.at + 1] - self.queue_from[self.at]:
+            if (
+                self.running[self.at] < 0
+                and self.done[self.at] < self.queue_from[self.at + 1] - self.queue_from[self.at]
+            ):
                 self.try_op(self.at)
                 if self.status != RUNNING:
                     return
@@ -280,7 +308,9 @@ class LoopOps(LoopTransfers):
         return at
 
     def mark_op(self, m: int, s: int) -> int:
-        """Write down the op that a stream runs: when it ends, and what is left of one that copies slow down."""
+        """Write down the op that a stream runs: when it ends, and what is left of one that copies
+        slow down.
+        """
         i = self.running[s]
         m = self.note_number(m, i)
         if i < 0:
@@ -291,7 +321,10 @@ class LoopOps(LoopTransfers):
         if pace < 0:
             return m
         work = self.two(self.work_high[s], self.work_low[s])
-        speed = self.two(self.speed_high[self.paced[s] * self.paces + pace], self.speed_low[self.paced[s] * self.paces + pace])
+        speed = self.two(
+            self.speed_high[self.paced[s] * self.paces + pace],
+            self.speed_low[self.paced[s] * self.paces + pace],
+        )
         if now > self.work_since[s]:
             work -= (now - self.work_since[s]) * speed
         m = self.note_number(m, max(0, self.work_since[s] - now))
@@ -309,7 +342,9 @@ class LoopOps(LoopTransfers):
         return ENDED
 
     def run(self, limit: int, stop: int) -> int:
-        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time passes ``limit``, or it asks; says which."""
+        """Go on until all has ended, or no event is left, or ``stop`` ops have ended, or time
+        passes ``limit``, or it asks; says which.
+        """
         self.limit = limit
         if self.status >= RATES:
             self.status = RUNNING

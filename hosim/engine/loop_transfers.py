@@ -1,8 +1,23 @@
-"""The event loop: transfers and the rates at which they and ops go (docs/contract.md, rules 3, 4, 6, 13 and 14)."""
+"""The event loop: transfers and the rates at which they and ops go (docs/contract.md, rules 3, 4,
+6, 13 and 14).
+"""
 
 from __future__ import annotations
 
-from hosim.engine.loop_cells import ABSENT, ASYMMETRIC, FLOWING, FREE, LATENT, LOW, NEVER, RATES, RUNNING, SPEED, VALID, WRITES
+from hosim.engine.loop_cells import (
+    ABSENT,
+    ASYMMETRIC,
+    FLOWING,
+    FREE,
+    LATENT,
+    LOW,
+    NEVER,
+    RATES,
+    RUNNING,
+    SPEED,
+    VALID,
+    WRITES,
+)
 from hosim.engine.loop_memory import LoopMemory
 
 
@@ -12,13 +27,18 @@ class LoopTransfers(LoopMemory):
     def start_transfers(self) -> None:
         """In order of issue; one that cannot start holds back those behind it on its channel."""
         for c in range(self.channels):
-            self.blocked[c] = self.queue_head[c] < 0 or self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]
+            self.blocked[c] = (
+                self.queue_head[c] < 0 or self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]
+            )
         while True:
             first = -1
             for c in range(self.channels):
                 if self.blocked[c]:
                     continue
-                if first < 0 or self.sequence[self.queue_head[c]] < self.sequence[self.queue_head[first]]:
+                if (
+                    first < 0
+                    or self.sequence[self.queue_head[c]] < self.sequence[self.queue_head[first]]
+                ):
                     first = c
             if first < 0:
                 return
@@ -29,7 +49,9 @@ class LoopTransfers(LoopMemory):
                 self.blocked[c] = 1
 
     def start_transfer(self, c: int, k: int) -> bool:
-        """Start the transfer at the head of a channel's queue: its turn among its tensor's cache ops, its source valid, room for it."""
+        """Start the transfer at the head of a channel's queue: its turn among its tensor's cache
+        ops, its source valid, room for it.
+        """
         t = self.move_tensor[k]
         now = self.scalars[0]
         if self.pending_head[t] != k or self.here[self.move_source[k] * self.tensors + t] != VALID:
@@ -82,7 +104,13 @@ class LoopTransfers(LoopMemory):
 
     def flow_move(self, z: int, k: int, now: int) -> None:
         """The bytes of a transfer begin to flow."""
-        self.flow(z, self.move_class[k], self.move_high[self.volume[k]], self.move_low[self.volume[k]], now)
+        self.flow(
+            z,
+            self.move_class[k],
+            self.move_high[self.volume[k]],
+            self.move_low[self.volume[k]],
+            now,
+        )
 
     def flow(self, z: int, f: int, high: int, low: int, now: int) -> None:
         """A volume begins to flow as one of a class, at a rate that is not set yet."""
@@ -158,7 +186,9 @@ class LoopTransfers(LoopMemory):
         return ns
 
     def interrupted(self, t: int) -> None:
-        """While a transfer read a tensor, an op that writes it was not free to start, even if it had been before."""
+        """While a transfer read a tensor, an op that writes it was not free to start, even if it
+        had been before.
+        """
         for s in range(self.streams):
             if self.running[s] < 0 and self.residency_met[s] >= 0:
                 i = self.queue[self.queue_from[s] + self.done[s]]
@@ -167,7 +197,9 @@ class LoopTransfers(LoopMemory):
                         self.residency_met[s] = -1
 
     def set_rates(self) -> int:
-        """Rules 6 and 13: the rates of all that flows, and the ends of ops that copies slow down; again, where a rate was wanted."""
+        """Rules 6 and 13: the rates of all that flows, and the ends of ops that copies slow down;
+        again, where a rate was wanted.
+        """
         combination = 0
         for f in range(self.classes):
             for _ in range(self.flowing[f]):
@@ -215,19 +247,27 @@ class LoopTransfers(LoopMemory):
         work = self.two(self.work_high[s], self.work_low[s])
         speed = work
         if before >= 0 and now > self.work_since[s]:
-            speed = self.two(self.speed_high[before * self.paces + pace], self.speed_low[before * self.paces + pace])
+            speed = self.two(
+                self.speed_high[before * self.paces + pace],
+                self.speed_low[before * self.paces + pace],
+            )
             work -= (now - self.work_since[s]) * speed
             self.put_work(s, work)
             self.work_since[s] = now
         self.paced[s] = combination
-        speed = self.two(self.speed_high[combination * self.paces + pace], self.speed_low[combination * self.paces + pace])
+        speed = self.two(
+            self.speed_high[combination * self.paces + pace],
+            self.speed_low[combination * self.paces + pace],
+        )
         if work <= 0:
             self.op_end[s] = now
         elif speed == 0:
             self.op_end[s] = NEVER
         else:
             work = (work + speed - 1) // speed
-            self.op_end[s] = self.work_since[s] + work if work < NEVER - self.work_since[s] else NEVER
+            self.op_end[s] = (
+                self.work_since[s] + work if work < NEVER - self.work_since[s] else NEVER
+            )
 
     def mark_transfer(self, m: int, z: int) -> int:
         """Write down the transfer of a slot: when its phase ends, and what is left of it."""

@@ -1,4 +1,6 @@
-"""The arena of the ``static`` allocator: an offset for each allocation of a whole replay, found when it has ended."""
+"""The arena of the ``static`` allocator: an offset for each allocation of a whole replay, found
+when it has ended.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,12 @@ _EFFORT = 200_000_000
 
 
 class PlannedArena:
-    """Offsets for every allocation of a replay, found when it has ended. Offsets are multiples of 512 B.
+    """Offsets for every allocation of a replay, found when it has ended. Offsets are multiples of
+    512 B.
 
-    What lives at the same time is known from the order of allocations and releases, so that what is released at an instant makes room
-    for what is allocated at it, and what lives for no time still has its place.
+    What lives at the same time is known from the order of allocations and releases, so that what is
+    released at an instant makes room for what is allocated at it, and what lives for no time still
+    has its place.
     """
 
     name = STATIC
@@ -77,8 +81,10 @@ class PlannedArena:
         if height <= self._capacity:
             return None
         return (
-            f"out of memory: a static plan of {len(self._sizes)} allocations takes {human_size(height)} ({height} B) of "
-            f"{human_size(self._capacity)} ({self._capacity} B), though at most {human_size(at_peak.allocated_bytes)} "
+            f"out of memory: a static plan of {len(self._sizes)} allocations takes "
+            f"{human_size(height)} ({height} B) of "
+            f"{human_size(self._capacity)} ({self._capacity} B), though at most "
+            f"{human_size(at_peak.allocated_bytes)} "
             f"({at_peak.allocated_bytes} B) live at once"
         )
 
@@ -119,7 +125,10 @@ class PlannedArena:
             packing = pack(self._lowers, uppers, self._sizes, alignment=MIN_BLOCK, effort=_EFFORT)
             self._offsets = packing.offsets
             self._height = packing.height
-            self._packed = self._state_of(_live_at_peak(self._lowers, uppers, self._sizes)), packing.height
+            self._packed = (
+                self._state_of(_live_at_peak(self._lowers, uppers, self._sizes)),
+                packing.height,
+            )
         return self._packed
 
     def _state_of(self, live: Sequence[int]) -> AllocatorState:
@@ -128,11 +137,15 @@ class PlannedArena:
         for offset, size in sorted((self._offsets[k], self._sizes[k]) for k in live):
             largest = max(largest, offset - end)
             end = offset + size
-        return AllocatorState(sum(self._sizes[k] for k in live), self._height, max(largest, self._height - end))
+        return AllocatorState(
+            sum(self._sizes[k] for k in live), self._height, max(largest, self._height - end)
+        )
 
 
 def _live_at_peak(lowers: Sequence[int], uppers: Sequence[int], sizes: Sequence[int]) -> list[int]:
-    """The allocations that live when most bytes do, for the first time. Each starts at an instant of its own, in order."""
+    """The allocations that live when most bytes do, for the first time. Each starts at an instant
+    of its own, in order.
+    """
     ends: list[list[int]] = [[] for _ in range(len(sizes) + 1)]
     for k, upper in enumerate(uppers):
         ends[upper].append(k)

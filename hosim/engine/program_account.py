@@ -1,14 +1,18 @@
-"""The account of memory in program order: what PyTorch's caching allocator sees (docs/contract.md, rule 10).
+"""The account of memory in program order: what PyTorch's caching allocator sees (docs/contract.md,
+rule 10).
 
-The host runs through the plan ahead of the device, and allocates and frees as it goes: at each op its outputs and workspace, after it what
-dies there, then the cache ops that stand there. So the bytes of a prefetch count from the place where it is issued, and those of a
-detached or dead tensor until the place where it is dropped, whenever the device gets there.
+The host runs through the plan ahead of the device, and allocates and frees as it goes: at each op
+its outputs and workspace, after it what dies there, then the cache ops that stand there. So the
+bytes of a prefetch count from the place where it is issued, and those of a detached or dead tensor
+until the place where it is dropped, whenever the device gets there.
 
-A block belongs to the stream of its tensor's first user, which waits for the prefetch that fills it. Another stream that used it (an op's
-there, or the channel's of a store that reads it) has to be waited for: once freed the block is *pending*, until everything has passed that
-was queued on that stream by then. The allocator looks at each allocation, so what has passed depends on how far ahead the host is. It is
-taken to be a number of ops ahead of the device, :data:`LAUNCH_QUEUE` unless told; ops and transfers end when the replay in time says.
-What a route stages in the device tier on its way between two others is not
+A block belongs to the stream of its tensor's first user, which waits for the prefetch that fills
+it. Another stream that used it (an op's there, or the channel's of a store that reads it) has to be
+waited for: once freed the block is *pending*, until everything has passed that was queued on that
+stream by then. The allocator looks at each allocation, so what has passed depends on how far ahead
+the host is. It is taken to be a number of ops ahead of the device, :data:`LAUNCH_QUEUE` unless
+told; ops and transfers end when the replay in time says. What a route stages in the device tier on
+its way between two others is not
 counted. When memory is short the host waits for all of them, as PyTorch does before it gives up.
 """
 
@@ -24,11 +28,23 @@ from hosim.engine.arenas import caching_figures, streams_of_tensors
 from hosim.engine.result_figures import without_timelines
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.result import ACCOUNTS, CACHING, EXPANDABLE, IN_PROGRAM_ORDER, LEDGER, AllocatorFigures, AllocatorState, Result, Timeline
+from hosim.result import (
+    ACCOUNTS,
+    CACHING,
+    EXPANDABLE,
+    IN_PROGRAM_ORDER,
+    LEDGER,
+    AllocatorFigures,
+    AllocatorState,
+    Result,
+    Timeline,
+)
 from hosim.units import human_percent, human_size
 
 LAUNCH_QUEUE = 1024
-"""Ops that a host gets ahead of the device before launching one blocks: about as many as CUDA queues. 0: it waits for each op."""
+"""Ops that a host gets ahead of the device before launching one blocks: about as many as CUDA
+queues. 0: it waits for each op.
+"""
 
 NEVER = 1 << 62
 """Later than any instant."""
@@ -46,11 +62,18 @@ class ProgramAccount:
 
 
 def program_account(
-    plan: Plan, hardware: Hardware, timeline: Timeline, capacity_bytes: int, allocator: str = LEDGER, ahead: int = LAUNCH_QUEUE
+    plan: Plan,
+    hardware: Hardware,
+    timeline: Timeline,
+    capacity_bytes: int,
+    allocator: str = LEDGER,
+    ahead: int = LAUNCH_QUEUE,
 ) -> ProgramAccount:
-    """What the device tier holds in program order, under ``ledger`` (no rounding, no segments), ``caching`` or ``caching-expandable``.
+    """What the device tier holds in program order, under ``ledger`` (no rounding, no segments),
+    ``caching`` or ``caching-expandable``.
 
-    ``timeline`` is that of the plan's replay: it says when other streams' work has passed. Raises as :func:`check_program_account`.
+    ``timeline`` is that of the plan's replay: it says when other streams' work has passed. Raises
+    as :func:`check_program_account`.
     """
     check_program_account(plan, allocator)
     blocks = _Counted(capacity_bytes) if allocator == LEDGER else _Placed(allocator, capacity_bytes)
@@ -61,35 +84,68 @@ def program_account(
     state = blocks.state()
     held = f"{_size(state.allocated_bytes)} of {_size(capacity_bytes)} are held"
     detail = (
-        f"{_size(state.reserved_bytes)} reserved, fragmentation {human_percent(state.fragmentation)}, "
+        f"{_size(state.reserved_bytes)} reserved, fragmentation "
+        f"{human_percent(state.fragmentation)}, "
         f"largest free block {_size(state.largest_free_bytes)}"
     )
-    error = f"out of memory in program order: {failed} of {hardware.device_tier}, where {held} (allocator {allocator}: {detail})"
+    error = (
+        f"out of memory in program order: {failed} of {hardware.device_tier}, where {held} "
+        f"(allocator {allocator}: {detail})"
+    )
     return ProgramAccount(blocks.figures(state), error)
 
 
 def check_program_account(plan: Plan, allocator: str, account: str = IN_PROGRAM_ORDER) -> None:
-    """Raise :class:`InputError` for an allocator that has no such account, and for a plan whose cache ops a runtime policy decides.
+    """Raise :class:`InputError` for an allocator that has no such account, and for a plan whose
+    cache ops a runtime policy decides.
 
     Also for another ``account`` than this one.
     """
     if account != IN_PROGRAM_ORDER:
-        raise InputError(f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account")
+        raise InputError(
+            f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account"
+        )
     if allocator not in (LEDGER, CACHING, EXPANDABLE):
-        raise InputError(f"{allocator} has no account in program order: it places what lives over time", source="account")
+        raise InputError(
+            f"{allocator} has no account in program order: it places what lives over time",
+            source="account",
+        )
     if plan.runtime is not None:
-        raise InputError("a runtime policy decides during the replay: there is no program order before it", source="account")
+        raise InputError(
+            "a runtime policy decides during the replay: there is no program order before it",
+            source="account",
+        )
 
 
-def in_program_order(told: Result, plan: Plan, hardware: Hardware, allocator: str, reserve_bytes: int | None, record: bool) -> Result:
-    """The result with the figures of this account, from ``told``, that of the replay in time; ``record``: with its timeline."""
+def in_program_order(
+    told: Result,
+    plan: Plan,
+    hardware: Hardware,
+    allocator: str,
+    reserve_bytes: int | None,
+    record: bool,
+) -> Result:
+    """The result with the figures of this account, from ``told``, that of the replay in time;
+    ``record``: with its timeline.
+    """
     assert told.timeline is not None
-    capacity = min(told.budget_bytes if reserve_bytes is None else reserve_bytes, hardware.device.capacity_bytes)
+    capacity = min(
+        told.budget_bytes if reserve_bytes is None else reserve_bytes,
+        hardware.device.capacity_bytes,
+    )
     counted = program_account(plan, hardware, told.timeline, capacity, allocator)
     result = replace(told if record else without_timelines(told), allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result
-    result = replace(result, feasible=False, error=counted.error, makespan_ns=None, busy_ns=None, drain_ns=None, streams={})
+    result = replace(
+        result,
+        feasible=False,
+        error=counted.error,
+        makespan_ns=None,
+        busy_ns=None,
+        drain_ns=None,
+        streams={},
+    )
     return replace(result, makespan_low_ns=None, makespan_high_ns=None)
 
 
@@ -100,10 +156,14 @@ class _Counted:
         self._capacity = capacity_bytes
         self._sizes: dict[int, int] = {}
         self._waiting: list[tuple[int, int]] = []
-        self._allocated = self._active = self._peak_allocated = self._peak_active = self._active_at_peak = 0
+        self._allocated = self._active = self._peak_allocated = self._peak_active = (
+            self._active_at_peak
+        ) = 0
 
     def take(self, key: int, size: int, stream: int) -> bool:
-        """Allocate; if there is no room, wait for all that is pending; False if that is not enough."""
+        """Allocate; if there is no room, wait for all that is pending; False if that is not
+        enough.
+        """
         if self._active + size > self._capacity:
             self.pass_time(NEVER)
             if self._active + size > self._capacity:
@@ -138,12 +198,20 @@ class _Counted:
         """What is active is all that is reserved."""
         at_peak = AllocatorState(self._peak_allocated, self._active_at_peak, 0)
         return AllocatorFigures(
-            LEDGER, IN_PROGRAM_ORDER, self._peak_allocated, self._peak_active, self._peak_active, at_peak, out_of_memory
+            LEDGER,
+            IN_PROGRAM_ORDER,
+            self._peak_allocated,
+            self._peak_active,
+            self._peak_active,
+            at_peak,
+            out_of_memory,
         )
 
 
 class _Placed:
-    """Blocks of the caching allocator. What is pending waits in ``_waiting`` as (until, address)."""
+    """Blocks of the caching allocator. What is pending waits in ``_waiting`` as (until,
+    address).
+    """
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
         self._name = name
@@ -187,11 +255,18 @@ class _Placed:
 class _Host:
     """The host on its way through the plan.
 
-    ``queued[s]`` is when all that is queued on stream (or channel) ``s`` by now will have passed, ``used[t]`` are the streams other than
-    its own that used a tensor's block.
+    ``queued[s]`` is when all that is queued on stream (or channel) ``s`` by now will have passed,
+    ``used[t]`` are the streams other than its own that used a tensor's block.
     """
 
-    def __init__(self, plan: Plan, hardware: Hardware, timeline: Timeline, blocks: _Counted | _Placed, ahead: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        hardware: Hardware,
+        timeline: Timeline,
+        blocks: _Counted | _Placed,
+        ahead: int,
+    ) -> None:
         self._graph = graph = plan.graph
         self._tier = hardware.device_tier
         self._timeline = timeline
@@ -204,10 +279,14 @@ class _Host:
         for k, cache_op in enumerate(plan.cache_ops):
             self._after.setdefault(cache_op.after, []).append(k)
         self._cache_ops = plan.cache_ops
-        self._initial = [t for t, where in plan.residency(self._tier).items() if self._tier in where]
+        self._initial = [
+            t for t, where in plan.residency(self._tier).items() if self._tier in where
+        ]
         self._passes: dict[int, list[tuple[str, int]]] = {}
         for transfer in timeline.transfers:
-            self._passes.setdefault(transfer.cache_op, []).append((transfer.channel, transfer.end_ns))
+            self._passes.setdefault(transfer.cache_op, []).append(
+                (transfer.channel, transfer.end_ns)
+            )
         self._queued: dict[int | str, int] = {}
         self._used: dict[int, set[int | str]] = {}
         self._dead: set[int] = set()
@@ -217,7 +296,10 @@ class _Host:
         graph, blocks = self._graph, self._blocks
         for t in self._initial:
             if not self._take(t):
-                return f"initial resident {graph.tensors[t].name!r} wants {_size(graph.tensors[t].size_bytes)}"
+                return (
+                    f"initial resident {graph.tensors[t].name!r} wants "
+                    f"{_size(graph.tensors[t].size_bytes)}"
+                )
         failed = self._cache_ops_at(AT_START)
         ended = list(accumulate(self._timeline.op_end_ns, max))
         for i, op in enumerate(graph.ops):
@@ -226,8 +308,13 @@ class _Host:
             blocks.pass_time(ended[i - 1 - self._ahead] if i > self._ahead else 0)
             stream = self._stream_of[i]
             wanted = [t for t in op.outputs if t not in self._used]
-            if not (all([self._take(t) for t in wanted]) and blocks.take(~i, op.workspace_bytes, stream)):
-                return f"op {op.name!r} wants {_size(op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in wanted))}"
+            if not (
+                all([self._take(t) for t in wanted]) and blocks.take(~i, op.workspace_bytes, stream)
+            ):
+                return (
+                    f"op {op.name!r} wants "
+                    f"{_size(op.workspace_bytes + sum(graph.tensors[t].size_bytes for t in wanted))}"
+                )
             self._queued[stream] = max(self._queued.get(stream, 0), self._timeline.op_end_ns[i])
             blocks.free(~i, None)
             for t in op.uses:

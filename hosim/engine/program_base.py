@@ -1,4 +1,6 @@
-"""What a program table has whatever the plan: the arrays of a graph on a machine, and the rates of all that can flow there."""
+"""What a program table has whatever the plan: the arrays of a graph on a machine, and the rates of
+all that can flow there.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.costmodel import MemoryUse, copy_uses, op_durations, with_memories
-from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, crossed_fabrics, pin_ns, sent_bytes
+from hosim.costmodel.transfers import (
+    NS_PER_S,
+    bytes_per_s_over_links,
+    crossed_fabrics,
+    pin_ns,
+    sent_bytes,
+)
 from hosim.engine.event_loop import GraphLoop, flags, ints, longs, made_cells
 from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
@@ -32,53 +40,94 @@ _LASTING = frozenset([kind for kind in KINDS if Tensor(kind, 0, kind, persistent
 
 
 class ProgramBase:
-    """The arrays of a graph on a machine, which all tables of its plans share. ``cells`` are not to be changed.
+    """The arrays of a graph on a machine, which all tables of its plans share. ``cells`` are not to
+    be changed.
 
-    ``machine`` is the one of copies (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of whose equal devices one stands for all.
-    ``durations`` are nanoseconds by op, ``uses`` the ops that copies slow down, ``sent`` the bytes of the collectives that cross fabrics,
-    by op. What the loop does not cover raises :class:`~hosim.engine.flow_table.UncoveredError`.
+    ``machine`` is the one of copies (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of
+    whose equal devices one stands for all. ``durations`` are nanoseconds by op, ``uses`` the ops
+    that copies slow down, ``sent`` the bytes of the collectives that cross fabrics, by op. What the
+    loop does not cover raises :class:`~hosim.engine.flow_table.UncoveredError`.
     """
 
     def __init__(
-        self, graph: Graph, machine: Hardware, durations: Sequence[int], uses: Mapping[int, MemoryUse], sent: Mapping[int, int]
+        self,
+        graph: Graph,
+        machine: Hardware,
+        durations: Sequence[int],
+        uses: Mapping[int, MemoryUse],
+        sent: Mapping[int, int],
     ) -> None:
         self.graph, self.machine, self.durations, self.sent = graph, machine, durations, sent
         _check_sums(graph, machine, durations)
         rates = TransferRates(graph, machine, bool(sent))
         self.class_of = [rates.classes_of(c) for c in range(len(machine.channels))]
         fastest = bytes_per_s_over_links(machine) or 1
-        most = {i: min(-(-size * NS_PER_S // durations[i]), fastest) for i, size in sent.items() if durations[i]}
+        most = {
+            i: min(-(-size * NS_PER_S // durations[i]), fastest)
+            for i, size in sent.items()
+            if durations[i]
+        }
         sends = {i: rates.collective(rate) for i, rate in most.items()}
-        ops, where, device = len(graph.ops), {i: tier_of(graph.ops[i], machine) for i in graph.elsewhere}, machine.device_tier
+        ops, where, device = (
+            len(graph.ops),
+            {i: tier_of(graph.ops[i], machine) for i in graph.elsewhere},
+            machine.device_tier,
+        )
         engines = sum([channel.engines for channel in machine.channels])
-        crossing = sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams) if sends else 0
-        self.flows = FlowTable(rates, engines + crossing, {i: use for i, use in uses.items() if i not in sent}, where, device, durations)
+        crossing = (
+            sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams)
+            if sends
+            else 0
+        )
+        self.flows = FlowTable(
+            rates,
+            engines + crossing,
+            {i: use for i, use in uses.items() if i not in sent},
+            where,
+            device,
+            durations,
+        )
         self.best = [rates.alone(k) * self.flows.scale for k in range(len(rates.classes))]
         volumes = {i: self.flows.scaled(rate * durations[i]) for i, rate in most.items()}
         sent_on = ops if volumes else 0
         self.cells = graph_cells(graph, durations) | {
             "tiers": len(machine.tiers),
             "device": machine.tier_index[device],
-            "where": ints(_by_op(ops, {i: machine.tier_index[tier] for i, tier in where.items()}, machine.tier_index[device])),
+            "where": ints(
+                _by_op(
+                    ops,
+                    {i: machine.tier_index[tier] for i, tier in where.items()},
+                    machine.tier_index[device],
+                )
+            ),
             "elsewhere": int(bool(graph.elsewhere)),
             "channels": len(machine.channels),
             "engines": engines,
             "slots": engines + (len(graph.streams) if sends else 0),
             "send_class": ints(_by_op(ops, sends, -1)),
-            "send_high": longs(_by_op(sent_on, {i: high for i, (high, _) in volumes.items()}, code="q")),
-            "send_low": longs(_by_op(sent_on, {i: low for i, (_, low) in volumes.items()}, code="q")),
+            "send_high": longs(
+                _by_op(sent_on, {i: high for i, (high, _) in volumes.items()}, code="q")
+            ),
+            "send_low": longs(
+                _by_op(sent_on, {i: low for i, (_, low) in volumes.items()}, code="q")
+            ),
             **self._machine_cells(),
         }
 
     def _machine_cells(self) -> dict[str, Any]:
         machine, flows = self.machine, self.flows
         below = [(tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS]
-        pins = [0 if tier == machine.device_tier else pin_ns(machine, tier, kind) for tier, kind in below]
+        pins = [
+            0 if tier == machine.device_tier else pin_ns(machine, tier, kind)
+            for tier, kind in below
+        ]
         return {
             "classes": flows.classes,
             "best": longs([min(rate, LARGEST) for rate in self.best]),
             "paces": flows.paces,
-            "slot_from": ints(accumulate([channel.engines for channel in machine.channels], initial=0)),
+            "slot_from": ints(
+                accumulate([channel.engines for channel in machine.channels], initial=0)
+            ),
             "latency": longs([channel.latency_ns for channel in machine.channels]),
             "pin": longs(pins),
             "pooled": ints([int(tier.pin_pool) for tier in machine.tiers]),
@@ -90,16 +139,20 @@ class ProgramBase:
 
 
 def one_for_all(hardware: Hardware) -> bool:
-    """Whether one device may stand for all of several: they have equal parts of everything, as there are equally many on each host.
+    """Whether one device may stand for all of several: they have equal parts of everything, as
+    there are equally many on each host.
 
-    Equal devices with equal parts of every link have equal max-min rates, so that they do the same as long as each step is possible
-    for all of them: until room in a shared tier is too small for all (:class:`UncoveredError`). There the order among them decides.
+    Equal devices with equal parts of every link have equal max-min rates, so that they do the same
+    as long as each step is possible for all of them: until room in a shared tier is too small for
+    all (:class:`UncoveredError`). There the order among them decides.
     """
     return hardware.devices == 1 or hardware.devices % hardware.sharers("host") == 0
 
 
 def base_of(graph: Graph, hardware: Hardware, competes: bool) -> ProgramBase:
-    """That of a graph's replays on a machine, made once; ``competes``: copies share the bandwidth of memories (rule 13)."""
+    """That of a graph's replays on a machine, made once; ``competes``: copies share the bandwidth
+    of memories (rule 13).
+    """
     return graph.derived_on(hardware, _competing if competes else _apart)
 
 
@@ -111,22 +164,40 @@ def _apart(graph: Graph, hardware: Hardware) -> ProgramBase:
     return jittered_base(graph, hardware, False, graph.derived_on(hardware, op_durations))
 
 
-def jittered_base(graph: Graph, hardware: Hardware, competes: bool, durations: Sequence[int]) -> ProgramBase:
-    """As :func:`base_of`, with other durations: what copies slow down follows from what ops take without jitter."""
+def jittered_base(
+    graph: Graph, hardware: Hardware, competes: bool, durations: Sequence[int]
+) -> ProgramBase:
+    """As :func:`base_of`, with other durations: what copies slow down follows from what ops take
+    without jitter.
+    """
     uses = copy_uses(graph, hardware, graph.derived_on(hardware, op_durations), competes)
-    return ProgramBase(graph, with_memories(hardware) if competes else hardware, durations, uses, sent_bytes(graph, hardware))
+    return ProgramBase(
+        graph,
+        with_memories(hardware) if competes else hardware,
+        durations,
+        uses,
+        sent_bytes(graph, hardware),
+    )
 
 
 def _check_sums(graph: Graph, machine: Hardware, durations: Sequence[int]) -> None:
-    """Raise :class:`UncoveredError` where times or bytes may not fit 63 bits when they are added up."""
-    waits = [*(channel.latency_ns for channel in machine.channels), *(tier.pin_ns for tier in machine.tiers), machine.inspect_ns]
+    """Raise :class:`UncoveredError` where times or bytes may not fit 63 bits when they are added
+    up.
+    """
+    waits = [
+        *(channel.latency_ns for channel in machine.channels),
+        *(tier.pin_ns for tier in machine.tiers),
+        machine.inspect_ns,
+    ]
     sizes = sum(_each(graph.tensors, "size_bytes")) + sum(_each(graph.ops, "workspace_bytes"))
     if max(sum(durations), *waits) >= LONGEST_NS or sizes >= MOST_BYTES:
         raise UncoveredError(TOO_LARGE)
 
 
 def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
-    """The arrays of a graph: its streams, what ops wait for on others, what they use, what each tensor is; and its durations."""
+    """The arrays of a graph: its streams, what ops wait for on others, what they use, what each
+    tensor is; and its durations.
+    """
     return graph.derived(_shape) | {"duration": longs(durations)}
 
 
@@ -146,16 +217,24 @@ def _shape(graph: Graph) -> dict[str, Any]:
     number = {name: s for s, name in enumerate(streams)}
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
     given: dict[str, Any] = counts | {
-        "stream_of": ints(number[op.stream] for op in ops) if len(streams) > 1 else ints(np.zeros(len(ops), "i"))
+        "stream_of": ints(number[op.stream] for op in ops)
+        if len(streams) > 1
+        else ints(np.zeros(len(ops), "i"))
     }
     for name in ("inputs", "outputs", "mutates", "deps"):
         ends = np.zeros(len(ops) + 1, "i")
         if any(_each(ops, name)):
             np.cumsum(np.fromiter(map(len, _each(ops, name)), "i", len(ops)), out=ends[1:])
-        given |= {f"{name}_from": ints(ends), name: ints(np.fromiter(chain.from_iterable(_each(ops, name)), "i", int(ends[-1])))}
+        given |= {
+            f"{name}_from": ints(ends),
+            name: ints(np.fromiter(chain.from_iterable(_each(ops, name)), "i", int(ends[-1]))),
+        }
     named = sum([given[f"{name}_from"][-1] for name in ("inputs", "outputs", "mutates")])
     clocks = len(streams) if len(streams) > 1 else 0
-    given |= made_cells(LoopGraph, counts | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)})
+    given |= made_cells(
+        LoopGraph,
+        counts | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)},
+    )
     derivation = GraphLoop(given)
     derivation.derive()
     uses, waits = max(1, derivation.uses), max(1, derivation.waits)
@@ -163,13 +242,26 @@ def _shape(graph: Graph) -> dict[str, Any]:
         **counts,
         "main": streams.index(graph.main_stream) if streams else -1,
         "kinds": len(LEDGER_KINDS),
-        **{name: given[name] for name in ("stream_of", "queue_from", "queue", "place", "user_from", "use_from", "wait_from")},
+        **{
+            name: given[name]
+            for name in (
+                "stream_of",
+                "queue_from",
+                "queue",
+                "place",
+                "user_from",
+                "use_from",
+                "wait_from",
+            )
+        },
         **{name: given[name][:uses] for name in ("use_op", "use_tensor", "use_flags", "user")},
         **{name: given[name][:waits] for name in ("wait_stream", "wait_count")},
         "survives": flags(tensor.persistent or tensor.kind in _LASTING for tensor in tensors),
         "kind": flags(map(_KIND.__getitem__, _each(tensors, "kind"))),
         "size": longs(_each(tensors, "size_bytes")),
-        "workspace": longs(_each(ops, "workspace_bytes")) if any(_each(ops, "workspace_bytes")) else longs(np.zeros(len(ops), "q")),
+        "workspace": longs(_each(ops, "workspace_bytes"))
+        if any(_each(ops, "workspace_bytes"))
+        else longs(np.zeros(len(ops), "q")),
     }
 
 

@@ -1,7 +1,9 @@
-"""The program table: a graph on a machine as flat arrays, which one plan after another is put into, and the loop that runs it.
+"""The program table: a graph on a machine as flat arrays, which one plan after another is put into,
+and the loop that runs it.
 
-It is made once for a graph, a machine and a budget. A plan changes what is issued where, what each op waits for and where tensors are at
-time 0; nothing else. What the loop does not cover raises :class:`~hosim.engine.flow_table.UncoveredError` here.
+It is made once for a graph, a machine and a budget. A plan changes what is issued where, what each
+op waits for and where tensors are at time 0; nothing else. What the loop does not cover raises
+:class:`~hosim.engine.flow_table.UncoveredError` here.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
 CHANNEL_FIGURES = 7
-"""Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is busy, and bytes."""
+"""Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is
+busy, and bytes.
+"""
 
 
 class TableMove(NamedTuple):
-    """A cache op: its tensor, positions of tiers and channel (-1, -1: a detach), after which op it is issued, and its order there."""
+    """A cache op: its tensor, positions of tiers and channel (-1, -1: a detach), after which op it
+    is issued, and its order there.
+    """
 
     tensor: int
     source: int
@@ -45,22 +51,40 @@ NO_ROW: TableRow = (0, 0, 0, -1, NOWHERE, 0, 0, 0, 0)
 class ProgramTable:
     """The arrays of a graph on a machine, and those of a plan.
 
-    ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base`` on. ``decisions`` is how many cache
-    ops of a runtime policy may be under way at one time (0: there is none), whose places stand behind the others. ``detailed``: all figures
-    are counted.
+    ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base``
+    on. ``decisions`` is how many cache ops of a runtime policy may be under way at one time (0:
+    there is none), whose places stand behind the others. ``detailed``: all figures are counted.
     """
 
     def __init__(
-        self, whole: ProgramBase, budget_bytes: int, room: Sequence[int] | npt.NDArray[Any], detailed: bool = False, decisions: int = 0
+        self,
+        whole: ProgramBase,
+        budget_bytes: int,
+        room: Sequence[int] | npt.NDArray[Any],
+        detailed: bool = False,
+        decisions: int = 0,
     ) -> None:
-        self.graph, self.machine, self.flows, self._class_of = whole.graph, whole.machine, whole.flows, whole.class_of
+        self.graph, self.machine, self.flows, self._class_of = (
+            whole.graph,
+            whole.machine,
+            whole.flows,
+            whole.class_of,
+        )
         self.base = ints(np.concatenate([[0], np.cumsum(room)]))
         planned = self.base[len(room)]
         self.places = max(1, planned + decisions)
         self.cells: dict[str, Any] = whole.cells | whole.flows.cells
-        self.cells |= {"detailed": int(detailed), "deciding": int(decisions > 0), "planned": planned, **self._room_cells(budget_bytes)}
+        self.cells |= {
+            "detailed": int(detailed),
+            "deciding": int(decisions > 0),
+            "planned": planned,
+            **self._room_cells(budget_bytes),
+        }
         self.cells |= {"move_from": self.base, "volume": ints(np.arange(self.places))}
-        numbers = self.cells | {"moves": self.places, "uses": self.cells["use_from"][self.cells["ops"]]}
+        numbers = self.cells | {
+            "moves": self.places,
+            "uses": self.cells["use_from"][self.cells["ops"]],
+        }
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
         if not detailed:
@@ -71,33 +95,49 @@ class ProgramTable:
         machine, device = self.machine, self.cells["device"]
         capacities = [tier.capacity_bytes for tier in machine.tiers]
         capacities[device] = min(capacities[device], budget_bytes)
-        parts = [c // machine.sharers(machine.tier_scope(tier.name)) for c, tier in zip(capacities, machine.tiers, strict=True)]
+        parts = [
+            c // machine.sharers(machine.tier_scope(tier.name))
+            for c, tier in zip(capacities, machine.tiers, strict=True)
+        ]
         return {"capacity": longs(capacities), "part": longs(parts)}
 
-    # -- a plan ------------------------------------------------------------------------------------------------
+    # -- a plan
+    # ----------------------------------------------------------------------------------------------
 
     def row(self, move: TableMove) -> TableRow:
-        """A move as the loop puts it into a place: with its class of flows and, in two limbs, what flows."""
+        """A move as the loop puts it into a place: with its class of flows and, in two limbs, what
+        flows.
+        """
         t, channel = move.tensor, move.channel
         if channel < 0:
             return (*move, 0, 0, 0)
-        return (*move, self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S))
+        return (
+            *move,
+            self._class_of[channel][t],
+            *self.flows.scaled(self.cells["size"][t] * NS_PER_S),
+        )
 
     def fill(self, columns: dict[str, npt.NDArray[Any]]) -> None:
-        """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as columns.
+        """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as
+        columns.
 
-        They are those of :class:`TableMove`, ``order`` being the place in the plan, and ``arrives``, the tier to whose ops each brings its
-        tensor (-1: none). They are taken away: of a large plan they are much.
+        They are those of :class:`TableMove`, ``order`` being the place in the plan, and
+        ``arrives``, the tier to whose ops each brings its tensor (-1: none). They are taken away:
+        of a large plan they are much.
         """
         cells, moves = self.cells, len(columns["tensor"])
         for name in list(columns):
             fill(cells[f"move_{name}"], columns.pop(name))
-        tensors, channels = (np.asarray(cells[f"move_{name}"])[:moves] for name in ("tensor", "channel"))
+        tensors, channels = (
+            np.asarray(cells[f"move_{name}"])[:moves] for name in ("tensor", "channel")
+        )
         classes = np.zeros(moves, "i")
         for c, of in enumerate(self._class_of):
             classes[channels == c] = np.asarray(of)[tensors[channels == c]]
         sizes, alike = np.unique(np.asarray(cells["size"])[tensors], return_inverse=True)
-        flows = np.array([self.flows.scaled(size * NS_PER_S) for size in sizes.tolist()], "q").reshape(-1, 2)[alike]
+        flows = np.array(
+            [self.flows.scaled(size * NS_PER_S) for size in sizes.tolist()], "q"
+        ).reshape(-1, 2)[alike]
         fill(cells["copies"], channels >= 0)
         fill(cells["move_class"], classes)
         fill(cells["move_high"], flows[:, 0])
@@ -116,7 +156,9 @@ class ProgramTable:
         self.cells["move_high"][k], self.cells["move_low"][k] = self.flows.scaled(volume)
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
-        """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers given, by position, or nowhere."""
+        """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers
+        given, by position, or nowhere.
+        """
         cells = self.cells
         self.loop.forget()
         self.state.begin()
@@ -131,13 +173,17 @@ class ProgramTable:
         cells["peak_by_kind"][:] = cells["by_kind"][:]
 
     def start(self, t: int, tiers: Sequence[int]) -> None:
-        """Let a tensor be in these tiers at time 0, in place of those where it is; after :meth:`reset`."""
+        """Let a tensor be in these tiers at time 0, in place of those where it is; after
+        :meth:`reset`.
+        """
         for r in range(self.cells["tiers"]):
             self.loop.begin_with(r, t, int(r in tiers))
 
     @property
     def fits(self) -> bool:
-        """Whether what is in each tier at time 0 fits; after :meth:`reset`. :class:`UncoveredError` where it does for some devices only."""
+        """Whether what is in each tier at time 0 fits; after :meth:`reset`. :class:`UncoveredError`
+        where it does for some devices only.
+        """
         c = self.cells
         if any([c["part"][r] < c["held"][r] <= c["capacity"][r] for r in range(c["tiers"])]):
             raise UncoveredError(FOR_SOME)
@@ -160,7 +206,9 @@ class ProgramTable:
         self.loop.go_on()
 
     def mark(self, changed: Iterable[int] = ()) -> Any:
-        """What the rest of a run depends on, between two instants: equal ones go on alike. ``None`` where a tensor of ``changed`` moves."""
+        """What the rest of a run depends on, between two instants: equal ones go on alike. ``None``
+        where a tensor of ``changed`` moves.
+        """
         cells = self.cells["changed"]
         for t in changed:
             cells[t] = 1

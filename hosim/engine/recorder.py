@@ -20,7 +20,9 @@ class RecordedChannel(Protocol):
 
 
 class Moved(Protocol):
-    """A transfer on one channel, in nanoseconds and bytes; ``sequence`` is its place in the order of issue."""
+    """A transfer on one channel, in nanoseconds and bytes; ``sequence`` is its place in the order
+    of issue.
+    """
 
     sequence: float
     size: int
@@ -68,7 +70,9 @@ class TimelineRecorder:
         self._end[i] = now
 
     def stall(self, i: int, cause: str, start: int, end: int, blamed: Moved | None) -> None:
-        """The stream waited before op ``i``; a transfer stall is blamed on a transfer that has ended."""
+        """The stream waited before op ``i``; a transfer stall is blamed on a transfer that has
+        ended.
+        """
         self._stalls.append((i, cause, start, end, blamed))
 
     def hold(self, t: int, tier: int, now: int) -> None:
@@ -77,7 +81,9 @@ class TimelineRecorder:
 
     def release(self, t: int, tier: int, now: int) -> None:
         """A tensor's bytes are released from a tier."""
-        self._residencies.append(Residency(t, self._tiers[tier], self._held.pop((t, tier)), now, self._sizes[t]))
+        self._residencies.append(
+            Residency(t, self._tiers[tier], self._held.pop((t, tier)), now, self._sizes[t])
+        )
 
     def stage(self, t: int, tier: int, now: int, size: int) -> None:
         """A chunk of a tensor on its way has bytes in a tier in between from now on."""
@@ -91,18 +97,47 @@ class TimelineRecorder:
     def transfer(self, x: Moved) -> None:
         """A transfer ended."""
         contention = x.end_ns - x.start_ns - x.alone_ns
-        self._transfers[x] = TransferRecord(x.cache_op, x.tensor, x.channel.name, x.size, x.issue_ns, x.start_ns, x.end_ns, contention)
+        self._transfers[x] = TransferRecord(
+            x.cache_op,
+            x.tensor,
+            x.channel.name,
+            x.size,
+            x.issue_ns,
+            x.start_ns,
+            x.end_ns,
+            contention,
+        )
 
     def timeline(self, makespan: int) -> Timeline:
         """Everything recorded; what is still held is held to the end of everything."""
-        held = [Residency(t, self._tiers[tier], start, makespan, self._sizes[t]) for (t, tier), start in self._held.items()]
-        held += [Residency(t, self._tiers[tier], start, makespan, size, staged=True) for t, tier, start, size in self._staged]
+        held = [
+            Residency(t, self._tiers[tier], start, makespan, self._sizes[t])
+            for (t, tier), start in self._held.items()
+        ]
+        held += [
+            Residency(t, self._tiers[tier], start, makespan, size, staged=True)
+            for t, tier, start, size in self._staged
+        ]
         ran = [i for i, size in enumerate(self._workspaces) if size and self._start[i] >= 0]
-        workspaces = [Residency(-1, self._tier_of_op[i], self._start[i], self._end[i], self._workspaces[i], i) for i in ran]
-        residencies = sorted((*self._residencies, *held, *workspaces), key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns))
-        # in the order of their ends, then of issue; of what goes ahead of the same cache op (rule 7), as it came there
-        ordered = sorted(self._transfers, key=lambda x: (x.end_ns, x.sequence, x.issue_ns, x.cache_op))
+        workspaces = [
+            Residency(-1, self._tier_of_op[i], self._start[i], self._end[i], self._workspaces[i], i)
+            for i in ran
+        ]
+        residencies = sorted(
+            (*self._residencies, *held, *workspaces),
+            key=lambda r: (r.start_ns, r.tier, r.tensor, r.op, r.end_ns),
+        )
+        # in the order of their ends, then of issue; of what goes ahead of the same cache op (rule
+        # 7), as it came there
+        ordered = sorted(
+            self._transfers, key=lambda x: (x.end_ns, x.sequence, x.issue_ns, x.cache_op)
+        )
         place = {x: k for k, x in enumerate(ordered)}
-        stalls = [Stall(i, cause, start, end, None if x is None else place[x]) for i, cause, start, end, x in self._stalls]
+        stalls = [
+            Stall(i, cause, start, end, None if x is None else place[x])
+            for i, cause, start, end, x in self._stalls
+        ]
         transfers = tuple([self._transfers[x] for x in ordered])
-        return Timeline(tuple(self._start), tuple(self._end), tuple(stalls), transfers, tuple(residencies))
+        return Timeline(
+            tuple(self._start), tuple(self._end), tuple(stalls), transfers, tuple(residencies)
+        )

@@ -47,36 +47,52 @@ def replay(
 ) -> Result:
     """Replay a plan on a machine by the rules of docs/contract.md; two runs give equal results.
 
-    ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the timeline in the result. ``allocator`` says
-    what the device tier's bytes take beyond themselves (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its
-    figures, and what it reserves has to stay within the budget too. It counts in time, as the replay does; with ``account`` set to
-    ``program`` the replay counts bytes alone, and the figures are those in program order (:mod:`hosim.engine.program_account`).
-    ``reserve_bytes`` lets the allocator reserve more or less than the budget, which then bounds the bytes themselves alone.
-    A plan that does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of memory``; its times are
-    ``None`` and its peaks those reached until then. ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.lower_bounds.bounds`).
+    ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the
+    timeline in the result. ``allocator`` says what the device tier's bytes take beyond themselves
+    (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its figures, and what
+    it reserves has to stay within the budget too. It counts in time, as the replay does; with
+    ``account`` set to ``program`` the replay counts bytes alone, and the figures are those in
+    program order (:mod:`hosim.engine.program_account`). ``reserve_bytes`` lets the allocator
+    reserve more or less than the budget, which then bounds the bytes themselves alone. A plan that
+    does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of
+    memory``; its times are ``None`` and its peaks those reached until then. ``lower_bound_ns`` is
+    left to the caller (:mod:`hosim.analysis.lower_bounds.bounds`).
 
     ``jitter`` varies the times of ops and transfers; the plan knows nothing of it.
 
-    Copies take bandwidth of the memories at their ends: with ``compete`` they share it, and an op that needs the device tier's goes slower
-    while they flow (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so where some op has no
-    ``duration_ns``, so that its time is the cost model's, or has ``bytes_accessed``.
+    Copies take bandwidth of the memories at their ends: with ``compete`` they share it, and an op
+    that needs the device tier's goes slower while they flow
+    (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so
+    where some op has no ``duration_ns``, so that its time is the cost model's, or has
+    ``bytes_accessed``.
 
-    ``engine`` is one of :data:`hosim.result.ENGINES`, which give the same figures: the compiled loop, which has no timelines, no
-    allocators and not all rules, or the reference, which is the contract in plain SimPy. ``None``: the loop where it covers what
-    is asked for; the result says which it was.
+    ``engine`` is one of :data:`hosim.result.ENGINES`, which give the same figures: the compiled
+    loop, which has no timelines, no allocators and not all rules, or the reference, which is the
+    contract in plain SimPy. ``None``: the loop where it covers what is asked for; the result says
+    which it was.
 
-    On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but room and bandwidth. Where all of
-    them do the same at the same time, one is replayed for all; ``fold`` false replays each in any case, to the same result.
-    Raises :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and :class:`hosim.errors.InputError` for an unknown
-    allocator, account or engine.
+    On a machine of several devices each runs the plan, on tensors of its own: nothing is shared but
+    room and bandwidth. Where all of them do the same at the same time, one is replayed for all;
+    ``fold`` false replays each in any case, to the same result. Raises
+    :class:`hosim.errors.PlanError` if the plan breaks a rule on the way, and
+    :class:`hosim.errors.InputError` for an unknown allocator, account or engine.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.shipped import find_hardware
     >>> from hosim.io import load_hardware
     >>> from hosim.cache_plan import CacheOp
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
+    >>> plan = Plan(
+    ...     b.build(),
+    ...     cache_ops=(
+    ...         CacheOp("prefetch", 0, "ddr", "hbm"),
+    ...         CacheOp("detach", 0, "hbm", None, after=0),
+    ...     ),
+    ... )
     >>> replay(plan, load_hardware(find_hardware("toy"))).makespan_ns
     90
     """
@@ -85,12 +101,24 @@ def replay(
         _check_other_processors(plan, allocator, account)
     if account != IN_TIME:
         check_program_account(plan, allocator, account)
-        told = replay(plan, hardware, budget_bytes, record=True, jitter=jitter, fold=fold, compete=compete, engine=engine)
+        told = replay(
+            plan,
+            hardware,
+            budget_bytes,
+            record=True,
+            jitter=jitter,
+            fold=fold,
+            compete=compete,
+            engine=engine,
+        )
         return in_program_order(told, plan, hardware, allocator, reserve_bytes, record)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
-    placing, folded = (allocator, reserve_bytes), fold and jitter is None and hardware.devices > 1 and one_for_all(hardware)
+    placing, folded = (
+        (allocator, reserve_bytes),
+        fold and jitter is None and hardware.devices > 1 and one_for_all(hardware),
+    )
     policy = None if plan.runtime is None else Remembering(plan.runtime())
     with no_collection():  # a replay leaves no cycles while it runs
         if engine != REFERENCE:
@@ -103,11 +131,22 @@ def replay(
                     return replace(by_loop, replay_s=time.perf_counter() - begin)
             except UncoveredError as error:
                 if engine == LOOP:
-                    message = f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
+                    message = (
+                        f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
+                    )
                     raise InputError(message, source="engine") from None
         from hosim.engine.reference import Simulation
 
-        simulation = partial(Simulation, plan, hardware, budget_bytes, record=record, placing=placing, jitter=jitter, compete=compete)
+        simulation = partial(
+            Simulation,
+            plan,
+            hardware,
+            budget_bytes,
+            record=record,
+            placing=placing,
+            jitter=jitter,
+            compete=compete,
+        )
         try:
             result = simulation(fold=folded, policy=policy and policy.again()).run()
         except UncoveredError:
@@ -116,18 +155,29 @@ def replay(
 
 
 def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | Timeline | None:
-    """When each op and transfer of a plan begins and ends in a replay, of several devices on one that stands for all.
+    """When each op and transfer of a plan begins and ends in a replay, of several devices on one
+    that stands for all.
 
-    ``None`` where the plan does not fit, or breaks a rule on the way, where a runtime policy decides, and where devices do not all do the
-    same. It is the compiled loop's, where that covers the plan: many times as fast as a recorded replay.
+    ``None`` where the plan does not fit, or breaks a rule on the way, where a runtime policy
+    decides, and where devices do not all do the same. It is the compiled loop's, where that covers
+    the plan: many times as fast as a recorded replay.
 
     >>> from hosim.cache_plan import CacheOp
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.io import load_hardware
     >>> from hosim.shipped import find_hardware
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
+    >>> plan = Plan(
+    ...     b.build(),
+    ...     cache_ops=(
+    ...         CacheOp("prefetch", 0, "ddr", "hbm"),
+    ...         CacheOp("detach", 0, "hbm", None, after=0),
+    ...     ),
+    ... )
     >>> times = times_of(plan, load_hardware(find_hardware("toy")), 100)
     >>> times.op_start_ns, times.op_end_ns, times.transfers[0].end_ns
     ((40,), (90,), 40)
@@ -159,14 +209,19 @@ def replay_stages(
     jitter: Jitter | None = None,
     compete: bool | None = None,
 ) -> StagesResult:
-    """Replay the plans of the stages of a pipeline together, on a machine that has one device for each (docs/contract.md, rule 21).
+    """Replay the plans of the stages of a pipeline together, on a machine that has one device for
+    each (docs/contract.md, rule 21).
 
-    ``budget_bytes`` bounds the device tier of each, or there is one for each. ``record`` keeps the timelines of the stages in their
-    results; the other arguments are those of :func:`replay`. Raises :class:`InputError` for fewer than two stages, another number of
-    devices, or messages that are not those of exchanges that can happen, and what :func:`replay` raises.
+    ``budget_bytes`` bounds the device tier of each, or there is one for each. ``record`` keeps the
+    timelines of the stages in their results; the other arguments are those of :func:`replay`.
+    Raises :class:`InputError` for fewer than two stages, another number of devices, or messages
+    that are not those of exchanges that can happen, and what :func:`replay` raises.
     """
     if len(plans) < 2 or hardware.devices != len(plans):
-        message = f"expected a machine of one device for each of 2 stages or more, got {hardware.devices} for {len(plans)}"
+        message = (
+            "expected a machine of one device for each of 2 stages or more, got "
+            f"{hardware.devices} for {len(plans)}"
+        )
         raise InputError(message, source="stages")
     begin = time.perf_counter()
     graphs = [plan.graph for plan in plans]
@@ -179,26 +234,49 @@ def replay_stages(
             jitter = None
         from hosim.engine.reference import Simulation
 
-        run = Simulation(plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied)
+        run = Simulation(
+            plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied
+        )
         whole = run.run()
-    bubble = bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied) if whole.feasible else (0,) * len(plans)
-    return StagesResult(whole if record else result_figures.without_timelines(whole), bubble, time.perf_counter() - begin)
+    bubble = (
+        bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied)
+        if whole.feasible
+        else (0,) * len(plans)
+    )
+    return StagesResult(
+        whole if record else result_figures.without_timelines(whole),
+        bubble,
+        time.perf_counter() - begin,
+    )
 
 
 def check_engine(engine: object) -> None:
     """Raise :class:`InputError` for what is no engine; ``None`` is the default one."""
     if engine is not None and engine not in ENGINES:
-        raise InputError(f"no engine {shown(engine, 60)} (engines: {', '.join(ENGINES)})", source="engine")
+        raise InputError(
+            f"no engine {shown(engine, 60)} (engines: {', '.join(ENGINES)})", source="engine"
+        )
 
 
 def _check_other_processors(plan: Plan, allocator: str, account: str) -> None:
-    """Raise :class:`InputError` for a replay with ops on other processors that the rules do not define."""
+    """Raise :class:`InputError` for a replay with ops on other processors that the rules do not
+    define.
+    """
     graph = plan.graph
     if plan.runtime is not None:
-        refuse_other_processors(graph, f"runtime policies such as {plan.policy} know only the device's ops")
+        refuse_other_processors(
+            graph, f"runtime policies such as {plan.policy} know only the device's ops"
+        )
     if allocator != LEDGER:
-        refuse_other_processors(graph, f"a replay with such ops counts bytes alone (allocator {LEDGER}, not {allocator})")
+        refuse_other_processors(
+            graph,
+            f"a replay with such ops counts bytes alone (allocator {LEDGER}, not {allocator})",
+        )
     if account != IN_TIME:
-        refuse_other_processors(graph, f"a replay with such ops counts in time (account {IN_TIME}, not {account})")
+        refuse_other_processors(
+            graph, f"a replay with such ops counts in time (account {IN_TIME}, not {account})"
+        )
     if any([graph.ops[i].kind in COLLECTIVE_KINDS for i in graph.elsewhere]):
-        refuse_other_processors(graph, "collectives are done by devices, and one of these ops is a collective")
+        refuse_other_processors(
+            graph, "collectives are done by devices, and one of these ops is a collective"
+        )

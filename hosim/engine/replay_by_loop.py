@@ -1,7 +1,7 @@
 """A replay by the compiled loop: the table of a plan, and what the loop has counted.
 
-It covers one device, or one that stands for all; static plans, runtime policies, ops on other processors, collectives, jitter. What raises
-:class:`UncoveredError` here the reference replays.
+It covers one device, or one that stands for all; static plans, runtime policies, ops on other
+processors, collectives, jitter. What raises :class:`UncoveredError` here the reference replays.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class _ChannelFigures:
 
 
 def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
-    """Raise :class:`UncoveredError` where the loop does not cover what is asked for; ``folded``: one device may stand for all."""
+    """Raise :class:`UncoveredError` where the loop does not cover what is asked for; ``folded``:
+    one device may stand for all.
+    """
     if recorded:
         raise UncoveredError("timelines and allocators")
     if hardware.devices > 1 and not folded:
@@ -55,9 +57,15 @@ def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
 
 
 def looped(
-    plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, compete: bool | None, policy: RuntimePolicy | None
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter | None,
+    compete: bool | None,
+    policy: RuntimePolicy | None,
 ) -> Result | None:
-    """The result of a plan; ``None`` where it does not end well: the reference says why. Of several devices one stands for all.
+    """The result of a plan; ``None`` where it does not end well: the reference says why. Of several
+    devices one stands for all.
 
     ``policy`` is the one that decides during the replay, if there is one.
 
@@ -67,14 +75,23 @@ def looped(
     if not replay.ends_well():
         return None
     graph, several = plan.graph, hardware.devices > 1
-    modelled = result_figures.tells_slowing(graph, replay.base.sent, compete), several and bool(meeting_ranks(graph))
+    modelled = (
+        result_figures.tells_slowing(graph, replay.base.sent, compete),
+        several and bool(meeting_ranks(graph)),
+    )
     did = replay.outcome()
     result = result_figures.of_device(did, plan, hardware, budget_bytes, jitter, modelled, LOOP)
-    return result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True) if several else result
+    return (
+        result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True)
+        if several
+        else result
+    )
 
 
 def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | None:
-    """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in :func:`looped`."""
+    """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
+    :func:`looped`.
+    """
     replay = _LoopReplay(plan, hardware, budget_bytes, None, None, None)
     return replay.times() if replay.ends_well() else None
 
@@ -96,19 +113,28 @@ class _LoopReplay:
         if jitter is None:
             base = base_of(graph, hardware, competes)
         else:
-            base = jittered_base(graph, hardware, competes, jittered(plan, graph.derived_on(hardware, op_durations), jitter, 0, {}))
+            base = jittered_base(
+                graph,
+                hardware,
+                competes,
+                jittered(plan, graph.derived_on(hardware, op_durations), jitter, 0, {}),
+            )
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         columns = _columns(plan, hardware)
         if self._factor is not None and policy is not None and plan.cache_ops:
-            raise UncoveredError("jitter of a plan's copies beside a policy's")  # which copy is the next one is known as they are issued
+            raise UncoveredError(
+                "jitter of a plan's copies beside a policy's"
+            )  # which copy is the next one is known as they are issued
         decisions = 0 if policy is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         room = np.bincount(columns["tensor"], minlength=len(graph.tensors))
         self.table = ProgramTable(base, budget_bytes, room, True, decisions)
         self._put(columns)
         self._starts = initial_tiers(plan, hardware)
         self.table.reset(self._starts)
-        self.decisions = None if policy is None else Decisions(policy, self.table, hardware, self._decided)
+        self.decisions = (
+            None if policy is None else Decisions(policy, self.table, hardware, self._decided)
+        )
 
     def _put(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put the plan into the table."""
@@ -133,7 +159,9 @@ class _LoopReplay:
                 self.table.flow(k, self._volume(move.tensor))
 
     def _check_class(self, k: int) -> None:
-        """Raise :class:`UncoveredError` where the rate at which transfers of a class flow that share nothing is too large for the loop."""
+        """Raise :class:`UncoveredError` where the rate at which transfers of a class flow that
+        share nothing is too large for the loop.
+        """
         if self.base.best[k] > LARGEST:
             raise UncoveredError(TOO_LARGE)
 
@@ -161,10 +189,19 @@ class _LoopReplay:
     def _persists(self) -> bool:
         """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
         tensors, here = self.plan.graph.tensors, self.table.cells["here"]
-        return all([here[r * len(tensors) + t] == VALID for t, tiers in self._starts.items() if tensors[t].survives for r in tiers])
+        return all(
+            [
+                here[r * len(tensors) + t] == VALID
+                for t, tiers in self._starts.items()
+                if tensors[t].survives
+                for r in tiers
+            ]
+        )
 
     def times(self) -> EventTimes:
-        """When each op and transfer began and ended; transfers in the order of their ends, then of issue."""
+        """When each op and transfer began and ended; transfers in the order of their ends, then of
+        issue.
+        """
         cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
         ran = [k for k in range(self.table.base[-1]) if cells["copies"][k] and cells["ended"][k]]
@@ -172,8 +209,12 @@ class _LoopReplay:
         for k in sorted(ran, key=lambda k: (over[k], sequence[k])):
             t, channel = cells["move_tensor"][k], machine.channels[cells["move_channel"][k]].name
             place, size, issue = cells["move_order"][k], cells["size"][t], cells["issued_at"][k]
-            transfers.append(Transfer(place, t, channel, size, issue, begun[k], over[k], cells["move_shared"][k]))
-        return EventTimes(tuple(cells["op_begun"][:count]), tuple(cells["op_over"][:count]), tuple(transfers))
+            transfers.append(
+                Transfer(place, t, channel, size, issue, begun[k], over[k], cells["move_shared"][k])
+            )
+        return EventTimes(
+            tuple(cells["op_begun"][:count]), tuple(cells["op_over"][:count]), tuple(transfers)
+        )
 
     def outcome(self) -> result_figures.Outcome:
         """What the loop has counted."""
@@ -196,15 +237,24 @@ class _LoopReplay:
             ledger = Ledger(tier.capacity_bytes)
             ledger.peak, ledger.peak_at = cells["peak"][r], cells["peak_at"][r]
             by_kind = cells["peak_by_kind"][r * cells["kinds"] : (r + 1) * cells["kinds"]]
-            ledger.peak_composition = sum([composition_of(kind, size) for kind, size in zip(LEDGER_KINDS, by_kind, strict=True)])
+            ledger.peak_composition = sum(
+                [
+                    composition_of(kind, size)
+                    for kind, size in zip(LEDGER_KINDS, by_kind, strict=True)
+                ]
+            )
             ledgers.append(ledger)
         slowed = sum(cells["slowed"][: cells["streams"]])
         made = {} if self.decisions is None else self.decisions.made
-        return result_figures.Outcome(None, makespan, streams, slowed, 0, ledgers, channels, made, None, None)
+        return result_figures.Outcome(
+            None, makespan, streams, slowed, 0, ledgers, channels, made, None, None
+        )
 
 
 def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
-    """The cache ops, tensor by tensor in order of issue, as columns. Raises :class:`UncoveredError` for a route of several channels."""
+    """The cache ops, tensor by tensor in order of issue, as columns. Raises :class:`UncoveredError`
+    for a route of several channels.
+    """
     known: dict[tuple[str, str, str | None], int] = {}
     hops: list[Hop] = []
     kinds, cache_ops = [], plan.cache_ops
@@ -217,11 +267,22 @@ def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
     if any([hop.channel == SEVERAL for hop in hops]):
         raise UncoveredError(ROUTES)
     device = hardware.tier_index[hardware.device_tier]
-    arrives = [hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in hops]
-    tensors, after = np.array([c.tensor for c in cache_ops], "q"), np.array([c.after for c in cache_ops], "q")
-    for what, numbers, least, count in (("tensor", tensors, 0, len(plan.graph.tensors)), ("after", after, AT_START, len(plan.graph.ops))):
+    arrives = [
+        hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in hops
+    ]
+    tensors, after = (
+        np.array([c.tensor for c in cache_ops], "q"),
+        np.array([c.after for c in cache_ops], "q"),
+    )
+    for what, numbers, least, count in (
+        ("tensor", tensors, 0, len(plan.graph.tensors)),
+        ("after", after, AT_START, len(plan.graph.ops)),
+    ):
         for k in np.flatnonzero((numbers < least) | (numbers >= count)).tolist():
-            raise PlanError(f"expected a position below {count}, got {numbers[k]}", where=f"cache_ops[{k}].{what}")
+            raise PlanError(
+                f"expected a position below {count}, got {numbers[k]}",
+                where=f"cache_ops[{k}].{what}",
+            )
     order = np.lexsort((after, tensors)).astype("i")  # stable
     of = np.array(kinds, "i")[order]
     by_hop = {
@@ -230,5 +291,9 @@ def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
         "channel": [hop.channel for hop in hops],
         "arrives": arrives,
     }
-    plain = {"tensor": tensors[order].astype("i"), "after": after[order].astype("i"), "order": order}
+    plain = {
+        "tensor": tensors[order].astype("i"),
+        "after": after[order].astype("i"),
+        "order": order,
+    }
     return plain | {name: np.array(each, "i")[of] for name, each in by_hop.items()}

@@ -17,7 +17,9 @@ from hosim.models import PROCESSORS, build
 
 @dataclass(frozen=True)
 class ResidentStep:
-    """How long a step takes, and what it holds at its peak, in bytes and by kind, with everything in the device tier."""
+    """How long a step takes, and what it holds at its peak, in bytes and by kind, with everything
+    in the device tier.
+    """
 
     makespan_ns: int
     peak_bytes: int
@@ -25,26 +27,42 @@ class ResidentStep:
 
 
 def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
-    """The replay with everything that ops use in the device tier from the start, as if that were large enough, and all ops on the device.
+    """The replay with everything that ops use in the device tier from the start, as if that were
+    large enough, and all ops on the device.
 
-    Of a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the others.
+    Of a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the
+    others.
 
-    Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line` does. It is kept with the graph until
-    another machine is given.
+    Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line`
+    does. It is kept with the graph until another machine is given.
     """
     return graph.derived_on(hardware, _replayed)
 
 
 def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     graph = graph.derived_on(hardware, _base)
-    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
-    tiers = tuple([replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers])
-    used = {tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users} - {""}
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(
+        op.workspace_bytes for op in graph.ops
+    )
+    tiers = tuple(
+        [replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers]
+    )
+    used = {
+        tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users
+    } - {""}
     idle = {t for t in idle_below(graph, hardware.device_tier) if graph.tensors[t].of not in used}
-    plan = Plan(graph, "all resident", initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle})
+    plan = Plan(
+        graph,
+        "all resident",
+        initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle},
+    )
     result = replay(plan, replace(hardware, tiers=tiers))
     tier = hardware.device_tier
-    return ResidentStep(result.makespan_ns or 0, result.peak_bytes.get(tier, 0), dict(result.peak_breakdown.get(tier, {})))
+    return ResidentStep(
+        result.makespan_ns or 0,
+        result.peak_bytes.get(tier, 0),
+        dict(result.peak_breakdown.get(tier, {})),
+    )
 
 
 def _base(graph: Graph, hardware: Hardware) -> Graph:
@@ -52,23 +70,37 @@ def _base(graph: Graph, hardware: Hardware) -> Graph:
     if not graph.elsewhere:
         return graph
     again = _built_again(graph)
-    timed = again is not None and all([op.processor or known_on_device(op, hardware) for op in again.ops])
+    timed = again is not None and all(
+        [op.processor or known_on_device(op, hardware) for op in again.ops]
+    )
     return again if again is not None and timed else on_the_device(graph, hardware)
 
 
 def _built_again(graph: Graph) -> Graph | None:
-    """What the builder of a graph makes of it without other processors; ``None`` if the graph is not just what a builder made."""
+    """What the builder of a graph makes of it without other processors; ``None`` if the graph is
+    not just what a builder made.
+    """
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping):
         return None
     try:
         same = build(graph.name, parameters)
-        bare = build(graph.name, {key: value for key, value in parameters.items() if key not in (*PROCESSORS, "update")})
+        bare = build(
+            graph.name,
+            {key: value for key, value in parameters.items() if key not in (*PROCESSORS, "update")},
+        )
     except InputError:  # a file may say anything
         return None
     return bare if canonical(same) == graph.derived(canonical) else None
 
 
 def most_needed(graph: Graph, hardware: Hardware) -> int:
-    """Bytes of the device tier beyond which no plan gains by more: the peak with everything resident, where ops run as they do."""
-    return max(1, static_peak(graph, hardware.device_tier).bytes if graph.elsewhere else resident_step(graph, hardware).peak_bytes)
+    """Bytes of the device tier beyond which no plan gains by more: the peak with everything
+    resident, where ops run as they do.
+    """
+    return max(
+        1,
+        static_peak(graph, hardware.device_tier).bytes
+        if graph.elsewhere
+        else resident_step(graph, hardware).peak_bytes,
+    )

@@ -22,7 +22,17 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.notes import Note, notes
-from hosim.result import LISTED_DEVICES, STALL_CAUSES, ChannelFigures, DeviceFigures, DeviceLine, Result, Spread, StreamFigures, Timeline
+from hosim.result import (
+    LISTED_DEVICES,
+    STALL_CAUSES,
+    ChannelFigures,
+    DeviceFigures,
+    DeviceLine,
+    Result,
+    Spread,
+    StreamFigures,
+    Timeline,
+)
 from hosim.units import LARGEST
 
 
@@ -40,10 +50,11 @@ class ChannelCounts(Protocol):
 class Outcome:
     """What one device did, whoever replayed it.
 
-    ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each stream, by name; ``slowed_ns`` and
-    ``waited_ns`` say how much longer the ops of all of them took than alone, slowed by copies and waiting for other devices. ``ledgers``
-    are of the tiers, ``channels`` of the channels, each with the stalls that are blamed on it, in the machine's order. ``decided`` are the
-    cache ops that a runtime policy has issued, by kind.
+    ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each
+    stream, by name; ``slowed_ns`` and ``waited_ns`` say how much longer the ops of all of them took
+    than alone, slowed by copies and waiting for other devices. ``ledgers`` are of the tiers,
+    ``channels`` of the channels, each with the stalls that are blamed on it, in the machine's
+    order. ``decided`` are the cache ops that a runtime policy has issued, by kind.
     """
 
     error: str | None
@@ -59,23 +70,36 @@ class Outcome:
 
 
 def of_device(
-    did: Outcome, plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter | None, modelled: tuple[bool, bool], engine: str
+    did: Outcome,
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter | None,
+    modelled: tuple[bool, bool],
+    engine: str,
 ) -> Result:
     """The result of one device.
 
-    ``modelled`` says whether that copies slow ops down is told even if none does, and whether collectives can wait for other devices.
+    ``modelled`` says whether that copies slow ops down is told even if none does, and whether
+    collectives can wait for other devices.
     """
     feasible, makespan = did.error is None, did.makespan_ns
     if makespan > LARGEST:
         raise HardwareError(
-            "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels and its compute", where=hardware.name
+            "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels "
+            "and its compute",
+            where=hardware.name,
         )
     figures = dict(did.streams) if feasible else {}
     main = figures.pop(plan.graph.main_stream, None)
     unsure = _interval(plan, hardware, makespan, main)
     moves = whole_moves(plan, hardware.device_tier)
     names = [tier.name for tier in hardware.tiers]
-    seen = seen_peaks(hardware, did.ledgers[names.index(hardware.device_tier)].peak) if feasible else None
+    seen = (
+        seen_peaks(hardware, did.ledgers[names.index(hardware.device_tier)].peak)
+        if feasible
+        else None
+    )
     copied = zip(hardware.channels, did.channels, hardware.copied_by_ops, strict=True)
     return Result(
         workload=plan.graph.name,
@@ -91,8 +115,13 @@ def of_device(
         lower_bound_ns=None,
         peak_bytes={name: ledger.peak for name, ledger in zip(names, did.ledgers, strict=True)},
         peak_at_ns={name: ledger.peak_at for name, ledger in zip(names, did.ledgers, strict=True)},
-        peak_breakdown={name: ledger.breakdown() for name, ledger in zip(names, did.ledgers, strict=True)},
-        channels={c.name: _channel(counted, exposed, makespan, by_ops) for c, (counted, exposed), by_ops in copied},
+        peak_breakdown={
+            name: ledger.breakdown() for name, ledger in zip(names, did.ledgers, strict=True)
+        },
+        channels={
+            c.name: _channel(counted, exposed, makespan, by_ops)
+            for c, (counted, exposed), by_ops in copied
+        },
         plan=_counts(did.decided, plan),
         streams=figures,
         makespan_low_ns=unsure[0],
@@ -117,7 +146,9 @@ def of_device(
 
 
 def tells_slowing(graph: Graph, sent: Mapping[int, int], compete: bool | None) -> bool:
-    """Whether it is told that copies slow ops down even if none does; ``sent`` is what collectives send, ``compete`` the caller's word."""
+    """Whether it is told that copies slow ops down even if none does; ``sent`` is what collectives
+    send, ``compete`` the caller's word.
+    """
     return bool(sent) or (not graph.derived(all_measured) if compete is None else compete)
 
 
@@ -126,7 +157,9 @@ def all_measured(graph: Graph) -> bool:
     return all([op.duration_ns is not None for op in graph.ops])
 
 
-def _notes(plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int) -> tuple[str, ...]:
+def _notes(
+    plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int
+) -> tuple[str, ...]:
     whole = [str(Note("whole", line)) for line in whole_move_lines(plan.graph, *moves, moved_bytes)]
     return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole)
 
@@ -136,24 +169,41 @@ def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ..
     return () if line is None else (f"plan: {line}",)
 
 
-def _interval(plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None) -> tuple[int, int] | tuple[None, None]:
+def _interval(
+    plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None
+) -> tuple[int, int] | tuple[None, None]:
     if main is None:
         return None, None
-    found = makespan_interval(plan.graph, hardware, plan.graph.main_stream, makespan, main.stall_ns, main.drain_ns)
+    found = makespan_interval(
+        plan.graph, hardware, plan.graph.main_stream, makespan, main.stall_ns, main.drain_ns
+    )
     return found if found is not None else (None, None)
 
 
 def together(
-    results: Sequence[Result], instances: Sequence[Sequence[Ledger]], hardware: Hardware, folded: bool, called: str = "device"
+    results: Sequence[Result],
+    instances: Sequence[Sequence[Ledger]],
+    hardware: Hardware,
+    folded: bool,
+    called: str = "device",
 ) -> Result:
-    """The result of several devices from those of each (see :class:`Result`); ``folded``: the only one stands for all.
+    """The result of several devices from those of each (see :class:`Result`); ``folded``: the only
+    one stands for all.
 
-    ``instances`` are the ledgers of all instances of each tier, ``called`` is what reports call each device.
+    ``instances`` are the ledgers of all instances of each tier, ``called`` is what reports call
+    each device.
     """
     every = [*results] * hardware.devices if folded else results
-    every = [r if r.error is None else replace(r, error=oom_reports.on_device(r.error, d, called)) for d, r in enumerate(every)]
+    every = [
+        r if r.error is None else replace(r, error=oom_reports.on_device(r.error, d, called))
+        for d, r in enumerate(every)
+    ]
     failed = [r for r in every if not r.feasible]
-    shown = min(failed, key=lambda r: oom_reports.is_for_others(r.error)) if failed else max(every, key=lambda r: r.makespan_ns or 0)
+    shown = (
+        min(failed, key=lambda r: oom_reports.is_for_others(r.error))
+        if failed
+        else max(every, key=lambda r: r.makespan_ns or 0)
+    )
     peaks: dict[str, tuple[Ledger, int]] = {}
     for tier, ledgers in zip(hardware.tiers, instances, strict=True):
         times = hardware.sharers(hardware.tier_scope(tier.name)) if folded else 1
@@ -162,7 +212,10 @@ def together(
         shown,
         peak_bytes={name: times * ledger.peak for name, (ledger, times) in peaks.items()},
         peak_at_ns={name: ledger.peak_at for name, (ledger, _) in peaks.items()},
-        peak_breakdown={name: {kind: times * size for kind, size in ledger.breakdown().items()} for name, (ledger, times) in peaks.items()},
+        peak_breakdown={
+            name: {kind: times * size for kind, size in ledger.breakdown().items()}
+            for name, (ledger, times) in peaks.items()
+        },
         devices=_spread(every),
         by_device=tuple(every),
     )
@@ -182,7 +235,9 @@ def _spread(results: Sequence[Result]) -> DeviceFigures:
         feasible=len(ended),
         makespan_ns=_of([line.makespan_ns or 0 for line in ended]) if ended else None,
         stall_ns=_of([line.stall_ns for line in ended]) if ended else None,
-        peak_bytes={name: _of([line.peak_bytes[name] for line in lines]) for name in results[0].peak_bytes},
+        peak_bytes={
+            name: _of([line.peak_bytes[name] for line in lines]) for name in results[0].peak_bytes
+        },
         each=tuple(lines) if len(lines) <= LISTED_DEVICES else (),
     )
 
@@ -192,7 +247,9 @@ def _of(values: Sequence[int]) -> Spread:
 
 
 def _channel(channel: ChannelCounts, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
-    """``by_ops``: nothing of its transfers is hidden, as ops stand still (docs/contract.md, rule 22)."""
+    """``by_ops``: nothing of its transfers is hidden, as ops stand still (docs/contract.md, rule
+    22).
+    """
     return ChannelFigures(
         transfers=channel.transfers,
         bytes=channel.bytes,
@@ -210,5 +267,9 @@ def _counts(decided: Mapping[str, int], plan: Plan) -> dict[str, int]:
     planned = Counter([cache_op.op for cache_op in plan.cache_ops])
     counts = {label: planned[op] + decided.get(op, 0) for op, label in labels.items()}
     if plan.edits is not None:
-        counts |= {label: count for label, count in (("recomputes", plan.recomputes), ("moved_ops", plan.moved_ops)) if count}
+        counts |= {
+            label: count
+            for label, count in (("recomputes", plan.recomputes), ("moved_ops", plan.moved_ops))
+            if count
+        }
     return counts

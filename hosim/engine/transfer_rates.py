@@ -1,7 +1,9 @@
-"""How fast transfers and collectives flow: each channel alone, or max-min fairly with those that it shares bandwidth with.
+"""How fast transfers and collectives flow: each channel alone, or max-min fairly with those that it
+shares bandwidth with.
 
-The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact: a rate that is no whole number of bytes per second
-is a fraction. While all devices of a machine do the same, each has its part of what they share.
+The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact: a rate that is
+no whole number of bytes per second is a fraction. While all devices of a machine do the same, each
+has its part of what they share.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ COLLECTIVE = -1
 
 
 class TransferRates:
-    """The rates of transfers of ``graph`` on ``hardware``, whose fabrics include memories if copies share their bandwidth.
+    """The rates of transfers of ``graph`` on ``hardware``, whose fabrics include memories if copies
+    share their bandwidth.
 
-    A flow class is a channel with the ceiling of some of its transfers, or :data:`COLLECTIVE` with that of some collectives, which
-    ``cross`` fabrics.
+    A flow class is a channel with the ceiling of some of its transfers, or :data:`COLLECTIVE` with
+    that of some collectives, which ``cross`` fabrics.
     """
 
     def __init__(self, graph: Graph, hardware: Hardware, cross: bool = False) -> None:
@@ -35,35 +38,66 @@ class TransferRates:
         wanted: dict[Link, int] = {}
         for channel in hardware.channels:
             own: Link = ("channel", channel.name, 0)
-            self._capacity[own] = Fraction(channel.bandwidth_bytes_per_s, hardware.sharers(hardware.channel_scope(channel)))
+            self._capacity[own] = Fraction(
+                channel.bandwidth_bytes_per_s, hardware.sharers(hardware.channel_scope(channel))
+            )
             shared: list[Link] = []
             for fabric in hardware.fabrics:
                 if channel.name in fabric.channels:
                     link: Link = ("fabric", fabric.name, 0)
                     shared.append(link)
-                    self._capacity[link] = Fraction(fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope))
+                    self._capacity[link] = Fraction(
+                        fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope)
+                    )
                     wanted[link] = wanted.get(link, 0) + channel.bandwidth_bytes_per_s
             self._links.append((own, *shared))
-        crossed = [fabric for fabric in crossed_fabrics(hardware) for _ in range(fabric.collectives)] if cross else []
+        crossed = (
+            [fabric for fabric in crossed_fabrics(hardware) for _ in range(fabric.collectives)]
+            if cross
+            else []
+        )
         for fabric in crossed:
             link = "fabric", fabric.name, 0
-            self._capacity[link] = Fraction(fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope))
+            self._capacity[link] = Fraction(
+                fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope)
+            )
             wanted[link] = LARGEST
         self._links.append(tuple([("fabric", fabric.name, 0) for fabric in crossed]))
-        narrow = {link for link, most in wanted.items() if most > self._capacity[link]}  # the others never bind
-        self._links = [tuple([link for link in links if link[0] == "channel" or link in narrow]) for links in self._links]
+        narrow = {
+            link for link, most in wanted.items() if most > self._capacity[link]
+        }  # the others never bind
+        self._links = [
+            tuple([link for link in links if link[0] == "channel" or link in narrow])
+            for links in self._links
+        ]
         self._beside = {
             ("channel", c.name, 0): [
-                (("channel", other, 0), Fraction(bandwidth, hardware.sharers(hardware.channel_scope(c)))) for other, bandwidth in c.beside
+                (
+                    ("channel", other, 0),
+                    Fraction(bandwidth, hardware.sharers(hardware.channel_scope(c))),
+                )
+                for other, bandwidth in c.beside
             ]
             for c in hardware.channels
             if c.beside
         }
         self._class_of: dict[tuple[int, Fraction | None], int] = {}
         self.classes: list[tuple[int, Fraction | None]] = []
-        self.parts: list[Fraction] = [*self._capacity.values(), *[part for others in self._beside.values() for _, part in others]]
+        self.parts: list[Fraction] = [
+            *self._capacity.values(),
+            *[part for others in self._beside.values() for _, part in others],
+        ]
         self._alone = [
-            min([Fraction(c.bandwidth_bytes_per_s), *(Fraction(f.bandwidth_bytes_per_s) for f in hardware.fabrics if c.name in f.channels)])
+            min(
+                [
+                    Fraction(c.bandwidth_bytes_per_s),
+                    *(
+                        Fraction(f.bandwidth_bytes_per_s)
+                        for f in hardware.fabrics
+                        if c.name in f.channels
+                    ),
+                ]
+            )
             for c in hardware.channels
         ]
 
@@ -81,7 +115,11 @@ class TransferRates:
         """The flow class of each tensor's transfer on a channel."""
         where, tensors = self._hardware.channels[channel], self._graph.tensors
         if not where.curve and where.pageable_bytes_per_s is None:
-            return np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors)).data if tensors else []  # one number
+            return (
+                np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors)).data
+                if tensors
+                else []
+            )  # one number
         alike: dict[tuple[int, str], int] = {}
         for t, tensor in enumerate(tensors):
             alike.setdefault((tensor.size_bytes, tensor.kind), t)
@@ -106,17 +144,29 @@ class TransferRates:
         if self._beside:
             active = {link for k in flowing for link in self._links[self.classes[k][0]]}
             carried = carried | {
-                link: min([carried[link], *(bandwidth for other, bandwidth in beside if other in active)])
+                link: min(
+                    [carried[link], *(bandwidth for other, bandwidth in beside if other in active)]
+                )
                 for link, beside in self._beside.items()
             }
-        return max_min_rates([(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in flowing], carried)
+        return max_min_rates(
+            [(1, self.classes[k][1], self._links[self.classes[k][0]]) for k in flowing], carried
+        )
 
     def taken(self, flowing: Sequence[int], rates: Sequence[Fraction], tier: str) -> Fraction:
-        """What transfers that flow at these rates take of the bandwidth of the ops that run in a tier.
+        """What transfers that flow at these rates take of the bandwidth of the ops that run in a
+        tier.
 
-        Of one that devices share each has a part; all of them copy the same, so that each loses what one takes.
+        Of one that devices share each has a part; all of them copy the same, so that each loses
+        what one takes.
         """
-        return sum([self._taken_by(self.classes[k][0], rate, tier) for k, rate in zip(flowing, rates, strict=True)], Fraction(0))
+        return sum(
+            [
+                self._taken_by(self.classes[k][0], rate, tier)
+                for k, rate in zip(flowing, rates, strict=True)
+            ],
+            Fraction(0),
+        )
 
     def _taken_by(self, channel: int, rate: Fraction, tier: str) -> Fraction:
         if channel == COLLECTIVE:

@@ -1,7 +1,9 @@
-"""The contents of a file within the limits of :mod:`hosim.limits`: bytes, unpacked if they are gzip, and JSON.
+"""The contents of a file within the limits of :mod:`hosim.limits`: bytes, unpacked if they are
+gzip, and JSON.
 
-A file is refused before there is memory for it: by its size, or while it is unpacked piece by piece. A text of JSON is refused by what
-stands in it, before it becomes objects, which take up to a hundred times the room.
+A file is refused before there is memory for it: by its size, or while it is unpacked piece by
+piece. A text of JSON is refused by what stands in it, before it becomes objects, which take up to a
+hundred times the room.
 """
 
 from __future__ import annotations
@@ -33,19 +35,25 @@ _ONE_BRACKET = bytes.maketrans(b"{}", b"[]")
 
 
 def read_bytes(source: str) -> bytes:
-    """The content of the file ``source``, unpacked if it is gzip. Raises :class:`InputError`, also for more than is allowed."""
+    """The content of the file ``source``, unpacked if it is gzip. Raises :class:`InputError`, also
+    for more than is allowed.
+    """
     with opened(source) as file:
         _no_larger(file, source)
         if file.peek(2).startswith(_GZIP_MAGIC):
             return _collected(_unpacked(_pieces(file), source), "unpacked_bytes", source)
         if source.endswith(".gz"):
-            raise InputError("named .gz but not a gzip file; compress it or drop the .gz from its name", source=source)
+            raise InputError(
+                "named .gz but not a gzip file; compress it or drop the .gz from its name",
+                source=source,
+            )
         return _collected(_pieces(file), "file_bytes", source)
 
 
 @contextmanager
 def mapped(source: str) -> Iterator[memoryview]:
-    """The content of the model in the file ``source``, of which only what is looked at takes memory; unpacked if it is gzip.
+    """The content of the model in the file ``source``, of which only what is looked at takes
+    memory; unpacked if it is gzip.
 
     Raises :class:`InputError`.
     """
@@ -60,12 +68,21 @@ def mapped(source: str) -> Iterator[memoryview]:
 
 
 def read_head(source: str) -> bytes:
-    """The first bytes of the file ``source``, at most :data:`HEAD`, unpacked if it is gzip. Raises :class:`InputError`."""
+    """The first bytes of the file ``source``, at most :data:`HEAD`, unpacked if it is gzip. Raises
+    :class:`InputError`.
+    """
     with opened(source) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise InputError("expected a file, this is a device or a pipe; write it to a file first", source=source)
+            raise InputError(
+                "expected a file, this is a device or a pipe; write it to a file first",
+                source=source,
+            )
         start = file.read(HEAD)
-        pieces = _unpacked(iter([start]), source, whole=len(start) < HEAD) if start.startswith(_GZIP_MAGIC) else iter([start])
+        pieces = (
+            _unpacked(iter([start]), source, whole=len(start) < HEAD)
+            if start.startswith(_GZIP_MAGIC)
+            else iter([start])
+        )
         found = b""
         for piece in pieces:
             found += piece
@@ -75,9 +92,11 @@ def read_head(source: str) -> bytes:
 
 
 def read_directory(source: str) -> bytes:
-    """The directory at the end of the zip file ``source``, in which all names stand; empty if it is damaged or none of a likely size.
+    """The directory at the end of the zip file ``source``, in which all names stand; empty if it is
+    damaged or none of a likely size.
 
-    It is believed only where it helps to say what a file is. Raises :class:`InputError` if the file cannot be read.
+    It is believed only where it helps to say what a file is. Raises :class:`InputError` if the file
+    cannot be read.
     """
     with opened(source) as file:
         size = os.fstat(file.fileno()).st_size
@@ -88,7 +107,9 @@ def read_directory(source: str) -> bytes:
             return b""
         length, start = (int.from_bytes(tail[at + n : at + n + 4], "little") for n in (12, 16))
         if large >= 0:
-            length, start = (int.from_bytes(tail[large + n : large + n + 8], "little") for n in (40, 48))
+            length, start = (
+                int.from_bytes(tail[large + n : large + n + 8], "little") for n in (40, 48)
+            )
         if length > size or length > _LONGEST_DIRECTORY or start > size:
             return b""
         file.seek(start)
@@ -98,17 +119,31 @@ def read_directory(source: str) -> bytes:
 _LONGEST_DIRECTORY = 1 << 24
 
 
-def read_json(source: str, what: str, advice: str, *, parse_float: Callable[[str], Any] = float, constants: bool = True) -> Any:
-    """The data in a file of JSON of another program, plain or gzip: ``what`` it should be, and the ``advice`` if it is damaged.
+def read_json(
+    source: str,
+    what: str,
+    advice: str,
+    *,
+    parse_float: Callable[[str], Any] = float,
+    constants: bool = True,
+) -> Any:
+    """The data in a file of JSON of another program, plain or gzip: ``what`` it should be, and the
+    ``advice`` if it is damaged.
 
     ``constants`` says whether ``NaN`` and ``Infinity`` are numbers. Raises :class:`InputError`.
     """
     content = read_bytes(source)
     check_json(content, source)
     try:
-        return json.loads(content, parse_float=parse_float, parse_constant=_CONSTANTS.__getitem__ if constants else _refuse)
+        return json.loads(
+            content,
+            parse_float=parse_float,
+            parse_constant=_CONSTANTS.__getitem__ if constants else _refuse,
+        )
     except (ValueError, ArithmeticError) as error:
-        raise InputError(f"damaged JSON of {what} ({str(error)[:100]}); {advice}", source=source) from None
+        raise InputError(
+            f"damaged JSON of {what} ({str(error)[:100]}); {advice}", source=source
+        ) from None
     except RecursionError:
         raise refusal("nesting_depth", source=source) from None
 
@@ -129,7 +164,9 @@ class HasName(Protocol):
 
 
 def check_names(source: str | None, **listed: Iterable[HasName]) -> None:
-    """Raise the refusal of a name that is longer than is allowed, or no text; what is listed, by its place in the file."""
+    """Raise the refusal of a name that is longer than is allowed, or no text; what is listed, by
+    its place in the file.
+    """
     for where, named in listed.items():
         names = [one.name for one in named]
         within("name_length", max(map(len, names), default=0), source=source, where=where)
@@ -137,13 +174,17 @@ def check_names(source: str | None, **listed: Iterable[HasName]) -> None:
             continue
         for name in names:
             if SURROGATE.search(name):
-                raise InputError(f"expected names that are text, got {name[:60]!r}", source=source, where=where)
+                raise InputError(
+                    f"expected names that are text, got {name[:60]!r}", source=source, where=where
+                )
 
 
 def check_json(content: bytes, source: str) -> None:
-    """Raise the refusal of a text of JSON with more values, deeper lists and objects, or longer numbers than is allowed.
+    """Raise the refusal of a text of JSON with more values, deeper lists and objects, or longer
+    numbers than is allowed.
 
-    It sees only what stands in the text, so that it takes a fraction of the time and none of the room of the objects.
+    It sees only what stands in the text, so that it takes a fraction of the time and none of the
+    room of the objects.
     """
     opened = content.count(b"[") + content.count(b"{")
     within("values", opened + content.count(b","), source=source)
@@ -154,21 +195,30 @@ def check_json(content: bytes, source: str) -> None:
 
 
 def check_lines(content: bytes, source: str) -> None:
-    """Raise the refusal of a text of YAML or TOML with more values or longer numbers than is allowed."""
+    """Raise the refusal of a text of YAML or TOML with more values or longer numbers than is
+    allowed.
+    """
     within("yaml_values", sum(map(content.count, (b"\n", b",", b"[", b"{"))), source=source)
     check_digits(content, source)
 
 
 def check_digits(content: bytes, source: str, *, is_json: bool = False) -> None:
-    """Raise the refusal of a number of more digits than is allowed. Digits in a string of JSON are no number."""
+    """Raise the refusal of a number of more digits than is allowed. Digits in a string of JSON are
+    no number.
+    """
     most = limit("integer_digits")
-    # more than ``most`` digits in a row cover two neighbours of a sample of every ``step``-th byte, and all bytes between them
+    # more than ``most`` digits in a row cover two neighbours of a sample of every ``step``-th byte,
+    # and all bytes between them
     step = (most + 1) // 2
     long = re.compile(rb"[0-9]{%d,}" % (most + 1))
     in_string, known = False, 0
     for pair in re.finditer(rb"[0-9](?=[0-9])", content[::step]):
         at = pair.start() * step
-        if at < known or not content[at : at + step].isdigit() or not (found := long.search(content, max(known, at - most), at + 2 * most)):
+        if (
+            at < known
+            or not content[at : at + step].isdigit()
+            or not (found := long.search(content, max(known, at - most), at + 2 * most))
+        ):
             continue
         in_string ^= is_json and _opens_string(content[known : found.start()])
         if not in_string:
@@ -188,12 +238,15 @@ def _opens_string(text: bytes) -> bool:
 
 
 def _is_deeper(content: bytes, deepest: int) -> bool:
-    """Whether lists and objects lie deeper in one another. What is no JSON may seem deep or not; the parser says what is wrong with it."""
+    """Whether lists and objects lie deeper in one another. What is no JSON may seem deep or not;
+    the parser says what is wrong with it.
+    """
     kept = content.translate(None, _NOT_STRUCTURE)
     if b"\\" in kept:
         content = content.replace(b"\\\\", b"").replace(b'\\"', b"")
         kept = content.translate(None, _NOT_STRUCTURE)
-    # a comma or a bracket lies between two strings, so that two quotes side by side are one string, without brackets in it
+    # a comma or a bracket lies between two strings, so that two quotes side by side are one string,
+    # without brackets in it
     outside = b"".join(kept.replace(b'""', b"").split(b'"')[::2])
     brackets, deep = outside.translate(_ONE_BRACKET, b",:\\"), b"[" * (deepest + 1)
     for _ in range(deepest):
@@ -213,7 +266,9 @@ def opened(source: str) -> Iterator[io.BufferedReader]:
         with open(source, "rb", opener=_no_waiting) as file:
             if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
                 if os.path.exists(os.path.realpath(source)):  # as a shell's own pipes do not
-                    raise InputError("expected a file, this is a pipe; write it to a file first", source=source)
+                    raise InputError(
+                        "expected a file, this is a pipe; write it to a file first", source=source
+                    )
                 os.set_blocking(file.fileno(), True)
             yield file
     except FileNotFoundError:
@@ -221,7 +276,9 @@ def opened(source: str) -> Iterator[io.BufferedReader]:
     except IsADirectoryError:
         raise InputError("expected a file, this is a directory", source=source) from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InputError(f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source) from None
+        raise InputError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}", source=source
+        ) from None
 
 
 def _no_waiting(path: str, flags: int) -> int:
@@ -253,7 +310,9 @@ def _collected(pieces: Iterator[bytes], name: str, source: str) -> bytes:
 
 
 def _unpacked(pieces: Iterator[bytes], source: str, *, whole: bool = True) -> Iterator[bytes]:
-    """The content of a gzip file, in pieces of a bounded size. Unless ``whole``, more of the file follows."""
+    """The content of a gzip file, in pieces of a bounded size. Unless ``whole``, more of the file
+    follows.
+    """
     member = zlib.decompressobj(_GZIP)
     try:
         for packed in pieces:
@@ -269,9 +328,12 @@ def _unpacked(pieces: Iterator[bytes], source: str, *, whole: bool = True) -> It
                 full = len(piece) == _PIECE
                 rest = member.unused_data if member.eof else member.unconsumed_tail
     except zlib.error as error:
-        raise InputError(f"damaged gzip file ({error}); write or download it again", source=source) from None
+        raise InputError(
+            f"damaged gzip file ({error}); write or download it again", source=source
+        ) from None
     if whole and not member.eof:
         raise InputError(
-            "damaged gzip file (Compressed file ended before the end-of-stream marker was reached); write or download it again",
+            "damaged gzip file (Compressed file ended before the end-of-stream marker was "
+            "reached); write or download it again",
             source=source,
         )

@@ -1,4 +1,6 @@
-"""Rows of CSV, read within the limits of :mod:`hosim.limits` and written so that a spreadsheet takes text for text."""
+"""Rows of CSV, read within the limits of :mod:`hosim.limits` and written so that a spreadsheet
+takes text for text.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _FORMULA = (_QUOTE, "=", "+", "-", "@", "\t", "\r")
 
 
 def csv_rows(content: bytes, source: str) -> list[list[str]]:
-    """The rows of a text of CSV. Raises :class:`InputError`, also for more values or longer fields than is allowed."""
+    """The rows of a text of CSV. Raises :class:`InputError`, also for more values or longer fields
+    than is allowed.
+    """
     within("values", content.count(b",") + content.count(b"\n"), source=source)
     check_digits(content, source)
     before = csv.field_size_limit(limit("csv_field_bytes"))
@@ -23,21 +27,31 @@ def csv_rows(content: bytes, source: str) -> list[list[str]]:
         return list(csv.reader(io.StringIO(content.decode("utf-8", "replace"), newline="")))
     except csv.Error as error:
         raise (
-            refusal("csv_field_bytes", source=source) if "limit" in str(error) else InputError(f"broken CSV: {error}", source=source)
+            refusal("csv_field_bytes", source=source)
+            if "limit" in str(error)
+            else InputError(f"broken CSV: {error}", source=source)
         ) from None
     finally:
         csv.field_size_limit(before)
 
 
 def check_widths(lines: Sequence[Sequence[str]], source: str) -> None:
-    """Raise :class:`InputError` for the first line that has more or fewer values than the first of all."""
+    """Raise :class:`InputError` for the first line that has more or fewer values than the first of
+    all.
+    """
     for n, line in enumerate(lines[1:], 2):
         if len(line) != len(lines[0]):
-            raise InputError(f"expected {len(lines[0])} values, got {len(line)}", source=source, where=f"line {n}")
+            raise InputError(
+                f"expected {len(lines[0])} values, got {len(line)}",
+                source=source,
+                where=f"line {n}",
+            )
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """A row, with its newline. Text that a spreadsheet would take for a formula begins with a quote, as spreadsheets have it."""
+    """A row, with its newline. Text that a spreadsheet would take for a formula begins with a
+    quote, as spreadsheets have it.
+    """
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerow([_cell(value) for value in values])
     return buffer.getvalue()

@@ -1,7 +1,8 @@
-"""Reading and writing of files: JSON and YAML, gzip, one clear error for anything wrong, atomic and deterministic output.
+"""Reading and writing of files: JSON and YAML, gzip, one clear error for anything wrong, atomic and
+deterministic output.
 
-:func:`read` returns the mapping in a file of the wanted ``format``; the module of that format knows what the keys mean. :func:`write`
-replaces a file as a whole or not at all.
+:func:`read` returns the mapping in a file of the wanted ``format``; the module of that format knows
+what the keys mean. :func:`write` replaces a file as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -65,29 +66,36 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> str:
 def read(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
     """The mapping in the file at ``path``, whose ``format`` is that of ``kind``.
 
-    The name decides between JSON and YAML, or else the content; the content tells gzip. Raises :class:`InputError` with the file's name for
-    anything wrong so far.
+    The name decides between JSON and YAML, or else the content; the content tells gzip. Raises
+    :class:`InputError` with the file's name for anything wrong so far.
     """
     source = name_of_file(path)
     try:
         data = content(source)
         check_format(data, kind, source)
     except InputError as error:
-        raise unexpected(source, f"a {_TITLES.get(kind, kind)} ({format_of(kind)})", ours=False) or error from None
+        raise (
+            unexpected(source, f"a {_TITLES.get(kind, kind)} ({format_of(kind)})", ours=False)
+            or error
+        ) from None
     assert isinstance(data, dict)
     return data
 
 
 def content(source: str, *, constants: bool = False) -> object:
-    """The data in the file ``source``, of any format; raises :class:`InputError` if it is neither JSON nor YAML.
+    """The data in the file ``source``, of any format; raises :class:`InputError` if it is neither
+    JSON nor YAML.
 
-    ``constants``: whether ``NaN`` and ``Infinity`` are numbers of JSON, as other programs write them.
+    ``constants``: whether ``NaN`` and ``Infinity`` are numbers of JSON, as other programs write
+    them.
     """
     return content_of(read_bytes(source), source, constants=constants)
 
 
 def content_of(raw: bytes, source: str, *, constants: bool = False) -> object:
-    """As :func:`content`, for what is in the file. It is refused before it becomes data if that would take too much room."""
+    """As :func:`content`, for what is in the file. It is refused before it becomes data if that
+    would take too much room.
+    """
     if _is_json(raw[:_START].decode("utf-8-sig", "ignore"), source):
         check_json(raw, source)
     else:
@@ -98,7 +106,11 @@ def content_of(raw: bytes, source: str, *, constants: bool = False) -> object:
 def _is_json(start: str, source: str) -> bool:
     """Whether a file is JSON and not YAML: its name decides, or else the content."""
     name = source.removesuffix(".gz")
-    return start.lstrip()[:1] in ("{", "[") if not name.endswith((".json", ".yaml", ".yml")) else name.endswith(".json")
+    return (
+        start.lstrip()[:1] in ("{", "[")
+        if not name.endswith((".json", ".yaml", ".yml"))
+        else name.endswith(".json")
+    )
 
 
 def decode(content: bytes, source: str) -> str:
@@ -106,14 +118,21 @@ def decode(content: bytes, source: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"expected UTF-8 text, byte {error.start} is not; convert the file to UTF-8", source=source) from None
+        raise InputError(
+            f"expected UTF-8 text, byte {error.start} is not; convert the file to UTF-8",
+            source=source,
+        ) from None
 
 
 def parse(text: str, source: str, *, constants: bool = False) -> object:
-    """The data in a text of JSON or YAML, as the name ``source`` says; raises :class:`InputError` with line and column."""
+    """The data in a text of JSON or YAML, as the name ``source`` says; raises :class:`InputError`
+    with line and column.
+    """
     try:
         if _is_json(text[:_START], source):
-            data = json.loads(text, object_pairs_hook=_unique, parse_constant=float if constants else _no_constant)
+            data = json.loads(
+                text, object_pairs_hook=_unique, parse_constant=float if constants else _no_constant
+            )
             if _HALF.search(text):
                 _check_text(data)
             return data
@@ -134,7 +153,9 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def _check_text(data: object) -> None:
-    """Raise :class:`ValueError` for half of a character without the other, which no file and no terminal can have."""
+    """Raise :class:`ValueError` for half of a character without the other, which no file and no
+    terminal can have.
+    """
     pending = [data]
     while pending:
         value = pending.pop()
@@ -143,7 +164,10 @@ def _check_text(data: object) -> None:
         elif isinstance(value, list):
             pending += value
         elif isinstance(value, str) and (half := SURROGATE.search(value)):
-            raise ValueError(f"expected text, got half of a character ({ascii(half[0])[1:-1]}) in {ascii(value)[1:-1][:40]}; remove it")
+            raise ValueError(
+                f"expected text, got half of a character ({ascii(half[0])[1:-1]}) in "
+                f"{ascii(value)[1:-1][:40]}; remove it"
+            )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -164,30 +188,51 @@ _TITLES = {"hardware": "hardware profile"}
 
 
 def check_format(data: object, kind: str, source: str | None = None) -> None:
-    """Raise :class:`InputError` unless ``data`` is a mapping whose ``format`` is that of ``kind``, in a version known here."""
+    """Raise :class:`InputError` unless ``data`` is a mapping whose ``format`` is that of ``kind``,
+    in a version known here.
+    """
     expected, title = format_of(kind), _TITLES.get(kind, kind)
     if not isinstance(data, Mapping):
-        found = "nothing" if data is None else "a list" if isinstance(data, list) else f"{type(data).__name__} {data!r:.40}"
-        raise InputError(f"expected a {title} (a mapping with format: {expected}), got {found}", source=source)
+        found = (
+            "nothing"
+            if data is None
+            else "a list"
+            if isinstance(data, list)
+            else f"{type(data).__name__} {data!r:.40}"
+        )
+        raise InputError(
+            f"expected a {title} (a mapping with format: {expected}), got {found}", source=source
+        )
     if "format" not in data:
-        raise InputError(f"missing; a {title} begins with format: {expected}", source=source, where="format")
+        raise InputError(
+            f"missing; a {title} begins with format: {expected}", source=source, where="format"
+        )
     found = data["format"]
     if found == expected:
         return
     family, _, version = found.partition("/") if isinstance(found, str) else ("", "", "")
     other = family.removeprefix("hosim.")
     if other in KINDS and other != kind and family != other:
-        raise InputError(f"expected a {title} ({expected}), this is a {_TITLES.get(other, other)} ({found})", source=source, where="format")
+        raise InputError(
+            f"expected a {title} ({expected}), this is a {_TITLES.get(other, other)} ({found})",
+            source=source,
+            where="format",
+        )
     if family == f"hosim.{kind}" and version.isdecimal() and int(version[:18]) > VERSION:
-        advice = f"from a newer hosim, and this one reads {expected}: update hosim, or write the file again with this one"
+        advice = (
+            f"from a newer hosim, and this one reads {expected}: update hosim, or write the "
+            "file again with this one"
+        )
         raise InputError(f"{found!r} is {advice}", source=source, where="format")
     raise InputError(f"expected {expected!r}, got {shown(found)}", source=source, where="format")
 
 
 def to_text(data: Mapping[str, Any]) -> str:
-    """JSON with one line for each item of a top-level list and for each other top-level key: small, and diffs stay readable.
+    """JSON with one line for each item of a top-level list and for each other top-level key: small,
+    and diffs stay readable.
 
-    ASCII only, keys in the order given. Raises :class:`InputError` for values that JSON cannot hold (in a workload's ``meta``).
+    ASCII only, keys in the order given. Raises :class:`InputError` for values that JSON cannot hold
+    (in a workload's ``meta``).
     """
     encode = json.JSONEncoder(allow_nan=False, check_circular=False).encode
     lines = []
@@ -195,8 +240,9 @@ def to_text(data: Mapping[str, Any]) -> str:
         for key, value in data.items():
             text = encode(value)
             if isinstance(value, list) and value:
-                # one call for the whole list, which is ten times faster than one per item; inside a JSON string a quote
-                # has a backslash before it, so this sequence stands only between items
+                # one call for the whole list, which is ten times faster than one per item; inside a
+                # JSON string a quote has a backslash before it, so this sequence stands only
+                # between items
                 text = "[\n  " + text[1:-1].replace('}, {"', '},\n  {"') + "]"
             lines.append(f" {encode(key)}: {text}")
     except (TypeError, ValueError, RecursionError) as error:
@@ -207,8 +253,8 @@ def to_text(data: Mapping[str, Any]) -> str:
 def write(path: str | os.PathLike[str], data: Mapping[str, Any]) -> None:
     """Write ``data`` to ``path``: YAML or JSON, as the name says, gzip if it ends in ``.gz``.
 
-    The file is replaced as a whole: after a crash or on a full disk the old one is still there. Equal data give equal bytes. Raises
-    :class:`InputError` if the file cannot be written.
+    The file is replaced as a whole: after a crash or on a full disk the old one is still there.
+    Equal data give equal bytes. Raises :class:`InputError` if the file cannot be written.
     """
     target = name_of_file(path)
     if target.removesuffix(".gz").endswith((".yaml", ".yml")):
@@ -232,14 +278,18 @@ def compressed(content: bytes) -> bytes:
 
 
 def check_ending(path: str | os.PathLike[str], *endings: str, packed: bool = True) -> None:
-    """Raise :class:`InputError` unless the name ends in one of these, or has no ending: nobody would look there.
+    """Raise :class:`InputError` unless the name ends in one of these, or has no ending: nobody
+    would look there.
 
     ``packed`` says whether ``.gz`` may follow.
     """
     source = name_of_file(path)
     if os.path.splitext(source.removesuffix(".gz") if packed else source)[1] not in ("", *endings):
         names = f"{endings[0]}, {endings[0]}.gz" if packed else endings[0]
-        raise InputError(f"expected a name that ends in {names}{''.join(f' or {e}' for e in endings[1:2])}", source=source)
+        raise InputError(
+            f"expected a name that ends in {names}{''.join(f' or {e}' for e in endings[1:2])}",
+            source=source,
+        )
 
 
 def name_of_file(path: object) -> str:
@@ -250,13 +300,22 @@ def name_of_file(path: object) -> str:
 
 
 def check_no_name(source: str, finder: str) -> None:
-    """Raise :class:`InputError` for what is no file and looks like a name, which ``finder`` takes."""
-    if source.isprintable() and source and not os.path.exists(source) and not os.path.splitext(source)[1] and os.sep not in source:
+    """Raise :class:`InputError` for what is no file and looks like a name, which ``finder``
+    takes.
+    """
+    if (
+        source.isprintable()
+        and source
+        and not os.path.exists(source)
+        and not os.path.splitext(source)[1]
+        and os.sep not in source
+    ):
         raise InputError(f"no such file; for a name give {finder.format(source)}", source=source)
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
-    """Raise :class:`InputError` unless ``path`` is a file that can be replaced or made: no device, pipe or folder, and in a folder.
+    """Raise :class:`InputError` unless ``path`` is a file that can be replaced or made: no device,
+    pipe or folder, and in a folder.
 
     Whoever computes for long before it writes asks first.
     """
@@ -267,14 +326,18 @@ def check_target(path: str | os.PathLike[str]) -> None:
             raise InputError("cannot be written: no such directory", source=source)
         kind = os.stat(target).st_mode if os.path.exists(target) else stat.S_IFREG
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be written: {getattr(error, 'strerror', None) or error}", source=source) from None
+        raise InputError(
+            f"cannot be written: {getattr(error, 'strerror', None) or error}", source=source
+        ) from None
     if not stat.S_ISREG(kind):
         what = "directory" if stat.S_ISDIR(kind) else "pipe" if stat.S_ISFIFO(kind) else "device"
         raise InputError(f"cannot be written: this is a {what}; name a file", source=source)
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Replace the file at ``path`` (or, through a link, the file it leads to) by ``content``, as a whole or not at all."""
+    """Replace the file at ``path`` (or, through a link, the file it leads to) by ``content``, as a
+    whole or not at all.
+    """
     check_target(path)
     source = os.fspath(path)
     target = os.path.realpath(source)
@@ -291,4 +354,6 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
                 os.unlink(beside)
             raise
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot be written: {getattr(error, 'strerror', None) or error}", source=source) from None
+        raise InputError(
+            f"cannot be written: {getattr(error, 'strerror', None) or error}", source=source
+        ) from None

@@ -1,8 +1,9 @@
 """The plain part of YAML.
 
-A mapping's keys are text. A plain scalar is an integer (decimal, no leading zero), a finite decimal number, ``true``, ``false``, ``null``
-(or empty), or else text: ``yes``, ``010``, ``1:30``, ``0x10``, ``.inf`` and dates are text. Repeated keys, tags, and anchors and aliases
-(which can grow a file of a kilobyte into gigabytes) are refused.
+A mapping's keys are text. A plain scalar is an integer (decimal, no leading zero), a finite decimal
+number, ``true``, ``false``, ``null`` (or empty), or else text: ``yes``, ``010``, ``1:30``,
+``0x10``, ``.inf`` and dates are text. Repeated keys, tags, and anchors and aliases (which can grow
+a file of a kilobyte into gigabytes) are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(text: str) -> object:
-    """The data in one YAML document; ``None`` if it is empty. Raises :class:`ValueError` with its place, or :class:`RecursionError`."""
+    """The data in one YAML document; ``None`` if it is empty. Raises :class:`ValueError` with its
+    place, or :class:`RecursionError`.
+    """
     try:
         events: Iterator[yaml.Event] = yaml.parse(text, Loader=_LOADER)
         data: object = None
@@ -38,7 +41,9 @@ def load(text: str) -> object:
         mark = error.problem_mark or error.context_mark
         place = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         tabs = "; YAML indents with spaces, not tabs" if "\\t" in str(error.problem) else ""
-        raise ValueError(f"broken YAML{place}: {_one_line(error.problem or error.context)}{tabs}") from None
+        raise ValueError(
+            f"broken YAML{place}: {_one_line(error.problem or error.context)}{tabs}"
+        ) from None
     except yaml.YAMLError as error:
         raise ValueError(f"broken YAML: {_one_line(error)}") from None
 
@@ -49,11 +54,15 @@ def _one_line(text: object) -> str:
 
 def _refusal(message: str, event: yaml.Event) -> ValueError:
     mark = event.start_mark
-    return ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {message}" if mark else message)
+    return ValueError(
+        f"line {mark.line + 1}, column {mark.column + 1}: {message}" if mark else message
+    )
 
 
 def _build(event: yaml.Event, events: Iterator[yaml.Event], levels: int) -> object:
-    """The data of the node that begins with ``event``, and has so many levels at most; consumes its further events."""
+    """The data of the node that begins with ``event``, and has so many levels at most; consumes its
+    further events.
+    """
     if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
         raise _refusal("anchors (&) and aliases (*) are not allowed; write the value out", event)
     if isinstance(event, yaml.ScalarEvent):
@@ -98,7 +107,9 @@ def _scalar(text: str) -> int | float | bool | str | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block style outside, flow style for the innermost collections; text that :func:`load` would read as something else is quoted."""
+    """Block style outside, flow style for the innermost collections; text that :func:`load` would
+    read as something else is quoted.
+    """
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -110,7 +121,9 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
-_Dumper.add_multi_representer(str, lambda dumper, text: _represent_text(dumper, str.__str__(text)))  # a text of numpy
+_Dumper.add_multi_representer(
+    str, lambda dumper, text: _represent_text(dumper, str.__str__(text))
+)  # a text of numpy
 
 Unwritable = yaml.representer.RepresenterError
 """What :func:`dump` raises for a value that has no form in YAML."""
@@ -118,4 +131,11 @@ Unwritable = yaml.representer.RepresenterError
 
 def dump(data: Mapping[str, Any]) -> str:
     """The YAML text of ``data``, keys in the order given; :func:`load` reads it back."""
-    return yaml.dump(dict(data), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=140, allow_unicode=False)
+    return yaml.dump(
+        dict(data),
+        Dumper=_Dumper,
+        sort_keys=False,
+        default_flow_style=None,
+        width=140,
+        allow_unicode=False,
+    )

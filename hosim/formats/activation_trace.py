@@ -1,14 +1,16 @@
 """Activation traces of hyper-parallel as workload graphs.
 
-Source: github mindspore-ai/hyper-parallel (Apache-2.0), ``ir/trace.py`` of its ``hyper_offload``: the dataclass ``ActivationTrace``, which
-its ``WarmupExecutor`` fills and its session gives to the planner. It has no file format; the JSON read here is ``dataclasses.asdict`` of
-it, with kinds of accesses by name and sets as lists (:mod:`hosim.formats.bridges.hyper_parallel_planner` writes it)::
+Source: github mindspore-ai/hyper-parallel (Apache-2.0), ``ir/trace.py`` of its ``hyper_offload``:
+the dataclass ``ActivationTrace``, which its ``WarmupExecutor`` fills and its session gives to the
+planner. It has no file format; the JSON read here is ``dataclasses.asdict`` of it, with kinds of
+accesses by name and sets as lists (:mod:`hosim.formats.bridges.hyper_parallel_planner` writes it)::
 
     {"ops": [{"name": "mm.default", "duration_ms": 0.12, "accesses": [{"op_id": 0, "storage_id": 3, "kind": "WRITE"}]}],
      "storage_sizes": {"3": 4096}, "retained_sids": [], "memory_limit_bytes": 1073741824,
      "d2h_bandwidth_gbps": 16.0, "h2d_bandwidth_gbps": 16.0}
 
-Its ``gbps`` are GiB/s, because its warm-up measures them so. It traces storages of activations only, not of parameters and inputs.
+Its ``gbps`` are GiB/s, because its warm-up measures them so. It traces storages of activations
+only, not of parameters and inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _DEFAULT_GBPS = 16.0
 
 @dataclass(frozen=True, slots=True)
 class TracedOp:
-    """One op: storages that it reads and those that it writes, each once, in the order of the trace."""
+    """One op: storages that it reads and those that it writes, each once, in the order of the
+    trace.
+    """
 
     name: str
     duration_ns: int | None
@@ -48,7 +52,9 @@ class TracedOp:
 
 @dataclass(frozen=True, slots=True)
 class ActivationTrace:
-    """A trace in integers: bytes by storage, and in ``limit_bytes`` the device memory for activations (``None``: all of it)."""
+    """A trace in integers: bytes by storage, and in ``limit_bytes`` the device memory for
+    activations (``None``: all of it).
+    """
 
     ops: tuple[TracedOp, ...]
     sizes: Mapping[int, int]
@@ -59,7 +65,8 @@ class ActivationTrace:
 
 
 def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
+    """The graph of the trace at ``path`` (plain or gzip), named after the file. Sizes are bytes,
+    durations nanoseconds.
 
     Raises :class:`InputError` for a file that is damaged, with the path inside it.
     """
@@ -94,14 +101,21 @@ def read_document(document: Any) -> ActivationTrace:
 
 
 def graph_of(trace: ActivationTrace, name: str, *, retained_to_the_end: bool = False) -> Graph:
-    """The workload of a trace: a tensor for each storage that an op accesses, one op after the other on ``compute``.
+    """The workload of a trace: a tensor for each storage that an op accesses, one op after the
+    other on ``compute``.
 
-    The first access of a storage produces it if it writes; a later write mutates it, as an in-place op does. A storage that is read before
-    it is written exists from the start. With ``retained_to_the_end`` the last op uses every retained storage, so that a plan has them in
-    the device tier when the step ends; the workload itself does not require that.
+    The first access of a storage produces it if it writes; a later write mutates it, as an in-place
+    op does. A storage that is read before it is written exists from the start. With
+    ``retained_to_the_end`` the last op uses every retained storage, so that a plan has them in the
+    device tier when the step ends; the workload itself does not require that.
     """
     rates = {"h2d_bytes_per_s": trace.h2d_bytes_per_s, "d2h_bytes_per_s": trace.d2h_bytes_per_s}
-    meta = {"source": "activation trace of hyper-parallel", **_NOTES, "memory_limit_bytes": trace.limit_bytes, **rates}
+    meta = {
+        "source": "activation trace of hyper-parallel",
+        **_NOTES,
+        "memory_limit_bytes": trace.limit_bytes,
+        **rates,
+    }
     builder = GraphBuilder(name, meta)
     there: set[int] = set()
     for op in trace.ops:
@@ -109,7 +123,13 @@ def graph_of(trace: ActivationTrace, name: str, *, retained_to_the_end: bool = F
             if sid not in there:
                 at_start = sid in op.reads
                 kind = "output" if sid in trace.retained else "input" if at_start else "activation"
-                builder.tensor(_name(sid), trace.sizes[sid], kind, "hbm" if at_start else None, persistent=False)
+                builder.tensor(
+                    _name(sid),
+                    trace.sizes[sid],
+                    kind,
+                    "hbm" if at_start else None,
+                    persistent=False,
+                )
                 there.add(sid)
     made: set[int] = set()
     for i, op in enumerate(trace.ops):
@@ -166,15 +186,25 @@ def _op(raw: Any, i: int, sizes: Mapping[int, int]) -> TracedOp:
         if not isinstance(access, dict):
             raise InputError("expected an object", where=place)
         if access.get("op_id", i) != i:
-            raise InputError(f"expected the number of its op, {i}, got {access['op_id']!r:.40}", where=f"{place}.op_id")
+            raise InputError(
+                f"expected the number of its op, {i}, got {access['op_id']!r:.40}",
+                where=f"{place}.op_id",
+            )
         kind = access.get("kind")
         if kind not in ("READ", "WRITE"):
             raise InputError(f"expected READ or WRITE, got {kind!r:.40}", where=f"{place}.kind")
         sid = _whole(access.get("storage_id"), f"{place}.storage_id")
         if sid not in sizes:
-            raise InputError(f"storage {sid} has no size in storage_sizes", where=f"{place}.storage_id")
+            raise InputError(
+                f"storage {sid} has no size in storage_sizes", where=f"{place}.storage_id"
+            )
         by_kind[kind].append(sid)
-    return TracedOp(name, None if duration is None else round(duration * 10**6), _once(by_kind["READ"]), _once(by_kind["WRITE"]))
+    return TracedOp(
+        name,
+        None if duration is None else round(duration * 10**6),
+        _once(by_kind["READ"]),
+        _once(by_kind["WRITE"]),
+    )
 
 
 def _once(sids: Sequence[int]) -> tuple[int, ...]:

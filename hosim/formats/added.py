@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
-    """How its formats are recognised, by their titles, below the one of the core before which they are tried."""
+    """How its formats are recognised, by their titles, below the one of the core before which they
+    are tried.
+    """
     return {
         "PyTorch profile (Kineto)": {"G10 folder": lambda source: room.is_g10(source.path)},
         "config.json of transformers": {
@@ -38,14 +40,18 @@ def loaders() -> Mapping[str, Callable[[Path], Graph]]:
 
 
 def recordings() -> Sequence[tuple[Callable[[bytes], bool], Callable[..., Any]]]:
-    """How the recordings are recognised that it reads, by how a file begins, and what reads them."""
+    """How the recordings are recognised that it reads, by how a file begins, and what reads
+    them.
+    """
     from hosim.formats.nsight import read_nsys
 
     return [(room.is_nsys, read_nsys)]
 
 
 def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequence[str]]]]:
-    """Its commands with their sections and examples, below the one of the core before which help lists them."""
+    """Its commands with their sections and examples, below the one of the core before which help
+    lists them.
+    """
     from hosim.formats.cmd_export import export
 
     examples = (

@@ -1,12 +1,14 @@
 """Chakra execution traces (MLCommons), protobuf or JSON, as workload graphs.
 
-Every node is an op that waits for its ``data_deps`` and takes its recorded duration, in whole microseconds. Host nodes run on
-``host<thread>``, device nodes on ``compute`` (the busiest stream) and ``stream<id>``. Device nodes use the tensors that the trace lists for
-them. Host nodes hold no tensors, but a tensor that a host operator returns without taking it is a new storage. The FLOP of a host operator,
-by its name and shapes (:mod:`hosim.importers.aten_flops`), are those of the longest device node that waits for it.
+Every node is an op that waits for its ``data_deps`` and takes its recorded duration, in whole
+microseconds. Host nodes run on ``host<thread>``, device nodes on ``compute`` (the busiest stream)
+and ``stream<id>``. Device nodes use the tensors that the trace lists for them. Host nodes hold no
+tensors, but a tensor that a host operator returns without taking it is a new storage. The FLOP of a
+host operator, by its name and shapes (:mod:`hosim.importers.aten_flops`), are those of the longest
+device node that waits for it.
 
-The protobuf is read by its wire format, and only the fields that matter here: one ``GlobalMetadata``, then messages ``Node`` of
-``et_def.proto``, each preceded by its length.
+The protobuf is read by its wire format, and only the fields that matter here: one
+``GlobalMetadata``, then messages ``Node`` of ``et_def.proto``, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -35,16 +37,31 @@ __all__ = ["import_chakra"]
 
 _NOTES = {
     "kinds": "not in the trace: input for what is there at the start, activation for what is made",
-    "sizes": "the furthest byte that a recorded tensor reaches in its storage, its elements side by side",
+    "sizes": "the furthest byte that a recorded tensor reaches in its storage, its elements side "
+    "by side",
     "mutations": "what a node of the device both takes and returns; it may write more",
     "workspaces": "not in the trace",
-    "durations": "whole microseconds; without one num_ops, tensor_size and comm_size are the FLOP, the bytes and the message of an op",
+    "durations": "whole microseconds; without one num_ops, tensor_size and comm_size are the "
+    "FLOP, the bytes and the message of an op",
     "ctrl_deps": "left out: they say which operator called which",
 }
-_COLLECTIVES = ("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter")
+_COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "all_gather",
+    "gather",
+    "scatter",
+    "broadcast",
+    "all_to_all",
+    "reduce_scatter",
+)
 _KINDS = {2: "load", 3: "store", 5: "send", 6: "recv", 7: "collective"}
-_TENSOR = re.compile(r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII)
-_PART = re.compile(r"\((\d{1,9})\)$", re.ASCII)  # an operator that calls others is split into several nodes: name(0), name(1)
+_TENSOR = re.compile(
+    r"\[(\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,18}), (\d{1,3}), '([\w:]*)'\]", re.ASCII
+)
+_PART = re.compile(
+    r"\((\d{1,9})\)$", re.ASCII
+)  # an operator that calls others is split into several nodes: name(0), name(1)
 _LARGEST = 1 << 60
 _MESSAGES = (5, 6, 7)
 """Types of nodes that send or receive."""
@@ -81,9 +98,11 @@ class _ChakraNode:
 
 
 def import_chakra(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the Chakra trace at ``path`` (plain or gzip), named after the file. Sizes are bytes, durations nanoseconds.
+    """The graph of the Chakra trace at ``path`` (plain or gzip), named after the file. Sizes are
+    bytes, durations nanoseconds.
 
-    Raises :class:`InputError`, with the node's place in the file, for a damaged file and for circular dependencies.
+    Raises :class:`InputError`, with the node's place in the file, for a damaged file and for
+    circular dependencies.
     """
     source = os.fspath(path)
     try:
@@ -120,7 +139,10 @@ def _json_node(raw: Any, where: str) -> _ChakraNode:
     if not isinstance(raw.get("is_cpu_op"), bool):
         raise InputError("expected true or false", where=f"{where}.is_cpu_op")
     duration = number("runtime") if raw.get("runtime") is not None else None
-    kind, collective = number("NodeType"), number("comm_type") if raw.get("comm_type") is not None else None
+    kind, collective = (
+        number("NodeType"),
+        number("comm_type") if raw.get("comm_type") is not None else None,
+    )
     moved = number("comm_size" if kind in _MESSAGES else "tensor_size", 0)
     measured = where, number("Id"), name, kind, deps, duration, raw["is_cpu_op"], None, collective
     return _ChakraNode(*measured, num_ops=number("num_ops", 0), moved_bytes=moved)
@@ -137,7 +159,9 @@ def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:
                 nodes.append(_wire_node(reader, reader.fields(message), f"node {i}"))
     except formats.WireError:
         where = f"node {len(nodes) + 1}"
-        raise InputError(f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where) from None
+        raise InputError(
+            f"damaged or cut off after byte {end}; expected protobuf of a Chakra node", where=where
+        ) from None
     if not nodes:
         raise InputError("expected at least one node")
     return nodes
@@ -184,10 +208,19 @@ def _figure(value: int | formats.Part, name: str, where: str) -> int:
 
 def _call(reader: formats.Reader, fields: formats.Fields) -> CallShapes | None:
     """An operator's call by shapes and values, if the trace has them; what it returns by shapes."""
-    given, made = (reader.fields(info) if isinstance(info := fields.get(n, (b"",))[-1], bytes) else {} for n in (8, 9))
-    shapes, values, results = (_list(formats.text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2)))
+    given, made = (
+        reader.fields(info) if isinstance(info := fields.get(n, (b"",))[-1], bytes) else {}
+        for n in (8, 9)
+    )
+    shapes, values, results = (
+        _list(formats.text(part, n)) for part, n in ((given, 2), (given, 1), (made, 2))
+    )
     operator = _PART.sub("", formats.text(fields, 2)).rpartition("::")[2]
-    return CallShapes(operator, [_dims(s) for s in shapes], values, [_dims(s) for s in results]) if shapes else None
+    return (
+        CallShapes(operator, [_dims(s) for s in shapes], values, [_dims(s) for s in results])
+        if shapes
+        else None
+    )
 
 
 def _list(text: str) -> Sequence[Any]:
@@ -201,7 +234,13 @@ def _list(text: str) -> Sequence[Any]:
 
 def _dims(shape: Any) -> Sequence[int] | None:
     """A shape with sizes, if it is one; the trace has empty lists for what is no tensor."""
-    return shape if isinstance(shape, list) and shape and all(type(n) is int and 0 <= n < 1 << 32 for n in shape) else None
+    return (
+        shape
+        if isinstance(shape, list)
+        and shape
+        and all(type(n) is int and 0 <= n < 1 << 32 for n in shape)
+        else None
+    )
 
 
 def _number(fields: formats.Fields, number: int, where: str) -> int:
@@ -211,7 +250,9 @@ def _number(fields: formats.Fields, number: int, where: str) -> int:
     return value
 
 
-def _tensors(reader: formats.Reader, fields: formats.Fields, number: int, where: str) -> Sequence[TracedTensor]:
+def _tensors(
+    reader: formats.Reader, fields: formats.Fields, number: int, where: str
+) -> Sequence[TracedTensor]:
     """The tensors in the ``values`` of an input or output, which are lists in Python's notation."""
     listed = formats.parts(fields, number)
     text = formats.text(reader.fields(listed[-1]), 1) if listed else ""
@@ -234,14 +275,18 @@ def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
     for node in nodes:
         for dep in node.data_deps:
             if dep not in by_id:
-                raise InputError(f"waits for node {dep}, which the trace does not have", where=node.where)
+                raise InputError(
+                    f"waits for node {dep}, which the trace does not have", where=node.where
+                )
     sorter = TopologicalSorter({node.id: node.data_deps for node in nodes})
     try:
         sorter.prepare()
     except CycleError as error:
         circle = set(error.args[1])
         first = next(node for node in nodes if node.id in circle)
-        raise InputError("its data_deps form a circle, directly or indirectly", where=first.where) from None
+        raise InputError(
+            "its data_deps form a circle, directly or indirectly", where=first.where
+        ) from None
     ready: list[int] = []
     while sorter.is_active():
         for number in sorter.get_ready():
@@ -293,22 +338,35 @@ def _unsaid(ordered: Sequence[_ChakraNode]) -> Mapping[str, Sequence[str]]:
     """What the trace does not say of the times of its nodes, and what they are then taken to be."""
     silent = sum([node.duration_us is None and node.duration_ns == 0 for node in ordered])
     counted_in = any([node.num_ops and node.duration_us is None for node in ordered])
-    missing = [f"durations of {counted(silent, 'op')} of the host, which take no time"] if silent else []
+    missing = (
+        [f"durations of {counted(silent, 'op')} of the host, which take no time"] if silent else []
+    )
     assumed = ["FLOP are in fp32, as the trace names no dtype"] if counted_in else []
     return {key: lines for key, lines in ((MISSING, missing), (ASSUMED, assumed)) if lines}
 
 
 def _flops(ordered: Sequence[_ChakraNode]) -> Mapping[int, int]:
-    """FLOP by device node: those of each host operator, at the longest node that waits for a part of it."""
+    """FLOP by device node: those of each host operator, at the longest node that waits for a part
+    of it.
+    """
     whole: dict[int, _ChakraNode] = {}
     waiting: dict[int, _ChakraNode] = {}
     for node in ordered:
         if node.on_host:
-            before = (whole[d] for d in node.data_deps if d in whole) if _PART.search(node.name) and not node.name.endswith("(0)") else ()
-            whole[node.id] = next((first for first in before if first.operator == node.operator), node)
+            before = (
+                (whole[d] for d in node.data_deps if d in whole)
+                if _PART.search(node.name) and not node.name.endswith("(0)")
+                else ()
+            )
+            whole[node.id] = next(
+                (first for first in before if first.operator == node.operator), node
+            )
             continue
         first = next((whole[d] for d in node.data_deps if d in whole), None)
-        if first is not None and (first.id not in waiting or (waiting[first.id].duration_us or 0) < (node.duration_us or 0)):
+        if first is not None and (
+            first.id not in waiting
+            or (waiting[first.id].duration_us or 0) < (node.duration_us or 0)
+        ):
             waiting[first.id] = node
     calls = {node.id: node.call for node in ordered if node.call is not None}
     counted = {}
@@ -346,27 +404,43 @@ def _uses(node: _ChakraNode, storages: Storages, announced: set[int]) -> _OpStor
         else:
             numbers[tensor.storage] = storages.existing(tensor)
     writes = [n for n in dict.fromkeys(numbers[t.storage] for t in outputs) if n not in made]
-    reads = [n for n in dict.fromkeys(numbers[t.storage] for t in inputs) if n not in made and n not in writes]
+    reads = [
+        n
+        for n in dict.fromkeys(numbers[t.storage] for t in inputs)
+        if n not in made and n not in writes
+    ]
     return _OpStorages(reads, list(made), writes)
 
 
 def _streams(nodes: Sequence[_ChakraNode]) -> Mapping[tuple[bool, int | None], str]:
-    """The stream of every host thread and device stream; ``compute`` is the busiest device stream, the first of equals."""
+    """The stream of every host thread and device stream; ``compute`` is the busiest device stream,
+    the first of equals.
+    """
     busy: Counter[int | None] = Counter()
     for node in nodes:
         if not node.on_host:
             busy[node.thread] += node.duration_us or 0
-    streams = {(True, node.thread): f"host{'' if node.thread is None else node.thread}" for node in nodes if node.on_host}
+    streams = {
+        (True, node.thread): f"host{'' if node.thread is None else node.thread}"
+        for node in nodes
+        if node.on_host
+    }
     for rank, (thread, _) in enumerate(busy.most_common()):
-        streams[False, thread] = "compute" if rank == 0 else f"stream{'' if thread is None else thread}"
+        streams[False, thread] = (
+            "compute" if rank == 0 else f"stream{'' if thread is None else thread}"
+        )
     return streams
 
 
 def _kind(node: _ChakraNode, by_id: Mapping[int, _ChakraNode]) -> str:
-    """``all_reduce`` and the like for a transfer, else the kind of the host operator that the node is or waits for first."""
+    """``all_reduce`` and the like for a transfer, else the kind of the host operator that the node
+    is or waits for first.
+    """
     if node.type == 7 and node.collective is not None and node.collective < len(_COLLECTIVES):
         return _COLLECTIVES[node.collective]
     if node.type in _KINDS:
         return _KINDS[node.type]
-    dep = node if node.on_host else next((by_id[d] for d in node.data_deps if by_id[d].on_host), None)
+    dep = (
+        node if node.on_host else next((by_id[d] for d in node.data_deps if by_id[d].on_host), None)
+    )
     return "kernel" if dep is None else op_kind(dep.operator) or "kernel"

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hosim.cli.options import Budget, HardwareName, Json, Policy, Workload, budget_of, graph_of, hardware_of
+from hosim.cli.options import (
+    Budget,
+    HardwareName,
+    Json,
+    Policy,
+    Workload,
+    budget_of,
+    graph_of,
+    hardware_of,
+)
 from hosim.cli.progress import progress
 from hosim.cli.targets import written
 from hosim.cli.terminal import say
@@ -21,12 +30,27 @@ if TYPE_CHECKING:
     from hosim.result import Result
 
 MindSpore = Annotated[
-    bool, typer.Option("--mindspore", help="Export to MindSpore 2.10: environment settings for its own offload strategies.")
+    bool,
+    typer.Option(
+        "--mindspore",
+        help="Export to MindSpore 2.10: environment settings for its own offload strategies.",
+    ),
 ]
-LlamaCpp = Annotated[bool, typer.Option("--llama-cpp", help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot.")]
-Output = Annotated[Path | None, written("--output", "-o", says="Where to write the settings: shell lines, or JSON if named .json.")]
-Trials = Annotated[int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")]
-SearchSeed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")]
+LlamaCpp = Annotated[
+    bool, typer.Option("--llama-cpp", help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot.")
+]
+Output = Annotated[
+    Path | None,
+    written(
+        "--output", "-o", says="Where to write the settings: shell lines, or JSON if named .json."
+    ),
+]
+Trials = Annotated[
+    int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")
+]
+SearchSeed = Annotated[
+    int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")
+]
 
 
 def export(
@@ -43,11 +67,13 @@ def export(
 ) -> None:
     """Find the runtime settings closest to a plan.
 
-    MindSpore cannot take a plan, but its strategies have settings. The command plans and replays each setting, and prints the fastest one
-    that fits as export lines, with its distance from hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
+    MindSpore cannot take a plan, but its strategies have settings. The command plans and replays
+    each setting, and prints the fastest one that fits as export lines, with its distance from
+    hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
 
-    llama.cpp places weights and moves none: the command prints the options that have on the device what the plan has there when the step
-    begins, how far they are from the plan, and what of it they do not say.
+    llama.cpp places weights and moves none: the command prints the options that have on the device
+    what the plan has there when the step begins, how far they are from the plan, and what of it
+    they do not say.
     """
     from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
@@ -97,26 +123,43 @@ def _to_mindspore(
     try:
         for best in search(graph, machine, budget_bytes, trials=trials, seed=seed):
             tried += 1
-            tell(f"{tried:,} of {trials:,} settings: {best.setting.strategy} {_against(best.makespan_ns, target.makespan_ns)}")
+            tell(
+                f"{tried:,} of {trials:,} settings: {best.setting.strategy} "
+                f"{_against(best.makespan_ns, target.makespan_ns)}"
+            )
     except KeyboardInterrupt:
         if best is None or not best.fits:
             raise
         interrupted = True
     assert best is not None
     data = export_to_dict(best, target, machine.device_tier, tried)
-    _give(data, shell, f"{data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}", output, json)
+    _give(
+        data,
+        shell,
+        f"{data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}",
+        output,
+        json,
+    )
     if interrupted:
         say(f"the best of the {tried:,} settings tried so far")
         raise KeyboardInterrupt
 
 
-def _give(data: Mapping[str, Any], lines: Callable[[Mapping[str, Any]], str], said: str, output: Path | None, json: bool) -> None:
+def _give(
+    data: Mapping[str, Any],
+    lines: Callable[[Mapping[str, Any]], str],
+    said: str,
+    output: Path | None,
+    json: bool,
+) -> None:
     """Write the settings to a file, which ``said`` sums up, or print them."""
     from hosim.files import write_bytes
     from hosim.io import to_json
 
     if output is not None:
-        write_bytes(output, (to_json(data) + "\n" if output.suffix == ".json" else lines(data)).encode())
+        write_bytes(
+            output, (to_json(data) + "\n" if output.suffix == ".json" else lines(data)).encode()
+        )
         say(f"wrote {output}: {said}")
     if json or output is None:
         typer.echo(to_json(data) if json else lines(data), nl=json)
@@ -126,4 +169,8 @@ def _against(makespan_ns: int | None, target_ns: int | None) -> str:
     """A makespan against the plan's, for people."""
     if makespan_ns is None:
         return "does not fit"
-    return f"makespan {human_percent(makespan_ns / target_ns - 1, signed=True)} against the plan" if target_ns else "makespan 0"
+    return (
+        f"makespan {human_percent(makespan_ns / target_ns - 1, signed=True)} against the plan"
+        if target_ns
+        else "makespan 0"
+    )

@@ -1,33 +1,43 @@
-"""Importer of the training graphs that the published G10 simulator writes (MICRO'23, github platformxlab/G10).
+"""Importer of the training graphs that the published G10 simulator writes (MICRO'23, github
+platformxlab/G10).
 
-A folder holds ``tensors.config`` (one line a tensor) and ``kernels.config`` (one block a kernel, in execution order), each
-plain or gzipped. What their fields mean is read off the simulator's source (``src/analysis.cc``, ``src/main.cc``):
+A folder holds ``tensors.config`` (one line a tensor) and ``kernels.config`` (one block a kernel, in
+execution order), each plain or gzipped. What their fields mean is read off the simulator's source
+(``src/analysis.cc``, ``src/main.cc``):
 
-- *Bytes* are rounded up to pages of 4 KiB, tensor by tensor (``Tensor::Tensor``). Elements are fp32.
-- *Global* tensors are those that the simulator calls weights: allocated throughout, across iterations. All others live from their first to
-  their last use (``tensor_first_pass_liveness_analysis``), and nothing else counts as device memory.
-- *Execution time* is in cycles of a 1.2 GHz clock of an A100 of 40 GB, with everything resident; their sum is the "ideal" time of its
-  results.
-- *In place*: a tensor among both the inputs and the outputs of a kernel, or an output that is there already, is mutated.
-- *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads; so every tensor that a single
-  kernel writes and no other uses becomes workspace here. A dead result looks the same, and needs the same memory.
+- *Bytes* are rounded up to pages of 4 KiB, tensor by tensor (``Tensor::Tensor``). Elements are
+  fp32.
+- *Global* tensors are those that the simulator calls weights: allocated throughout, across
+  iterations. All others live from their first to their last use
+  (``tensor_first_pass_liveness_analysis``), and nothing else counts as device memory.
+- *Execution time* is in cycles of a 1.2 GHz clock of an A100 of 40 GB, with everything resident;
+  their sum is the "ideal" time of its results.
+- *In place*: a tensor among both the inputs and the outputs of a kernel, or an output that is there
+  already, is mutated.
+- *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads; so
+  every tensor that a single kernel writes and no other uses becomes workspace here. A dead result
+  looks the same, and needs the same memory.
 
-Kinds are not in the format. A global tensor is a ``parameter`` if a kernel that applies gradients updates it, an ``optimizer_state`` if
-only such kernels use it, else a ``buffer``. Others are ``input`` if they are read before anything writes them (held from the start of the
-step to their last use, not persistent: each step brings its own), else ``gradient`` if the first to write them is the loss, a backward
-kernel or a sum of gradients, else ``activation``. Token ids and masks that the simulator lists among the weights, with a gradient, cannot
-be told apart and become parameters; so do biases that it expands to the whole batch, which gives BERT-base "weights" of 16.6 GiB at batch
+Kinds are not in the format. A global tensor is a ``parameter`` if a kernel that applies gradients
+updates it, an ``optimizer_state`` if only such kernels use it, else a ``buffer``. Others are
+``input`` if they are read before anything writes them (held from the start of the step to their
+last use, not persistent: each step brings its own), else ``gradient`` if the first to write them is
+the loss, a backward kernel or a sum of gradients, else ``activation``. Token ids and masks that the
+simulator lists among the weights, with a gradient, cannot be told apart and become parameters; so
+do biases that it expands to the whole batch, which gives BERT-base "weights" of 16.6 GiB at batch
 256.
 
 How the replay here differs from the simulator that gave the published iteration times:
 
-- Its GPU memory of 40 GB is 40 GiB in pages of 4 KiB, its host memory 128 GiB; its planner aims at 99 % of the former. In
-  the two variants over GPUDirect storage the planner aims at 42 GiB or more and the simulator holds four times the GPU
-  (``scheduling_prefetch``, ``FlashNeuron_simulator``).
-- Each direction of the PCIe link has the full rate (15.754e9 B/s); host and SSD share it, the SSD with 3.2e9 B/s a direction.
-  The variants over GPUDirect storage, and its planner, take GB/s as 2^30 B/s, and no latency.
-- Weights start on the SSD, two iterations run one after the other, and the figure is the shorter one's; in the variants over GPUDirect
-  storage they start on the GPU and one iteration runs. Nothing makes them return to where they started.
+- Its GPU memory of 40 GB is 40 GiB in pages of 4 KiB, its host memory 128 GiB; its planner aims at
+  99 % of the former. In the two variants over GPUDirect storage the planner aims at 42 GiB or more
+  and the simulator holds four times the GPU (``scheduling_prefetch``, ``FlashNeuron_simulator``).
+- Each direction of the PCIe link has the full rate (15.754e9 B/s); host and SSD share it, the SSD
+  with 3.2e9 B/s a direction. The variants over GPUDirect storage, and its planner, take GB/s as
+  2^30 B/s, and no latency.
+- Weights start on the SSD, two iterations run one after the other, and the figure is the shorter
+  one's; in the variants over GPUDirect storage they start on the GPU and one iteration runs.
+  Nothing makes them return to where they started.
 """
 
 from __future__ import annotations
@@ -52,8 +62,13 @@ _MACHINE = "g10-a100-40gb"
 """The profile of the machine whose kernel times the published configurations have."""
 
 _PAGE = 4096
-# Eighteen digits are enough for any machine, and keep a damaged file from containing a number of megabytes.
-_TENSOR = re.compile(r"tensor(\d{1,9}) Is weight \(global\)\?: ([01]), Size in byte: (\d{1,18}), Range:(\d{1,18})--(\d{1,18})", re.ASCII)
+# Eighteen digits are enough for any machine, and keep a damaged file from containing a number of
+# megabytes.
+_TENSOR = re.compile(
+    r"tensor(\d{1,9}) Is weight \(global\)\?: ([01]), Size in byte: (\d{1,18}), "
+    r"Range:(\d{1,18})--(\d{1,18})",
+    re.ASCII,
+)
 _KERNEL = re.compile(r"Kernel ID: (\d{1,9}), Name: (\w{1,99})", re.ASCII)
 _PARENT = re.compile(r"Parent (?:OP|Layer) ID:\d+; Name:.*", re.ASCII)
 _CYCLES = re.compile(r"Execution Time: (\d{1,18})", re.ASCII)
@@ -80,9 +95,11 @@ class _Kernel:
 def import_g10(directory: str | Path, *, clock_hz: int = CLOCK_HZ) -> Graph:
     """The graph of a folder with ``kernels.config`` and ``tensors.config``, named after the folder.
 
-    Ops are the kernels in their order on the stream ``compute``, named ``<kernel>.<id>``, with the kernel's name as their kind. Durations
-    are rounded by their running sum: every op ends at the nanosecond nearest to its exact end, so each is off by less than 1 ns and their
-    sum by at most half. Raises :class:`InputError` with file and line when a file is missing, damaged or inconsistent with the other.
+    Ops are the kernels in their order on the stream ``compute``, named ``<kernel>.<id>``, with the
+    kernel's name as their kind. Durations are rounded by their running sum: every op ends at the
+    nanosecond nearest to its exact end, so each is off by less than 1 ns and their sum by at most
+    half. Raises :class:`InputError` with file and line when a file is missing, damaged or
+    inconsistent with the other.
     """
     folder = Path(directory)
     tensors = _read_tensors(_required(folder, "tensors"))
@@ -91,18 +108,26 @@ def import_g10(directory: str | Path, *, clock_hz: int = CLOCK_HZ) -> Graph:
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    return next((path for suffix in ("", ".gz") if (path := folder / f"{name}.config{suffix}").is_file()), None)
+    return next(
+        (path for suffix in ("", ".gz") if (path := folder / f"{name}.config{suffix}").is_file()),
+        None,
+    )
 
 
 def _required(folder: Path, name: str) -> Path:
     path = _file(folder, name)
     if path is None:
-        raise InputError(f"expected a folder of the G10 simulator with {name}.config or {name}.config.gz", source=str(folder))
+        raise InputError(
+            f"expected a folder of the G10 simulator with {name}.config or {name}.config.gz",
+            source=str(folder),
+        )
     return path
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The file's lines that are not blank, with their numbers from 1. Raises :class:`InputError` when it cannot be read."""
+    """The file's lines that are not blank, with their numbers from 1. Raises :class:`InputError`
+    when it cannot be read.
+    """
     try:
         text = read_bytes(str(path)).decode("ascii")
     except UnicodeDecodeError as error:
@@ -115,14 +140,21 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _bad(path: Path, number: int, expected: str, line: str) -> InputError:
     shown = line if len(line) <= 60 else f"{line[:57]}..."
-    return InputError(f"expected {expected}, got {shown!r}", source=str(path), where=f"line {number}")
+    return InputError(
+        f"expected {expected}, got {shown!r}", source=str(path), where=f"line {number}"
+    )
 
 
 def _tensor(path: Path, number: int, line: str) -> tuple[int, _Tensor]:
     """Number and data of the tensor that a line describes; both files use the same text."""
     match = _TENSOR.fullmatch(line)
     if match is None:
-        raise _bad(path, number, "a tensor ('tensor7 Is weight (global)?: 0, Size in byte: 8192, Range:0--8192')", line)
+        raise _bad(
+            path,
+            number,
+            "a tensor ('tensor7 Is weight (global)?: 0, Size in byte: 8192, Range:0--8192')",
+            line,
+        )
     size, begin, end = int(match[3]), int(match[4]), int(match[5])
     if end - begin != -(-size // _PAGE) * _PAGE:
         raise _bad(path, number, f"a range of {size} B rounded up to pages of 4 KiB", line)
@@ -150,7 +182,11 @@ def _read_kernels(path: Path, tensors: Mapping[int, _Tensor]) -> list[_Kernel]:
     def following(expected: str) -> tuple[int, str]:
         found = next(lines, None)
         if found is None:
-            raise InputError(f"expected {expected}, got the end of the file: it is cut off", source=str(path), where=f"line {last + 1}")
+            raise InputError(
+                f"expected {expected}, got the end of the file: it is cut off",
+                source=str(path),
+                where=f"line {last + 1}",
+            )
         return found
 
     def operand(number: int, line: str, listed: list[int]) -> None:
@@ -194,9 +230,14 @@ def _read_kernels(path: Path, tensors: Mapping[int, _Tensor]) -> list[_Kernel]:
     return kernels
 
 
-def _build(name: str, tensors: Mapping[int, _Tensor], kernels: list[_Kernel], clock_hz: int) -> Graph:
+def _build(
+    name: str, tensors: Mapping[int, _Tensor], kernels: list[_Kernel], clock_hz: int
+) -> Graph:
     kinds = _kinds(tensors, kernels)
-    meta: dict[str, str | int] = {"source": "G10 simulator, kernels.config and tensors.config", "clock_hz": clock_hz}
+    meta: dict[str, str | int] = {
+        "source": "G10 simulator, kernels.config and tensors.config",
+        "clock_hz": clock_hz,
+    }
     if clock_hz == CLOCK_HZ:
         meta[MEASURED_ON] = _MACHINE
     builder = GraphBuilder(name, meta)
@@ -204,7 +245,9 @@ def _build(name: str, tensors: Mapping[int, _Tensor], kernels: list[_Kernel], cl
     for t, kind in kinds.items():
         if kind is not None:
             is_global = tensors[t].is_global
-            home = "hbm" if kind == "input" else None  # there at time 0 without being persistent: it needs a home
+            home = (
+                "hbm" if kind == "input" else None
+            )  # there at time 0 without being persistent: it needs a home
             builder.tensor(_name(t), tensors[t].size_bytes, kind, home, is_global)
     cycles = end_ns = 0
     for kernel in kernels:
@@ -231,7 +274,9 @@ def _name(tensor: int) -> str:
 
 
 def _kinds(tensors: Mapping[int, _Tensor], kernels: list[_Kernel]) -> dict[int, str | None]:
-    """The kind of every tensor by the rules of the module's docstring; None for workspace and unused tensors."""
+    """The kind of every tensor by the rules of the module's docstring; None for workspace and
+    unused tensors.
+    """
     users: dict[int, list[_Kernel]] = {t: [] for t in tensors}
     for kernel in kernels:
         for t in dict.fromkeys(kernel.inputs + kernel.outputs):
@@ -241,7 +286,11 @@ def _kinds(tensors: Mapping[int, _Tensor], kernels: list[_Kernel]) -> dict[int, 
         if tensors[t].is_global:
             if not any("Apply_Grad" in kernel.name and t in kernel.outputs for kernel in users[t]):
                 return "buffer"
-            return "optimizer_state" if all("Apply_Grad" in kernel.name for kernel in users[t]) else "parameter"
+            return (
+                "optimizer_state"
+                if all("Apply_Grad" in kernel.name for kernel in users[t])
+                else "parameter"
+            )
         if not users[t]:
             return None
         first = users[t][0]

@@ -1,7 +1,9 @@
-"""The graph that inductor writes for a simulator (``export_graph_for_simulator`` of torch 2.13, JSON) as a workload graph.
+"""The graph that inductor writes for a simulator (``export_graph_for_simulator`` of torch 2.13,
+JSON) as a workload graph.
 
-The ops are inductor's scheduler nodes (fused kernels) in their order. A buffer that allocates nothing, but waits for a buffer that frees
-nothing, reuses that buffer's memory: both are one tensor, which the op of the second mutates.
+The ops are inductor's scheduler nodes (fused kernels) in their order. A buffer that allocates
+nothing, but waits for a buffer that frees nothing, reuses that buffer's memory: both are one
+tensor, which the op of the second mutates.
 """
 
 from __future__ import annotations
@@ -20,8 +22,10 @@ from hosim.graph import Graph, GraphBuilder
 __all__ = ["import_inductor"]
 
 _NOTES = {
-    "durations": "not in the file; the cost model estimates them from the bytes of the operands alone (no flops)",
-    "inputs": "only those that inductor may free during the graph; weights and other inputs that outlive it are not in the file",
+    "durations": "not in the file; the cost model estimates them from the bytes of the operands "
+    "alone (no flops)",
+    "inputs": "only those that inductor may free during the graph; weights and other inputs that "
+    "outlive it are not in the file",
     "kinds": "input, output, and activation for the rest",
 }
 _LARGEST = 1 << 60
@@ -39,7 +43,8 @@ class _Buffer:
 
 
 def import_inductor(path: str | os.PathLike[str]) -> Graph:
-    """The graph in the file at ``path`` (plain or gzip), named after it. Sizes are bytes; no op has a duration.
+    """The graph in the file at ``path`` (plain or gzip), named after it. Sizes are bytes; no op has
+    a duration.
 
     Raises :class:`InputError` for a file that is damaged, with the path inside it.
     """
@@ -53,7 +58,11 @@ def import_inductor(path: str | os.PathLike[str]) -> Graph:
 
 def _objects(document: Any, key: str) -> Sequence[Mapping[str, Any]]:
     listed = document.get(key) if isinstance(document, dict) else None
-    if not isinstance(listed, list) or not listed or not all(isinstance(raw, dict) for raw in listed):
+    if (
+        not isinstance(listed, list)
+        or not listed
+        or not all(isinstance(raw, dict) for raw in listed)
+    ):
         raise InputError("expected a list of objects, at least one", where=key)
     return listed
 
@@ -80,7 +89,14 @@ def _buffer(raw: Mapping[str, Any], where: str) -> _Buffer:
         if not isinstance(raw.get(key), bool):
             raise InputError("expected true or false", where=f"{where}.{key}")
     sizes = raw["size_alloc"], raw["size_free"]
-    return _Buffer(where, _name(raw, where), *sizes, raw["is_input"], raw["is_output"], _names(raw, "deps", where))
+    return _Buffer(
+        where,
+        _name(raw, where),
+        *sizes,
+        raw["is_input"],
+        raw["is_output"],
+        _names(raw, "deps", where),
+    )
 
 
 def _build(name: str, document: Any) -> Graph:
@@ -99,7 +115,13 @@ def _build(name: str, document: Any) -> Graph:
             continue
         sizes[buffer.name] = max(buffer.size_alloc, buffer.size_free)
         kind = "output" if buffer.name in returned else "input" if buffer.is_input else "activation"
-        builder.tensor(buffer.name, sizes[buffer.name], kind, "hbm" if buffer.is_input else None, persistent=False)
+        builder.tensor(
+            buffer.name,
+            sizes[buffer.name],
+            kind,
+            "hbm" if buffer.is_input else None,
+            persistent=False,
+        )
     written: set[str] = set()
     kernels: list[str] = []
     for i, raw in enumerate(_objects(document, "nodes")):
@@ -108,13 +130,25 @@ def _build(name: str, document: Any) -> Graph:
         if unknown := [b for b in made if b not in buffers]:
             raise InputError(f"unknown buffer {unknown[0]!r}", where=f"{where}.buffer_names")
         own = dict.fromkeys(storage[b] for b in made)
-        reads = [s for s in dict.fromkeys(storage[d] for b in made for d in buffers[b].deps) if s not in own]
+        reads = [
+            s
+            for s in dict.fromkeys(storage[d] for b in made for d in buffers[b].deps)
+            if s not in own
+        ]
         mutates = [s for s in own if s in written or buffers[s].is_input]
         outputs = [s for s in own if s not in mutates]
         written |= own.keys()
         touched = sum(sizes[s] for s in (*reads, *own))
         kernels.append(_name(raw, where))
-        builder.op(kernels[-1], "kernel", inputs=reads, outputs=outputs, mutates=mutates, bytes_accessed=touched, dtype="fp32")
+        builder.op(
+            kernels[-1],
+            "kernel",
+            inputs=reads,
+            outputs=outputs,
+            mutates=mutates,
+            bytes_accessed=touched,
+            dtype="fp32",
+        )
     builder.meta = {**builder.meta, UNKNOWN_OPS: kernels}
     return builder.build()
 
@@ -125,8 +159,13 @@ def _storages(buffers: Mapping[str, _Buffer]) -> Mapping[str, str]:
     for buffer in buffers.values():
         for dep in buffer.deps:
             if dep not in storage:
-                raise InputError(f"waits for {dep!r}, which is not a buffer listed before it", where=f"{buffer.where}.deps")
-        left = (d for d in buffer.deps if not buffers[d].size_free and buffers[storage[d]].size_alloc)
+                raise InputError(
+                    f"waits for {dep!r}, which is not a buffer listed before it",
+                    where=f"{buffer.where}.deps",
+                )
+        left = (
+            d for d in buffer.deps if not buffers[d].size_free and buffers[storage[d]].size_alloc
+        )
         given = None if buffer.is_input or buffer.size_alloc else next(left, None)
         storage[buffer.name] = buffer.name if given is None else storage[given]
     return storage

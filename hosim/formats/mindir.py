@@ -2,17 +2,22 @@
 
 The mapping:
 
-- The main graph's parameters are tensors of kind ``parameter`` (``expert`` if a part of the name is ``experts``); what an optimizer writes
-  beside one is an ``optimizer_state``, and the gradient that it takes a ``gradient``. Only shapes are read, never weights.
-- ``Load``, ``Depend``, ``UpdateState``, ``MakeTuple``, ``TupleGetItem`` and the like compute nothing. ``Reshape``, ``ExpandDims``,
-  ``Squeeze`` and ``Flatten`` are views, as in :mod:`hosim.importers.torch_programs.torch_export`; ``Transpose`` and ``Split`` are copies.
-  Every other primitive is an op.
-- Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind ``buffer``.
-- Functions are inlined where they are called. Of a ``Switch`` whose condition depends on data, the branch with more FLOP is taken, and
-  ``meta["missing"]`` says how often. A function that calls itself (a loop over data) is refused.
+- The main graph's parameters are tensors of kind ``parameter`` (``expert`` if a part of the name is
+  ``experts``); what an optimizer writes beside one is an ``optimizer_state``, and the gradient that
+  it takes a ``gradient``. Only shapes are read, never weights.
+- ``Load``, ``Depend``, ``UpdateState``, ``MakeTuple``, ``TupleGetItem`` and the like compute
+  nothing. ``Reshape``, ``ExpandDims``, ``Squeeze`` and ``Flatten`` are views, as in
+  :mod:`hosim.importers.torch_programs.torch_export`; ``Transpose`` and ``Split`` are copies. Every
+  other primitive is an op.
+- Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind
+  ``buffer``.
+- Functions are inlined where they are called. Of a ``Switch`` whose condition depends on data, the
+  branch with more FLOP is taken, and ``meta["missing"]`` says how often. A function that calls
+  itself (a loop over data) is refused.
 
-``flops`` are two for each multiplication of products and convolutions, and 4 times queries times keys times width for attention; other
-operators are bound by the bytes that they read and write. Shapes are those that the exporter wrote: nothing is inferred here.
+``flops`` are two for each multiplication of products and convolutions, and 4 times queries times
+keys times width for attention; other operators are bound by the bytes that they read and write.
+Shapes are those that the exporter wrote: nothing is inferred here.
 """
 
 from __future__ import annotations
@@ -39,13 +44,32 @@ _NOTES = {
     "workspaces": "not in the file",
     "sizes": "as exported; views share the tensor that they show",
 }
-_VIEWS = {"Reshape", "ExpandDims", "Squeeze", "Flatten", "FlattenExt", "Identity", "ViewAs", "View", "Unsqueeze", "SqueezeExt"}
+_VIEWS = {
+    "Reshape",
+    "ExpandDims",
+    "Squeeze",
+    "Flatten",
+    "FlattenExt",
+    "Identity",
+    "ViewAs",
+    "View",
+    "Unsqueeze",
+    "SqueezeExt",
+}
 _PASSES = {"Load", "Depend", "StopGradient", "InsertGradientOf"}
 _SILENT = {"UpdateState", "Return"}
 _TUPLES = {"MakeTuple", "make_tuple", "MakeList"}
 _ITEMS = {"TupleGetItem", "tuple_getitem", "ListGetItem"}
 _NUMERIC = {"Shape", "DType", "Rank", "Size", "TupleToTensor", "ScalarToTensor", "TensorShape"}
-_GATHERS = {"Gather", "GatherD", "GatherNd", "Embedding", "EmbeddingLookup", "IndexSelect", "GatherV2"}
+_GATHERS = {
+    "Gather",
+    "GatherD",
+    "GatherNd",
+    "Embedding",
+    "EmbeddingLookup",
+    "IndexSelect",
+    "GatherV2",
+}
 
 _OPTIMIZERS = {
     "ApplyMomentum": ((0, 1), 3),
@@ -58,16 +82,20 @@ _OPTIMIZERS = {
     "ApplyRMSProp": ((0, 1, 2), 4),
     "ApplyGradientDescent": ((0,), 2),
 }
-"""The inputs that an optimizer's primitive overwrites, the parameter first, and the one that is the gradient."""
+"""The inputs that an optimizer's primitive overwrites, the parameter first, and the one that is the
+gradient.
+"""
 
 _MATMULS = {"MatMul", "BatchMatMul", "MatMulExt", "BatchMatMulExt", "Mm", "Dense", "BMM"}
 _SEQUENCE_AXIS = {"BSH": 1, "BSND": 1, "SBH": 0, "BNSD": 2, "TND": 0}
 
 
 def import_mindir(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the MindIR file at ``path`` (plain or gzip), named after the file. Sizes are bytes; no op has a duration.
+    """The graph of the MindIR file at ``path`` (plain or gzip), named after the file. Sizes are
+    bytes; no op has a duration.
 
-    Raises :class:`InputError` for a file that is damaged or encrypted, for shapes that are not known, and for loops over data.
+    Raises :class:`InputError` for a file that is damaged or encrypted, for shapes that are not
+    known, and for loops over data.
     """
     source = os.fspath(path)
     try:
@@ -76,7 +104,11 @@ def import_mindir(path: str | os.PathLike[str]) -> Graph:
         return _MindirWalk(model).graph(Path(path).name.split(".")[0])
     except InputError as error:
         # a damaged name may hold anything
-        raise InputError(" ".join(error.message.split()), source=source, where=" ".join((error.where or "").split())) from None
+        raise InputError(
+            " ".join(error.message.split()),
+            source=source,
+            where=" ".join((error.where or "").split()),
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +128,9 @@ class _Choice:
 
 @dataclass(slots=True)
 class _MindirWalk:
-    """Follows the nodes of the main graph. A value is a tensor, a tuple of values, a function, a number, or nothing (for monads)."""
+    """Follows the nodes of the main graph. A value is a tensor, a tuple of values, a function, a
+    number, or nothing (for monads).
+    """
 
     model: MindirModel
     recording: Recording = field(default_factory=Recording)
@@ -104,7 +138,9 @@ class _MindirWalk:
     parameters: set[str] = field(default_factory=set)
     nodes: Budget = field(default_factory=lambda: Budget("nodes"))
     values: Budget = field(default_factory=lambda: Budget("records"))
-    """Functions that call each other make a small file arbitrarily long, and so do tuples of tuples."""
+    """Functions that call each other make a small file arbitrarily long, and so do tuples of
+    tuples.
+    """
 
     def graph(self, name: str) -> Graph:
         main = self.model.main
@@ -113,7 +149,9 @@ class _MindirWalk:
             self.parameters.add(parameter.name)
             label = _short(parameter.name)
             kind = "expert" if "experts" in label.split(".") else "parameter"
-            values[parameter.name] = self.recording.tensor(label, parameter.shape.dims, parameter.shape.dtype, kind)
+            values[parameter.name] = self.recording.tensor(
+                label, parameter.shape.dims, parameter.shape.dtype, kind
+            )
         for given in main.inputs:
             values.setdefault(given.name, self._made(_short(given.name), given.shape, "input"))
         # a constant is listed in one function and visible in all
@@ -122,15 +160,25 @@ class _MindirWalk:
                 if node.operator == "Constant":
                     self.constants[node.output] = self._constant(node)
         result = self._run(main, values, (main.name,))
-        meta = {"source": "MindIR", "mindspore": self.model.version[:100], **_NOTES, **self.recording.missing()}
+        meta = {
+            "source": "MindIR",
+            "mindspore": self.model.version[:100],
+            **_NOTES,
+            **self.recording.missing(),
+        }
         return self.recording.graph(name, meta, self._tensors(result))
 
-    def _made(self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation") -> Any:
-        """A new value with a shape: a tensor, a tuple of tensors, or nothing if the shape is not that of a tensor."""
+    def _made(
+        self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation"
+    ) -> Any:
+        """A new value with a shape: a tensor, a tuple of tensors, or nothing if the shape is not
+        that of a tensor.
+        """
         if isinstance(shape, Shape):
             if any(n < 0 for n in shape.dims):
                 raise InputError(
-                    f"{name!r} has the shape {list(shape.dims)}, which is not fixed; export the model with inputs of fixed shapes"
+                    f"{name!r} has the shape {list(shape.dims)}, which is not fixed; export the "
+                    "model with inputs of fixed shapes"
                 )
             return self.recording.tensor(name, shape.dims, shape.dtype, kind)
         if isinstance(shape, tuple):
@@ -154,7 +202,10 @@ class _MindirWalk:
             return self.constants[name]
         if name in self.model.functions:
             return _Closure(self.model.functions[name])
-        raise InputError(f"{name[:100]!r} is used before any node makes it; export the model again", where=where[:100])
+        raise InputError(
+            f"{name[:100]!r} is used before any node makes it; export the model again",
+            where=where[:100],
+        )
 
     def _node(self, node: Node, values: Mapping[str, Any], stack: tuple[str, ...]) -> Any:
         where = node.label
@@ -172,7 +223,11 @@ class _MindirWalk:
             return _nth(inputs, 0, where)
         if operator in _ITEMS:
             items, index = _nth(inputs, 0, where), _nth(inputs, 1, where)
-            if not isinstance(items, tuple) or not isinstance(index, int) or not -len(items) <= index < len(items):
+            if (
+                not isinstance(items, tuple)
+                or not isinstance(index, int)
+                or not -len(items) <= index < len(items)
+            ):
                 raise InputError("expected a tuple and the place of an item in it", where=where)
             return items[index]
         if operator == "Partial":
@@ -185,7 +240,11 @@ class _MindirWalk:
             condition, *ways = inputs or [None]
             if len(ways) != 2 or not all(isinstance(way, _Closure) for way in ways):
                 raise InputError("expected a condition and two functions", where=where)
-            return ways[0 if condition else 1] if isinstance(condition, (bool, int)) else _Choice((ways[0], ways[1]))
+            return (
+                ways[0 if condition else 1]
+                if isinstance(condition, (bool, int))
+                else _Choice((ways[0], ways[1]))
+            )
         return self._operator(node, inputs)
 
     def _constant(self, node: Node) -> Any:
@@ -194,23 +253,31 @@ class _MindirWalk:
             return self._made(_short(node.output), value, "buffer")
         return None if isinstance(value, Shape) else value
 
-    def _call(self, called: Any, arguments: Sequence[Any], stack: tuple[str, ...], where: str) -> Any:
+    def _call(
+        self, called: Any, arguments: Sequence[Any], stack: tuple[str, ...], where: str
+    ) -> Any:
         if isinstance(called, _Choice):
             first, second = called.ways
             return self.recording.larger(
-                lambda: self._call(first, arguments, stack, where), lambda: self._call(second, arguments, stack, where)
+                lambda: self._call(first, arguments, stack, where),
+                lambda: self._call(second, arguments, stack, where),
             )
         if not isinstance(called, _Closure):
             raise InputError("calls something that is not a function", where=where)
         function = called.function
         if function.name in stack:
             raise InputError(
-                f"function {function.name[:100]!r} calls itself: a loop over data, whose length is unknown; export it unrolled",
+                f"function {function.name[:100]!r} calls itself: a loop over data, whose length "
+                "is unknown; export it unrolled",
                 where=where,
             )
         given = (*called.given, *arguments)
         if len(given) != len(function.inputs):
-            raise InputError(f"function {function.name[:100]!r} takes {len(function.inputs)} values, not {len(given)}", where=where)
+            raise InputError(
+                f"function {function.name[:100]!r} takes {len(function.inputs)} values, not "
+                f"{len(given)}",
+                where=where,
+            )
         names = [value.name for value in function.inputs]
         return self._run(function, dict(zip(names, given, strict=True)), (*stack, function.name))
 
@@ -218,19 +285,31 @@ class _MindirWalk:
         """A primitive that computes: its result, and the step that it is."""
         reads = self._tensors(inputs)
         first = inputs[0] if inputs else None
-        if node.operator in _VIEWS and isinstance(first, StaticTensor) and isinstance(node.shape, Shape) and -1 not in node.shape.dims:
+        if (
+            node.operator in _VIEWS
+            and isinstance(first, StaticTensor)
+            and isinstance(node.shape, Shape)
+            and -1 not in node.shape.dims
+        ):
             view = StaticTensor(first.storage, node.shape.dims, *node.shape.dtype)
             if view.size_bytes == first.size_bytes:
                 return view
         if node.operator in _NUMERIC and not isinstance(node.shape, Shape):
             return None
-        if node.operator in _OPTIMIZERS or (node.writes and node.operator.startswith(("Assign", "Scatter"))):
+        if node.operator in _OPTIMIZERS or (
+            node.writes and node.operator.startswith(("Assign", "Scatter"))
+        ):
             return self._update(node, inputs)
         result = self._made(_short(node.output), node.shape)
         makes = self._tensors(result)
-        # others, such as BatchNorm in training, overwrite inputs that they take directly and not through a Load
+        # others, such as BatchNorm in training, overwrite inputs that they take directly and not
+        # through a Load
         direct = zip(node.inputs, inputs, strict=True) if node.writes else ()
-        writes = [value for name, value in direct if name in self.parameters and isinstance(value, StaticTensor)]
+        writes = [
+            value
+            for name, value in direct
+            if name in self.parameters and isinstance(value, StaticTensor)
+        ]
         if not makes and not writes:
             return result  # arithmetic on sizes
         flops = _flops(node, inputs, makes[0]) if makes else 0
@@ -262,7 +341,9 @@ class _MindirWalk:
     def _update(self, node: Node, inputs: Sequence[Any]) -> Any:
         """A primitive that overwrites inputs; what it returns is the first of them."""
         places, gradient = _OPTIMIZERS.get(node.operator, ((0,), None))
-        written = [inputs[i] for i in places if i < len(inputs) and isinstance(inputs[i], StaticTensor)]
+        written = [
+            inputs[i] for i in places if i < len(inputs) and isinstance(inputs[i], StaticTensor)
+        ]
         kind = operator_kind(node.operator)
         if not written:
             result = self._made(_short(node.output), node.shape)
@@ -274,14 +355,18 @@ class _MindirWalk:
         taken = inputs[gradient] if gradient is not None and gradient < len(inputs) else None
         if isinstance(taken, StaticTensor) and self.recording.kind_of(taken) == "activation":
             self.recording.turn(taken, "gradient")
-        new = inputs[2] if node.operator.startswith("Scatter") and len(inputs) > 2 else None  # after the indices
+        new = (
+            inputs[2] if node.operator.startswith("Scatter") and len(inputs) > 2 else None
+        )  # after the indices
         scatters = new.size_bytes if isinstance(new, StaticTensor) else None
         self.recording.step(node.label, kind, self._tensors(inputs), (), written, scatters=scatters)
         return tuple(written) if isinstance(node.shape, tuple) else written[0]
 
 
 def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
-    """FLOP of a product, a convolution or attention; 0 for the rest, and where the operands are no tensors of these ranks."""
+    """FLOP of a product, a convolution or attention; 0 for the rest, and where the operands are no
+    tensors of these ranks.
+    """
     tensors = [value for value in inputs if isinstance(value, StaticTensor)]
     if len(tensors) < 2:
         return 0
@@ -289,11 +374,18 @@ def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
     operator = node.operator
     if operator in _MATMULS and a.shape:
         numbers = [value for value in inputs[2:] if not isinstance(value, StaticTensor)]
-        transposed = bool(node.attributes.get("transpose_a", numbers[0] if numbers and operator in ("MatMul", "BatchMatMul") else False))
+        transposed = bool(
+            node.attributes.get(
+                "transpose_a",
+                numbers[0] if numbers and operator in ("MatMul", "BatchMatMul") else False,
+            )
+        )
         return matmul_flops(made.shape, a.shape[-2 if transposed and len(a.shape) > 1 else -1])
     if operator in ("Addmm", "Baddbmm", "Addbmm") and b.shape:
         return matmul_flops(made.shape, b.shape[-1])
-    if operator.startswith(("Conv2DBackpropInput", "Conv2DTranspose", "Conv3DTranspose", "Conv3DBackpropInput")):
+    if operator.startswith(
+        ("Conv2DBackpropInput", "Conv2DTranspose", "Conv3DTranspose", "Conv3DBackpropInput")
+    ):
         return convolution_flops(a.shape, b.shape)
     if operator.startswith(("Conv2DBackpropFilter", "Conv3DBackpropFilter")):
         return convolution_flops(a.shape, made.shape)
@@ -309,7 +401,11 @@ def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
 def _kernel(operator: str, inputs: Sequence[Any], made: StaticTensor, flops: int) -> KernelSizes:
     """The class of kernels of a product with one matrix, and its sizes."""
     second = 2 if operator == "Addmm" else 1
-    if operator not in {*_MATMULS, "Addmm"} or len(inputs) <= second or not isinstance(inputs[second], StaticTensor):
+    if (
+        operator not in {*_MATMULS, "Addmm"}
+        or len(inputs) <= second
+        or not isinstance(inputs[second], StaticTensor)
+    ):
         return UNKNOWN
     return product_kernel(made.shape, inputs[second].shape, flops)
 

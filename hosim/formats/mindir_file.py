@@ -1,7 +1,9 @@
-"""The parts of a MindIR file that say what is computed: functions, nodes, primitives, shapes. Read by protobuf's wire format.
+"""The parts of a MindIR file that say what is computed: functions, nodes, primitives, shapes. Read
+by protobuf's wire format.
 
-The messages are those of MindSpore's ``mind_ir.proto`` (``ModelProto``, ``GraphProto``, ``NodeProto``, ``TensorProto``,
-``AttributeProto``, ``PrimitiveProto``), looked at with MindSpore 2.10. The bytes of weights are skipped.
+The messages are those of MindSpore's ``mind_ir.proto`` (``ModelProto``, ``GraphProto``,
+``NodeProto``, ``TensorProto``, ``AttributeProto``, ``PrimitiveProto``), looked at with MindSpore
+2.10. The bytes of weights are skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _DEEPEST = 40
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes and element type (hosim's name, bits) of a tensor; a size that is not known is negative."""
+    """Sizes and element type (hosim's name, bits) of a tensor; a size that is not known is
+    negative.
+    """
 
     dims: tuple[int, ...]
     dtype: tuple[str, int]
@@ -36,7 +40,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A parameter or an input of a function. ``shape`` is a tuple for a tuple, and ``None`` for anything but a tensor."""
+    """A parameter or an input of a function. ``shape`` is a tuple for a tuple, and ``None`` for
+    anything but a tensor.
+    """
 
     name: str
     shape: Any
@@ -44,7 +50,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node. ``callee`` is the value or function that it calls (``None`` for a primitive), ``value`` that of a constant."""
+    """One node. ``callee`` is the value or function that it calls (``None`` for a primitive),
+    ``value`` that of a constant.
+    """
 
     label: str
     operator: str
@@ -63,7 +71,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A graph: nodes in order, and the names of what it takes and returns. Only the main one has ``parameters``."""
+    """A graph: nodes in order, and the names of what it takes and returns. Only the main one has
+    ``parameters``.
+    """
 
     name: str
     parameters: Sequence[Named]
@@ -92,7 +102,9 @@ def read_model(content: formats.Part) -> MindirModel:
     try:
         return _File(formats.Reader()).model(content)
     except formats.WireError:
-        raise InputError("damaged or cut off; expected protobuf of MindIR, export it again") from None
+        raise InputError(
+            "damaged or cut off; expected protobuf of MindIR, export it again"
+        ) from None
 
 
 class _File:
@@ -109,10 +121,14 @@ class _File:
             raise InputError("expected a graph; the file is cut off or encrypted, export it again")
         for raw in formats.parts(model, 12):
             message = self._fields(raw)
-            self._primitives[formats.text(message, 1)] = _Primitive(formats.text(message, 2), self._attributes(message, 3))
+            self._primitives[formats.text(message, 1)] = _Primitive(
+                formats.text(message, 2), self._attributes(message, 3)
+            )
         listed = [self._function(raw) for raw in formats.parts(model, 8)]
         main = self._function(formats.parts(model, 7)[-1])
-        return MindirModel(formats.text(model, 5), main, {function.name: function for function in listed})
+        return MindirModel(
+            formats.text(model, 5), main, {function.name: function for function in listed}
+        )
 
     def _function(self, raw: formats.Part) -> Function:
         graph = self._fields(raw)
@@ -135,7 +151,9 @@ class _File:
         if len(tensors) == 1:
             return Named(name, tensors[0])
         inside = formats.parts(value, 5)
-        return Named(name, tuple(tensors) or (self._typed(self._fields(inside[-1])) if inside else None))
+        return Named(
+            name, tuple(tensors) or (self._typed(self._fields(inside[-1])) if inside else None)
+        )
 
     def _node(self, raw: formats.Part) -> Node:
         node = self._fields(raw)
@@ -161,10 +179,14 @@ class _File:
         except UnicodeDecodeError:
             raise formats.WireError from None
         label = label if len(label) > 1 else formats.text(node, 3)
-        return Node(label.removeprefix("Default/"), operator, inputs, made, callee, attributes, shape, value)
+        return Node(
+            label.removeprefix("Default/"), operator, inputs, made, callee, attributes, shape, value
+        )
 
     def _typed(self, attribute: formats.Fields, depth: int = 0) -> Any:
-        """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or ``None`` for anything but a tensor."""
+        """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or
+        ``None`` for anything but a tensor.
+        """
         kind = formats.number(attribute, 16)
         if kind == _TENSOR:
             tensors = tuple(_shape(self._fields(part)) for part in formats.parts(attribute, 12))
@@ -172,16 +194,24 @@ class _File:
         if kind in (_TUPLE, _LIST):
             if depth == _DEEPEST:
                 raise formats.WireError
-            return tuple(self._typed(self._fields(part), depth + 1) for part in formats.parts(attribute, 17))
+            return tuple(
+                self._typed(self._fields(part), depth + 1) for part in formats.parts(attribute, 17)
+            )
         return None
 
     def _constant(self, attribute: formats.Fields, depth: int = 0) -> Any:
-        """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a tensor, or ``None`` for anything else."""
+        """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a
+        tensor, or ``None`` for anything else.
+        """
         kind = formats.number(attribute, 16)
         if kind == _BOOL:
             return bool(formats.number(attribute, 3) or any(formats.numbers(attribute, 10)))
         if kind in _INTEGERS:
-            return formats.number(attribute, 3) if 3 in attribute else (formats.numbers(attribute, 10) or [0])[0]
+            return (
+                formats.number(attribute, 3)
+                if 3 in attribute
+                else (formats.numbers(attribute, 10) or [0])[0]
+            )
         if kind == _STRING:
             return formats.text(attribute, 5)
         if kind in (_FLOAT, _DOUBLE):
@@ -189,7 +219,10 @@ class _File:
         if kind in (_TUPLE, _LIST):
             if depth == _DEEPEST:
                 raise formats.WireError
-            return tuple(self._constant(self._fields(part), depth + 1) for part in formats.parts(attribute, 17))
+            return tuple(
+                self._constant(self._fields(part), depth + 1)
+                for part in formats.parts(attribute, 17)
+            )
         if kind == _TENSOR:
             tensors = formats.parts(attribute, 12) or formats.parts(attribute, 6)
             return _shape(self._fields(tensors[0])) if tensors else None
@@ -209,7 +242,10 @@ class _File:
 def _shape(tensor: formats.Fields) -> Shape:
     kind = formats.number(tensor, 2)
     if kind not in _DTYPES:
-        raise InputError(f"tensor {formats.text(tensor, 7)[:100]!r} has the element type {kind}, which is not numeric")
+        raise InputError(
+            f"tensor {formats.text(tensor, 7)[:100]!r} has the element type {kind}, which is not "
+            "numeric"
+        )
     return Shape(tuple(formats.numbers(tensor, 1)), _DTYPES[kind])
 
 

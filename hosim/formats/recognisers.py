@@ -1,4 +1,6 @@
-"""What the files of this room's formats begin with: each function says of the first bytes of a file whether it is of its format."""
+"""What the files of this room's formats begin with: each function says of the first bytes of a file
+whether it is of its format.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,36 @@ from hosim.files import formats as wire
 
 _METADATA_FIELDS = {1: (2,), 2: (2,)}
 """The wire types of the fields of ``GlobalMetadata``: version and attributes."""
-_NODE_FIELDS = {1: (0,), 2: (2,), 3: (0,), 4: (0, 2), 5: (0, 2), 6: (0,), 7: (0,), 8: (2,), 9: (2,), 10: (2,)}
-"""The wire types of the fields of ``Node``, from its id to its attributes; lists of numbers may be packed."""
+_NODE_FIELDS = {
+    1: (0,),
+    2: (2,),
+    3: (0,),
+    4: (0, 2),
+    5: (0, 2),
+    6: (0,),
+    7: (0,),
+    8: (2,),
+    9: (2,),
+    10: (2,),
+}
+"""The wire types of the fields of ``Node``, from its id to its attributes; lists of numbers may be
+packed.
+"""
 
 
 def is_nsys(content: bytes) -> bool:
-    """Whether these are the contents of an SQLite database; `read_nsys` refuses those of other programs."""
+    """Whether these are the contents of an SQLite database; `read_nsys` refuses those of other
+    programs.
+    """
     return content.startswith(b"SQLite format 3\0")
 
 
 def is_chakra(head: bytes) -> bool:
-    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata message before a node.
+    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata
+    message before a node.
 
-    Protobuf leaves out what is 0 or empty: an id of 0, and all of a metadata message. What is there has to be of its type, in its order.
+    Protobuf leaves out what is 0 or empty: an id of 0, and all of a metadata message. What is there
+    has to be of its type, in its order.
     """
     if head.lstrip()[:1] == b"{":
         return b'"workload_graph"' in head
@@ -29,7 +48,9 @@ def is_chakra(head: bytes) -> bool:
         if not wire.is_message(metadata, 0, len(metadata), _METADATA_FIELDS):
             return False
         reader = wire.Reader()
-        attributes = [reader.fields(a) for a in reader.fields(metadata).get(2, ()) if isinstance(a, bytes)]
+        attributes = [
+            reader.fields(a) for a in reader.fields(metadata).get(2, ()) if isinstance(a, bytes)
+        ]
         if not all(isinstance(a.get(1, [b""])[0], bytes) for a in attributes):
             return False
         size, node = wire.varint(head, begin + len(metadata))
@@ -39,19 +60,29 @@ def is_chakra(head: bytes) -> bool:
 
 
 def is_inductor(head: bytes) -> bool:
-    """Whether such a file begins like this: JSON with nodes that have ``buffer_names``, or buffers that have a ``size_alloc``."""
+    """Whether such a file begins like this: JSON with nodes that have ``buffer_names``, or buffers
+    that have a ``size_alloc``.
+    """
     keys = (b'"nodes"', b'"buffer_names"'), (b'"buffers"', b'"size_alloc"')
-    return head.lstrip()[:1] == b"{" and any(first in head and second in head for first, second in keys)
+    return head.lstrip()[:1] == b"{" and any(
+        first in head and second in head for first, second in keys
+    )
 
 
 def is_hyper_parallel(head: bytes) -> bool:
-    """Whether such a trace begins like this: a JSON object with ``storage_sizes`` and ``retained_sids``, or with accesses of storages."""
+    """Whether such a trace begins like this: a JSON object with ``storage_sizes`` and
+    ``retained_sids``, or with accesses of storages.
+    """
     keys = (b'"storage_sizes"', b'"retained_sids"'), (b'"accesses"', b'"storage_id"')
-    return head.lstrip()[:1] == b"{" and any(first in head and second in head for first, second in keys)
+    return head.lstrip()[:1] == b"{" and any(
+        first in head and second in head for first, second in keys
+    )
 
 
 def is_mindir(content: bytes) -> bool:
-    """Whether a MindIR file begins like this: protobuf with a version in words, ``MindSpore`` as producer, and a graph."""
+    """Whether a MindIR file begins like this: protobuf with a version in words, ``MindSpore`` as
+    producer, and a graph.
+    """
     if not content.startswith(b"\x0a") or b"MindSpore" not in content[:64]:
         return False
     try:
@@ -72,4 +103,8 @@ def _first_two(content: bytes) -> int:
 
 def is_g10(folder: Path) -> bool:
     """Whether ``folder`` is a folder with either of the two files of G10, plain or gzipped."""
-    return any((folder / f"{name}.config{suffix}").is_file() for name in ("kernels", "tensors") for suffix in ("", ".gz"))
+    return any(
+        (folder / f"{name}.config{suffix}").is_file()
+        for name in ("kernels", "tensors")
+        for suffix in ("", ".gz")
+    )

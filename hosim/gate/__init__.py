@@ -1,8 +1,10 @@
 """The gate: it records what a simulated step needs, and judges what a change does to that.
 
-A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measured_case`) into a record, which a baseline file keeps
-(:mod:`~hosim.gate.records`). A later measurement gets one verdict per metric (:mod:`~hosim.gate.judged_metrics`) and, for a regression, an
-explanation (:mod:`~hosim.gate.verdicts`). This module imports nothing, because pytest loads the plugin wherever hosim is installed.
+A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measured_case`) into a record,
+which a baseline file keeps (:mod:`~hosim.gate.records`). A later measurement gets one verdict per
+metric (:mod:`~hosim.gate.judged_metrics`) and, for a regression, an explanation
+(:mod:`~hosim.gate.verdicts`). This module imports nothing, because pytest loads the plugin wherever
+hosim is installed.
 """
 
 from typing import TYPE_CHECKING
@@ -34,7 +36,9 @@ else:
     )
 
 __all__ = [
-    "Case", "CaseError", "CaseKind", "Suite", "assert_explained", "baseline", "check", "check_page", "curves", "errors_in_one",
-    "find_suite", "github", "graph_of_entry", "graph_of_file", "graph_of_model", "headline", "junit", "kept_in", "known_baseline",
-    "load_suite", "markdown", "measure", "measure_graph", "measure_lines", "measured", "pairs", "sarif", "to_dict", "verdicts", "write",
+    "Case", "CaseError", "CaseKind", "Suite", "assert_explained", "baseline", "check", "check_page",
+    "curves", "errors_in_one", "find_suite", "github", "graph_of_entry", "graph_of_file",
+    "graph_of_model", "headline", "junit", "kept_in", "known_baseline", "load_suite", "markdown",
+    "measure", "measure_graph", "measure_lines", "measured", "pairs", "sarif", "to_dict",
+    "verdicts", "write",
 ]  # fmt: skip

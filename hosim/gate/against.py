@@ -1,6 +1,8 @@
-"""Baselines of another revision: its files are taken out of git, and its own cases are measured there.
+"""Baselines of another revision: its files are taken out of git, and its own cases are measured
+there.
 
-Nothing of them is committed or merged. What was measured is kept by content (:mod:`hosim.gate.kept_graphs`).
+Nothing of them is committed or merged. What was measured is kept by content
+(:mod:`hosim.gate.kept_graphs`).
 """
 
 from __future__ import annotations
@@ -29,34 +31,70 @@ Writing = Callable[[Suite, Iterable[str]], object]
 
 
 @contextmanager
-def baselines_at(revision: str, suite: Suite, names: Sequence[str], kept: Path | None, write: Writing) -> Iterator[tuple[Suite, str]]:
-    """The suite with the baselines of a revision, and what could not be measured there, in words, if anything.
+def baselines_at(
+    revision: str, suite: Suite, names: Sequence[str], kept: Path | None, write: Writing
+) -> Iterator[tuple[Suite, str]]:
+    """The suite with the baselines of a revision, and what could not be measured there, in words,
+    if anything.
 
     ``names`` are those of the cases that are wanted; without any, all that the revision has.
-    Raises :class:`InputError` where there is no git, no such revision, or the suite lies in no repository.
+    Raises :class:`InputError` where there is no git, no such revision, or the suite lies in no
+    repository.
     """
     config = Path(suite.source).resolve()
     root = Path(_git(config.parent, "rev-parse", "--show-toplevel").decode().strip())
     tree = (
-        _git(root, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{tree}}", said=f"no revision {revision!r}").decode().strip()
+        _git(
+            root,
+            "rev-parse",
+            "--verify",
+            "--end-of-options",
+            f"{revision}^{{tree}}",
+            said=f"no revision {revision!r}",
+        )
+        .decode()
+        .strip()
     )
-    ours = [shipped.hardware_path(shipped.hardware()[0]).parent, shipped.workload_path(shipped.workloads()[0]).parent]
-    key = digest(tree, code_digest(), *map(source_digest, ours), config.relative_to(root).as_posix(), *sorted(names))
+    ours = [
+        shipped.hardware_path(shipped.hardware()[0]).parent,
+        shipped.workload_path(shipped.workloads()[0]).parent,
+    ]
+    key = digest(
+        tree,
+        code_digest(),
+        *map(source_digest, ours),
+        config.relative_to(root).as_posix(),
+        *sorted(names),
+    )
     with TemporaryDirectory(prefix="hosim-") as folder:
         made = Path(folder) / "baselines"
         text = kept_text(kept, key) if kept is not None else None
         made.mkdir()
         failed = ""
         if text is None:
-            failed = _measure(root, tree, config.relative_to(root), names, made, Path(folder) / "tree", write)
+            failed = _measure(
+                root, tree, config.relative_to(root), names, made, Path(folder) / "tree", write
+            )
         for name, content in json.loads(text or "{}").items():
             (made / name).write_text(content)
         if text is None and kept is not None and not failed:
-            keep_text(json.dumps({path.name: path.read_text() for path in sorted(made.glob("*"))}), kept, key)
+            keep_text(
+                json.dumps({path.name: path.read_text() for path in sorted(made.glob("*"))}),
+                kept,
+                key,
+            )
         yield replace(suite, baselines=made), failed
 
 
-def _measure(root: Path, tree: str, config: Path, names: Sequence[str], made: Path, place: Path, write: Writing) -> str:
+def _measure(
+    root: Path,
+    tree: str,
+    config: Path,
+    names: Sequence[str],
+    made: Path,
+    place: Path,
+    write: Writing,
+) -> str:
     """Write the baselines of a tree into ``made``; returns what went wrong."""
     with tarfile.open(fileobj=BytesIO(_git(root, "archive", "--format=tar", tree))) as packed:
         packed.extractall(place, filter="data")
@@ -74,10 +112,15 @@ def _measure(root: Path, tree: str, config: Path, names: Sequence[str], made: Pa
 def _git(folder: Path, *arguments: str, said: str = "") -> bytes:
     source = "--against"
     try:
-        done = subprocess.run(["git", "-C", os.fspath(folder), *arguments], capture_output=True, check=False)
+        done = subprocess.run(
+            ["git", "-C", os.fspath(folder), *arguments], capture_output=True, check=False
+        )
     except OSError as error:
         raise InputError(f"git cannot be run: {error.strerror}", source=source) from None
     if done.returncode:
         told = said or (done.stderr.decode(errors="replace").strip().splitlines() or ["failed"])[-1]
-        raise InputError(f"{told}; expected a branch, tag or commit of the repository that {folder} is in", source=source)
+        raise InputError(
+            f"{told}; expected a branch, tag or commit of the repository that {folder} is in",
+            source=source,
+        )
     return done.stdout

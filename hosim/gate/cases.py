@@ -37,12 +37,14 @@ _ENTRY = re.compile(r"[\w.]+:\w+")
 
 @dataclass(frozen=True)
 class Case:
-    """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or plan file, one budget.
+    """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or
+    plan file, one budget.
 
-    Or requests that a machine serves: ``serve`` has the model, the requests and the options (:class:`CaseKind`). Paths are relative to
-    ``folder``, which may also hold an entry's package. A case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``.
-    ``strict`` refuses a plan file that was made for another workload, machine or budget; ``rescale`` scales durations that were measured on
-    another machine (:mod:`hosim.costmodel.rescaled`).
+    Or requests that a machine serves: ``serve`` has the model, the requests and the options
+    (:class:`CaseKind`). Paths are relative to ``folder``, which may also hold an entry's package. A
+    case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``. ``strict`` refuses a plan
+    file that was made for another workload, machine or budget; ``rescale`` scales durations that
+    were measured on another machine (:mod:`hosim.costmodel.rescaled`).
     """
 
     name: str
@@ -62,8 +64,16 @@ class Case:
     def asked(self) -> dict[str, str]:
         """The question as it was asked."""
         if self.serve is not None:
-            return {"hardware": self.hardware, **{f"serve.{key}": written(value) for key, value in self.serve.items()}}
-        what = {"workload": self.workload, "entry": self.entry, "hardware": self.hardware, "budget": self.budget}
+            return {
+                "hardware": self.hardware,
+                **{f"serve.{key}": written(value) for key, value in self.serve.items()},
+            }
+        what = {
+            "workload": self.workload,
+            "entry": self.entry,
+            "hardware": self.hardware,
+            "budget": self.budget,
+        }
         how = {"plan": self.plan} if self.plan is not None else {"policy": self.policy}
         how |= {"rescale": written(True)} if self.rescale else {}
         return {key: text for key, text in {**what, **how}.items() if text is not None}
@@ -71,15 +81,21 @@ class Case:
     def beside(self, text: str) -> str:
         """The path ``text`` in the case's folder if it exists, else ``text``."""
         path = os.path.join(self.folder, text)
-        return path if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text) else text
+        return (
+            path
+            if os.path.exists(path) and not (os.path.isdir(path) and os.sep not in text)
+            else text
+        )
 
 
 @dataclass(frozen=True)
 class CaseKind:
-    """What a room beside the core does with cases that ask for more than one step: by a key of theirs, such as ``serve``.
+    """What a room beside the core does with cases that ask for more than one step: by a key of
+    theirs, such as ``serve``.
 
-    ``check`` raises :class:`InputError` unless the case (with its source, and its place in it) is one; ``measure`` gives its record;
-    ``explain`` says in lines why it got worse, as :func:`hosim.gate.verdicts.causes.explain` does of a step.
+    ``check`` raises :class:`InputError` unless the case (with its source, and its place in it) is
+    one; ``measure`` gives its record; ``explain`` says in lines why it got worse, as
+    :func:`hosim.gate.verdicts.causes.explain` does of a step.
     """
 
     check: Callable[[Mapping[str, Any], str, str], None]
@@ -91,13 +107,17 @@ def kind_of(key: str) -> CaseKind:
     """The kind of case of a key. Raises :class:`InputError` if no room has one."""
     kinds: Mapping[str, CaseKind] = ChainMap(*added("case_kinds"))
     if key not in kinds:
-        raise InputError(f"this installation of hosim cannot {key}: install hosim as a whole", source="cases")
+        raise InputError(
+            f"this installation of hosim cannot {key}: install hosim as a whole", source="cases"
+        )
     return kinds[key]
 
 
 @dataclass(frozen=True)
 class Suite:
-    """The cases of a file, in its order, and the folder of their baselines: one file per case, and one per matrix."""
+    """The cases of a file, in its order, and the folder of their baselines: one file per case, and
+    one per matrix.
+    """
 
     source: str
     baselines: Path
@@ -108,13 +128,20 @@ class Suite:
         return self.baselines / f"{name.partition('/')[0]}{SUFFIX}"
 
     def without_case(self) -> list[str]:
-        """Names of baseline files that belong to no case and no matrix, sorted; what hosim has not written is no baseline."""
+        """Names of baseline files that belong to no case and no matrix, sorted; what hosim has not
+        written is no baseline.
+        """
         named = {case.matrix or case.name for case in self.cases}
         listed = sorted(self.baselines.glob(f"*{SUFFIX}")) if self.baselines.is_dir() else []
-        return [path.name.removesuffix(SUFFIX) for path in listed if path.name.removesuffix(SUFFIX) not in named and is_baseline(path)]
+        return [
+            path.name.removesuffix(SUFFIX)
+            for path in listed
+            if path.name.removesuffix(SUFFIX) not in named and is_baseline(path)
+        ]
 
     def named(self, names: Iterable[str]) -> tuple[Case, ...]:
-        """The cases with these names, or all cases without names; a matrix's name and patterns (``*``, ``?``) select several.
+        """The cases with these names, or all cases without names; a matrix's name and patterns
+        (``*``, ``?``) select several.
 
         Raises :class:`InputError` for a name that matches no case.
         """
@@ -122,7 +149,11 @@ class Suite:
 
         wanted: set[str] = set()
         for name in (given := tuple(names)):
-            found = {case.name for case in self.cases if name in (case.name, case.matrix) or fnmatchcase(case.name, name)}
+            found = {
+                case.name
+                for case in self.cases
+                if name in (case.name, case.matrix) or fnmatchcase(case.name, name)
+            }
             if not found:
                 known = dict.fromkeys(case.matrix or case.name for case in self.cases)
                 raise InputError(unknown_name("case", name, known), source=self.source)
@@ -130,8 +161,11 @@ class Suite:
         return tuple(case for case in self.cases if not given or case.name in wanted)
 
 
-def find_suite(path: str | os.PathLike[str] | None = None, start: str | os.PathLike[str] = ".") -> Suite:
-    """The suite in the file ``path``, or else in the nearest ``hosim.toml`` or ``pyproject.toml`` with cases, from ``start`` up.
+def find_suite(
+    path: str | os.PathLike[str] | None = None, start: str | os.PathLike[str] = "."
+) -> Suite:
+    """The suite in the file ``path``, or else in the nearest ``hosim.toml`` or ``pyproject.toml``
+    with cases, from ``start`` up.
 
     Raises :class:`InputError` if there is none, and for an invalid file.
     """
@@ -142,7 +176,11 @@ def find_suite(path: str | os.PathLike[str] | None = None, start: str | os.PathL
             file = folder / name
             if file.is_file() and (name != "pyproject.toml" or _has_table(file)):
                 return load_suite(os.path.relpath(file))
-    raise InputError(f"no {FILES[0]} here or above, and no [tool.hosim] in a {FILES[1]}; write one that lists the cases", source="cases")
+    raise InputError(
+        f"no {FILES[0]} here or above, and no [tool.hosim] in a {FILES[1]}; write one that lists "
+        "the cases",
+        source="cases",
+    )
 
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
@@ -155,18 +193,29 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     general = parse_tolerances(data.get("tolerance", {}), source)
     cases = []
     if not data.get("cases") and not data.get("matrix"):
-        raise InputError("expected at least one case, such as [cases.NAME]", source=source, where="cases")
+        raise InputError(
+            "expected at least one case, such as [cases.NAME]", source=source, where="cases"
+        )
     for name, given in data.get("cases", {}).items():
         where = _named(f"cases.{name}", name, source)
         if sum(key in given for key in ("workload", "entry", "serve")) != 1:
-            raise InputError("expected one of workload, entry and serve", source=source, where=where)
+            raise InputError(
+                "expected one of workload, entry and serve", source=source, where=where
+            )
         if not _ENTRY.fullmatch(given.get("entry", "module:function")):
-            got = f"expected package.module:function, such as shop.model:example, got {given['entry']!r}"
+            got = (
+                "expected package.module:function, such as shop.model:example, got "
+                f"{given['entry']!r}"
+            )
             raise InputError(got, source=source, where=f"{where}.entry")
         if "plan" in given and "policy" in given:
             raise InputError("expected either a policy or a plan", source=source, where=where)
         if given.get("strict") and "plan" not in given:
-            raise InputError("there is no plan file to refuse: give a plan, or leave it out", source=source, where=f"{where}.strict")
+            raise InputError(
+                "there is no plan file to refuse: give a plan, or leave it out",
+                source=source,
+                where=f"{where}.strict",
+            )
         if "serve" in given:
             kind_of("serve").check(given, source, where)
         own = parse_tolerances(given.get("tolerance", {}), source)
@@ -190,7 +239,10 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
         where = _named(f"matrix.{name}", name, source)
         if name in data.get("cases", {}):
             raise InputError(
-                "a case has this name too: choose another, because baseline files are named after them", source=source, where=where
+                "a case has this name too: choose another, because baseline files are named after "
+                "them",
+                source=source,
+                where=where,
             )
         tolerances = {**general, **parse_tolerances(matrix.get("tolerance", {}), source)}
         try:
@@ -203,8 +255,12 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
     return Suite(source, kept, tuple(cases))
 
 
-def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]) -> list[Case]:
-    """The cases of a matrix, by workload, machine, policy and budget as listed. Raises :class:`ValueError` for repetitions."""
+def combinations(
+    name: str, given: MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]
+) -> list[Case]:
+    """The cases of a matrix, by workload, machine, policy and budget as listed. Raises
+    :class:`ValueError` for repetitions.
+    """
     axes = [given["workloads"], given["hardware"], given["policies"]]
     for listed in (*axes, given.get("budgets", [])):
         twice = next((text for text in listed if listed.count(text) > 1), None)
@@ -212,7 +268,10 @@ def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping
             raise ValueError(f"{twice!r} is listed twice")
     budgets = given.get("budgets", [None])
     lengths = sorted(map(len, axes))
-    within("grid_points", (prod(lengths[1:]) if given.get("cover") == "pairs" else prod(lengths)) * len(budgets))
+    within(
+        "grid_points",
+        (prod(lengths[1:]) if given.get("cover") == "pairs" else prod(lengths)) * len(budgets),
+    )
     return [
         Case(
             "/".join(filter(None, (name, workload, machine, policy, budget))),
@@ -227,13 +286,16 @@ def combinations(name: str, given: MatrixModel, folder: str, tolerances: Mapping
             name,
             rescale=given.get("rescale", False),
         )
-        for workload, machine, policy in (pairs(axes) if given.get("cover") == "pairs" else product(*axes))
+        for workload, machine, policy in (
+            pairs(axes) if given.get("cover") == "pairs" else product(*axes)
+        )
         for budget in budgets
     ]
 
 
 def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Combinations of three axes with pairwise coverage: all pairs of the two longest axes, with the values of the third in turn.
+    """Combinations of three axes with pairwise coverage: all pairs of the two longest axes, with
+    the values of the third in turn.
 
     Appending to the longest axis keeps the existing combinations.
 
@@ -253,7 +315,10 @@ def _named(where: str, name: str, source: str) -> str:
     """Returns ``where``; raises :class:`InputError` for a name that is no valid file name."""
     if not _NAME.fullmatch(name):
         raise InputError(
-            "expected a name of letters, digits, '_', '-' and '.', because a file is named after it", source=source, where=where
+            "expected a name of letters, digits, '_', '-' and '.', because a file is named after "
+            "it",
+            source=source,
+            where=where,
         )
     return where
 

@@ -1,4 +1,6 @@
-"""The page of ``hosim check --html``: verdicts, explanations, memory before and after in one picture, and changes of the plan."""
+"""The page of ``hosim check --html``: verdicts, explanations, memory before and after in one
+picture, and changes of the plan.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ ROWS = 40
 def check_page(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     """The page, as one self-contained file; unchanged cases have only a row."""
     listed = with_a_row(verdicts)
-    rows = [(v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note) for v in listed]
+    rows = [
+        (v.case, v.verdict, "; ".join(m.line() for m in changed_metrics(v)) or v.note)
+        for v in listed
+    ]
     failing = [k for k, v in enumerate(listed) if v.fails(strict)]
     parts = [table(("case", "verdict", "what changed"), rows, left=3, bad=failing)]
     parts += [lines(said)] if (said := noted(verdicts)) else []
@@ -37,17 +42,32 @@ def _case(v: CaseVerdict) -> Iterator[str]:
         yield paragraph(v.note)
     if v.metrics:
         bad = [k for k, m in enumerate(v.metrics) if m.verdict in FAILING]
-        yield table(("metric", "verdict", "before", "now", "change", ""), map(metric_cells, v.metrics), left=2, bad=bad)
+        yield table(
+            ("metric", "verdict", "before", "now", "change", ""),
+            map(metric_cells, v.metrics),
+            left=2,
+            bad=bad,
+        )
     if v.explanation:
         yield lines(v.explanation)
     if v.before is None or v.now is None or v.measured is None:
         return
-    if all(v.curves) and MAKESPAN in v.before.metrics and MAKESPAN in v.now.metrics:  # somebody may have taken it out of a baseline
+    if (
+        all(v.curves) and MAKESPAN in v.before.metrics and MAKESPAN in v.now.metrics
+    ):  # somebody may have taken it out of a baseline
         tier = v.now.machine.get("device_tier", "device")
-        before, now = (Curve(record.curve, record.metrics[MAKESPAN]) for record in (v.before, v.now))
-        yield picture(change_figure(before, now, tier), f"Memory of {tier} over time, before and now")
+        before, now = (
+            Curve(record.curve, record.metrics[MAKESPAN]) for record in (v.before, v.now)
+        )
+        yield picture(
+            change_figure(before, now, tier), f"Memory of {tier} over time, before and now"
+        )
     changes = plan_changes(v.before, v.measured)
     if changes:
-        yield table(("changes of the plan", "before", "now"), [(c.what, c.before, c.now) for c in changes[:ROWS]], left=3)
+        yield table(
+            ("changes of the plan", "before", "now"),
+            [(c.what, c.before, c.now) for c in changes[:ROWS]],
+            left=3,
+        )
     if len(changes) > ROWS:
         yield paragraph(f"and {len(changes) - ROWS} more")

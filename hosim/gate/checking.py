@@ -55,22 +55,43 @@ def check(
 ) -> list[CaseVerdict]:
     """The verdict of each case of ``names`` (all cases without names), in the suite's order.
 
-    If all cases are checked, baselines that belong to no case follow as missing. A case that cannot be measured, or whose baseline is
-    damaged, is an error and leaves the others alone. ``jobs`` and ``kept`` are those of :func:`measured`. ``against`` is a revision in git
-    whose cases are measured in place of baselines (:mod:`hosim.gate.against`): what it does not have is new, and what it alone has, drift.
-    Raises :class:`InputError` for a revision that is not there.
+    If all cases are checked, baselines that belong to no case follow as missing. A case that cannot
+    be measured, or whose baseline is damaged, is an error and leaves the others alone. ``jobs`` and
+    ``kept`` are those of :func:`measured`. ``against`` is a revision in git whose cases are
+    measured in place of baselines (:mod:`hosim.gate.against`): what it does not have is new, and
+    what it alone has, drift. Raises :class:`InputError` for a revision that is not there.
     """
     if against:
         return _check_against(against, suite, tuple(names), jobs, kept, tell)
     return _check(suite, tuple(names), jobs, kept, tell)
 
 
-def _check_against(revision: str, suite: Suite, wanted: tuple[str, ...], jobs: int, kept: Path | None, tell: Telling) -> list[CaseVerdict]:
+def _check_against(
+    revision: str,
+    suite: Suite,
+    wanted: tuple[str, ...],
+    jobs: int,
+    kept: Path | None,
+    tell: Telling,
+) -> list[CaseVerdict]:
     def written(there: Suite, names: Iterable[str]) -> None:
         # in processes of their own, for modules of both revisions have the same names
-        write(there, names, jobs=jobs, kept=kept, tell=lambda doing: tell(f"{doing} at {revision}"), apart=True)
+        write(
+            there,
+            names,
+            jobs=jobs,
+            kept=kept,
+            tell=lambda doing: tell(f"{doing} at {revision}"),
+            apart=True,
+        )
 
-    with baselines_at(revision, suite, [case.name for case in suite.named(wanted)] if wanted else [], kept, written) as (there, failed):
+    with baselines_at(
+        revision,
+        suite,
+        [case.name for case in suite.named(wanted)] if wanted else [],
+        kept,
+        written,
+    ) as (there, failed):
         verdicts = _check(there, wanted, jobs, kept, tell)
     said = f"not at {revision}" + (f": {failed}" if failed else "")
     listed = {case.name for case in suite.cases}
@@ -84,15 +105,29 @@ def _check_against(revision: str, suite: Suite, wanted: tuple[str, ...], jobs: i
     return found
 
 
-def _check(suite: Suite, wanted: tuple[str, ...], jobs: int, kept: Path | None, tell: Telling) -> list[CaseVerdict]:
+def _check(
+    suite: Suite, wanted: tuple[str, ...], jobs: int, kept: Path | None, tell: Telling
+) -> list[CaseVerdict]:
     cases = suite.named(wanted)
     known = _known(suite, cases)
-    ops = {name: m.record.durations.count for name, m in known.items() if isinstance(m, Measured) and m.record is not None}
+    ops = {
+        name: m.record.durations.count
+        for name, m in known.items()
+        if isinstance(m, Measured) and m.record is not None
+    }
     readable = [case for case in cases if not isinstance(known.get(case.name), CaseError)]
-    found = dict(zip([case.name for case in readable], measured(readable, jobs, kept, tell, ops), strict=True))
+    found = dict(
+        zip(
+            [case.name for case in readable], measured(readable, jobs, kept, tell, ops), strict=True
+        )
+    )
     verdicts = [_judged(suite, case, known.get(case.name), found.get(case.name)) for case in cases]
     listed = {case.name for case in suite.cases}
-    lost = [] if wanted else sorted({*suite.without_case(), *(name for name in known if name not in listed)})
+    lost = (
+        []
+        if wanted
+        else sorted({*suite.without_case(), *(name for name in known if name not in listed)})
+    )
     places = {case.name: place_of(case, suite.source) for case in cases}
     verdicts = [replace(v, place=places[v.case]) for v in verdicts]
     gone = [judge(name, None, None, {}, baseline=suite.baseline(name).as_posix()) for name in lost]
@@ -129,18 +164,27 @@ def write(
     tell: Telling = lambda doing: None,
     apart: bool = False,
 ) -> list[Path]:
-    """Write the baseline of each case of ``names`` (all cases without names); returns the files that changed.
+    """Write the baseline of each case of ``names`` (all cases without names); returns the files
+    that changed.
 
-    ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that belong to no case. A matrix has a line
-    for a case that does not fit. For another such case raises :class:`InfeasibleError`, and for one that cannot be measured
-    :class:`HosimError`, once everything else is written. ``apart``: not in this process.
-    Raises :class:`InputError` for a damaged file that is to be kept.
+    ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that
+    belong to no case. A matrix has a line for a case that does not fit. For another such case
+    raises :class:`InfeasibleError`, and for one that cannot be measured :class:`HosimError`, once
+    everything else is written. ``apart``: not in this process. Raises :class:`InputError` for a
+    damaged file that is to be kept.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
     matrices = _matrices(suite, cases, damaged=not only_new and not wanted)
     there = {name for lines in matrices.values() for name in lines}
-    cases = tuple(case for case in cases if not (only_new and (case.name in there if case.matrix else suite.baseline(case.name).is_file())))
+    cases = tuple(
+        case
+        for case in cases
+        if not (
+            only_new
+            and (case.name in there if case.matrix else suite.baseline(case.name).is_file())
+        )
+    )
     changed, failed, errors = [], [], []
     for case, now in zip(cases, measured(cases, jobs, kept, tell, apart=apart), strict=True):
         if isinstance(now, CaseError):
@@ -155,7 +199,9 @@ def write(
     for matrix, lines in matrices.items():
         if only_new and lines.keys() <= there:
             continue
-        kept_lines = {name: now for name, now in lines.items() if name in listed or wanted or only_new}
+        kept_lines = {
+            name: now for name, now in lines.items() if name in listed or wanted or only_new
+        }
         if save_matrix(kept_lines, suite.baseline(matrix), hosim=__version__, versions=VERSIONS):
             changed.append(suite.baseline(matrix))
     for name in [] if wanted or only_new else suite.without_case():
@@ -165,12 +211,16 @@ def write(
         raise errors_in_one(errors)
     if failed:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-        raise InfeasibleError(f"no baseline written, because the case does not fit: {failed[0]}{more}")
+        raise InfeasibleError(
+            f"no baseline written, because the case does not fit: {failed[0]}{more}"
+        )
     return changed
 
 
 def known_baseline(suite: Suite, name: str) -> Measured | None:
-    """The baseline of a case; ``None`` if there is none. Raises :class:`InputError` for a damaged file."""
+    """The baseline of a case; ``None`` if there is none. Raises :class:`InputError` for a damaged
+    file.
+    """
     file, (matrix, within, _) = suite.baseline(name), name.partition("/")
     if not file.is_file():
         return None
@@ -178,9 +228,13 @@ def known_baseline(suite: Suite, name: str) -> Measured | None:
 
 
 def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, _Answer]:
-    """The baselines of the cases by their names, and those of the other lines of their matrices; an error for each damaged one."""
+    """The baselines of the cases by their names, and those of the other lines of their matrices; an
+    error for each damaged one.
+    """
     known: dict[str, _Answer] = {}
-    for place, of in groupby(sorted(cases, key=lambda case: case.matrix or ""), key=lambda case: case.matrix or case.name):
+    for place, of in groupby(
+        sorted(cases, key=lambda case: case.matrix or ""), key=lambda case: case.matrix or case.name
+    ):
         asked = list(of)
         try:
             if asked[0].matrix is not None:
@@ -192,8 +246,12 @@ def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, _Answer]:
     return known
 
 
-def _matrices(suite: Suite, cases: Sequence[Case], damaged: bool = False) -> dict[str, dict[str, Measured]]:
-    """The lines of each matrix that has one of the cases; a ``damaged`` file has none if all lines are to be rewritten."""
+def _matrices(
+    suite: Suite, cases: Sequence[Case], damaged: bool = False
+) -> dict[str, dict[str, Measured]]:
+    """The lines of each matrix that has one of the cases; a ``damaged`` file has none if all lines
+    are to be rewritten.
+    """
     found: dict[str, dict[str, Measured]] = {}
     for matrix in dict.fromkeys(case.matrix for case in cases if case.matrix is not None):
         file = suite.baseline(matrix)
@@ -214,20 +272,33 @@ def measured(
     ops: Mapping[str, int] = MappingProxyType({}),
     apart: bool = False,
 ) -> Iterator[Measured | CaseError]:
-    """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per core); ``apart``: not in this one.
+    """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per
+    core); ``apart``: not in this one.
 
-    ``ops`` has the number of ops of a case, if known: several processes begin with the largest case, so that it does not come last.
+    ``ops`` has the number of ops of a case, if known: several processes begin with the largest
+    case, so that it does not come last.
     """
-    groups = [tuple(group) for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))]
+    groups = [
+        tuple(group)
+        for _, group in groupby(cases, key=lambda c: (c.matrix, c.workload if c.matrix else c.name))
+    ]
     count = min(len(groups), cores() if jobs == -1 else jobs)
-    answers = (_attempts(group, kept) for group in groups) if count < 2 and not apart else _in_processes(groups, count, kept, ops)
+    answers = (
+        (_attempts(group, kept) for group in groups)
+        if count < 2 and not apart
+        else _in_processes(groups, count, kept, ops)
+    )
     for case, now in zip(cases, chain.from_iterable(answers), strict=True):
         tell(case.name)
         yield now
 
 
-def _in_processes(groups: Sequence[Sequence[Case]], count: int, kept: Path | None, ops: Mapping[str, int]) -> Iterator[list[_Answer]]:
-    """The answers of each group, in order. A process that is killed ends its pool: each group that has no answer then gets its own."""
+def _in_processes(
+    groups: Sequence[Sequence[Case]], count: int, kept: Path | None, ops: Mapping[str, int]
+) -> Iterator[list[_Answer]]:
+    """The answers of each group, in order. A process that is killed ends its pool: each group that
+    has no answer then gets its own.
+    """
     size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
     started: dict[int, futures.Future[list[_Answer]]] = {}
     with _pool(count) as pool:
@@ -244,13 +315,18 @@ def _alone(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
         with without_ctrl_c():
             started = pool.submit(_attempts, group, kept)
         return started.result()
-    return [CaseError(case.name, "the process that measured it was killed, perhaps for lack of memory") for case in group]
+    return [
+        CaseError(case.name, "the process that measured it was killed, perhaps for lack of memory")
+        for case in group
+    ]
 
 
 @contextmanager
 def _pool(count: int) -> Iterator[futures.ProcessPoolExecutor]:
     others = active_children()
-    with futures.ProcessPoolExecutor(count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)) as pool:
+    with futures.ProcessPoolExecutor(
+        count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)
+    ) as pool:
         try:
             yield pool
         except KeyboardInterrupt:  # an interrupt should not wait for running cases
@@ -263,9 +339,16 @@ def _pool(count: int) -> Iterator[futures.ProcessPoolExecutor]:
 
 
 def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
-    """The measurements of one case, or of a matrix's cases that share a workload; errors take the place of theirs."""
-    found = measure_lines(group, kept) if group[0].matrix is not None else [_attempt(group[0], kept)]
-    return [CaseError(case.name, str(now)) if isinstance(now, HosimError) else now for case, now in zip(group, found, strict=True)]
+    """The measurements of one case, or of a matrix's cases that share a workload; errors take the
+    place of theirs.
+    """
+    found = (
+        measure_lines(group, kept) if group[0].matrix is not None else [_attempt(group[0], kept)]
+    )
+    return [
+        CaseError(case.name, str(now)) if isinstance(now, HosimError) else now
+        for case, now in zip(group, found, strict=True)
+    ]
 
 
 def _attempt(case: Case, kept: Path | None) -> Measured | HosimError:

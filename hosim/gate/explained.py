@@ -1,4 +1,6 @@
-"""What the fixture ``hosim_validate`` gives to a test: an assertion that a replay explains a recording."""
+"""What the fixture ``hosim_validate`` gives to a test: an assertion that a replay explains a
+recording.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from hosim.validate.replay_verdicts import complaint
 
 
 def assert_explained(trace: str | os.PathLike[str], *, max_error: str = "1%") -> Validation:
-    """Fail unless the replay explains the recording, with makespan and starts off by no more than ``max_error`` of its span.
+    """Fail unless the replay explains the recording, with makespan and starts off by no more than
+    ``max_error`` of its span.
 
     Returns what ``hosim validate`` finds.
     """

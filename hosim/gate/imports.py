@@ -1,7 +1,8 @@
 """Graphs of cases, and the cache folder for graphs of formats that are slow to import.
 
-A cached graph's name is a digest of the source's content, of hosim's own code and of the versions of torch and transformers. Nothing in the
-folder is ever stale, and all of it may be deleted; what cannot be read, or was not written by this user's hosim, is imported again.
+A cached graph's name is a digest of the source's content, of hosim's own code and of the versions
+of torch and transformers. Nothing in the folder is ever stale, and all of it may be deleted; what
+cannot be read, or was not written by this user's hosim, is imported again.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ from hosim.graph import Graph
 def kept_in() -> Path:
     """The folder of cached graphs: ``$HOSIM_CACHE``, or ``hosim`` in the user's cache folder."""
     own = os.environ.get("HOSIM_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hosim"
+    return (
+        Path(own)
+        if own
+        else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hosim"
+    )
 
 
 def graph_of_file(path: Path, kept: Path | None) -> Graph:
-    """The graph in a file or folder of any known format; ``kept`` is the folder of cached graphs. Raises :class:`InputError`."""
+    """The graph in a file or folder of any known format; ``kept`` is the folder of cached graphs.
+    Raises :class:`InputError`.
+    """
     from hosim.gate.kept_graphs import keep_graph, kept_graph
     from hosim.io import load_any
 
@@ -48,8 +55,9 @@ def graph_of_file(path: Path, kept: Path | None) -> Graph:
 def graph_of_entry(entry: str, folder: str) -> Graph:
     """The graph that ``package.module:function`` returns; its package may lie in ``folder``.
 
-    The function returns a :class:`Graph`, or a torch model and its example inputs (a tuple, or a mapping by name). It is called each time,
-    because what it depends on is unknown. Raises :class:`InputError`.
+    The function returns a :class:`Graph`, or a torch model and its example inputs (a tuple, or a
+    mapping by name). It is called each time, because what it depends on is unknown. Raises
+    :class:`InputError`.
     """
     module, _, name = entry.partition(":")
     # what the project prints must not mix with hosim's output
@@ -57,7 +65,11 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
         try:
             loaded = import_module(module)
         except ImportError as error:
-            advice = "; pip install 'hosim[torch]' installs it" if error.name in ("torch", "transformers") else ""
+            advice = (
+                "; pip install 'hosim[torch]' installs it"
+                if error.name in ("torch", "transformers")
+                else ""
+            )
             raise InputError(f"cannot be imported: {error}{advice}", source=entry) from None
         except (Exception, SystemExit) as error:
             raise InputError(f"cannot be imported: {_raised(error)}", source=entry) from error
@@ -67,17 +79,25 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
             given = getattr(loaded, name)()
         except HosimError:
             raise
-        except (Exception, SystemExit) as error:  # an exit of the project's code must not look like a verdict
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # an exit of the project's code must not look like a verdict
             raise InputError(_raised(error), source=entry) from error
     if isinstance(given, Graph):
         return given
     if not isinstance(given, tuple) or len(given) != 2:
-        raise InputError("expected the function to return a model and its example inputs, or a hosim.Graph", source=entry)
+        raise InputError(
+            "expected the function to return a model and its example inputs, or a hosim.Graph",
+            source=entry,
+        )
     return graph_of_model(*given, name=name, source=entry)
 
 
 def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
-    """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by name). Raises :class:`InputError`."""
+    """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by
+    name). Raises :class:`InputError`.
+    """
     from hosim.importers.torch_programs import import_exported, require_torch
 
     require_torch()

@@ -1,7 +1,9 @@
-"""Graphs kept in a folder, each with a signature: one that somebody else put there, or changed, is not believed.
+"""Graphs kept in a folder, each with a signature: one that somebody else put there, or changed, is
+not believed.
 
-A signature is made with a key that only the user can read: ``$HOSIM_CACHE_KEY``, or a file of random bytes beside the user's other state,
-never in the folder itself, which may be shared or restored from elsewhere. Without a key nothing is kept.
+A signature is made with a key that only the user can read: ``$HOSIM_CACHE_KEY``, or a file of
+random bytes beside the user's other state, never in the folder itself, which may be shared or
+restored from elsewhere. Without a key nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _KEY_BYTES = 32
 
 
 def kept_graph(folder: Path, name: str) -> Graph | None:
-    """The graph of that name; ``None`` if there is none, or it is not what this user's hosim has kept under this name."""
+    """The graph of that name; ``None`` if there is none, or it is not what this user's hosim has
+    kept under this name.
+    """
     text = kept_text(folder, name)
     if text is None:
         return None
@@ -61,7 +65,9 @@ def _signature(key: bytes, name: str, text: bytes) -> bytes:
 
 
 def _signing_key() -> bytes | None:
-    """The user's key, made when it is first asked for; ``None`` where it cannot be kept from others."""
+    """The user's key, made when it is first asked for; ``None`` where it cannot be kept from
+    others.
+    """
     if given := os.environ.get("HOSIM_CACHE_KEY"):
         return given.encode()
     state = os.environ.get("XDG_STATE_HOME")
@@ -69,7 +75,9 @@ def _signing_key() -> bytes | None:
         file = (Path(state) if state else Path.home() / ".local" / "state") / "hosim" / "cache.key"
         with suppress(FileExistsError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            with os.fdopen(
+                os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            ) as stream:
                 stream.write(secrets.token_bytes(_KEY_BYTES))
         status = file.stat()
         if os.name == "posix" and (status.st_uid != os.getuid() or status.st_mode & 0o077):

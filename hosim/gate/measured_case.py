@@ -54,14 +54,18 @@ STAGED = "staged"
 
 
 def measure(case: Case, kept: Path | None = None) -> Measured:
-    """The record of a case, or the error of one that does not fit. ``kept``: see :mod:`hosim.gate.imports`. Raises :class:`HosimError`."""
+    """The record of a case, or the error of one that does not fit. ``kept``: see
+    :mod:`hosim.gate.imports`. Raises :class:`HosimError`.
+    """
     if case.serve is not None:
         return kind_of("serve").measure(case)
     return measure_graph(case, _graph(case, kept), _source(case))
 
 
 def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
-    """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its file."""
+    """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its
+    file.
+    """
     from hosim.io import load_hardware
     from hosim.shipped import find_hardware
 
@@ -86,11 +90,15 @@ def _with_source(measured: Measured, source: str) -> Measured:
     record = measured.record
     if record is None or not source:
         return measured
-    return replace(measured, record=replace(record, fingerprints={**record.fingerprints, SOURCE: source}))
+    return replace(
+        measured, record=replace(record, fingerprints={**record.fingerprints, SOURCE: source})
+    )
 
 
 def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware) -> Measured:
-    """The record for a line of a matrix, and what each peak consists of; ``graph`` is canonical. Raises :class:`HosimError`."""
+    """The record for a line of a matrix, and what each peak consists of; ``graph`` is canonical.
+    Raises :class:`HosimError`.
+    """
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
     try:
@@ -101,14 +109,27 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
     if not result.feasible:
         return Measured(None, result.error)
     machine = digest(repr(sorted(flat_profile(hardware).items())))
-    prints = {"graph": fingerprint, "machine": machine, "plan": plan_fingerprint(plan, choice.label)}
-    record = brief(case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS)
-    peaks = {tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing()) for tier, held in result.peak_breakdown.items()}
+    prints = {
+        "graph": fingerprint,
+        "machine": machine,
+        "plan": plan_fingerprint(plan, choice.label),
+    }
+    record = brief(
+        case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS
+    )
+    peaks = {
+        tier: PeakRecord(None, {kind: b for kind, b in held.items() if b}, Listing())
+        for tier, held in result.peak_breakdown.items()
+    }
     return Measured(replace(record, peaks=peaks, notes=result.notes))
 
 
-def measure_lines(cases: Sequence[Case], kept: Path | None = None) -> Iterator[Measured | HosimError]:
-    """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the place of what it is raised for."""
+def measure_lines(
+    cases: Sequence[Case], kept: Path | None = None
+) -> Iterator[Measured | HosimError]:
+    """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the
+    place of what it is raised for.
+    """
     from hosim.io import load_hardware
     from hosim.shipped import find_hardware
 
@@ -143,7 +164,9 @@ def _graph(case: Case, kept: Path | None) -> Graph:
 
 
 def _source(case: Case) -> str:
-    """The fingerprint of the file of a case, or of the name of a model; empty for a function of the user's."""
+    """The fingerprint of the file of a case, or of the name of a model; empty for a function of the
+    user's.
+    """
     from hosim.io import names_model
     from hosim.shipped import find_workload, is_shipped
 
@@ -195,7 +218,13 @@ def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, bu
 
 
 def _measured(
-    case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, plan: Plan, result: Result, timeline: Timeline
+    case: Case,
+    choice: PolicyChoice,
+    graph: Graph,
+    hardware: Hardware,
+    plan: Plan,
+    result: Result,
+    timeline: Timeline,
 ) -> Measured:
     ran = plan.graph
     story = _Story(plan, timeline)
@@ -203,17 +232,30 @@ def _measured(
     record = Record(
         case=case.name,
         asked=asked_of(case),
-        fingerprints={"graph": graph_fingerprint(graph), "plan": plan_fingerprint(plan, choice.label)},
+        fingerprints={
+            "graph": graph_fingerprint(graph),
+            "plan": plan_fingerprint(plan, choice.label),
+        },
         metrics=metrics_of(result),
         machine=flat_profile(hardware) | {"budget": exact_size(result.budget_bytes)},
         peaks={
-            tier: story.peak(tier, result.peak_at_ns[tier], result.peak_breakdown.get(tier, {}), away=tier == hardware.device_tier)
+            tier: story.peak(
+                tier,
+                result.peak_at_ns[tier],
+                result.peak_breakdown.get(tier, {}),
+                away=tier == hardware.device_tier,
+            )
             for tier, held in result.peak_bytes.items()
             if held
         },
         moved=story.moved(),
         stalls=story.stalls(),
-        durations=_listing({(op.kind, op.name): ns for op, ns in zip(ran.ops, op_durations(ran, hardware), strict=True)}),
+        durations=_listing(
+            {
+                (op.kind, op.name): ns
+                for op, ns in zip(ran.ops, op_durations(ran, hardware), strict=True)
+            }
+        ),
         curve=_curve(timeline, hardware.device_tier, result.makespan_ns or 0),
         hosim=__version__,
         versions=VERSIONS,
@@ -222,7 +264,11 @@ def _measured(
     )
     return Measured(
         record,
-        stays={key: stay for tier in record.peaks for key, stay in story.stays(tier, result.peak_at_ns[tier]).items()},
+        stays={
+            key: stay
+            for tier in record.peaks
+            for key, stay in story.stays(tier, result.peak_at_ns[tier]).items()
+        },
         positions={op.name: i for i, op in enumerate(ran.ops)},
         tensors=frozenset(tensor.name for tensor in ran.tensors),
         waits_for=waits_for(ran, timeline),
@@ -260,27 +306,50 @@ class _Story:
                 if x.tensor < 0:
                     held[WORKSPACE, self.graph.ops[x.op].name] += x.bytes
                 else:
-                    held[STAGED if x.staged else tensors[x.tensor].kind, tensors[x.tensor].name] += x.bytes
+                    held[
+                        STAGED if x.staged else tensors[x.tensor].kind, tensors[x.tensor].name
+                    ] += x.bytes
                     there.add(x.tensor)
-        gone = {(tensors[t].kind, tensors[t].name): tensors[t].size_bytes for t in self._needed(at) if t not in there} if away else {}
+        gone = (
+            {
+                (tensors[t].kind, tensors[t].name): tensors[t].size_bytes
+                for t in self._needed(at)
+                if t not in there
+            }
+            if away
+            else {}
+        )
         residents = [self._with_span(item, tier, at) for item in _listing(held).items]
-        return PeakRecord(self._running(at), {kind: b for kind, b in composition.items() if b}, Listing(tuple(residents)), _listing(gone))
+        return PeakRecord(
+            self._running(at),
+            {kind: b for kind, b in composition.items() if b},
+            Listing(tuple(residents)),
+            _listing(gone),
+        )
 
     def _with_span(self, item: Item, tier: str, at: int) -> Item:
-        """The item of a tensor's copy in a tier at an instant, with the ops after which the copy was issued and is released."""
+        """The item of a tensor's copy in a tier at an instant, with the ops after which the copy
+        was issued and is released.
+        """
         if item.label in (WORKSPACE, STAGED) or self.plan.runtime is not None:
             return item
         t = self.graph.tensor_index[item.name]
         held = next(x for x in self._held[tier, t] if x.start_ns <= at < x.end_ns)
         ops, cache_ops = self.graph.ops, self.plan.cache_ops
-        came = [c for c in self._copies[t] if c.start_ns == held.start_ns and cache_ops[c.cache_op].destination == tier]
+        came = [
+            c
+            for c in self._copies[t]
+            if c.start_ns == held.start_ns and cache_ops[c.cache_op].destination == tier
+        ]
         if came and cache_ops[came[0].cache_op].after != AT_START:
             item = replace(item, since=ops[cache_ops[came[0].cache_op].after].name)
         released = self._released_after(t, tier, held.end_ns)
         return replace(item, until=ops[released].name) if released is not None else item
 
     def _released_after(self, t: int, tier: str, at: int) -> int | None:
-        """The op after which a residency that ends at an instant is released: the last use, else a detach; ``None`` for neither."""
+        """The op after which a residency that ends at an instant is released: the last use, else a
+        detach; ``None`` for neither.
+        """
         end, users = self.timeline.op_end_ns, self.graph.users[t]
         if not self.graph.survives[t] and users and max(end[i] for i in users) <= at:
             return max(users, key=lambda i: (end[i], i))
@@ -311,8 +380,16 @@ class _Story:
             if x.tier != tier or x.tensor < 0 or x.staged or not x.start_ns <= at < x.end_ns:
                 continue
             # the copy that this residency began with: it reserves its bytes when it starts
-            copies = [y for y in self._copies[x.tensor] if y.start_ns == x.start_ns and self._destination(y.cache_op) == tier]
-            after = self.plan.cache_ops[copies[0].cache_op].after if copies and self.plan.runtime is None else AT_START
+            copies = [
+                y
+                for y in self._copies[x.tensor]
+                if y.start_ns == x.start_ns and self._destination(y.cache_op) == tier
+            ]
+            after = (
+                self.plan.cache_ops[copies[0].cache_op].after
+                if copies and self.plan.runtime is None
+                else AT_START
+            )
             users = self.graph.users[x.tensor]
             before = [i for i in users if start[i] <= at]
             later = [i for i in users if start[i] > at]
@@ -325,7 +402,11 @@ class _Story:
         return found
 
     def _destination(self, cache_op: int) -> str | None:
-        return self.plan.cache_ops[cache_op].destination if 0 <= cache_op < len(self.plan.cache_ops) else None
+        return (
+            self.plan.cache_ops[cache_op].destination
+            if 0 <= cache_op < len(self.plan.cache_ops)
+            else None
+        )
 
     def moved(self) -> dict[str, Listing]:
         """Bytes by channel and tensor."""
@@ -344,19 +425,27 @@ class _Story:
 
 
 def waits_for(graph: Graph, timeline: Timeline) -> dict[str, str]:
-    """Of each op that waited for a transfer, the tensor of the transfer that the wait is blamed on."""
+    """Of each op that waited for a transfer, the tensor of the transfer that the wait is blamed
+    on.
+    """
     waited = [(stall.op, blamed(timeline, stall)) for stall in timeline.stalls]
     return {graph.ops[op].name: graph.tensors[x.tensor].name for op, x in waited if x is not None}
 
 
 def _listing(values: Mapping[tuple[str, str], int]) -> Listing:
-    return Listing(tuple(Item(label, name, value) for (label, name), value in sorted(values.items()) if value))
+    return Listing(
+        tuple(Item(label, name, value) for (label, name), value in sorted(values.items()) if value)
+    )
 
 
 def _curve(timeline: Timeline, tier: str, makespan_ns: int) -> tuple[int, ...]:
-    """The maximum that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a step that takes no time."""
+    """The maximum that a tier holds in each of :data:`COLUMNS` parts of the makespan; empty for a
+    step that takes no time.
+    """
     if not makespan_ns:
         return ()
     held = occupancy(timeline, tier)
-    edges = [(k * makespan_ns // COLUMNS, -(-(k + 1) * makespan_ns // COLUMNS)) for k in range(COLUMNS)]
+    edges = [
+        (k * makespan_ns // COLUMNS, -(-(k + 1) * makespan_ns // COLUMNS)) for k in range(COLUMNS)
+    ]
     return tuple(held.largest(start, end) for start, end in edges)

@@ -28,13 +28,20 @@ if TYPE_CHECKING:
     from hosim.gate.testing import SimulatedStep
     from hosim.validate import Validation
 
-MARKER = "hosim(hardware, policy='hyperoffload', budget=None, ...): what the fixture hosim_gate plans and replays, and on which machine"
+MARKER = (
+    "hosim(hardware, policy='hyperoffload', budget=None, ...): what the fixture hosim_gate "
+    "plans and replays, and on which machine"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds ``--hosim-update``."""
     group = parser.getgroup("hosim", "simulated memory")
-    group.addoption("--hosim-update", action="store_true", help="rewrite the baselines of hosim_gate.assert_matches_baseline()")
+    group.addoption(
+        "--hosim-update",
+        action="store_true",
+        help="rewrite the baselines of hosim_gate.assert_matches_baseline()",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,7 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
-    """What one step of a model needs on the simulated machine that the marker ``hosim`` names; see :class:`hosim.gate.testing.Gate`."""
+    """What one step of a model needs on the simulated machine that the marker ``hosim`` names; see
+    :class:`hosim.gate.testing.Gate`.
+    """
     from hosim.gate.testing import gate_of
 
     return gate_of(request.node, update=bool(request.config.getoption("--hosim-update")))
@@ -52,7 +61,9 @@ def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
 
 @pytest.fixture
 def hosim_validate() -> Callable[..., Validation]:
-    """``hosim_validate(trace, max_error="1%")`` fails unless the replay explains a recording; see :mod:`hosim.gate.explained`."""
+    """``hosim_validate(trace, max_error="1%")`` fails unless the replay explains a recording; see
+    :mod:`hosim.gate.explained`.
+    """
     from hosim.gate.explained import assert_explained
 
     return assert_explained

@@ -1,4 +1,6 @@
-"""A check's verdicts for machines and for reviews: JSON, JUnit XML, SARIF, annotations of GitHub and its step summary."""
+"""A check's verdicts for machines and for reviews: JSON, JUnit XML, SARIF, annotations of GitHub
+and its step summary.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, 
                 "note": v.note or None,
                 **({"notes": list(v.notes)} if v.notes else {}),
                 "baseline": v.baseline,
-                "metrics": {m.name: {"verdict": m.verdict, "before": m.before, "now": m.now} for m in v.metrics},
+                "metrics": {
+                    m.name: {"verdict": m.verdict, "before": m.before, "now": m.now}
+                    for m in v.metrics
+                },
                 "explanation": list(v.explanation),
             }
             for v in verdicts
@@ -48,16 +53,30 @@ def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     """JUnit XML: one test case per case, with an explanation if it failed."""
     errors = sum(v.verdict == ERROR for v in verdicts)
     failures = sum(v.fails(strict) for v in verdicts) - errors
-    suite = ET.Element("testsuite", name="hosim", tests=str(len(verdicts)), failures=str(failures), errors=str(errors), skipped="0")
+    suite = ET.Element(
+        "testsuite",
+        name="hosim",
+        tests=str(len(verdicts)),
+        failures=str(failures),
+        errors=str(errors),
+        skipped="0",
+    )
     for v in verdicts:
         case = ET.SubElement(suite, "testcase", classname="hosim.check", name=_plain(v.case))
         if v.fails(strict):
-            failure = ET.SubElement(case, "error" if v.verdict == ERROR else "failure", type=v.verdict, message=_plain(headline(v)))
+            failure = ET.SubElement(
+                case,
+                "error" if v.verdict == ERROR else "failure",
+                type=v.verdict,
+                message=_plain(headline(v)),
+            )
             failure.text = _plain("\n".join(details(v)))
         if v.notes:
             ET.SubElement(case, "system-out").text = _plain("\n".join(v.notes))
     ET.indent(suite)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+    return (
+        '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+    )
 
 
 def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
@@ -73,7 +92,10 @@ def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, An
                     "driver": {
                         "name": "hosim",
                         "version": __version__,
-                        "rules": [{"id": rule, "shortDescription": {"text": f"simulated step: {rule}"}} for rule in rules],
+                        "rules": [
+                            {"id": rule, "shortDescription": {"text": f"simulated step: {rule}"}}
+                            for rule in rules
+                        ],
                     }
                 },
                 "results": [
@@ -81,7 +103,14 @@ def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, An
                         "ruleId": v.verdict,
                         "level": "error",
                         "message": {"text": "\n".join([headline(v), *details(v)])},
-                        "locations": [{"physicalLocation": {"artifactLocation": {"uri": v.place[0]}, "region": {"startLine": v.place[1]}}}],
+                        "locations": [
+                            {
+                                "physicalLocation": {
+                                    "artifactLocation": {"uri": v.place[0]},
+                                    "region": {"startLine": v.place[1]},
+                                }
+                            }
+                        ],
                     }
                     for v in failing
                 ],
@@ -97,31 +126,60 @@ def github(verdicts: Sequence[CaseVerdict], strict: bool = False) -> list[str]:
         if v.fails(strict):
             title = printable(headline(v))
             text = "\n".join(map(printable, details(v))) or title
-            lines.append(f"::error file={_property(printable(v.place[0]))},line={v.place[1]},title={_property(title)}::{_data(text)}")
+            lines.append(
+                "::error "
+                f"file={_property(printable(v.place[0]))},line={v.place[1]},title={_property(title)}::{_data(text)}"
+            )
     return lines
 
 
 def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
-    """A step summary: what is worse and why (:func:`worse_and_why`), a table of the cases (:func:`with_a_row`), and details.
+    """A step summary: what is worse and why (:func:`worse_and_why`), a table of the cases
+    (:func:`with_a_row`), and details.
 
     Those of a changed case are its changes and memory curves.
     """
     said = [line for text in worse_and_why(verdicts) for line in (f"**{_cell(text)}**", "")]
-    lines = [f"### hosim: {summary(verdicts)}", "", *said, "| case | verdict | what changed |", "|---|---|---|"]
+    lines = [
+        f"### hosim: {summary(verdicts)}",
+        "",
+        *said,
+        "| case | verdict | what changed |",
+        "|---|---|---|",
+    ]
     for v in with_a_row(verdicts):
         changed = "<br>".join(_cell(m.line()) for m in changed_metrics(v)) or _cell(v.note)
-        lines.append(f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | {changed} |")
-    lines += ["", *(f"- {_cell(line)}" for line in noted(verdicts))] if any(v.notes for v in verdicts) else []
+        lines.append(
+            f"| {_cell(v.case)} | {'**' + v.verdict + '**' if v.fails(strict) else v.verdict} | "
+            f"{changed} |"
+        )
+    lines += (
+        ["", *(f"- {_cell(line)}" for line in noted(verdicts))]
+        if any(v.notes for v in verdicts)
+        else []
+    )
     for v in verdicts:
         if v.explanation or v.fails(strict):
-            lines += ["", f"#### {_cell(v.case)}: {v.verdict}", "", *_fenced(map(printable, details(v)))]
+            lines += [
+                "",
+                f"#### {_cell(v.case)}: {v.verdict}",
+                "",
+                *_fenced(map(printable, details(v))),
+            ]
         if v.explanation and all(v.curves):
-            lines += ["", "Device memory over time, before and now:", "", *_fenced(curves(*v.curves))]
+            lines += [
+                "",
+                "Device memory over time, before and now:",
+                "",
+                *_fenced(curves(*v.curves)),
+            ]
     return "\n".join(lines) + "\n"
 
 
 def worse_and_why(verdicts: Sequence[CaseVerdict]) -> list[str]:
-    """A sentence for each cause of a regression, where it is known; cases that have one in common are told together."""
+    """A sentence for each cause of a regression, where it is known; cases that have one in common
+    are told together.
+    """
     groups: dict[str, list[CaseVerdict]] = {}
     for v in verdicts:
         worse = v.verdict == REGRESSION and any(m.verdict == REGRESSION for m in v.metrics)
@@ -139,8 +197,13 @@ def _sentence(cause: str, cases: Sequence[CaseVerdict]) -> str:
 
 
 def _worst(v: CaseVerdict) -> str:
-    """The case and its metric that is worse, a peak if there is one: ``peak.hbm of shop +64.0 MiB, +97.0 %``."""
-    m = min((m for m in v.metrics if m.verdict == v.verdict), key=lambda m: FAMILIES.index(family(m.name)))
+    """The case and its metric that is worse, a peak if there is one: ``peak.hbm of shop +64.0 MiB,
+    +97.0 %``.
+    """
+    m = min(
+        (m for m in v.metrics if m.verdict == v.verdict),
+        key=lambda m: FAMILIES.index(family(m.name)),
+    )
     share = f", {human_percent(m.change / m.before, signed=True)}" if m.before else ""
     return f"{m.name} of {v.case} +{human(m.name, abs(m.change))}{share}"
 
@@ -156,12 +219,18 @@ def noted(verdicts: Sequence[CaseVerdict]) -> list[str]:
     for v in verdicts:
         for line in v.notes:
             having.setdefault(line, []).append(v.case)
-    return [f"{', '.join(cases) if len(cases) <= _NAMED else counted(len(cases), 'case')}: {line}" for line, cases in having.items()]
+    return [
+        f"{', '.join(cases) if len(cases) <= _NAMED else counted(len(cases), 'case')}: {line}"
+        for line, cases in having.items()
+    ]
 
 
 def headline(v: CaseVerdict) -> str:
     """The case, its verdict, and the first metric with that verdict, a peak if there is one."""
-    worse = sorted((m for m in v.metrics if m.verdict == v.verdict), key=lambda m: FAMILIES.index(family(m.name)))
+    worse = sorted(
+        (m for m in v.metrics if m.verdict == v.verdict),
+        key=lambda m: FAMILIES.index(family(m.name)),
+    )
     first = worse[0].line() if worse else v.note
     return f"{v.case}: {v.verdict}" + (f": {first}" if first else "")
 
@@ -173,7 +242,11 @@ def details(v: CaseVerdict) -> list[str]:
 
 def changed_metrics(v: CaseVerdict) -> list[MetricVerdict]:
     """The metrics that changed; none for a case without a baseline."""
-    return [m for m in v.metrics if m.verdict != SAME] if any(m.before is not None for m in v.metrics) else []
+    return (
+        [m for m in v.metrics if m.verdict != SAME]
+        if any(m.before is not None for m in v.metrics)
+        else []
+    )
 
 
 def curves(before: Sequence[int], now: Sequence[int]) -> Iterator[str]:
@@ -181,10 +254,15 @@ def curves(before: Sequence[int], now: Sequence[int]) -> Iterator[str]:
     low, high = min(*before, *now), max(*before, *now)
     for title, curve in (("before", before), ("now", now)):
         yield f"{title}: {human('peak', min(curve))} to {human('peak', max(curve))}"
-        levels = [-(-(held - low) * _HEIGHT * 8 // (high - low)) if high > low else _HEIGHT * 8 for held in curve]
+        levels = [
+            -(-(held - low) * _HEIGHT * 8 // (high - low)) if high > low else _HEIGHT * 8
+            for held in curve
+        ]
         for line in range(_HEIGHT):
             floor = (_HEIGHT - 1 - line) * 8
-            yield "│" + "".join(_EIGHTHS[max(0, min(8, level - floor))] for level in levels).rstrip()
+            yield (
+                "│" + "".join(_EIGHTHS[max(0, min(8, level - floor))] for level in levels).rstrip()
+            )
         yield "└" + "─" * len(curve)
 
 
@@ -199,13 +277,20 @@ def _cell(text: str) -> str:
 def _fenced(lines: Iterable[str]) -> list[str]:
     """Lines as they are, between fences that none of them has."""
     inside = list(lines)
-    fence = "`" * max(3, 1 + max([len(run) for line in inside for run in re.findall("`+", line)], default=0))
+    fence = "`" * max(
+        3, 1 + max([len(run) for line in inside for run in re.findall("`+", line)], default=0)
+    )
     return [fence, *inside, fence]
 
 
 def _plain(text: str) -> str:
     """Text without characters that XML cannot hold."""
-    return "".join(c if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff") else "?" for c in text)
+    return "".join(
+        c
+        if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff")
+        else "?"
+        for c in text
+    )
 
 
 def _data(text: str) -> str:

@@ -30,10 +30,12 @@ _SHOWN = 8
 
 
 class SimulatedStep:
-    """One step of a model, or of the marker's workload, on the simulated machine that the marker ``hosim`` names.
+    """One step of a model, or of the marker's workload, on the simulated machine that the marker
+    ``hosim`` names.
 
-    It is planned and replayed once, when an assertion needs it. ``folder`` is the test's folder; ``update`` rewrites baselines, of which
-    ``written`` are those that tests of this run have written.
+    It is planned and replayed once, when an assertion needs it. ``folder`` is the test's folder;
+    ``update`` rewrites baselines, of which ``written`` are those that tests of this run have
+    written.
     """
 
     def __init__(self, case: Case, folder: Path, update: bool, written: dict[Path, Record]) -> None:
@@ -46,10 +48,16 @@ class SimulatedStep:
         self._measured: Measured | None = None
 
     def model(self, model: Any, inputs: Any = ()) -> SimulatedStep:
-        """Take a torch model called with ``inputs`` (a tuple, one tensor, or a dictionary by name), or a :class:`hosim.Graph`."""
+        """Take a torch model called with ``inputs`` (a tuple, one tensor, or a dictionary by name),
+        or a :class:`hosim.Graph`.
+        """
         __tracebackhide__ = True
         try:
-            self._graph = model if isinstance(model, Graph) else graph_of_model(model, inputs, name=self._case.name, source="model")
+            self._graph = (
+                model
+                if isinstance(model, Graph)
+                else graph_of_model(model, inputs, name=self._case.name, source="model")
+            )
         except HosimError as error:
             _fail(str(error))
         self._measured = None
@@ -63,12 +71,16 @@ class SimulatedStep:
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """Peaks in bytes by tier (``peak.hbm``), ``makespan`` in nanoseconds, and the others of :mod:`hosim.gate.judged_metrics`."""
+        """Peaks in bytes by tier (``peak.hbm``), ``makespan`` in nanoseconds, and the others of
+        :mod:`hosim.gate.judged_metrics`.
+        """
         __tracebackhide__ = True
         return self._record().metrics
 
     def assert_peak_below(self, size: str, tier: str | None = None) -> None:
-        """Fail unless the tier (the device tier by default) never holds as much as ``size``, such as ``38 GiB``."""
+        """Fail unless the tier (the device tier by default) never holds as much as ``size``, such
+        as ``38 GiB``.
+        """
         __tracebackhide__ = True
         record = self._record()
         name = tier or record.machine["device_tier"]
@@ -84,19 +96,27 @@ class SimulatedStep:
             )
         if record.metrics[metric] < bound:
             return
-        lines = [f"peak of {name} is {human_size(record.metrics[metric])} ({record.metrics[metric]:,} B), not below {size}"]
+        lines = [
+            f"peak of {name} is {human_size(record.metrics[metric])} ({record.metrics[metric]:,} "
+            f"B), not below {size}"
+        ]
         if name in record.peaks:
             lines += _residents(record, name)
         _fail("\n".join(lines))
 
     def assert_matches_baseline(
-        self, name: str | None = None, *, tolerance: Mapping[str, str | Mapping[str, str]] | None = None, strict: bool = False
+        self,
+        name: str | None = None,
+        *,
+        tolerance: Mapping[str, str | Mapping[str, str]] | None = None,
+        strict: bool = False,
     ) -> None:
         """Fail if a metric is worse than the baseline by more than its tolerance, and say why.
 
-        The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or ``name``; that of the test's second
-        model has the number 2 behind its name. ``tolerance`` is as in ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict``
-        also fails on improvements.
+        The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or
+        ``name``; that of the test's second model has the number 2 behind its name. ``tolerance`` is
+        as in ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` also fails on
+        improvements.
         """
         __tracebackhide__ = True
         record = self._record()
@@ -108,7 +128,10 @@ class SimulatedStep:
             if self._update:
                 there = self._written.setdefault(path, record)
                 if (there.computed, there.metrics) != (record.computed, record.metrics):
-                    _fail(f"{there.case} has written another model to {path}: give this baseline a name of its own")
+                    _fail(
+                        f"{there.case} has written another model to {path}: give this baseline a "
+                        "name of its own"
+                    )
                 save_record(record, path)
                 return
             if not path.is_file():
@@ -121,7 +144,12 @@ class SimulatedStep:
         if found.fails(strict):
             _fail(
                 "\n".join(
-                    [headline(found), *details(found), "if this change is intended, run pytest --hosim-update and commit the baseline"]
+                    [
+                        headline(found),
+                        *details(found),
+                        "if this change is intended, run pytest --hosim-update and commit the "
+                        "baseline",
+                    ]
                 )
             )
 
@@ -148,7 +176,11 @@ class SimulatedStep:
         if self._graph is not None:
             return measure_graph(self._case, self._graph)
         if self._case.workload is None and self._case.entry is None and self._case.serve is None:
-            raise InputError("nothing to measure: call hosim_gate.model(model, inputs), or give the marker a workload", source="hosim_gate")
+            raise InputError(
+                "nothing to measure: call hosim_gate.model(model, inputs), or give the marker a "
+                "workload",
+                source="hosim_gate",
+            )
         return measure(self._case, kept_in())
 
 
@@ -157,12 +189,18 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
     __tracebackhide__ = True
     marker = item.get_closest_marker("hosim")
     if marker is None:
-        _fail('the fixture hosim_gate needs a marker such as @pytest.mark.hosim(hardware="h100-80gb-sxm", budget="40 GiB")')
+        _fail(
+            "the fixture hosim_gate needs a marker such as "
+            '@pytest.mark.hosim(hardware="h100-80gb-sxm", budget="40 GiB")'
+        )
     given = dict(marker.kwargs)
     tolerance = given.pop("tolerance", {})
     unknown = [*map(repr, marker.args), *(key for key in given if key not in _ASKED)]
     if unknown or "hardware" not in given:
-        _fail(f"the marker hosim takes hardware=... and {', '.join(_ASKED[1:])}, tolerance; got {', '.join(unknown) or 'no hardware'}")
+        _fail(
+            f"the marker hosim takes hardware=... and {', '.join(_ASKED[1:])}, tolerance; got "
+            f"{', '.join(unknown) or 'no hardware'}"
+        )
     folder = item.path.parent
     name = f"{item.path.stem}.{item.nodeid.partition('::')[2].replace('::', '.')}"
     try:
@@ -172,13 +210,21 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
     except InputError as error:
         _fail(str(error))
     written = item.config.stash.setdefault(_WRITTEN, {})
-    return SimulatedStep(Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update, written)
+    return SimulatedStep(
+        Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update, written
+    )
 
 
 def _file_name(name: str) -> str:
-    """A file name: characters that a file system may refuse are replaced, and a digest keeps names distinct."""
+    """A file name: characters that a file system may refuse are replaced, and a digest keeps names
+    distinct.
+    """
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
-    return plain if plain == name else f"{plain.strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    return (
+        plain
+        if plain == name
+        else f"{plain.strip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    )
 
 
 def _residents(record: Record, tier: str) -> list[str]:
@@ -186,9 +232,14 @@ def _residents(record: Record, tier: str) -> list[str]:
     peak = record.peaks[tier]
     held = sorted(peak.residents.items, key=lambda item: (-item.value, item.name))
     lines = [f"at op `{peak.op}` it holds:"] if peak.op is not None else ["it holds:"]
-    lines += [f"  `{item.name}` ({item.label.replace('_', ' ')}) {human_size(item.value)}" for item in held[:_SHOWN]]
+    lines += [
+        f"  `{item.name}` ({item.label.replace('_', ' ')}) {human_size(item.value)}"
+        for item in held[:_SHOWN]
+    ]
     rest = held[_SHOWN:]
-    return lines + ([f"  and {len(rest)} more: {human_size(sum(item.value for item in rest))}"] if rest else [])
+    return lines + (
+        [f"  and {len(rest)} more: {human_size(sum(item.value for item in rest))}"] if rest else []
+    )
 
 
 def _fail(message: str) -> NoReturn:

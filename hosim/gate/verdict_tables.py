@@ -19,13 +19,17 @@ _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}
 
 
 def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> RenderableType:
-    """One row for each metric that changed (one for a case without changes), the explanations, and the counts."""
+    """One row for each metric that changed (one for a case without changes), the explanations, and
+    the counts.
+    """
     table = open_table("Check", "case", "verdict", "metric", "before", "now", "change", left=3)
     rows = with_a_row(checked)
     for v in rows:
         changed = changed_metrics(v)
         if not changed:
-            table.add_row(v.case, v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict))
+            table.add_row(
+                v.case, v.verdict, NOTHING, NOTHING, NOTHING, NOTHING, style=_STYLES.get(v.verdict)
+            )
         for m in changed:
             name, verdict, *values, _ = metric_cells(m)
             table.add_row(v.case, verdict, name, *values, style=_STYLES.get(m.verdict))
@@ -33,30 +37,57 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
     for v in checked:
         if v.verdict != SAME and (v.explanation or v.note):
             listed = [f"{v.case}: {v.verdict}", *(f"  {line}" for line in details(v))]
-            parts.append(paragraph(*listed, style="red" if v.verdict == REGRESSION else "", space=True, wrapped=False))
+            parts.append(
+                paragraph(
+                    *listed,
+                    style="red" if v.verdict == REGRESSION else "",
+                    space=True,
+                    wrapped=False,
+                )
+            )
     parts += [paragraph(*said, style="dim", space=True)] if (said := noted(checked)) else []
     failing = sum(v.fails(strict) for v in checked)
-    closing = f"{counted(len(checked), 'case')}: {summary(checked)}" + (f"; {failing} failing." if failing else ".")
+    closing = f"{counted(len(checked), 'case')}: {summary(checked)}" + (
+        f"; {failing} failing." if failing else "."
+    )
     return Group(*parts, paragraph(closing, style="bold red" if failing else "bold"))
 
 
 def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
-    """A metric's name, its verdict, its value before and now, and the change, absolute and in per cent."""
-    before, now = (NOTHING if value is None else human(m.name, value) for value in (m.before, m.now))
+    """A metric's name, its verdict, its value before and now, and the change, absolute and in per
+    cent.
+    """
+    before, now = (
+        NOTHING if value is None else human(m.name, value) for value in (m.before, m.now)
+    )
     sign = "+" if m.change > 0 else ""
     share = f"{sign}{100 * m.change / m.before:.1f} %" if m.change and m.before else ""
-    return m.name, m.verdict, before, now, f"{sign}{human(m.name, m.change)}" if m.change else NOTHING, share
+    return (
+        m.name,
+        m.verdict,
+        before,
+        now,
+        f"{sign}{human(m.name, m.change)}" if m.change else NOTHING,
+        share,
+    )
 
 
 def baseline(record: Record) -> RenderableType:
     """A baseline: its question, its metrics, and the composition of each peak."""
     asked = ", ".join(f"{key} {text}" for key, text in record.asked.items())
-    table = open_table(f"{record.case}: {asked}" if asked else record.case, "metric", "value", left=1)
+    table = open_table(
+        f"{record.case}: {asked}" if asked else record.case, "metric", "value", left=1
+    )
     for name, value in sorted(record.metrics.items()):
         table.add_row(name, human(name, value))
     parts: list[RenderableType] = [table]
     for tier, peak in sorted(record.peaks.items()):
-        held = open_table(f"{tier} at its peak" + (f", at op {peak.op}" if peak.op is not None else ""), "kind", "bytes", left=1)
+        held = open_table(
+            f"{tier} at its peak" + (f", at op {peak.op}" if peak.op is not None else ""),
+            "kind",
+            "bytes",
+            left=1,
+        )
         for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1]):
             held.add_row(kind.replace("_", " "), human_size(size))
         parts.append(held)

@@ -1,4 +1,6 @@
-"""Outside formats as workload graphs; :func:`hosim.io.load_any` tells them apart by their contents."""
+"""Outside formats as workload graphs; :func:`hosim.io.load_any` tells them apart by their
+contents.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,8 @@ else:
     )
 
 __all__ = [
-    "CallShapes", "aten_flops", "aten_kernel", "builder_parameters", "composed_flops", "convolution_flops", "detach",
-    "import_model_config", "initial", "is_cache_node", "matmul_flops", "name_of", "op_kind", "operator_kind", "prefetch", "read_gguf",
-    "ready", "store",
+    "CallShapes", "aten_flops", "aten_kernel", "builder_parameters", "composed_flops",
+    "convolution_flops", "detach", "import_model_config", "initial", "is_cache_node",
+    "matmul_flops", "name_of", "op_kind", "operator_kind", "prefetch", "read_gguf", "ready",
+    "store",
 ]  # fmt: skip

@@ -1,14 +1,18 @@
-"""Cache ops as nodes of a torch graph: the registered ops ``hosim::prefetch`` and so on. Imports torch.
+"""Cache ops as nodes of a torch graph: the registered ops ``hosim::prefetch`` and so on. Imports
+torch.
 
-In plain torch each is the identity, so that a graph computes the same with them as without. The schema of each but ``ready`` says that it
-writes its argument, so that dead-code elimination keeps it. Each carries its position among the plan's cache ops, so that
-common-subexpression elimination never merges two.
+In plain torch each is the identity, so that a graph computes the same with them as without. The
+schema of each but ``ready`` says that it writes its argument, so that dead-code elimination keeps
+it. Each carries its position among the plan's cache ops, so that common-subexpression elimination
+never merges two.
 
-- ``prefetch(x, source, destination, number)`` gives ``x``; whoever uses the storage after a prefetch to the device tier takes that value,
-- ``ready(view, prefetched)`` gives ``view``: another view of the storage, for consumers that take that one after the prefetch,
+- ``prefetch(x, source, destination, number)`` gives ``x``; whoever uses the storage after a
+  prefetch to the device tier takes that value,
+- ``ready(view, prefetched)`` gives ``view``: another view of the storage, for consumers that take
+  that one after the prefetch,
 - ``store(x, source, destination, number)`` and ``detach(x, source, number)`` give nothing,
-- ``initial(x, tiers)``, at the top of a graph, names the tiers with a valid copy of ``x`` at time 0, where those are not the device
-  tier alone.
+- ``initial(x, tiers)``, at the top of a graph, names the tiers with a valid copy of ``x`` at time
+  0, where those are not the device tier alone.
 """
 
 from __future__ import annotations

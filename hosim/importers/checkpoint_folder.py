@@ -1,4 +1,6 @@
-"""What the files of a checkpoint say beside its ``config.json``: how the weights are packed, and how many bytes they are."""
+"""What the files of a checkpoint say beside its ``config.json``: how the weights are packed, and
+how many bytes they are.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,14 @@ from hosim.errors import InputError
 from hosim.files import opened, read_json
 from hosim.models import INDEX
 
-_PACKINGS = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
-"""Files that say how weights are packed where the config does not: those of ModelOpt, AutoGPTQ and AutoAWQ, by ``quant_method``."""
+_PACKINGS = {
+    "hf_quant_config.json": "modelopt",
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+}
+"""Files that say how weights are packed where the config does not: those of ModelOpt, AutoGPTQ and
+AutoAWQ, by ``quant_method``.
+"""
 
 _AWQ = {"w_bit": "bits", "q_group_size": "group_size"}
 """Names of AutoAWQ's file, and those that a config has for them."""
@@ -22,7 +30,8 @@ _MOST_HEADER = 100_000_000
 
 
 def beside(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """The config with what the other files of its folder say: a ``quantization_config`` if it has none, and the index of the weights.
+    """The config with what the other files of its folder say: a ``quantization_config`` if it has
+    none, and the index of the weights.
 
     Raises :class:`InputError`.
     """
@@ -41,11 +50,16 @@ def _packing(said: Mapping[str, Any], method: str, path: str) -> dict[str, Any]:
         if not isinstance(inner, Mapping):
             raise InputError("expected a mapping", source=path, where="quantization")
         said = inner
-    return {"quant_method": method, **{_AWQ.get(key, key) if method == "awq" else key: value for key, value in said.items()}}
+    return {
+        "quant_method": method,
+        **{_AWQ.get(key, key) if method == "awq" else key: value for key, value in said.items()},
+    }
 
 
 def _stated_bytes(folder: str) -> object:
-    """The bytes of all weights, as the index of a checkpoint or its only file has them; ``None`` where neither is there."""
+    """The bytes of all weights, as the index of a checkpoint or its only file has them; ``None``
+    where neither is there.
+    """
     path = os.path.join(folder, INDEX)
     if os.path.isfile(path):
         metadata = _mapping(path).get("metadata")

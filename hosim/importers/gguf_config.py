@@ -1,6 +1,8 @@
-"""The ``config.json`` that a GGUF stands for: its metadata by llama.cpp's names, as the keys of transformers that builders read.
+"""The ``config.json`` that a GGUF stands for: its metadata by llama.cpp's names, as the keys of
+transformers that builders read.
 
-Which names there are says ggml's page on GGUF, which of them an architecture has llama.cpp's ``gguf-py/gguf/constants.py``.
+Which names there are says ggml's page on GGUF, which of them an architecture has llama.cpp's
+``gguf-py/gguf/constants.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ Config = dict[str, Any]
 
 
 def config_of_gguf(path: str | os.PathLike[str]) -> Config:
-    """What a ``config.json`` of the model in a GGUF would have, and the types of its weights. Raises :class:`InputError`."""
+    """What a ``config.json`` of the model in a GGUF would have, and the types of its weights.
+    Raises :class:`InputError`.
+    """
     source = os.fspath(path)
     header = read_gguf(source)
     said = _Metadata(header, source)
@@ -29,8 +33,15 @@ def config_of_gguf(path: str | os.PathLike[str]) -> Config:
         near = get_close_matches(str(arch), ARCHITECTURES, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         known = ", ".join(ARCHITECTURES)
-        message = f"expected an architecture that hosim knows of GGUF files ({known}), got {shown(arch, 60)}{hint}"
-        raise InputError(f"{message}; the model's config.json may be one that a builder knows", source=source, where="general.architecture")
+        message = (
+            f"expected an architecture that hosim knows of GGUF files ({known}), got "
+            f"{shown(arch, 60)}{hint}"
+        )
+        raise InputError(
+            f"{message}; the model's config.json may be one that a builder knows",
+            source=source,
+            where="general.architecture",
+        )
     config = {**said.common(), **ARCHITECTURES[arch](said)}
     weights = {name: (weight.type, prod(weight.shape)) for name, weight in header.weights.items()}
     total = sum([bytes_of(*weight) for weight in weights.values()])
@@ -49,18 +60,25 @@ class _Metadata:
         self.arch = header.metadata.get("general.architecture")
 
     def size(self, key: str, *, needed: bool = False) -> int | None:
-        """A number; of an array for each layer the one that all of these have. Raises :class:`InputError`."""
+        """A number; of an array for each layer the one that all of these have. Raises
+        :class:`InputError`.
+        """
         where = f"{self.arch}.{key}"
         value = self.metadata.get(where)
         if isinstance(value, list):
             if len(set(map(repr, value))) > 1:
-                raise InputError("expected layers of one size, got several; the model's config.json may be one that a builder knows",
+                raise InputError("expected layers of one size, got several; the model's "
+                    "config.json may be one that a builder knows",
                                  source=self._source, where=where)  # fmt: skip
             value = value[0] if value else None
         if value is None and not needed:
             return None
         if type(value) is not int or not 0 <= value <= 2**40:
-            raise InputError(f"expected a number from 0 to 2^40, got {shown(value, 60)}", source=self._source, where=where)
+            raise InputError(
+                f"expected a number from 0 to 2^40, got {shown(value, 60)}",
+                source=self._source,
+                where=where,
+            )
         return value
 
     def needed(self, key: str) -> int:
@@ -77,7 +95,11 @@ class _Metadata:
         """What all architectures have."""
         table = self._weights.get("token_embd.weight")
         if table is None or len(table.shape) != 2:
-            raise InputError("expected the weight token_embd.weight, of two dimensions", source=self._source, where="tensors")
+            raise InputError(
+                "expected the weight token_embd.weight, of two dimensions",
+                source=self._source,
+                where="tensors",
+            )
         further = self.size("nextn_predict_layers") or 0
         heads = self.needed("attention.head_count")
         return {
@@ -97,7 +119,9 @@ class _Metadata:
         keys, values = self.size("attention.key_length"), self.size("attention.value_length")
         if None not in (keys, values) and keys != values:
             raise InputError(
-                f"expected values as wide as keys, {keys}, got {values}", source=self._source, where=f"{self.arch}.attention.value_length"
+                f"expected values as wide as keys, {keys}, got {values}",
+                source=self._source,
+                where=f"{self.arch}.attention.value_length",
             )
         return {"head_dim": keys}
 
@@ -116,7 +140,11 @@ class _Metadata:
 
 def _llama(said: _Metadata) -> Config:
     if said.size("expert_count"):
-        return {"model_type": "mixtral", **said.experts("num_local_experts", None), **said.head_dim()}
+        return {
+            "model_type": "mixtral",
+            **said.experts("num_local_experts", None),
+            **said.head_dim(),
+        }
     return {"model_type": "llama", **said.bias(), **said.head_dim()}
 
 
@@ -130,15 +158,27 @@ def _qwen3(said: _Metadata) -> Config:
 
 def _qwen2moe(said: _Metadata) -> Config:
     shared = said.needed("expert_shared_feed_forward_length")
-    return {"model_type": "qwen2_moe", **said.head_dim(), **said.experts("num_experts"), "shared_expert_intermediate_size": shared}
+    return {
+        "model_type": "qwen2_moe",
+        **said.head_dim(),
+        **said.experts("num_experts"),
+        "shared_expert_intermediate_size": shared,
+    }
 
 
 def _qwen3moe(said: _Metadata) -> Config:
-    return {"model_type": "qwen3_moe", **said.head_dim(), **said.bias(), **said.experts("num_experts")}
+    return {
+        "model_type": "qwen3_moe",
+        **said.head_dim(),
+        **said.bias(),
+        **said.experts("num_experts"),
+    }
 
 
 def _deepseek2(said: _Metadata) -> Config:
-    """With sigmoid scores (``expert_gating_func`` 2) DeepSeek-V3, else V2. Files with attention over latents say other lengths of keys."""
+    """With sigmoid scores (``expert_gating_func`` 2) DeepSeek-V3, else V2. Files with attention
+    over latents say other lengths of keys.
+    """
     turned = said.needed("rope.dimension_count")
     keys = said.size("attention.key_length_mla") or said.needed("attention.key_length")
     return {
@@ -148,7 +188,8 @@ def _deepseek2(said: _Metadata) -> Config:
         "kv_lora_rank": said.needed("attention.kv_lora_rank"),
         "qk_nope_head_dim": keys - turned,
         "qk_rope_head_dim": turned,
-        "v_head_dim": said.size("attention.value_length_mla") or said.needed("attention.value_length"),
+        "v_head_dim": said.size("attention.value_length_mla")
+        or said.needed("attention.value_length"),
         **said.experts("n_routed_experts"),
         "n_shared_experts": said.size("expert_shared_count"),
         "first_k_dense_replace": said.size("leading_dense_block_count"),
@@ -158,11 +199,20 @@ def _deepseek2(said: _Metadata) -> Config:
 
 def _gpt_oss(said: _Metadata) -> Config:
     window = said.size("attention.sliding_window")
-    return {"model_type": "gpt_oss", **said.head_dim(), **said.experts("num_local_experts", "intermediate_size"), "sliding_window": window}
+    return {
+        "model_type": "gpt_oss",
+        **said.head_dim(),
+        **said.experts("num_local_experts", "intermediate_size"),
+        "sliding_window": window,
+    }
 
 
 def _gemma3(said: _Metadata) -> Config:
-    return {"model_type": "gemma3_text", **said.head_dim(), "sliding_window": said.size("attention.sliding_window")}
+    return {
+        "model_type": "gemma3_text",
+        **said.head_dim(),
+        "sliding_window": said.size("attention.sliding_window"),
+    }
 
 
 def _phimoe(said: _Metadata) -> Config:

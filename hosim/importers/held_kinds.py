@@ -7,11 +7,16 @@ _PACKED = frozenset(("qweight", "qzeros", "scales", "g_idx"))
 
 
 def kind_of(role: str, name: str) -> str:
-    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part ``experts`` is an ``expert``.
+    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part
+    ``experts`` is an ``expert``.
 
-    What GPTQ and AWQ register as buffers are parameters: packed weights, zeros, scales, and which group a row belongs to.
+    What GPTQ and AWQ register as buffers are parameters: packed weights, zeros, scales, and which
+    group a row belongs to.
 
-    >>> kind_of("parameter", "layers.0.experts.1.weight"), kind_of("buffer", "layers.0.q_proj.qweight")
+    >>> (
+    ...     kind_of("parameter", "layers.0.experts.1.weight"),
+    ...     kind_of("buffer", "layers.0.q_proj.qweight"),
+    ... )
     ('expert', 'parameter')
     """
     *_, last = parts = name.split(".")

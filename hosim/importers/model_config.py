@@ -1,7 +1,8 @@
-"""A ``config.json`` of transformers, the folder of a checkpoint, or a GGUF, as a workload: the model in its builder's usual run.
+"""A ``config.json`` of transformers, the folder of a checkpoint, or a GGUF, as a workload: the
+model in its builder's usual run.
 
-That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is what the file has, or parameters behind
-the name (:mod:`hosim.io.named_workload`).
+That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is
+what the file has, or parameters behind the name (:mod:`hosim.io.named_workload`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from hosim.plain_text import shown
 
 
 def import_model_config(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the model that a ``config.json``, that of a folder, or a GGUF describes. Raises :class:`InputError`."""
+    """The graph of the model that a ``config.json``, that of a folder, or a GGUF describes. Raises
+    :class:`InputError`.
+    """
     source = _file(path)
     parameters = {"model": load_config(source)}
     try:
@@ -34,13 +37,17 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a ``config.json``, or that of a folder, has, and what files of a checkpoint beside it say. Raises :class:`InputError`."""
+    """What a ``config.json``, or that of a folder, has, and what files of a checkpoint beside it
+    say. Raises :class:`InputError`.
+    """
     source = _file(path)
     if is_gguf(read_head(source)):
         return config_of_gguf(source)
     config = content(source, constants=True)
     if not isinstance(config, dict) or "model_type" not in config:
-        raise InputError("expected a config.json of transformers, which has a model_type", source=source)
+        raise InputError(
+            "expected a config.json of transformers, which has a model_type", source=source
+        )
     folder, name = os.path.split(source)
     return beside(config, folder) if name == "config.json" else dict(config)
 
@@ -50,7 +57,8 @@ def _file(path: str | os.PathLike[str]) -> str:
 
 
 def name_of(parameters: Mapping[str, Any]) -> str:
-    """A name for the graph of a builder's parameters: the model's, the phase if there is one, and the other parameters.
+    """A name for the graph of a builder's parameters: the model's, the phase if there is one, and
+    the other parameters.
 
     So no plan for others is taken for one of this. Of a config there is a fingerprint.
 
@@ -60,11 +68,17 @@ def name_of(parameters: Mapping[str, Any]) -> str:
     'gpt2:sizes=ebd83b'
     """
     model = parameters.get("model", "")
-    names = [model.get("model_type") if isinstance(model, Mapping) else model, parameters.get("phase")]
+    names = [
+        model.get("model_type") if isinstance(model, Mapping) else model,
+        parameters.get("phase"),
+    ]
     others = {key: value for key, value in parameters.items() if key not in ("model", "phase")}
     sizes = _fingerprint(model) if isinstance(model, Mapping) else ""
     return ":".join(
-        ["-".join([str(name) for name in names if name]), *sorted([*_settings(others), *([f"sizes={sizes}"] if sizes else [])])]
+        [
+            "-".join([str(name) for name in names if name]),
+            *sorted([*_settings(others), *([f"sizes={sizes}"] if sizes else [])]),
+        ]
     )
 
 
@@ -86,4 +100,6 @@ def _settings(parameters: Mapping[str, Any], inside: str = "") -> Iterator[str]:
             try:
                 yield f"{inside}{key}={value if isinstance(value, str) else json.dumps(value, default=str)}"
             except (ValueError, TypeError, RecursionError):
-                raise InputError(f"expected a number or a text, got {shown(value, 60)}", where=f"{inside}{key}") from None
+                raise InputError(
+                    f"expected a number or a text, got {shown(value, 60)}", where=f"{inside}{key}"
+                ) from None

@@ -1,6 +1,8 @@
-"""Models by name: a preset, a ``config.json`` or the folder of a checkpoint, and parameters of the builder.
+"""Models by name: a preset, a ``config.json`` or the folder of a checkpoint, and parameters of the
+builder.
 
-Whoever takes a model from a user asks here, so that a name means the same in every command and function.
+Whoever takes a model from a user asks here, so that a name means the same in every command and
+function.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ _FILES = (".json", ".json.gz", ".gguf")
 
 
 def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
-    """The parameters of a builder (:func:`hosim.models.builder.build`) for a model as a user names it.
+    """The parameters of a builder (:func:`hosim.models.builder.build`) for a model as a user names
+    it.
 
-    A text is a model with or without ``:parameter=value`` behind it, and a mapping is a ``config.json`` or parameters with a ``model``.
-    Raises :class:`InputError`.
+    A text is a model with or without ``:parameter=value`` behind it, and a mapping is a
+    ``config.json`` or parameters with a ``model``. Raises :class:`InputError`.
 
     >>> builder_parameters("gpt2:batch=8:config.n_layer=2")
     {'model': 'gpt2', 'batch': 8, 'config': {'n_layer': 2}}
@@ -33,7 +36,11 @@ def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
     """
     if isinstance(model, Mapping):
         _check_written(model)
-        return {"model": dict(model)} if "model_type" in model else {**model, "model": model_of(model.get("model"), folder)}
+        return (
+            {"model": dict(model)}
+            if "model_type" in model
+            else {**model, "model": model_of(model.get("model"), folder)}
+        )
     if not isinstance(model, str) or os.path.exists(os.path.join(folder, model)):
         return {"model": model_of(model, folder)}
     name, *settings = model.split(":")
@@ -41,37 +48,54 @@ def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
 
 
 def _check_written(model: Mapping[Any, Any]) -> None:
-    """Raise :class:`InputError` for parameters that no file could have: names that are no texts, and values without an end."""
+    """Raise :class:`InputError` for parameters that no file could have: names that are no texts,
+    and values without an end.
+    """
     for key, value in model.items():
         if not isinstance(key, str):
-            raise InputError(f"expected the name of a parameter, got {shown(key, 60)}", source="model")
+            raise InputError(
+                f"expected the name of a parameter, got {shown(key, 60)}", source="model"
+            )
         try:
             json.dumps(value, default=str)
         except (TypeError, ValueError, RecursionError):
-            raise InputError(f"expected numbers and texts, got {shown(value, 60)}", source="model", where=key) from None
+            raise InputError(
+                f"expected numbers and texts, got {shown(value, 60)}", source="model", where=key
+            ) from None
 
 
 def model_of(model: object, folder: str = "") -> object:
-    """What builders take for a model: the name of a preset, and the keys of a ``config.json`` for the path of one or of its folder.
+    """What builders take for a model: the name of a preset, and the keys of a ``config.json`` for
+    the path of one or of its folder.
 
-    A relative path is relative to ``folder``. What has a preset's name hides the preset only where it is spelled as a path, as in
-    ``./gpt2``. Anything else is returned as it is, and refused by the builder. Raises :class:`InputError` for a file that cannot be read.
+    A relative path is relative to ``folder``. What has a preset's name hides the preset only where
+    it is spelled as a path, as in ``./gpt2``. Anything else is returned as it is, and refused by
+    the builder. Raises :class:`InputError` for a file that cannot be read.
     """
     if not isinstance(model, str | os.PathLike):
         return model
     text = os.fspath(model)
     path = os.path.join(folder, text)
-    if text and text not in PRESETS and (os.path.exists(path) or "/" in text or text.endswith(_FILES)):
+    if (
+        text
+        and text not in PRESETS
+        and (os.path.exists(path) or "/" in text or text.endswith(_FILES))
+    ):
         return load_config(path)
     return text
 
 
 def with_settings(parameters: dict[str, Any], settings: list[str], source: str) -> dict[str, Any]:
-    """The parameters with those of texts such as ``batch=8``; one of a mapping has a dot. Raises :class:`InputError`."""
+    """The parameters with those of texts such as ``batch=8``; one of a mapping has a dot. Raises
+    :class:`InputError`.
+    """
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise InputError(f"expected parameter=value after the colon, got {one_line(setting, 100)!r}", source=source)
+            raise InputError(
+                f"expected parameter=value after the colon, got {one_line(setting, 100)!r}",
+                source=source,
+            )
         *way, last = key.split(".")
         if key == "model":
             raise InputError("the model is named before the colon", source=source, where=key)
@@ -79,7 +103,9 @@ def with_settings(parameters: dict[str, Any], settings: list[str], source: str) 
         for step in way:
             inside = inside.setdefault(step, {})
             if not isinstance(inside, dict):
-                raise InputError("expected parameters that are no part of one another", source=source, where=key)
+                raise InputError(
+                    "expected parameters that are no part of one another", source=source, where=key
+                )
         if last in inside:
             raise InputError("is given twice; keep one", source=source, where=key)
         inside[last] = _value(value)

@@ -1,7 +1,8 @@
 """Short kinds of ops by the name of what computes them: ``linear`` -> ``matmul``.
 
-Tables and policies group ops by kind; a kind says nothing about time. The names are aten's (and a few custom ops'), without namespace,
-overload and the trailing underscore of in-place variants. A name that is not in the table is its own kind.
+Tables and policies group ops by kind; a kind says nothing about time. The names are aten's (and a
+few custom ops'), without namespace, overload and the trailing underscore of in-place variants. A
+name that is not in the table is its own kind.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ _NAMES = {
     "attention": """scaled_dot_product_attention scaled_dot_product_flash_attention scaled_dot_product_efficient_attention
         scaled_dot_product_cudnn_attention scaled_dot_product_flash_attention_for_cpu flash_attention_forward
         efficient_attention_forward""",
-    "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d",
-    "rnn": "mkldnn_rnn_layer cudnn_rnn miopen_rnn lstm gru rnn_tanh rnn_relu quantized_lstm quantized_gru",
+    "convolution": "convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d",
+    "rnn": "mkldnn_rnn_layer cudnn_rnn miopen_rnn lstm gru rnn_tanh rnn_relu quantized_lstm "
+    "quantized_gru",
     "norm": """layer_norm native_layer_norm rms_norm fused_rms_norm group_norm native_group_norm batch_norm native_batch_norm
         instance_norm""",
     "softmax": "softmax log_softmax safe_softmax",
     "embedding": "embedding embedding_bag",
     "gather": "gather index index_select take take_along_dim",
-    "scatter": "index_put index_copy index_add index_fill scatter scatter_add scatter_reduce masked_scatter",
+    "scatter": "index_put index_copy index_add index_fill scatter scatter_add scatter_reduce "
+    "masked_scatter",
     "elementwise": """add sub rsub mul div floor_divide remainder fmod pow neg abs sign sqrt rsqrt reciprocal exp exp2 expm1 log log1p log2
         sin cos tan tanh sigmoid relu relu6 gelu silu mish elu leaky_relu hardswish hardsigmoid hardtanh softplus clamp clamp_min clamp_max
         maximum minimum erf floor ceil round trunc square addcmul addcdiv lerp where masked_fill eq ne lt le gt ge logical_and logical_or
@@ -36,7 +40,8 @@ _NAMES = {
     "random": """rand randn randint rand_like randn_like randint_like randperm dropout native_dropout alpha_dropout feature_dropout
         bernoulli normal multinomial poisson exponential geometric uniform rrelu_with_noise""",
     "allocate": "empty empty_like empty_strided new_empty new_empty_strided empty_permuted",
-    "pool": "max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d adaptive_avg_pool1d avg_pool1d",
+    "pool": "max_pool2d max_pool2d_with_indices avg_pool2d adaptive_avg_pool2d "
+    "adaptive_max_pool2d adaptive_avg_pool1d avg_pool1d",
     "resize": "upsample_bicubic2d upsample_bilinear2d upsample_nearest2d grid_sampler_2d",
 }
 _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
@@ -45,7 +50,12 @@ _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()
 def op_kind(name: str) -> str:
     """The kind of an op by its name, such as ``aten.addmm.default``, ``add_`` or ``_softmax``.
 
-    >>> op_kind("aten.linear.default"), op_kind("add_"), op_kind("aten._softmax.default"), op_kind("aten.lift.default")
+    >>> (
+    ...     op_kind("aten.linear.default"),
+    ...     op_kind("add_"),
+    ...     op_kind("aten._softmax.default"),
+    ...     op_kind("aten.lift.default"),
+    ... )
     ('matmul', 'elementwise', 'softmax', 'lift')
     """
     parts = name.split(".")

@@ -1,6 +1,7 @@
 """Short kinds of operators of graph formats, which use capitals: ``BatchMatMul`` -> ``matmul``.
 
-The kind is that of the same operator in torch (:mod:`hosim.importers.op_kinds`); only names that aten does not have are listed here.
+The kind is that of the same operator in torch (:mod:`hosim.importers.op_kinds`); only names that
+aten does not have are listed here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from hosim.importers.op_kinds import op_kind
 
 _NAMES = {
-    "matmul": "matmul gemm batchmatmul dense qlinearmatmul matmulinteger fusedmatmul batchmatmulext groupedmatmul matmulnbits",
+    "matmul": "matmul gemm batchmatmul dense qlinearmatmul matmulinteger fusedmatmul "
+    "batchmatmulext groupedmatmul matmulnbits",
     "attention": """attention multiheadattention groupqueryattention flashattentionscore flashattentionscoregrad promptflashattention
         increflashattention fusedinferattentionscore pagedattention""",
     "convolution": """conv convtranspose qlinearconv convinteger conv2dtranspose conv2dbackpropinput conv2dbackpropfilter conv3dtranspose
@@ -21,7 +23,8 @@ _NAMES = {
         layernormgrad batchnormgrad rmsnormgrad groupnormgrad addrmsnorm addlayernorm""",
     "softmax": "logsoftmax softmaxgrad softmaxbackward",
     "gather": "gathernd gatherelements gatherd compress slice stridedslice split splitv",
-    "scatter": "scatternd scatterelements scatterndupdate scatterupdate tensorscatterupdate tensorscatter",
+    "scatter": "scatternd scatterelements scatterndupdate scatterupdate tensorscatterupdate "
+    "tensorscatter",
     "elementwise": """equal greater less greaterorequal lessorequal greaterequal lessequal not and or xor hardswish clip prelu softsign
         thresholdedrelu realdiv divs muls adds subs powtensorscalar biasadd cast castlike dropout quantizelinear dequantizelinear select
         relugrad gelugrad silugrad sigmoidgrad tanhgrad floordiv squareddifference swish addn accumulatenv2""",
@@ -43,7 +46,12 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 def operator_kind(name: str) -> str:
     """The kind of an operator of ONNX or MindSpore by its name.
 
-    >>> operator_kind("MatMulExt"), operator_kind("Softmax"), operator_kind("ReduceMean"), operator_kind("NonZero")
+    >>> (
+    ...     operator_kind("MatMulExt"),
+    ...     operator_kind("Softmax"),
+    ...     operator_kind("ReduceMean"),
+    ...     operator_kind("NonZero"),
+    ... )
     ('matmul', 'softmax', 'reduction', 'non_zero')
     """
     bare = name.removesuffix("Ext")

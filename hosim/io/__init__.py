@@ -1,4 +1,5 @@
-"""Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as docs/formats.md defines them.
+"""Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as
+docs/formats.md defines them.
 
 No other room uses pydantic. It is imported only when one of these functions is first used.
 """
@@ -9,16 +10,32 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.io.any_format import load_any
-    from hosim.io.hardware_file import hardware_from_dict, hardware_to_dict, load_hardware, save_hardware
+    from hosim.io.hardware_file import (
+        hardware_from_dict,
+        hardware_to_dict,
+        load_hardware,
+        save_hardware,
+    )
     from hosim.io.named_workload import load_named, names_model
     from hosim.io.plan_file import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
     from hosim.io.rescaled_times import rescaled
-    from hosim.io.result_file import comparison_from_dict, comparison_to_dict, result_from_dict, result_to_dict, to_json
+    from hosim.io.result_file import (
+        comparison_from_dict,
+        comparison_to_dict,
+        result_from_dict,
+        result_to_dict,
+        to_json,
+    )
     from hosim.io.routing_file import load_routing, routing_from_dict, routing_to_dict, save_routing
     from hosim.io.schemas import schema
     from hosim.io.spec import import_spec, make
     from hosim.io.spec_file import check_spec
-    from hosim.io.workload_file import load_workload, save_workload, workload_from_dict, workload_to_dict
+    from hosim.io.workload_file import (
+        load_workload,
+        save_workload,
+        workload_from_dict,
+        workload_to_dict,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -28,7 +45,8 @@ else:
             "named_workload": "load_named names_model",
             "plan_file": "check_tiers load_plan plan_from_dict plan_to_dict save_plan",
             "rescaled_times": "rescaled",
-            "result_file": "comparison_from_dict comparison_to_dict result_from_dict result_to_dict to_json",
+            "result_file": "comparison_from_dict comparison_to_dict result_from_dict "
+            "result_to_dict to_json",
             "routing_file": "load_routing routing_from_dict routing_to_dict save_routing",
             "schemas": "schema",
             "spec": "import_spec make",
@@ -38,8 +56,10 @@ else:
     )
 
 __all__ = [
-    "check_spec", "check_tiers", "comparison_from_dict", "comparison_to_dict", "hardware_from_dict", "hardware_to_dict", "import_spec",
-    "load_any", "load_hardware", "load_named", "load_plan", "load_routing", "load_workload", "make", "names_model", "plan_from_dict",
-    "plan_to_dict", "rescaled", "result_from_dict", "result_to_dict", "routing_from_dict", "routing_to_dict", "save_hardware",
-    "save_plan", "save_routing", "save_workload", "schema", "to_json", "workload_from_dict", "workload_to_dict",
+    "check_spec", "check_tiers", "comparison_from_dict", "comparison_to_dict", "hardware_from_dict",
+    "hardware_to_dict", "import_spec", "load_any", "load_hardware", "load_named", "load_plan",
+    "load_routing", "load_workload", "make", "names_model", "plan_from_dict", "plan_to_dict",
+    "rescaled", "result_from_dict", "result_to_dict", "routing_from_dict", "routing_to_dict",
+    "save_hardware", "save_plan", "save_routing", "save_workload", "schema", "to_json",
+    "workload_from_dict", "workload_to_dict",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Graphs of any format. :func:`load_any` tells formats apart by the contents of a file.
 
-An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.files.formats.known_formats`. Its module is imported when needed.
+An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.files.formats.known_formats`.
+Its module is imported when needed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
     "torch.export program (.pt2)": lambda path, dims: torch_programs.import_pt2(path, dims),
     "ONNX model": lambda path, dims: onnx.import_onnx(path, dims),
 }
-"""What loads the formats whose models have free dimensions: it takes the path, and their sizes by name."""
+"""What loads the formats whose models have free dimensions: it takes the path, and their sizes by
+name.
+"""
 
 _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "workload (hosim.workload/1)": load_workload,
@@ -34,7 +37,9 @@ _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "config.json of transformers": lambda path: importers.import_model_config(path),
     "GGUF": lambda path: importers.import_model_config(path),
 }
-"""What loads the others of the core. The attributes of a room are imported when they are first used."""
+"""What loads the others of the core. The attributes of a room are imported when they are first
+used.
+"""
 
 
 def _loader(title: str) -> Callable[[Path], Graph]:
@@ -43,21 +48,27 @@ def _loader(title: str) -> Callable[[Path], Graph]:
 
 
 def _loaded(title: str, path: Path, dims: Mapping[str, int] | None) -> Graph:
-    """The graph in the file or folder at ``path``. Raises :class:`InputError`, also for ``dims`` that the format does not have."""
+    """The graph in the file or folder at ``path``. Raises :class:`InputError`, also for ``dims``
+    that the format does not have.
+    """
     if dims and title not in _WITH_DIMS:
         raise InputError(f"a {title} has no free dimensions to size", source=os.fspath(path))
     try:
         graph = _WITH_DIMS[title](path, dims) if title in _WITH_DIMS else _loader(title)(path)
     except GraphError as error:
-        raise InputError(f"the graph that it describes is not a valid one: {error}", source=os.fspath(path)) from None
+        raise InputError(
+            f"the graph that it describes is not a valid one: {error}", source=os.fspath(path)
+        ) from None
     check_names(os.fspath(path), tensors=graph.tensors, ops=graph.ops, name=[graph])
     return graph
 
 
 def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph in a file or folder of any known format, recognised by its contents. ``dims`` are sizes of a model's free dimensions.
+    """The graph in a file or folder of any known format, recognised by its contents. ``dims`` are
+    sizes of a model's free dimensions.
 
-    Raises :class:`InputError` for an unknown format, with a list of the known ones, and for a damaged file.
+    Raises :class:`InputError` for an unknown format, with a list of the known ones, and for a
+    damaged file.
     """
     source = read_source(Path(path))
     other = None if source.path.is_dir() or source.hosim_kind else seeming(source.head)
@@ -68,16 +79,25 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
     if other is None and not source.path.is_dir() and not source.hosim_kind:
         other = seeming(source.head, source.path.name)
     if other is not None:
-        raise InputError(f"expected a model, a recording or a workload; {other}", source=os.fspath(path))
+        raise InputError(
+            f"expected a model, a recording or a workload; {other}", source=os.fspath(path)
+        )
     if source.path.is_dir():
-        raise InputError("this folder holds no graph: that of a checkpoint has its config.json; or name a file", source=os.fspath(path))
+        raise InputError(
+            "this folder holds no graph: that of a checkpoint has its config.json; or name a file",
+            source=os.fspath(path),
+        )
     kind = source.hosim_kind
     text = source.head.lstrip()[:1] in (b"{", b"[") or source.path.name.endswith((".yaml", ".yml"))
     if not kind and text and os.path.getsize(path) <= len(source.head):
-        content(os.fspath(path))  # broken JSON or YAML has its error, with the place; of a long file no more is read than its head
+        content(
+            os.fspath(path)
+        )  # broken JSON or YAML has its error, with the place; of a long file no more is read than its head
     found = "its format is unknown"
     if kind:
         own = recognised(os.fspath(path))
-        found = f"this is a {kind} of hosim where a workload belongs" + (f" ({own.advice})" if own else "")
+        found = f"this is a {kind} of hosim where a workload belongs" + (
+            f" ({own.advice})" if own else ""
+        )
     known = "; ".join(known_formats())
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))

@@ -1,7 +1,8 @@
 """The hardware format: ``hosim.hardware/1`` and :class:`~hosim.hardware.Hardware`.
 
-Every size, rate and time is text with its unit, in YAML and in JSON. The blocks under ``compute``, ``runtime``, ``tiers``, ``channels`` and
-``fabrics`` may carry a ``source`` (where their figures are from) for readers of the file; only the top-level one is kept.
+Every size, rate and time is text with its unit, in YAML and in JSON. The blocks under ``compute``,
+``runtime``, ``tiers``, ``channels`` and ``fabrics`` may carry a ``source`` (where their figures are
+from) for readers of the file; only the top-level one is kept.
 """
 
 from __future__ import annotations
@@ -17,8 +18,31 @@ from typing_extensions import TypedDict
 from hosim import files as reading
 from hosim.errors import InputError
 from hosim.files import check_names
-from hosim.hardware import SCOPES, Channel, Compute, Fabric, Hardware, MeasuredTimes, ProcessorFigures, Tier
-from hosim.io.key_tables import FLAG, NAME, TEXT, Key, KeyTable, Kind, by_name, errors_of, format_key, literal, mapping, note, several
+from hosim.hardware import (
+    SCOPES,
+    Channel,
+    Compute,
+    Fabric,
+    Hardware,
+    MeasuredTimes,
+    ProcessorFigures,
+    Tier,
+)
+from hosim.io.key_tables import (
+    FLAG,
+    NAME,
+    TEXT,
+    Key,
+    KeyTable,
+    Kind,
+    by_name,
+    errors_of,
+    format_key,
+    literal,
+    mapping,
+    note,
+    several,
+)
 from hosim.io.validators import STRICT, ComputeRate, Format, Frequency, Name, Rate, Size, Time
 from hosim.units import exact_compute, exact_frequency, exact_rate, exact_size, exact_time
 
@@ -27,14 +51,20 @@ Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Constant = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
-SIZE, RATE, TIME, COMPUTE_RATE = Kind(Size, exact_size), Kind(Rate, exact_rate), Kind(Time, exact_time), Kind(ComputeRate, exact_compute)
+SIZE, RATE, TIME, COMPUTE_RATE = (
+    Kind(Size, exact_size),
+    Kind(Rate, exact_rate),
+    Kind(Time, exact_time),
+    Kind(ComputeRate, exact_compute),
+)
 SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, float)
 PRICE = Kind(Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)], float)
 COUNT = Kind(Annotated[int, Field(ge=0, le=2**31 - 1)])
 
 _PROCESSOR = KeyTable(
     "ProcessorModel",
-    "What the vendor says of the processor beyond its peaks; with it, ops that say which kernel they are take what that takes.",
+    "What the vendor says of the processor beyond its peaks; with it, ops that say which kernel "
+    "they are take what that takes.",
     ProcessorFigures,
     Key("multiprocessors", POSITIVE),
     Key("clock", Kind(Frequency, exact_frequency), "clock_hz"),
@@ -47,7 +77,11 @@ _PROCESSOR = KeyTable(
 
 
 def _optional(table: KeyTable[Any]) -> Kind:
-    return Kind(table.kind.type, lambda value: None if value is None else table.write(value), table.kind.read)
+    return Kind(
+        table.kind.type,
+        lambda value: None if value is None else table.write(value),
+        table.kind.read,
+    )
 
 
 _ROOFLINE = (
@@ -57,7 +91,9 @@ _ROOFLINE = (
     Key("launch", TIME, "launch_ns"),
     Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
 )
-"""What a processor of any tier has: its peaks, what kernels reach of them, and the fixed time of an op."""
+"""What a processor of any tier has: its peaks, what kernels reach of them, and the fixed time of an
+op.
+"""
 
 
 def _files(compute: Compute) -> tuple[str, ...]:
@@ -74,7 +110,9 @@ _COMPUTE = KeyTable(
     *_ROOFLINE,
     Key("processor", _optional(_PROCESSOR), brief=True),
     Key("kernels", mapping(mapping(mapping(Kind(Constant, float), Name), Name), Name), brief=True),
-    Key("tables", Kind(list[str], list, lambda _: ()), get=_files, brief=True),  # read by hardware_from_dict, which knows the folder
+    Key(
+        "tables", Kind(list[str], list, lambda _: ()), get=_files, brief=True
+    ),  # read by hardware_from_dict, which knows the folder
     note("source"),
 )
 
@@ -84,13 +122,19 @@ def _inspect_ns(inspect: int = 0) -> int:
 
 
 _RUNTIME = KeyTable(
-    "RuntimeModel", "The CPU time that a runtime policy spends per op.", _inspect_ns, Key("inspect", TIME, get=int), note("source")
+    "RuntimeModel",
+    "The CPU time that a runtime policy spends per op.",
+    _inspect_ns,
+    Key("inspect", TIME, get=int),
+    note("source"),
 )
 
 
 @with_config(STRICT)
 class PinModel(TypedDict):
-    """The time to allocate a tensor's pinned bytes; with ``pool``, bytes once pinned are reused at no cost."""
+    """The time to allocate a tensor's pinned bytes; with ``pool``, bytes once pinned are reused at
+    no cost.
+    """
 
     time: Time
     pool: NotRequired[bool]
@@ -98,7 +142,11 @@ class PinModel(TypedDict):
 
 
 def _pin(tier: Tier) -> dict[str, Any] | None:
-    return {"time": exact_time(tier.pin_ns), "pool": tier.pin_pool} if tier.pin_ns or tier.pin_pool else None
+    return (
+        {"time": exact_time(tier.pin_ns), "pool": tier.pin_pool}
+        if tier.pin_ns or tier.pin_pool
+        else None
+    )
 
 
 def _tier(
@@ -111,12 +159,23 @@ def _tier(
     compute: Compute | None = None,
     dma: bool = True,
 ) -> Tier:
-    return Tier(name, capacity, bandwidth, scope, pageable, pin["time"] if pin else 0, bool(pin and pin.get("pool")), compute, dma)
+    return Tier(
+        name,
+        capacity,
+        bandwidth,
+        scope,
+        pageable,
+        pin["time"] if pin else 0,
+        bool(pin and pin.get("pool")),
+        compute,
+        dma,
+    )
 
 
 _TIER_COMPUTE = KeyTable(
     "TierComputeModel",
-    "The processor of a tier: its peak by dtype, what its kernels reach of that and of the tier's bandwidth, and the fixed time of an op.",
+    "The processor of a tier: its peak by dtype, what its kernels reach of that and of the tier's "
+    "bandwidth, and the fixed time of an op.",
     Compute,
     *_ROOFLINE,
     note("source"),
@@ -191,7 +250,10 @@ how many times it carries the bytes that a device sends in a collective (default
 
 def _hardware(**read: Any) -> Hardware:
     device_tier = read.get("device_tier", "hbm")
-    tiers = [replace(t, scope=t.scope or ("device" if t.name == device_tier else "host")) for t in read.pop("tiers")]
+    tiers = [
+        replace(t, scope=t.scope or ("device" if t.name == device_tier else "host"))
+        for t in read.pop("tiers")
+    ]
     return Hardware(tiers=tuple(tiers), **read)
 
 
@@ -250,7 +312,9 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
     >>> [tier.name for tier in load_hardware(find_hardware("toy")).tiers]
     ['hbm', 'ddr']
     """
-    reading.check_no_name(reading.name_of_file(path), "hosim.load_hardware(hosim.find_hardware({!r}))")
+    reading.check_no_name(
+        reading.name_of_file(path), "hosim.load_hardware(hosim.find_hardware({!r}))"
+    )
     return hardware_from_dict(reading.read(path, "hardware"), source=os.fspath(path))
 
 
@@ -260,7 +324,9 @@ def save_hardware(hw: Hardware, path: str | os.PathLike[str]) -> None:
 
 
 def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
-    """The profile as :func:`hardware_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    """The profile as :func:`hardware_to_dict` gives it; ``source`` names it in errors. Raises
+    :class:`InputError`.
+    """
     with errors_of(source):
         checked = FORMAT.check(data, source)
         hw = _HARDWARE.read(checked)
@@ -278,7 +344,9 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
 
 
 def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
-    """What the tables in files say; their names are relative to the folder of the profile. Tables have one machine."""
+    """What the tables in files say; their names are relative to the folder of the profile. Tables
+    have one machine.
+    """
     from hosim.importers.recordings import measured_times, read_kernel_tables
 
     folder = os.path.dirname(source) if source is not None else ""
@@ -290,7 +358,8 @@ def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
         if len(machines) > 1:
             listed = ", ".join(machines)
             raise InputError(
-                f"{name!r} has times of several machines ({listed}); keep those of one with hosim import-kernels --machine",
+                f"{name!r} has times of several machines ({listed}); keep those of one with hosim "
+                "import-kernels --machine",
                 where=f"compute.tables[{j}]",
             )
         found += [measured_times(table, path) for table in tables]

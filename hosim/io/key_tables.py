@@ -1,8 +1,8 @@
 """Tables of keys: a dataclass and the mapping that it is in a file.
 
-From the table follow what checks the mapping (pydantic's validator, and the JSON Schema), what reads it and what writes it. A mapping is
-read after it was checked. What reading itself finds wrong, such as an unknown name, is an :class:`InputError` with the path inside the
-file.
+From the table follow what checks the mapping (pydantic's validator, and the JSON Schema), what
+reads it and what writes it. A mapping is read after it was checked. What reading itself finds
+wrong, such as an unknown name, is an :class:`InputError` with the path inside the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value stands in a file: the type that is checked, and the functions to the file and back."""
+    """How a value stands in a file: the type that is checked, and the functions to the file and
+    back.
+    """
 
     type: Any
     write: Callable[[Any], Any] = same
@@ -52,10 +54,12 @@ def literal(*values: str) -> Kind:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a mapping. It is read into the argument ``attribute`` and written from that attribute, or from what ``get`` gives.
+    """A key of a mapping. It is read into the argument ``attribute`` and written from that
+    attribute, or from what ``get`` gives.
 
-    A missing key has the ``default``, as a file would say it, else that of the argument; without either it is ``required``,
-    unless that says otherwise. With ``brief`` the key is not written where it has its default.
+    A missing key has the ``default``, as a file would say it, else that of the argument; without
+    either it is ``required``, unless that says otherwise. With ``brief`` the key is not written
+    where it has its default.
     """
 
     name: str
@@ -90,21 +94,41 @@ def format_key(kind: str) -> Key:
 
 
 class KeyTable(Generic[T]):
-    """A table of keys of what ``made`` makes: a dataclass, or a function with the defaults of its own. ``make`` is a faster one.
+    """A table of keys of what ``made`` makes: a dataclass, or a function with the defaults of its
+    own. ``make`` is a faster one.
 
     ``name`` and ``about`` are those of the mapping in the JSON Schema.
     """
 
-    def __init__(self, name: str, about: str, made: Callable[..., T], *keys: Key, make: Callable[..., T] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        made: Callable[..., T],
+        *keys: Key,
+        make: Callable[..., T] | None = None,
+    ) -> None:
         self._name = name
         self._about = about
         self._keys = keys
         self._make = make or made
         defaults = _defaults(made)
-        self._default = {key.name: defaults.get(key.attribute or key.name, key.default) for key in self._keys}
-        self._read = [(key.name, key.attribute or key.name, key.kind.read, key.default) for key in self._keys if key.is_read]
+        self._default = {
+            key.name: defaults.get(key.attribute or key.name, key.default) for key in self._keys
+        }
+        self._read = [
+            (key.name, key.attribute or key.name, key.kind.read, key.default)
+            for key in self._keys
+            if key.is_read
+        ]
         self._write = [
-            (key.name, key.get or attrgetter(key.attribute or key.name), key.kind.write, key.brief, self._default[key.name])
+            (
+                key.name,
+                key.get or attrgetter(key.attribute or key.name),
+                key.kind.write,
+                key.brief,
+                self._default[key.name],
+            )
             for key in self._keys
             if key.is_written
         ]
@@ -132,7 +156,9 @@ class KeyTable(Generic[T]):
         return Kind(self.model, self.write, self.read)
 
     def read(self, data: Mapping[str, Any], **more: Any) -> T:
-        """What a checked mapping says; ``more`` are arguments that it does not have. Raises :class:`InputError` with the path inside it."""
+        """What a checked mapping says; ``more`` are arguments that it does not have. Raises
+        :class:`InputError` with the path inside it.
+        """
         name = ""
         try:
             for name, attribute, read, default in self._read:
@@ -156,8 +182,14 @@ class KeyTable(Generic[T]):
 def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of the arguments that have one."""
     if not is_dataclass(make):
-        return {p.name: p.default for p in inspect.signature(make).parameters.values() if p.default is not p.empty}
-    factories = {f.name: f.default_factory() for f in fields(make) if f.default_factory is not MISSING}
+        return {
+            p.name: p.default
+            for p in inspect.signature(make).parameters.values()
+            if p.default is not p.empty
+        }
+    factories = {
+        f.name: f.default_factory() for f in fields(make) if f.default_factory is not MISSING
+    }
     return factories | {f.name: f.default for f in fields(make) if f.default is not MISSING}
 
 
@@ -165,12 +197,17 @@ def inside(step: str | int, error: InputError) -> InputError:
     """The error of what lies at ``step``, with its path one step longer."""
     where = error.where or ""
     first = f"[{step}]" if isinstance(step, int) else step
-    return InputError(error.message, where=f"{first}.{where}" if where and not where.startswith("[") else first + where)
+    return InputError(
+        error.message,
+        where=f"{first}.{where}" if where and not where.startswith("[") else first + where,
+    )
 
 
 @contextmanager
 def errors_of(source: str | None) -> Iterator[None]:
-    """Whatever is wrong with data is an :class:`InputError` that names ``source`` and the path inside it."""
+    """Whatever is wrong with data is an :class:`InputError` that names ``source`` and the path
+    inside it.
+    """
     try:
         yield
     except (GraphError, HardwareError, InputError) as error:
@@ -183,7 +220,9 @@ def optional(kind: Kind) -> Kind:
     """A value or ``null``."""
 
     def unless_none(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return same if function is same else lambda value: None if value is None else function(value)
+        return (
+            same if function is same else lambda value: None if value is None else function(value)
+        )
 
     return Kind(Optional[kind.type], unless_none(kind.write), unless_none(kind.read))  # noqa: UP045  # not every type has an |
 
@@ -202,14 +241,22 @@ def several(kind: Kind) -> Kind:
     def write(values: Iterable[Any]) -> list[Any]:
         return list(map(kind.write, values))
 
-    return Kind(list[kind.type], list if kind.write is same else write, tuple if kind.read is same else read)  # type: ignore[name-defined]
+    return Kind(
+        list[kind.type],  # type: ignore[name-defined]
+        list if kind.write is same else write,
+        tuple if kind.read is same else read,
+    )
 
 
 def mapping(kind: Kind, names: Any = str) -> Kind:
     """A mapping of names to values."""
 
     def through(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return dict if function is same else lambda values: {name: function(value) for name, value in values.items()}
+        return (
+            dict
+            if function is same
+            else lambda values: {name: function(value) for name, value in values.items()}
+        )
 
     return Kind(dict[names, kind.type], through(kind.write), through(kind.read))  # type: ignore[name-defined]
 
@@ -225,7 +272,9 @@ def by_name(table: KeyTable[Any]) -> Kind:
 
 @dataclass(frozen=True)
 class Names:
-    """Positions of tensors or ops, as the names of what is ``listed``; ``at`` has the positions by name."""
+    """Positions of tensors or ops, as the names of what is ``listed``; ``at`` has the positions by
+    name.
+    """
 
     what: str
     at: Mapping[str, int]

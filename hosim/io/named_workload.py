@@ -1,4 +1,5 @@
-"""Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as ``gpt2:phase=decode:batch=8``.
+"""Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as
+``gpt2:phase=decode:batch=8``.
 
 A model is a preset or the path of a ``config.json``.
 """
@@ -17,11 +18,13 @@ from hosim.shipped import find_workload, is_path, workloads
 
 
 def load_named(text: str) -> Graph:
-    """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind it.
+    """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind
+    it.
 
-    A model is a preset of :mod:`hosim.models.presets`, a ``config.json`` or the folder of one. A path or a shipped workload wins.
-    A parameter of a mapping has a dot, as ``config.n_layer=2``. The graph's name has the parameters, so that no plan for others is taken
-    for one of it. Raises :class:`InputError`.
+    A model is a preset of :mod:`hosim.models.presets`, a ``config.json`` or the folder of one. A
+    path or a shipped workload wins. A parameter of a mapping has a dot, as ``config.n_layer=2``.
+    The graph's name has the parameters, so that no plan for others is taken for one of it. Raises
+    :class:`InputError`.
     """
     model, *settings = text.split(":")
     if text not in workloads() and names_model(text):
@@ -36,7 +39,8 @@ def load_named(text: str) -> Graph:
         near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
         if near and near[0] in PRESETS:
             raise InputError(
-                f"no file, no shipped workload and no model of that name; did you mean {near[0]!r}? (see 'hosim workload models')",
+                "no file, no shipped workload and no model of that name; did you mean "
+                f"{near[0]!r}? (see 'hosim workload models')",
                 source=error.source,
             ) from None
         raise
@@ -57,4 +61,6 @@ def _built(text: str) -> Graph:
     try:
         return build(name_of(parameters), with_runtime(parameters))
     except InputError as error:
-        raise InputError(error.message, source=f"workload {text.partition(':')[0]}", where=error.where) from None
+        raise InputError(
+            error.message, source=f"workload {text.partition(':')[0]}", where=error.where
+        ) from None

@@ -1,4 +1,6 @@
-"""The plan format: ``hosim.plan/1`` and :class:`~hosim.cache_plan.Plan`, whose names are those of its graph."""
+"""The plan format: ``hosim.plan/1`` and :class:`~hosim.cache_plan.Plan`, whose names are those of
+its graph.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,26 @@ from pydantic import Field
 
 from hosim.analysis.remarks import origin_of
 from hosim.base.collector import no_collection
-from hosim.base.search_control import BY_BOUND, BY_CALLBACK, BY_CTRL_C, BY_TIME, BY_WORK, DONE, SearchRecord
-from hosim.cache_plan import AT_START, DETACH, MANUAL, PREFETCH, STORE, UNSAID, CacheOp, Plan, PlanOrigin
+from hosim.base.search_control import (
+    BY_BOUND,
+    BY_CALLBACK,
+    BY_CTRL_C,
+    BY_TIME,
+    BY_WORK,
+    DONE,
+    SearchRecord,
+)
+from hosim.cache_plan import (
+    AT_START,
+    DETACH,
+    MANUAL,
+    PREFETCH,
+    STORE,
+    UNSAID,
+    CacheOp,
+    Plan,
+    PlanOrigin,
+)
 from hosim.costmodel.transfers import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
@@ -41,7 +61,12 @@ from hosim.plain_text import counted
 
 
 def _cache_op(
-    op: str, tensor: int, source: str, destination: str | None = None, after: int = AT_START, slack_ns: int | None = None
+    op: str,
+    tensor: int,
+    source: str,
+    destination: str | None = None,
+    after: int = AT_START,
+    slack_ns: int | None = None,
 ) -> CacheOp:
     if op == DETACH and destination is not None:
         raise InputError("a detach has no destination; leave 'to' out", where="to")
@@ -66,12 +91,18 @@ def _cache_ops(tensors: Names, ops: Names) -> KeyTable[CacheOp]:
         Key("after", after),
         Key("slack_ns", optional(COUNT), brief=True),
     ]
-    return KeyTable("CacheOpModel", "A copy to another tier, or the release of one; ``after`` null: at time 0.", _cache_op, *keys)
+    return KeyTable(
+        "CacheOpModel",
+        "A copy to another tier, or the release of one; ``after`` null: at time 0.",
+        _cache_op,
+        *keys,
+    )
 
 
 _RECOMPUTE = KeyTable(
     "RecomputeModel",
-    "Op ``op`` of the workload runs again, as op ``name``, just before op ``before``; its outputs are then called ``a@name``.",
+    "Op ``op`` of the workload runs again, as op ``name``, just before op ``before``; its outputs "
+    "are then called ``a@name``.",
     Recompute,
     Key("op", TEXT),
     Key("before", TEXT),
@@ -105,15 +136,40 @@ _UNEDITED = Edits(Graph("", (), ()))
 _PROCESSORS = Kind(
     dict[Name, Name],
     lambda chosen: {op: processor or DEVICE for op, processor in chosen},
-    lambda chosen: tuple([(op, processor if processor != DEVICE else "") for op, processor in chosen.items()]),
+    lambda chosen: tuple(
+        [(op, processor if processor != DEVICE else "") for op, processor in chosen.items()]
+    ),
 )
 
 _EDITS = (
-    Key("processors", _PROCESSORS, get=lambda plan: (plan.edits or _UNEDITED).processors, default=(), brief=True, is_read=False),
-    Key("order", several(TEXT), get=lambda plan: (plan.edits or _UNEDITED).order, default=(), brief=True, is_read=False),
-    Key("recompute", several(_RECOMPUTE.kind), get=lambda plan: (plan.edits or _UNEDITED).recompute, default=(), brief=True, is_read=False),
+    Key(
+        "processors",
+        _PROCESSORS,
+        get=lambda plan: (plan.edits or _UNEDITED).processors,
+        default=(),
+        brief=True,
+        is_read=False,
+    ),
+    Key(
+        "order",
+        several(TEXT),
+        get=lambda plan: (plan.edits or _UNEDITED).order,
+        default=(),
+        brief=True,
+        is_read=False,
+    ),
+    Key(
+        "recompute",
+        several(_RECOMPUTE.kind),
+        get=lambda plan: (plan.edits or _UNEDITED).recompute,
+        default=(),
+        brief=True,
+        is_read=False,
+    ),
 )
-"""What a plan changes about the workload: read before the rest, whose names are those of the graph that it makes."""
+"""What a plan changes about the workload: read before the rest, whose names are those of the graph
+that it makes.
+"""
 
 
 _COUNTS = mapping(COUNT)
@@ -144,13 +200,20 @@ The plan fits in all but ``failed`` of ``draws`` of op and transfer times, and t
     Key("again", TEXT, brief=True),
     Key("draws", COUNT, brief=True),
     Key("failed", COUNT, brief=True),
-    Key("lost", optional(Kind(Annotated[float, Field(ge=-1, allow_inf_nan=False)], float)), brief=True),
+    Key(
+        "lost",
+        optional(Kind(Annotated[float, Field(ge=-1, allow_inf_nan=False)], float)),
+        brief=True,
+    ),
 )
 
 
 def _plan(graph: Graph) -> KeyTable[Plan]:
     """The table of a plan whose names are those of ``graph``."""
-    tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
+    tensors, ops = (
+        Names("tensor", graph.tensor_index, graph.tensors),
+        Names("op", graph.op_index, graph.ops),
+    )
     return KeyTable(
         "PlanModel",
         """Cache ops, in order of issue among those of the same ``after``, and where tensors lie at time 0.
@@ -202,8 +265,17 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
     >>> import os, tempfile
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
+    >>> plan = Plan(
+    ...     b.build(),
+    ...     cache_ops=(
+    ...         CacheOp("prefetch", 0, "ddr", "hbm"),
+    ...         CacheOp("detach", 0, "hbm", None, after=0),
+    ...     ),
+    ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_plan(plan, os.path.join(folder, "plan.json"))
     ...     load_plan(os.path.join(folder, "plan.json"), plan.graph) == plan
@@ -212,7 +284,11 @@ def load_plan(path: str | os.PathLike[str], graph: Graph) -> Plan:
     with no_collection():
         data = read(path, "plan")
         if not isinstance(graph, Graph):
-            raise InputError(f"expected the graph that the plan is for, which hosim.load makes; got {type(graph).__name__}", source="graph")
+            raise InputError(
+                "expected the graph that the plan is for, which hosim.load makes; got "
+                f"{type(graph).__name__}",
+                source="graph",
+            )
         plan = plan_from_dict(data, graph, source=os.fspath(path))
     is_made = plan.origin is None and plan.policy not in _BY_HAND
     return replace(plan, origin=UNSAID) if is_made else plan
@@ -226,7 +302,8 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     plan
         The plan.
     path
-        Where to write: YAML if the name ends in ``.yaml``, else JSON; compressed if it ends in ``.gz``.
+        Where to write: YAML if the name ends in ``.yaml``, else JSON; compressed if it ends in
+        ``.gz``.
 
     Raises
     ------
@@ -242,8 +319,17 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
     >>> import os, tempfile
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
-    >>> plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
+    >>> plan = Plan(
+    ...     b.build(),
+    ...     cache_ops=(
+    ...         CacheOp("prefetch", 0, "ddr", "hbm"),
+    ...         CacheOp("detach", 0, "hbm", None, after=0),
+    ...     ),
+    ... )
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_plan(plan, os.path.join(folder, "plan.json"))
     ...     load_plan(os.path.join(folder, "plan.json"), plan.graph) == plan
@@ -257,40 +343,58 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Plan:
     """The plan as :func:`plan_to_dict` gives it, for ``graph``; ``source`` names it in errors.
 
-    Raises :class:`InputError` for another workload's plan, an order or a recomputation that would change what is computed, an unknown
-    tensor or op, and a copy without two different tiers. :func:`check_tiers` checks that the tiers exist, the verifier that the plan is
-    legal.
+    Raises :class:`InputError` for another workload's plan, an order or a recomputation that would
+    change what is computed, an unknown tensor or op, and a copy without two different tiers.
+    :func:`check_tiers` checks that the tiers exist, the verifier that the plan is legal.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
         raise InputError(
-            f"this plan is for the workload {checked['workload']!r}, not for {graph.name!r}; plan again for this one",
+            f"this plan is for the workload {checked['workload']!r}, not for {graph.name!r}; plan "
+            "again for this one",
             source=source,
             where="workload",
         )
     with errors_of(source):
-        processors, order, recompute = (key.kind.read(checked[key.name]) if key.name in checked else () for key in _EDITS)
-        edits = Edits(graph, order, recompute, processors) if processors or order or recompute else None
+        processors, order, recompute = (
+            key.kind.read(checked[key.name]) if key.name in checked else () for key in _EDITS
+        )
+        edits = (
+            Edits(graph, order, recompute, processors) if processors or order or recompute else None
+        )
         edited = graph if edits is None else edits.graph()
         return _plan(edited).read(checked, graph=edited, edits=edits)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as in its file. Raises :class:`InputError` for a plan whose policy decides during the replay."""
+    """The plan as in its file. Raises :class:`InputError` for a plan whose policy decides during
+    the replay.
+    """
     if plan.runtime is not None:
-        raise InputError(f"the policy {plan.policy!r} decides during the replay: its plan cannot be written; replay it directly")
+        raise InputError(
+            f"the policy {plan.policy!r} decides during the replay: its plan cannot be written; "
+            "replay it directly"
+        )
     return _plan(plan.graph).write(plan)
 
 
-def _check_position(position: object, count: int, what: str, source: str | None, where: str) -> None:
+def _check_position(
+    position: object, count: int, what: str, source: str | None, where: str
+) -> None:
     if not isinstance(position, int) or not 0 <= position < count:
-        raise InputError(f"no {what} number {position!r}; the graph has {counted(count, what)}", source=source, where=where)
+        raise InputError(
+            f"no {what} number {position!r}; the graph has {counted(count, what)}",
+            source=source,
+            where=where,
+        )
 
 
 def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> None:
-    """Raise :class:`InputError` unless ``hardware`` has every tier that the plan names, and a route for every copy.
+    """Raise :class:`InputError` unless ``hardware`` has every tier that the plan names, and a route
+    for every copy.
 
-    Also checks the homes of tensors that ``initial`` does not list, and that a plan made by hand names tensors and ops that there are.
+    Also checks the homes of tensors that ``initial`` does not list, and that a plan made by hand
+    names tensors and ops that there are.
     """
     known = hardware.tier_index
     tensors = plan.graph.tensors
@@ -299,7 +403,11 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
 
     def check(tier: str, where: str) -> None:
         if not isinstance(tier, str) or tier not in known:
-            raise InputError(f"{unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}", source=source, where=where)
+            raise InputError(
+                f"{unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}",
+                source=source,
+                where=where,
+            )
 
     for t, tiers in plan.initial.items():
         for j, tier in enumerate(tiers):
@@ -310,7 +418,11 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
     joined = set(hardware.channel_between)
     for i, c in enumerate(plan.cache_ops):
         if c.op not in (PREFETCH, STORE, DETACH):
-            raise InputError(unknown_name("cache op", str(c.op), (PREFETCH, STORE, DETACH)), source=source, where=f"cache_ops[{i}].op")
+            raise InputError(
+                unknown_name("cache op", str(c.op), (PREFETCH, STORE, DETACH)),
+                source=source,
+                where=f"cache_ops[{i}].op",
+            )
         _check_position(c.tensor, len(tensors), "tensor", source, f"cache_ops[{i}].tensor")
         if c.after != AT_START:
             _check_position(c.after, len(plan.graph.ops), "op", source, f"cache_ops[{i}].after")
@@ -321,6 +433,9 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
         if (c.source, c.destination) not in joined:
             if not route(hardware, c.source, c.destination, 0):
                 listed = ", ".join(f"{a} to {b}" for a, b in hardware.channel_between) or "none"
-                message = f"no channels of {hardware.name!r} lead from {c.source!r} to {c.destination!r} (channels: {listed})"
+                message = (
+                    f"no channels of {hardware.name!r} lead from {c.source!r} to "
+                    f"{c.destination!r} (channels: {listed})"
+                )
                 raise InputError(message, source=source, where=f"cache_ops[{i}].to")
             joined.add((c.source, c.destination))

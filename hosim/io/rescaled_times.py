@@ -1,4 +1,6 @@
-"""Durations on another machine than the one that they were measured on, of which there is a shipped profile."""
+"""Durations on another machine than the one that they were measured on, of which there is a shipped
+profile.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,26 @@ from hosim.shipped import find_hardware
 
 
 def rescaled(graph: Graph, hardware: Hardware) -> Graph:
-    """The graph with its durations scaled to a machine from the one that they were measured on; as it is if that is this one.
+    """The graph with its durations scaled to a machine from the one that they were measured on; as
+    it is if that is this one.
 
-    Raises :class:`InputError` if it has no durations, does not say where they were measured, or no shipped profile is for that device.
+    Raises :class:`InputError` if it has no durations, does not say where they were measured, or no
+    shipped profile is for that device.
     """
     device = measured_on(graph)
     if device is None:
         raise InputError(
-            "nothing to rescale: the workload needs durations, and meta.measured_on that names their device", source=graph.name
+            "nothing to rescale: the workload needs durations, and meta.measured_on that names "
+            "their device",
+            source=graph.name,
         )
     if is_for(hardware.name, hardware.source, device):
         return graph
     name = profile_of(device)
     if name is None:
-        raise InputError(f"cannot be rescaled: its durations were measured on {device}, which no shipped profile is for", source=graph.name)
+        raise InputError(
+            f"cannot be rescaled: its durations were measured on {device}, which no shipped "
+            "profile is for",
+            source=graph.name,
+        )
     return rescaled_from(graph, load_hardware(find_hardware(name)), hardware)

@@ -1,4 +1,6 @@
-"""The result format: ``hosim.result/1`` (what ``--json`` prints), ``hosim.comparison/1`` and :class:`~hosim.result.Result`."""
+"""The result format: ``hosim.result/1`` (what ``--json`` prints), ``hosim.comparison/1`` and
+:class:`~hosim.result.Result`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,21 @@ from hosim.data.seen_peaks import VERDICTS, SeenPeak, SeenPeaks
 from hosim.data.unknown_ops import UnknownOps
 from hosim.files import format_of
 from hosim.graph import KINDS
-from hosim.io.key_tables import COUNT, FLAG, TEXT, Key, KeyTable, Kind, format_key, keys, literal, mapping, note, optional, several
+from hosim.io.key_tables import (
+    COUNT,
+    FLAG,
+    TEXT,
+    Key,
+    KeyTable,
+    Kind,
+    format_key,
+    keys,
+    literal,
+    mapping,
+    note,
+    optional,
+    several,
+)
 from hosim.io.validators import STRICT, Count, Format
 from hosim.jitter import Jitter
 from hosim.notes import each_once
@@ -65,7 +81,9 @@ class PlanCountModel(TypedDict):
 
 @with_config(STRICT)
 class MispredictionsModel(TypedDict):
-    """How well one policy predicted the routing: counts of experts' tensors, bytes, and times in nanoseconds."""
+    """How well one policy predicted the routing: counts of experts' tensors, bytes, and times in
+    nanoseconds.
+    """
 
     policy: str
     predictor: str
@@ -86,7 +104,9 @@ class MispredictionsModel(TypedDict):
 
 @with_config(STRICT)
 class StrongestRivalModel(TypedDict):
-    """The fastest policy that is not hosim's planner, and the part of its makespan that hyperoffload takes less."""
+    """The fastest policy that is not hosim's planner, and the part of its makespan that
+    hyperoffload takes less.
+    """
 
     policy: str
     makespan_ns: Count
@@ -95,7 +115,9 @@ class StrongestRivalModel(TypedDict):
 
 @with_config(STRICT)
 class NoOffloadModel(TypedDict):
-    """Why not to offload: everything fits, or the link is too slow; and with everything resident the time, bytes and devices of a step."""
+    """Why not to offload: everything fits, or the link is too slow; and with everything resident
+    the time, bytes and devices of a step.
+    """
 
     reason: Literal["fits", "link"]
     resident_ns: Count
@@ -113,7 +135,9 @@ def _stalls(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _counts(given: Mapping[str, Any]) -> dict[str, int]:
-    return _all_of(_PLAN, given) | {label: given[label] for label in ("recomputes", "moved_ops") if given.get(label)}
+    return _all_of(_PLAN, given) | {
+        label: given[label] for label in ("recomputes", "moved_ops") if given.get(label)
+    }
 
 
 def _breakdown(result: Result) -> dict[str, dict[str, int]]:
@@ -124,7 +148,11 @@ def _breakdown(result: Result) -> dict[str, dict[str, int]]:
 
 def _by_kind(held: Mapping[str, int]) -> dict[str, int]:
     kinds = [*KINDS, WORKSPACE]
-    return {kind: held[kind] for kind in [*kinds, *(k for k in held if k not in kinds)] if held.get(kind)}
+    return {
+        kind: held[kind]
+        for kind in [*kinds, *(k for k in held if k not in kinds)]
+        if held.get(kind)
+    }
 
 
 STALLS, PLAN_COUNTS, TIME, BYTES = (
@@ -147,7 +175,17 @@ _CHANNEL = KeyTable(
     "ChannelModel",
     "One channel over the replay.",
     ChannelFigures,
-    *keys(COUNT, "transfers", "bytes", "busy_ns", "queue_ns", "contention_ns", "exposed_ns", "hidden_ns", default=0),
+    *keys(
+        COUNT,
+        "transfers",
+        "bytes",
+        "busy_ns",
+        "queue_ns",
+        "contention_ns",
+        "exposed_ns",
+        "hidden_ns",
+        default=0,
+    ),
     Key("utilization", Kind(Share, lambda share: round(share, 2)), default=0.0),
 )
 
@@ -167,7 +205,8 @@ def _allocator(**read: Any) -> AllocatorFigures:
 
 _ALLOCATOR = KeyTable(
     "AllocatorModel",
-    "The figures of an allocator of the device tier; ``out_of_memory`` is null if it did not run out.",
+    "The figures of an allocator of the device tier; ``out_of_memory`` is null if it did not run "
+    "out.",
     AllocatorFigures,
     Key("name", literal(*ALLOCATORS)),
     Key("account", literal(*ACCOUNTS), default=IN_TIME),
@@ -207,7 +246,8 @@ _DEVICES = KeyTable(
 
 _UNKNOWN = KeyTable(
     "UnknownOpsModel",
-    "The ops whose FLOP nobody could count, their share of the bytes that ops read and write, and their kinds.",
+    "The ops whose FLOP nobody could count, their share of the bytes that ops read and write, and "
+    "their kinds.",
     UnknownOps,
     Key("ops", COUNT, required=True),
     Key("bytes_share", Kind(Share, lambda share: round(share, 4)), default=0.0),
@@ -215,12 +255,16 @@ _UNKNOWN = KeyTable(
 )
 
 _SEEN_PEAK = KeyTable(
-    "SeenPeakModel", "A peak in bytes and the ends of its 90 % interval.", SeenPeak, *keys(COUNT, "bytes", "low_bytes", "high_bytes")
+    "SeenPeakModel",
+    "A peak in bytes and the ends of its 90 % interval.",
+    SeenPeak,
+    *keys(COUNT, "bytes", "low_bytes", "high_bytes"),
 )
 
 _SEEN_PEAKS = KeyTable(
     "SeenPeaksModel",
-    "The peak of the device's memory: what the allocator hands out and holds, and what the device has in use of what is usable.",
+    "The peak of the device's memory: what the allocator hands out and holds, and what the device "
+    "has in use of what is usable.",
     SeenPeaks,
     *keys(_SEEN_PEAK.kind, "allocated", "reserved", "device"),
     Key("usable_bytes", COUNT),
@@ -229,7 +273,8 @@ _SEEN_PEAKS = KeyTable(
 
 _JITTER = KeyTable(
     "JitterModel",
-    "By how much, relative to their nominal times, ops and transfers vary; see :class:`hosim.jitter.Jitter`.",
+    "By how much, relative to their nominal times, ops and transfers vary; see "
+    ":class:`hosim.jitter.Jitter`.",
     Jitter,
     Key("seed", COUNT, required=True),
     *keys(NON_NEGATIVE, "op_sigma", "transfer_sigma"),
@@ -286,31 +331,43 @@ COMPARISON = Format("comparison", lambda: _COMPARISON.adapter)
 
 
 def result_to_dict(result: Result) -> dict[str, Any]:
-    """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization to two decimals.
+    """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization
+    to two decimals.
 
-    ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured duration, ``streams`` only if the workload has
-    streams beside the main one, ``failed`` only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
-    ``guessed_collectives``, ``unused_bytes`` and ``notes`` only if there are some, ``allocator`` only if one placed the bytes, ``devices``
-    only if there were several, ``jitter`` only if there was some, ``engine`` only if it was the reference. The timeline is not part of it.
+    ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured
+    duration, ``streams`` only if the workload has streams beside the main one, ``failed`` only if
+    the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
+    ``guessed_collectives``, ``unused_bytes`` and ``notes`` only if there are some, ``allocator``
+    only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if there
+    was some, ``engine`` only if it was the reference. The timeline is not part of it.
     ``peak_breakdown`` has every tier, with the kinds that hold bytes.
     """
     return _RESULT.write(result)
 
 
 def result_from_dict(data: object, source: str | None = None) -> Result:
-    """The result of a dictionary as :func:`result_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    """The result of a dictionary as :func:`result_to_dict` gives it; ``source`` names it in errors.
+    Raises :class:`InputError`.
+    """
     return _RESULT.read(FORMAT.check(data, source))
 
 
 def comparison_to_dict(
-    results: Iterable[Result], mispredictions: Iterable[Mapping[str, Any]] = (), answer: NoOffload | None = None
+    results: Iterable[Result],
+    mispredictions: Iterable[Mapping[str, Any]] = (),
+    answer: NoOffload | None = None,
 ) -> dict[str, Any]:
-    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the mispredictions of those that predict.
+    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the
+    mispredictions of those that predict.
 
-    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and every note of the results once.
+    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and
+    every note of the results once.
     """
     listed = list(results)
-    data: dict[str, Any] = {"format": format_of("comparison"), "results": [result_to_dict(result) for result in listed]}
+    data: dict[str, Any] = {
+        "format": format_of("comparison"),
+        "results": [result_to_dict(result) for result in listed],
+    }
     rival = strongest_rival(listed)
     if rival is not None:
         data["strongest_rival"] = asdict(rival)
@@ -323,10 +380,14 @@ def comparison_to_dict(
 
 
 def comparison_from_dict(data: object, source: str | None = None) -> list[Result]:
-    """The results of a dictionary as :func:`comparison_to_dict` gives it. Raises :class:`InputError`."""
+    """The results of a dictionary as :func:`comparison_to_dict` gives it. Raises
+    :class:`InputError`.
+    """
     return list(_COMPARISON.read(COMPARISON.check(data, source)))
 
 
 def to_json(data: Mapping[str, Any]) -> str:
-    """The JSON text of a result, a comparison or a schema: two spaces per level, ASCII, keys in the order given, no newline at the end."""
+    """The JSON text of a result, a comparison or a schema: two spaces per level, ASCII, keys in the
+    order given, no newline at the end.
+    """
     return json.dumps(data, indent=2, allow_nan=False)

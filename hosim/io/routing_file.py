@@ -1,7 +1,9 @@
-"""The routing format: ``hosim.routing/1`` and :class:`~hosim.data.expert_routing.Routing`, whose names are those of its graph.
+"""The routing format: ``hosim.routing/1`` and :class:`~hosim.data.expert_routing.Routing`, whose
+names are those of its graph.
 
-Beside the gates it has the trace: either ``steps``, the numbers of the experts chosen in each step by each gate, or ``generate``, the
-arguments of a seeded random one (:func:`hosim.models.routing_draw.generate`).
+Beside the gates it has the trace: either ``steps``, the numbers of the experts chosen in each step
+by each gate, or ``generate``, the arguments of a seeded random one
+(:func:`hosim.models.routing_draw.generate`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,19 @@ from hosim.data.expert_routing import Expert, Gate, Routing
 from hosim.errors import InputError
 from hosim.files import read, write
 from hosim.graph import Graph
-from hosim.io.key_tables import COUNT, TEXT, Key, KeyTable, Kind, Names, constant, errors_of, format_key, note, several
+from hosim.io.key_tables import (
+    COUNT,
+    TEXT,
+    Key,
+    KeyTable,
+    Kind,
+    Names,
+    constant,
+    errors_of,
+    format_key,
+    note,
+    several,
+)
 from hosim.io.validators import STRICT, Count, Format
 
 
@@ -34,17 +48,22 @@ class GenerateModel(TypedDict):
 
 def _routing(graph: Graph) -> KeyTable[Routing]:
     """The table of a routing whose names are those of ``graph``."""
-    tensors, ops = Names("tensor", graph.tensor_index, graph.tensors), Names("op", graph.op_index, graph.ops)
+    tensors, ops = (
+        Names("tensor", graph.tensor_index, graph.tensors),
+        Names("op", graph.op_index, graph.ops),
+    )
     expert = KeyTable(
         "ExpertModel",
-        "One candidate of a gate: the tensors that only its ops use, and the ops that run only if it is chosen.",
+        "One candidate of a gate: the tensors that only its ops use, and the ops that run only if "
+        "it is chosen.",
         Expert,
         Key("tensors", tensors.many),
         Key("ops", ops.many),
     )
     gate = KeyTable(
         "GateModel",
-        "The op whose end decides, and the experts that it chooses from; a trace numbers them from 0.",
+        "The op whose end decides, and the experts that it chooses from; a trace numbers them "
+        "from 0.",
         Gate,
         Key("op", ops.one),
         Key("experts", several(expert.kind)),
@@ -66,7 +85,9 @@ FORMAT = Format("routing", lambda: _routing(Graph("", (), ())).adapter)
 
 
 def load_routing(path: str | os.PathLike[str], graph: Graph) -> Routing:
-    """The routing in a file, for ``graph``. Raises :class:`InputError` naming file and path inside it."""
+    """The routing in a file, for ``graph``. Raises :class:`InputError` naming file and path inside
+    it.
+    """
     return routing_from_dict(read(path, "routing"), graph, source=os.fspath(path))
 
 
@@ -76,16 +97,25 @@ def save_routing(routing: Routing, path: str | os.PathLike[str]) -> None:
 
 
 def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> Routing:
-    """The routing as :func:`routing_to_dict` gives it, for ``graph``; ``source`` names it in errors.
+    """The routing as :func:`routing_to_dict` gives it, for ``graph``; ``source`` names it in
+    errors.
 
-    Raises :class:`InputError` for another workload's routing, an unknown tensor or op, and whatever :class:`Routing` refuses.
+    Raises :class:`InputError` for another workload's routing, an unknown tensor or op, and whatever
+    :class:`Routing` refuses.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
-        message = f"this routing is for the workload {checked['workload']!r}, not for {graph.name!r}; give the routing of this one"
+        message = (
+            f"this routing is for the workload {checked['workload']!r}, not for "
+            f"{graph.name!r}; give the routing of this one"
+        )
         raise InputError(message, source=source, where="workload")
     if "steps" in checked and "generate" in checked:
-        raise InputError("expected either the 'steps' of a trace or 'generate', got both", source=source, where="generate")
+        raise InputError(
+            "expected either the 'steps' of a trace or 'generate', got both",
+            source=source,
+            where="generate",
+        )
 
     with errors_of(source):
         routing = _routing(graph).read(checked, graph=graph)

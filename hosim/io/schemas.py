@@ -1,6 +1,7 @@
 """JSON Schemas of the file formats, generated from the models that check the files.
 
-The module is not called ``schema``, because it would hide the function of that name in :mod:`hosim.io`.
+The module is not called ``schema``, because it would hide the function of that name in
+:mod:`hosim.io`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def schema(name: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result``, ``comparison``, ``routing`` or ``runtime``.
+    """The JSON Schema (draft 2020-12) of ``workload``, ``hardware``, ``plan``, ``result``,
+    ``comparison``, ``routing`` or ``runtime``.
 
     Raises :class:`InputError` for another name.
     """

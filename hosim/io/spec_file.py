@@ -14,7 +14,8 @@ A spec names an importer and everything that determines its result::
       input_ids: {shape: [1, 4096], dtype: int64}
     versions: {torch: 2.13.0, transformers: 5.23.0}
 
-With ``importer: torch_train`` it is a training step, described by ``training`` (all keys are optional)::
+With ``importer: torch_train`` it is a training step, described by ``training`` (all keys are
+optional)::
 
     training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
 
@@ -24,8 +25,9 @@ Or it names a builder of :mod:`hosim.models` with its parameters, which needs no
     name: llama-3.1-8b-train-4k
     builder: {model: llama-3.1-8b, phase: train, sequence: 4096}
 
-``versions`` are those that made the workload file beside the spec. Other versions may trace another graph; the importer records in ``meta``
-which ones it used. ``sha256`` is the digest of that workload file, unpacked.
+``versions`` are those that made the workload file beside the spec. Other versions may trace another
+graph; the importer records in ``meta`` which ones it used. ``sha256`` is the digest of that
+workload file, unpacked.
 """
 
 from __future__ import annotations

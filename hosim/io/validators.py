@@ -1,7 +1,8 @@
-"""Validation of files: pydantic's validators over typed dictionaries, with their errors as one line.
+"""Validation of files: pydantic's validators over typed dictionaries, with their errors as one
+line.
 
-Validators take and return dictionaries, so that a file of 100,000 ops needs no object for each. Everything is strict: ``true``, ``1.5`` and
-``"12"`` are not integers, and unknown keys are errors.
+Validators take and return dictionaries, so that a file of 100,000 ops needs no object for each.
+Everything is strict: ``true``, ``1.5`` and ``"12"`` are not integers, and unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def _read_by(parse: Callable[[object], int]) -> PlainValidator:
 
 def _written(unit: str, example: str) -> WithJsonSchema:
     """The JSON Schema of text with such a unit (a regular expression)."""
-    return WithJsonSchema({"type": "string", "pattern": f"{_NUMBER}{unit}\\s*$", "examples": [example]})
+    return WithJsonSchema(
+        {"type": "string", "pattern": f"{_NUMBER}{unit}\\s*$", "examples": [example]}
+    )
 
 
 Size = Annotated[int, _read_by(parse_size), _written("([kMGTPE]i?)?B", "80 GiB")]
@@ -92,7 +95,11 @@ def path_of(loc: tuple[int | str, ...]) -> str:
     >>> path_of(("ops", 3, "also_on", ""))
     "ops[3].also_on['']"
     """
-    parts = (f"[{step!r}]" if step == "" or isinstance(step, int) else f".{step}" for step in loc if step != "[key]")
+    parts = (
+        f"[{step!r}]" if step == "" or isinstance(step, int) else f".{step}"
+        for step in loc
+        if step != "[key]"
+    )
     return "".join(parts).removeprefix(".")
 
 
@@ -127,7 +134,8 @@ def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
         hint = did_you_mean(str(loc[-1]), known) or f" (known: {', '.join(known)})"
         return f"unknown key {loc[-1]!r}{hint}", where
     context = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in error.get("ctx", {}).items()
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in error.get("ctx", {}).items()
     }
     expected = _EXPECTED[kind].format(**context) if kind in _EXPECTED else error["msg"]
     if kind == "less_than_equal" and context.get("le") == LARGEST:

@@ -12,7 +12,16 @@ from pydantic import ValidationError
 from hosim.base.collector import no_collection
 from hosim.data.frozen_twins import unguarded
 from hosim.errors import InputError
-from hosim.files import check_json, check_names, check_no_name, content_of, format_of, name_of_file, read_bytes, write
+from hosim.files import (
+    check_json,
+    check_names,
+    check_no_name,
+    content_of,
+    format_of,
+    name_of_file,
+    read_bytes,
+    write,
+)
 from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.io.key_tables import (
     COUNT,
@@ -35,9 +44,21 @@ from hosim.io.validators import Count, Format, Name
 
 
 def _tensor(
-    name: str, size_bytes: int, kind: str = "activation", home: str | None = None, persistent: bool | None = None, of: str = ""
+    name: str,
+    size_bytes: int,
+    kind: str = "activation",
+    home: str | None = None,
+    persistent: bool | None = None,
+    of: str = "",
 ) -> Tensor:
-    return _new_tensor(name, size_bytes, kind, home, kind in PERSISTENT_KINDS if persistent is None else persistent, of)
+    return _new_tensor(
+        name,
+        size_bytes,
+        kind,
+        home,
+        kind in PERSISTENT_KINDS if persistent is None else persistent,
+        of,
+    )
 
 
 def _persistent(tensor: Tensor) -> bool | None:
@@ -64,7 +85,9 @@ _TENSOR = KeyTable(
 _PROCESSORS = Kind(
     dict[Name, Count | None],
     lambda others: {name or DEVICE: duration for name, duration in others},
-    lambda others: tuple([(name if name != DEVICE else "", duration) for name, duration in others.items()]),
+    lambda others: tuple(
+        [(name if name != DEVICE else "", duration) for name, duration in others.items()]
+    ),
 )
 """Other processors of an op, each with its duration there or ``null``."""
 
@@ -101,7 +124,11 @@ def _workload(graph: Graph) -> KeyTable[Graph]:
         Key("name", TEXT),
         Key("meta", Kind(dict[str, Any], dict), brief=True),
         Key("tensors", several(_TENSOR.kind), default=()),
-        Key("ops", several(_op(Names("tensor", {}, graph.tensors), Names("op", {}, graph.ops)).kind), default=()),
+        Key(
+            "ops",
+            several(_op(Names("tensor", {}, graph.tensors), Names("op", {}, graph.ops)).kind),
+            default=(),
+        ),
     )
 
 
@@ -168,7 +195,8 @@ def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
     graph
         The graph.
     path
-        Where to write: YAML if the name ends in ``.yaml``, else JSON; compressed if it ends in ``.gz``.
+        Where to write: YAML if the name ends in ``.yaml``, else JSON; compressed if it ends in
+        ``.gz``.
 
     Raises
     ------
@@ -197,14 +225,18 @@ def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def workload_from_dict(data: object, source: str | None = None) -> Graph:
-    """The graph of a workload as :func:`workload_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    """The graph of a workload as :func:`workload_to_dict` gives it; ``source`` names it in errors.
+    Raises :class:`InputError`.
+    """
     return _graph(FORMAT.check(data, source), source)
 
 
 def _checked_at_once(raw: bytes) -> dict[str, Any] | None:
-    """The workload in a JSON text, in half the time of parsing and then checking; ``None`` if anything is or may be wrong.
+    """The workload in a JSON text, in half the time of parsing and then checking; ``None`` if
+    anything is or may be wrong.
 
-    This parser accepts repeated keys and NaN, which hosim's files must not have: the number of colons must equal the number of keys.
+    This parser accepts repeated keys and NaN, which hosim's files must not have: the number of
+    colons must equal the number of keys.
     """
     try:
         checked = FORMAT.adapter.validate_json(raw)
@@ -212,7 +244,12 @@ def _checked_at_once(raw: bytes) -> dict[str, Any] | None:
         return None
     keys = len(checked) + _keys(checked.get("meta", {}))
     keys += sum(map(len, checked.get("tensors", ()))) + sum(map(len, checked.get("ops", ())))
-    plain = raw.count(b'":') == keys and not _SPACED_COLON.search(raw) and b"NaN" not in raw and b"Infinity" not in raw
+    plain = (
+        raw.count(b'":') == keys
+        and not _SPACED_COLON.search(raw)
+        and b"NaN" not in raw
+        and b"Infinity" not in raw
+    )
     return checked if plain else None
 
 
@@ -225,7 +262,10 @@ def _keys(value: object) -> int:
 def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
     tensors = tuple(map(_TENSOR.read, checked.get("tensors", ())))
     op_at: dict[str, int] = {}
-    table = _op(Names("tensor", {tensor.name: i for i, tensor in enumerate(tensors)}), Names("earlier op", op_at))
+    table = _op(
+        Names("tensor", {tensor.name: i for i, tensor in enumerate(tensors)}),
+        Names("earlier op", op_at),
+    )
     ops: list[Op] = []
     with errors_of(source):
         try:

@@ -49,7 +49,8 @@ else:
     )
 
 __all__ = [
-    "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS", "TYPES", "WEIGHTS", "Decoder",
-    "ListedModel", "RoutingDraw", "Run", "Tape", "add", "bubble", "build", "bytes_of", "generate", "gguf_names", "in_flight",
-    "keys_of_chunk", "listed_models", "packed_bytes", "packing_of", "parameters_of", "passes", "scale", "sizes_of",
+    "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS",
+    "TYPES", "WEIGHTS", "Decoder", "ListedModel", "RoutingDraw", "Run", "Tape", "add", "bubble",
+    "build", "bytes_of", "generate", "gguf_names", "in_flight", "keys_of_chunk", "listed_models",
+    "packed_bytes", "packing_of", "parameters_of", "passes", "scale", "sizes_of",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""BERT: an encoder with layer norms after each part, and the masked-language head, which is tied to the embedding."""
+"""BERT: an encoder with layer norms after each part, and the masked-language head, which is tied to
+the embedding.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,14 @@ def bert(t: Tape, config: Bert, run: Run) -> Value:
         places = t.ops("position_ids", "fill", [], [((1, run.sequence), "int64")])[0]
         types = t.ops("token_type_ids", "fill", [], [(shape, "int64")])[0]
         x = looked_up(t, run, "word_embeddings", ids, config.vocab_size, width)
-        x = add(t, x, looked_up(t, run, "token_type_embeddings", types, config.type_vocab_size, width))
-        x = add(t, x, looked_up(t, run, "position_embeddings", places, config.max_position_embeddings, width))
+        x = add(
+            t, x, looked_up(t, run, "token_type_embeddings", types, config.type_vocab_size, width)
+        )
+        x = add(
+            t,
+            x,
+            looked_up(t, run, "position_embeddings", places, config.max_position_embeddings, width),
+        )
         x = dropout(t, normed(t, run, "LayerNorm", x), config.dropout)
     for n in layers_of(config, run):
 
@@ -46,13 +54,28 @@ def bert(t: Tape, config: Bert, run: Run) -> Value:
         with t.scope("transform"):
             x = normed(t, run, "LayerNorm", gelu(t, run, dense(t, run, "dense", x, width)))
         bias = t.parameter("bias", (config.vocab_size,), run.dtype)
-    table = t.parameter("bert.embeddings.word_embeddings.weight", (config.vocab_size, width), run.dtype)
+    table = t.parameter(
+        "bert.embeddings.word_embeddings.weight", (config.vocab_size, width), run.dtype
+    )
     if not run.training:
         flops = 2 * x.rows * width * config.vocab_size
         sizes, wide = (x.rows, config.vocab_size, width), (*shape, config.vocab_size)
-        return t.op("decoder", "matmul", [x, table, bias], wide, flops=flops, result_kind="output", kernel="gemm", sizes=sizes)
+        return t.op(
+            "decoder",
+            "matmul",
+            [x, table, bias],
+            wide,
+            flops=flops,
+            result_kind="output",
+            kernel="gemm",
+            sizes=sizes,
+        )
     logits = linear(t, x, table, bias, label="decoder")
-    return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
+    return cross_entropy(
+        t,
+        logits.view(logits.rows, config.vocab_size),
+        t.held("labels", (logits.rows,), "int64", "input"),
+    )
 
 
 def _layer(t: Tape, config: Bert, run: Run, x: Value) -> Value:
@@ -67,4 +90,9 @@ def _layer(t: Tape, config: Bert, run: Run, x: Value) -> Value:
     with t.scope("intermediate"):
         y = gelu(t, run, dense(t, run, "dense", x, config.intermediate_size))
     with t.scope("output"):
-        return normed(t, run, "LayerNorm", add(t, dropout(t, dense(t, run, "dense", y, width), config.dropout), x))
+        return normed(
+            t,
+            run,
+            "LayerNorm",
+            add(t, dropout(t, dense(t, run, "dense", y, width), config.dropout), x),
+        )

@@ -1,4 +1,6 @@
-"""Builds a workload from the name of a model and parameters, as in the ``builder`` of a spec (:mod:`hosim.io.spec_file`)."""
+"""Builds a workload from the name of a model and parameters, as in the ``builder`` of a spec
+(:mod:`hosim.io.spec_file`).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,17 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "update": UPDATES,
 }
 _PACKING = frozenset(("weights", "group", "packed", "activations"))
-_OF_TRAINING = frozenset(("attention_kernel", "loss", "states_dtype", "optimizer", "main_gradients", "checkpoint", "zero"))
+_OF_TRAINING = frozenset(
+    (
+        "attention_kernel",
+        "loss",
+        "states_dtype",
+        "optimizer",
+        "main_gradients",
+        "checkpoint",
+        "zero",
+    )
+)
 """Parameters of a training step that a runtime may set and an inference does not take."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
@@ -93,12 +105,13 @@ _FROM_ZERO = (
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """The graph of one way to run a model; ``name`` is the graph's.
 
-    ``parameters`` are ``model``, one of :data:`~hosim.models.presets.PRESETS` or a mapping with what a ``config.json`` of transformers has
-    (:mod:`hosim.models.config_json`); ``config``, values that replace some of the preset's;
-    ``link``, a rate such as ``400 GB/s``, for ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, for
-    models with gates (without it, its defaults, which a note says; ``None``: every candidate runs); and any field of
-    :class:`~hosim.models.config.Run`. Equal parameters give equal graphs, in milliseconds. ``meta`` has them. Raises :class:`InputError`,
-    naming the parameter.
+    ``parameters`` are ``model``, one of :data:`~hosim.models.presets.PRESETS` or a mapping with
+    what a ``config.json`` of transformers has (:mod:`hosim.models.config_json`); ``config``, values
+    that replace some of the preset's; ``link``, a rate such as ``400 GB/s``, for
+    ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.models.config.RoutingDraw`, for
+    models with gates (without it, its defaults, which a note says; ``None``: every candidate runs);
+    and any field of :class:`~hosim.models.config.Run`. Equal parameters give equal graphs, in
+    milliseconds. ``meta`` has them. Raises :class:`InputError`, naming the parameter.
     """
     given = dict(parameters)
     model = given.pop("model", None)
@@ -120,19 +133,38 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
     routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
     longest = positions_of(config)
-    short = {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")} if longest else {}
-    run = changed(Run(**{**short, **family.defaults}), given, "", extra=("model", "config", "link", "routing", RUNTIME))
+    short = (
+        {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")}
+        if longest
+        else {}
+    )
+    run = changed(
+        Run(**{**short, **family.defaults}),
+        given,
+        "",
+        extra=("model", "config", "link", "routing", RUNTIME),
+    )
     for key in given:
         if key not in family.takes:
-            raise InputError(f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key)
+            raise InputError(
+                f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}",
+                where=key,
+            )
     if run.phase not in family.phases:
-        raise InputError(f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase")
+        raise InputError(
+            f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}",
+            where="phase",
+        )
     check_given(given, config, run)
     run = at_home(given, config, run)
     if run.weights == "mxfp4" and run.packed is None and int(getattr(config, "num_experts", 0)):
         run = replace(run, packed="experts")
     check_sizes(config, run)
-    meta = {"source": "hosim.models", REPEATABLE: True, "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read}}
+    meta = {
+        "source": "hosim.models",
+        REPEATABLE: True,
+        "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read},
+    }
     if run.weights is not None:
         left_out = tuple([line for line in left_out if not line.startswith(QUANTISED)])
     left_out = (*left_out, *_left_out_of(run), *other_bytes(model, given, build))
@@ -144,10 +176,18 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         meta[LEFT_OUT] = list(left_out)
     if assumed := _assumed_of(run):
         meta[ASSUMED] = assumed
-    stored = None if run.training or run.weights is not None or not isinstance(model, Mapping) else stored_weights(Keys(model))
-    graph, gates, choices = step(name, family.forward, config, run, meta, in_parts=drawn or routed is not None, stored=stored)
+    stored = (
+        None
+        if run.training or run.weights is not None or not isinstance(model, Mapping)
+        else stored_weights(Keys(model))
+    )
+    graph, gates, choices = step(
+        name, family.forward, config, run, meta, in_parts=drawn or routed is not None, stored=stored
+    )
     if stored is not None and (lines := stored.left_out(run.layers)):
-        graph = replace(graph, meta={**graph.meta, LEFT_OUT: [*graph.meta.get(LEFT_OUT, ()), *lines]})
+        graph = replace(
+            graph, meta={**graph.meta, LEFT_OUT: [*graph.meta.get(LEFT_OUT, ()), *lines]}
+        )
     if drawn and gates:
         routed = RoutingDraw()
         graph = replace(graph, meta=_drawn(graph, gates, [each.count for each in choices], routed))
@@ -155,18 +195,23 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
 
 
 def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
-    """The names of everything that :func:`build` takes for the model that ``parameters`` name, those inside mappings with a dot.
+    """The names of everything that :func:`build` takes for the model that ``parameters`` name,
+    those inside mappings with a dot.
 
     >>> parameters_of({"model": "gpt2-xl"})[:2]
     ['activations', 'attention']
     """
     preset, *_ = _preset(parameters.get("model"))
-    inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [f"routing.{name}" for name in get_type_hints(RoutingDraw)]
+    inside = [f"config.{name}" for name in get_type_hints(type(preset))] + [
+        f"routing.{name}" for name in get_type_hints(RoutingDraw)
+    ]
     return [*sorted(FAMILIES[type(preset)].takes), "model", "link", *inside]
 
 
 def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
-    """The sizes of a model, how the graph's ``meta`` has it, and what its config asks for that the graph does not have."""
+    """The sizes of a model, how the graph's ``meta`` has it, and what its config asks for that the
+    graph does not have.
+    """
     if isinstance(model, Mapping):
         try:
             return sizes_of(model)
@@ -174,7 +219,8 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
             raise InputError(error.message, where=f"model.{error.where}") from None
     if not isinstance(model, str) or model not in PRESETS:
         raise InputError(
-            f"expected a model ('hosim workload models' lists {len(PRESETS)}) or the path of a config.json, got {model!r}"
+            f"expected a model ('hosim workload models' lists {len(PRESETS)}) or the path of a "
+            f"config.json, got {model!r}"
             f"{_near(model, PRESETS)}",
             where="model",
         )
@@ -182,7 +228,9 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
 
 
 def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """The dtype of a ``config.json``, and how it has its weights packed in an inference whose builder can pack them."""
+    """The dtype of a ``config.json``, and how it has its weights packed in an inference whose
+    builder can pack them.
+    """
     if not isinstance(model, Mapping):
         return {}
     dtype = dtype_of(model)
@@ -192,27 +240,47 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
         return said
     found = packing_of(model) or {}
     mixed = any([model.get(key) for key in _EXPERTS])
-    if (found.get("weights") in SEPARATE and mixed) or (found and _are_packed(model, found, kept_modules(model))):
+    if (found.get("weights") in SEPARATE and mixed) or (
+        found and _are_packed(model, found, kept_modules(model))
+    ):
         return said
     return {**said, **found}
 
 
 def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """What a runtime sets of the parameters of a run: of a training step all, of an inference those that it has, and what it takes."""
+    """What a runtime sets of the parameters of a run: of a training step all, of an inference those
+    that it has, and what it takes.
+    """
     if runtime is None:
         return {}
     training = given.get("phase", family.defaults.get("phase", Run().phase)) == "train"
-    return {key: value for key, value in runtime.options.items() if key in family.takes and (training or key not in _OF_TRAINING)}
+    return {
+        key: value
+        for key, value in runtime.options.items()
+        if key in family.takes and (training or key not in _OF_TRAINING)
+    }
 
 
 def _are_packed(model: Mapping[str, Any], packing: Mapping[str, Any], kept: Sequence[str]) -> bool:
     """Whether some of the modules that a checkpoint keeps as they are would be packed."""
     if not kept:
         return False
-    plain = {key: value for key, value in model.items() if key not in ("quantization_config", INDEX)}
-    packed, whole = (build("whole", {"model": plain, **more, "sequence": 1}) for more in (packing, {}))
-    sizes = {tensor.name: tensor.size_bytes for tensor in whole.tensors if tensor.kind in WEIGHTS_OF_MODELS}
-    other = [tensor.name for tensor in packed.tensors if sizes.get(tensor.name, tensor.size_bytes) != tensor.size_bytes]
+    plain = {
+        key: value for key, value in model.items() if key not in ("quantization_config", INDEX)
+    }
+    packed, whole = (
+        build("whole", {"model": plain, **more, "sequence": 1}) for more in (packing, {})
+    )
+    sizes = {
+        tensor.name: tensor.size_bytes
+        for tensor in whole.tensors
+        if tensor.kind in WEIGHTS_OF_MODELS
+    }
+    other = [
+        tensor.name
+        for tensor in packed.tensors
+        if sizes.get(tensor.name, tensor.size_bytes) != tensor.size_bytes
+    ]
     return any([covers(module, name) for module in kept for name in other])
 
 
@@ -220,24 +288,52 @@ def _named(model: object) -> object:
     return model["model_type"] if isinstance(model, Mapping) else model
 
 
-def _drawn(graph: Graph, gates: tuple[Gate, ...], choices: Sequence[int], routed: RoutingDraw) -> dict[str, Any]:
-    """The ``meta`` of a graph whose routing nobody gave: its builder has the one that is drawn, and a note says so."""
+def _drawn(
+    graph: Graph, gates: tuple[Gate, ...], choices: Sequence[int], routed: RoutingDraw
+) -> dict[str, Any]:
+    """The ``meta`` of a graph whose routing nobody gave: its builder has the one that is drawn, and
+    a note says so.
+    """
     meta, fields = graph.meta, asdict(routed)
     kinds = [graph.tensors[gate.experts[0].tensors[0]].kind for gate in gates]
-    many = dict.fromkeys([(n, len(gate.experts), _CANDIDATES[kind]) for gate, n, kind in zip(gates, choices, kinds, strict=True)])
+    many = dict.fromkeys(
+        [
+            (n, len(gate.experts), _CANDIDATES[kind])
+            for gate, n, kind in zip(gates, choices, kinds, strict=True)
+        ]
+    )
     said = ", ".join(f"{key}: {value}" for key, value in fields.items())
     which = " and ".join([f"{count} of {all_} {what}" for count, all_, what in many])
-    line = f"which {which} each gate chooses is drawn (routing: {{{said}}}); routing: null reads all"
-    return {**meta, "builder": {**meta["builder"], "routing": fields}, ASSUMED: [*meta.get(ASSUMED, ()), line]}
+    line = (
+        f"which {which} each gate chooses is drawn (routing: {{{said}}}); routing: null reads all"
+    )
+    return {
+        **meta,
+        "builder": {**meta["builder"], "routing": fields},
+        ASSUMED: [*meta.get(ASSUMED, ()), line],
+    }
 
 
-def _realised(graph: Graph, gates: tuple[Gate, ...], choices: Sequence[Chosen], routed: RoutingDraw) -> Graph:
-    """The graph of the steps of a generated trace, with only the candidates that gates chose, and how far other draws differ."""
+def _realised(
+    graph: Graph, gates: tuple[Gate, ...], choices: Sequence[Chosen], routed: RoutingDraw
+) -> Graph:
+    """The graph of the steps of a generated trace, with only the candidates that gates chose, and
+    how far other draws differ.
+    """
     if not gates:
-        raise InputError("no gate chooses in this run: all experts are read, and there are no blocks to choose", where="routing")
+        raise InputError(
+            "no gate chooses in this run: all experts are read, and there are no blocks to choose",
+            where="routing",
+        )
     seed, zipf, persistence = routed.seed, routed.zipf, routed.persistence
     routing = generate(
-        graph, gates, steps=routed.steps, top=[each.count for each in choices], seed=seed, zipf=zipf, persistence=persistence
+        graph,
+        gates,
+        steps=routed.steps,
+        top=[each.count for each in choices],
+        seed=seed,
+        zipf=zipf,
+        persistence=persistence,
     )
     realised = realise(routing, range(routed.steps))
     spread = draw_spread(routing, choices, seed=seed, zipf=zipf, persistence=persistence)
@@ -245,7 +341,9 @@ def _realised(graph: Graph, gates: tuple[Gate, ...], choices: Sequence[Chosen], 
 
 
 def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[str] = ()) -> Data:
-    """The dataclass instance ``data`` with other values; raises :class:`InputError` for an unknown field or a value of another type."""
+    """The dataclass instance ``data`` with other values; raises :class:`InputError` for an unknown
+    field or a value of another type.
+    """
     hints = get_type_hints(type(data))
     for key, value in values.items():
         if key not in hints:
@@ -260,11 +358,21 @@ def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[
 def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int) -> None:
     if key in _CHOICES and not (value is None and type(None) in types):
         if value not in _CHOICES[key]:
-            raise InputError(f"expected one of {', '.join(_CHOICES[key])}; got {value!r}", where=where)
+            raise InputError(
+                f"expected one of {', '.join(_CHOICES[key])}; got {value!r}", where=where
+            )
     elif key in ("kinds", "pattern"):
-        raise InputError("which layers differ, and in what, is said by the config of the model alone", where=where)
+        raise InputError(
+            "which layers differ, and in what, is said by the config of the model alone",
+            where=where,
+        )
     elif type(value) not in types and not (float in types and type(value) is int):
-        expected = " or ".join({int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(t, "null") for t in types)
+        expected = " or ".join(
+            {int: "an integer", bool: "true or false", str: "text", float: "a number"}.get(
+                t, "null"
+            )
+            for t in types
+        )
         raise InputError(f"expected {expected}, got {value!r}", where=where)
     elif key in _SHARES and value is not None and not 0 <= value <= 1:
         raise InputError(f"expected a share from 0 to 1, got {value}", where=where)
@@ -275,15 +383,29 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _assumed_of(run: Run) -> list[str]:
-    """What a training step takes of its optimizer and its gradients that its parameters do not say."""
+    """What a training step takes of its optimizer and its gradients that its parameters do not
+    say.
+    """
     if not run.training:
         return []
     lines = []
     if run.optimizer == "adamw":
-        master = f" and an fp32 copy of each {run.dtype} parameter" if has_master(run) else ", of fp32 shards" if run.zero == 3 else ""
-        lines.append(f"AdamW is one fused kernel for each parameter, with two moments in {run.states_dtype or 'fp32'}{master}")
+        master = (
+            f" and an fp32 copy of each {run.dtype} parameter"
+            if has_master(run)
+            else ", of fp32 shards"
+            if run.zero == 3
+            else ""
+        )
+        lines.append(
+            "AdamW is one fused kernel for each parameter, with two moments in "
+            f"{run.states_dtype or 'fp32'}{master}"
+        )
     if run.zero >= 2 and run.micro_batches_of_step > 1 and run.sync_each_batch:
-        whole = "sync_each_batch=false, the default of accelerate, keeps whole gradients until the last one"
+        whole = (
+            "sync_each_batch=false, the default of accelerate, keeps whole gradients until "
+            "the last one"
+        )
         lines.append(f"gradients are reduced in each micro-batch; {whole}")
     return lines
 
@@ -294,7 +416,10 @@ def _left_out_of(run: Run) -> tuple[str, ...]:
     if not run.training or run.pipeline == 1 or run.tied:
         return ()
     longer = 100 * bubble(run.pipeline, run.micro_batches_of_step, run.chunks)
-    return (f"waits of a stage for other stages: they make the step of equal stages {longer:.1f} % longer",)
+    return (
+        f"waits of a stage for other stages: they make the step of equal stages {longer:.1f} % "
+        "longer",
+    )
 
 
 def _link(value: object) -> int:

@@ -1,8 +1,10 @@
-"""Attention over the last tokens and over entries that stand for several earlier ones each (DeepSeek-V4).
+"""Attention over the last tokens and over entries that stand for several earlier ones each
+(DeepSeek-V4).
 
-One head is keys and values of all queries. A compressor makes an entry of each ``compress_rate`` tokens by weights of its own. Where there
-is an indexer, it takes twice as many, and a query sees only the entries that the indexer chooses. A decoding step keeps what its entry is
-to be made of, and is timed as the one that completes it.
+One head is keys and values of all queries. A compressor makes an entry of each ``compress_rate``
+tokens by weights of its own. Where there is an indexer, it takes twice as many, and a query sees
+only the entries that the indexer chooses. A decoding step keeps what its entry is to be made of,
+and is timed as the one that completes it.
 """
 
 from __future__ import annotations
@@ -29,9 +31,14 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
     q = projected(t, run, "q_b_proj", latent, heads * width).view(batch, tokens, heads, width)
     with t.scope("q_b_norm"):
         q = rms_norm(t, q, None, fused=True).view(batch, heads, tokens, width)
-    kv = _normed(t, run, "kv_norm", projected(t, run, "kv_proj", x, width)).view(batch, 1, tokens, width)
+    kv = _normed(t, run, "kv_norm", projected(t, run, "kv_proj", x, width)).view(
+        batch, 1, tokens, width
+    )
     assert shared.turns is not None
-    q, kv = [rotated(t, y, *shared.turns, fused=True, label=f"rope_{name}") for name, y in (("q", q), ("kv", kv))]
+    q, kv = [
+        rotated(t, y, *shared.turns, fused=True, label=f"rope_{name}")
+        for name, y in (("q", q), ("kv", kv))
+    ]
     whole = run.context if run.phase == "decode" else run.sequence
     near, extra = _kept(t, run, kv, min(whole, config.sliding_window or whole), "kv_cache")
     seen = min(whole, config.sliding_window or whole)
@@ -39,9 +46,15 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
         entries, more = _compressed(t, config, run, x, latent, whole)
         extra, seen = (*extra, *more), seen + entries
     keys = replace(near, shape=(batch, 1, seen if run.phase == "decode" else tokens, width))
-    y = attention(t, q, keys, keys, extra=(*extra, *sinks(t, config, run)), causal=True, window=seen)
-    y = rotated(t, y.view(batch, heads, tokens, width), *shared.turns, fused=True, label="rope_back")
-    return projected(t, run, "o_b_proj", _grouped(t, config, run, y.view(batch, tokens, heads * width)), hidden)
+    y = attention(
+        t, q, keys, keys, extra=(*extra, *sinks(t, config, run)), causal=True, window=seen
+    )
+    y = rotated(
+        t, y.view(batch, heads, tokens, width), *shared.turns, fused=True, label="rope_back"
+    )
+    return projected(
+        t, run, "o_b_proj", _grouped(t, config, run, y.view(batch, tokens, heads * width)), hidden
+    )
 
 
 def _normed(t: Tape, run: Run, name: str, y: Value) -> Value:
@@ -56,20 +69,38 @@ def _grouped(t: Tape, config: Decoder, run: Run, y: Value) -> Value:
     weight = t.parameter("o_a_proj.weight", (wide, narrow), run.dtype)
     flops = 2 * y.rows * wide * narrow
     sizes = (y.rows * groups, rank, narrow)
-    return t.op("o_a_proj", "matmul", [y, weight], (*y.shape[:-1], wide), flops=flops, kernel="gemm", sizes=sizes)
+    return t.op(
+        "o_a_proj",
+        "matmul",
+        [y, weight],
+        (*y.shape[:-1], wide),
+        flops=flops,
+        kernel="gemm",
+        sizes=sizes,
+    )
 
 
-def _kept(t: Tape, run: Run, new: Value, entries: int, name: str) -> tuple[Value, tuple[Value, ...]]:
-    """What is read of a cache of ``entries`` when ``new`` has been written to it: the cache in decoding, else what is new."""
+def _kept(
+    t: Tape, run: Run, new: Value, entries: int, name: str
+) -> tuple[Value, tuple[Value, ...]]:
+    """What is read of a cache of ``entries`` when ``new`` has been written to it: the cache in
+    decoding, else what is new.
+    """
     if run.phase == "prefill" and not run.cache:
         return new, ()
     shape = (new.shape[0], entries, new.shape[-1])
-    cache = t.held(name, shape, run.dtype, "kv_cache", run.cache_home, parts=parts_of_cache(run, shape))
-    t.ops(f"{name}.write", "scatter", [new], [], overwrites=[cache.part(NEW)], accessed=2 * new.size)
+    cache = t.held(
+        name, shape, run.dtype, "kv_cache", run.cache_home, parts=parts_of_cache(run, shape)
+    )
+    t.ops(
+        f"{name}.write", "scatter", [new], [], overwrites=[cache.part(NEW)], accessed=2 * new.size
+    )
     return (cache, ()) if run.phase == "decode" else (new, ())
 
 
-def _compressed(t: Tape, config: Decoder, run: Run, x: Value, latent: Value, whole: int) -> tuple[int, tuple[Value, ...]]:
+def _compressed(
+    t: Tape, config: Decoder, run: Run, x: Value, latent: Value, whole: int
+) -> tuple[int, tuple[Value, ...]]:
     """How many entries a query sees, and the tensors that have them."""
     count = max(1, whole // config.compress_rate)
     with t.scope("compressor"):
@@ -79,10 +110,14 @@ def _compressed(t: Tape, config: Decoder, run: Run, x: Value, latent: Value, who
         with t.scope("indexer"):
             _choose(t, config, run, x, latent, count)
     seen = min(count, config.index_topk)
-    return seen, (replace(entries, shape=(entries.shape[0], min(seen, entries.shape[1]), entries.shape[2])),)
+    return seen, (
+        replace(entries, shape=(entries.shape[0], min(seen, entries.shape[1]), entries.shape[2])),
+    )
 
 
-def _entries(t: Tape, config: Decoder, run: Run, x: Value, width: int, count: int, name: str) -> Value:
+def _entries(
+    t: Tape, config: Decoder, run: Run, x: Value, width: int, count: int, name: str
+) -> Value:
     """The entries so far: those of the cache in decoding, else those of the prompt."""
     batch, rate = x.shape[0], config.compress_rate
     wide = 2 * width if config.index_n_heads else width
@@ -93,8 +128,12 @@ def _entries(t: Tape, config: Decoder, run: Run, x: Value, width: int, count: in
     made = 1 if decoding else count
     shape = (batch, made, width)
     if decoding:
-        waiting = t.held("compressor_state", (batch, 2, rate, wide), run.dtype, "kv_cache", run.cache_home)
-        new = t.ops("compress", "reduction", [*inputs, norm], [(shape, run.dtype)], mutates=[waiting])[0]
+        waiting = t.held(
+            "compressor_state", (batch, 2, rate, wide), run.dtype, "kv_cache", run.cache_home
+        )
+        new = t.ops(
+            "compress", "reduction", [*inputs, norm], [(shape, run.dtype)], mutates=[waiting]
+        )[0]
     else:
         new = t.op("compress", "reduction", [*inputs, norm], shape, run.dtype)
     return _kept(t, run, new, count, name)[0]
@@ -106,7 +145,12 @@ def _choose(t: Tape, config: Decoder, run: Run, x: Value, latent: Value, count: 
     heads, width = config.index_n_heads, config.index_head_dim
     keys = _entries(t, config, run, x, width, count, "index_cache")
     q = projected(t, run, "q_b_proj", latent, heads * width)
-    weights = linear(t, x, t.parameter("scorer.weights_proj.weight", (heads, hidden), run.dtype), label="weights_proj")
+    weights = linear(
+        t,
+        x,
+        t.parameter("scorer.weights_proj.weight", (heads, hidden), run.dtype),
+        label="weights_proj",
+    )
     flops = 2 * batch * heads * tokens * count * width
     scores = t.op("scores", "matmul", [q, keys, weights], (batch, tokens, count), flops=flops)
     t.op("topk", "sort", [scores], (batch, tokens, min(count, config.index_topk)), "int64")

@@ -1,7 +1,8 @@
 """The sizes of a model from its public ``config.json``, as transformers writes it.
 
-Keys that change neither sizes nor work are passed over. One that does, and that no builder knows, is an error: a model that is built
-without it would be another. What a builder leaves out without being wrong about the rest, such as quantised weights, is said.
+Keys that change neither sizes nor work are passed over. One that does, and that no builder knows,
+is an error: a model that is built without it would be another. What a builder leaves out without
+being wrong about the rest, such as quantised weights, is said.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     Returns
     -------
     tuple
-        Sizes for the builder of the model's family, the part of ``config`` that they are from, and a line for each thing that ``config``
-        asks for and the builder leaves out.
+        Sizes for the builder of the model's family, the part of ``config`` that they are from, and
+        a line for each thing that ``config`` asks for and the builder leaves out.
 
     Raises
     ------
     InputError
-        If no builder knows the model's type, a size is missing or is not a number, or a key asks for what the builder does not have.
+        If no builder knows the model's type, a size is missing or is not a number, or a key asks
+        for what the builder does not have.
 
     References
     ----------
@@ -53,27 +55,50 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     Examples
     --------
     >>> from hosim.models import sizes_of
-    >>> sizes, read, _ = sizes_of({"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "torch_dtype": "float32"})
+    >>> sizes, read, _ = sizes_of(
+    ...     {
+    ...         "model_type": "gpt2",
+    ...         "n_embd": 768,
+    ...         "n_layer": 12,
+    ...         "n_head": 12,
+    ...         "torch_dtype": "float32",
+    ...     }
+    ... )
     >>> sizes.vocab_size, sorted(read)
     (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])
     """
     kind = config.get("model_type")
     where = next((key for key in _TEXTS if isinstance(config.get(key), Mapping)), "")
     inside: Mapping[str, Any] = config[where] if where else {}
-    if isinstance(kind, str) and (kind not in READERS or kind in _WITH_TEXT) and (inside or kind in _WITH_TEXT):
+    if (
+        isinstance(kind, str)
+        and (kind not in READERS or kind in _WITH_TEXT)
+        and (inside or kind in _WITH_TEXT)
+    ):
         # the text of older files lies among the other keys, or has no type of its own
         text = f"{kind}_text" if f"{kind}_text" in {**READERS, **UNKNOWN_PARTS} else None
-        inside = {**(inside or config), "model_type": inside.get("model_type") or _WITH_TEXT.get(kind) or text}
+        inside = {
+            **(inside or config),
+            "model_type": inside.get("model_type") or _WITH_TEXT.get(kind) or text,
+        }
         try:
             sizes, read, left_out = sizes_of(inside)
         except InputError as error:
-            raise InputError(error.message, where=f"{where}.{error.where}" if where else error.where) from None
+            raise InputError(
+                error.message, where=f"{where}.{error.where}" if where else error.where
+            ) from None
         outside = Keys({key: value for key, value in config.items() if key not in inside})
         _beside_sizes(outside)
         left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
-        return sizes, {**({where: read} if where else read), "model_type": kind, **outside.read}, left_out
+        return (
+            sizes,
+            {**({where: read} if where else read), "model_type": kind, **outside.read},
+            left_out,
+        )
     if kind is None:
-        raise InputError("missing; a config.json of transformers has one, such as llama", where="model_type")
+        raise InputError(
+            "missing; a config.json of transformers has one, such as llama", where="model_type"
+        )
     if not isinstance(kind, str) or kind not in READERS:
         raise _unknown(kind)
     keys = Keys(config)
@@ -84,7 +109,9 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
 
 
 def _unknown(kind: object) -> InputError:
-    """The error of a type that no builder knows; it names the part that is unknown where that is known."""
+    """The error of a type that no builder knows; it names the part that is unknown where that is
+    known.
+    """
     part = UNKNOWN_PARTS.get(kind) if isinstance(kind, str) else None
     if part is not None:
         return InputError(f"no builder knows {part}, which {kind!r} has", where="model_type")
@@ -95,25 +122,37 @@ def _unknown(kind: object) -> InputError:
 
 
 def _beside_sizes(keys: Keys) -> None:
-    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's files say.
+    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's
+    files say.
 
-    Raises :class:`InputError` for layers with sizes of their own that the type's reader has not read.
+    Raises :class:`InputError` for layers with sizes of their own that the type's reader has not
+    read.
     """
     keys.dtype()
     if "per_layer_config" not in keys.read and keys.value("per_layer_config"):
-        raise keys.refusal("per_layer_config", "expected none: of this model_type the builder has no layers with sizes of their own")
+        raise keys.refusal(
+            "per_layer_config",
+            "expected none: of this model_type the builder has no layers with sizes of their own",
+        )
     stated_bytes(keys)
     stored_weights(keys)
 
 
 def dtype_of(config: Mapping[str, Any]) -> str | None:
-    """The dtype of the weights that a ``config.json`` asks for; ``None`` where it does not say. Raises :class:`InputError`.
+    """The dtype of the weights that a ``config.json`` asks for; ``None`` where it does not say.
+    Raises :class:`InputError`.
 
-    >>> dtype_of({"torch_dtype": "float32"}), dtype_of({"text_config": {"dtype": "bfloat16"}}), dtype_of({})
+    >>> (
+    ...     dtype_of({"torch_dtype": "float32"}),
+    ...     dtype_of({"text_config": {"dtype": "bfloat16"}}),
+    ...     dtype_of({}),
+    ... )
     ('fp32', 'bf16', None)
     """
     inside = config.get("text_config")
-    return Keys(config).dtype() or (Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None)
+    return Keys(config).dtype() or (
+        Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None
+    )
 
 
 _TEXTS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -138,6 +177,15 @@ _WITH_TEXT: Mapping[str, str] = MappingProxyType(
 )
 """Models whose config has a text model, and its type where the config does not say."""
 READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
-    {**GATED, **OF_PARTS, **OF_MIXERS, **OF_PATTERNS, **OF_GEMMA4, **OF_DEEPSEEK4, **PLAIN, **OTHERS}
+    {
+        **GATED,
+        **OF_PARTS,
+        **OF_MIXERS,
+        **OF_PATTERNS,
+        **OF_GEMMA4,
+        **OF_DEEPSEEK4,
+        **PLAIN,
+        **OTHERS,
+    }
 )
 """By ``model_type``."""

@@ -15,7 +15,9 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     {
         **dict.fromkeys(("silu", "swish"), "silu"),
         # each of these is one kernel
-        **dict.fromkeys(("gelu", "gelu_pytorch_tanh", "gelu_python", "gelu_fast", "gelu_accurate"), "gelu"),
+        **dict.fromkeys(
+            ("gelu", "gelu_pytorch_tanh", "gelu_python", "gelu_fast", "gelu_accurate"), "gelu"
+        ),
         "gelu_new": "gelu_new",
         "relu": "relu",
         "relu2": "relu2",
@@ -39,11 +41,15 @@ _UNTIMED: Mapping[str, str] = MappingProxyType(
 
 
 USUAL_DTYPE = "bf16"
-_DTYPES: Mapping[str, str] = MappingProxyType({"bfloat16": USUAL_DTYPE, "float16": "fp16", "float32": "fp32"})
+_DTYPES: Mapping[str, str] = MappingProxyType(
+    {"bfloat16": USUAL_DTYPE, "float16": "fp16", "float32": "fp32"}
+)
 
 
 def _check_finite(value: object, where: str) -> None:
-    """Raise :class:`InputError` for a number that is not finite, or that is inside a list or a mapping."""
+    """Raise :class:`InputError` for a number that is not finite, or that is inside a list or a
+    mapping.
+    """
     if isinstance(value, Mapping):
         for key, inside in value.items():
             _check_finite(inside, f"{where}.{key}")
@@ -135,7 +141,9 @@ class Keys:
         value = self.value(key)
         value = default if value is None else value
         if not isinstance(value, str) or value not in _ACTIVATIONS:
-            raise self.refusal(key, f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}")
+            raise self.refusal(
+                key, f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}"
+            )
         return _ACTIVATIONS[value]
 
     def inside(self, key: str) -> Keys:
@@ -149,12 +157,16 @@ class Keys:
         return keys
 
     def only(self, **expected: object) -> None:
-        """Raise :class:`InputError` for a key whose value is none of those that the builder has; a missing one is as expected."""
+        """Raise :class:`InputError` for a key whose value is none of those that the builder has; a
+        missing one is as expected.
+        """
         for key, value in expected.items():
             known = value if isinstance(value, tuple) else (value,)
             got = self.value(key)
             if got is not None and got not in known:
-                raise self.refusal(key, f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}")
+                raise self.refusal(
+                    key, f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}"
+                )
 
     def refusal(self, key: str, message: str) -> InputError:
         """The error of a key."""
@@ -167,37 +179,59 @@ class Keys:
         if quantised is not None:
             method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
             lines.append(f"{QUANTISED} ({method or 'unnamed'}): all are in the dtype of the run")
-        if isinstance(quantised, Mapping) and (quantised.get("kv_cache_quant_algo") or quantised.get("kv_cache_scheme")):
-            lines.append("the packing of the cache: it is in the dtype of the run, unless cache_dtype says otherwise")
+        if isinstance(quantised, Mapping) and (
+            quantised.get("kv_cache_quant_algo") or quantised.get("kv_cache_scheme")
+        ):
+            lines.append(
+                "the packing of the cache: it is in the dtype of the run, unless cache_dtype says "
+                "otherwise"
+            )
         for key, what in _UNTIMED.items():
             if self.value(key) not in (None, 1):
                 lines.append(f"the time of {what} ({key})")
         if "laurel_rank" in self.read and self.value("activation_sparsity_pattern"):
             lines.append("the choice of the largest activations (activation_sparsity_pattern)")
         if "attention_chunk_size" in self.read:
-            lines.append("the chunks of attention (attention_chunk_size): they are timed as a window of their size")
+            lines.append(
+                "the chunks of attention (attention_chunk_size): they are timed as a window of "
+                "their size"
+            )
         further = self.value("num_nextn_predict_layers")
         if further:
-            lines.append(f"the layers that predict further tokens (num_nextn_predict_layers: {further}), as in transformers")
+            lines.append(
+                f"the layers that predict further tokens (num_nextn_predict_layers: {further}), "
+                "as in transformers"
+            )
         return tuple(lines)
 
     def window(self) -> int:
-        """How many keys a query sees; 0 where it sees all before it, also where the model has no more positions than the window."""
+        """How many keys a query sees; 0 where it sees all before it, also where the model has no
+        more positions than the window.
+        """
         if not self.flag("use_sliding_window", True):
             return 0
         window = self.size("sliding_window", 0, 0)
         return 0 if window >= self.size("max_position_embeddings", 2**40) else window
 
     def windows(self, layers: int, every: int) -> dict[str, Any] | None:
-        """The window, and how many layers on is the next one that sees all keys; ``every`` where the config does not say.
+        """The window, and how many layers on is the next one that sees all keys; ``every`` where
+        the config does not say.
 
         ``None`` where layers are of these two kinds in another order.
         """
         kinds = self.value("layer_types")
         if kinds is None:
             return {"sliding_window": self.window(), "full_attention_every": every}
-        known = isinstance(kinds, list) and len(kinds) >= layers and {*map(str, kinds)} <= {"sliding_attention", "full_attention"}
-        full = [n + 1 for n, kind in enumerate(kinds[:layers]) if kind == "full_attention"] if known else []
+        known = (
+            isinstance(kinds, list)
+            and len(kinds) >= layers
+            and {*map(str, kinds)} <= {"sliding_attention", "full_attention"}
+        )
+        full = (
+            [n + 1 for n, kind in enumerate(kinds[:layers]) if kind == "full_attention"]
+            if known
+            else []
+        )
         if known and len(full) == layers:
             return {}
         step = full[0] if full else 0
@@ -208,6 +242,8 @@ class Keys:
     def turned(self, default: float) -> int:
         """How much of a head has rotary positions; 0: all of it."""
         width = self.size("hidden_size") // self.size("num_attention_heads")
-        part = self.inside("rope_parameters").share("partial_rotary_factor", self.share("partial_rotary_factor", default))
+        part = self.inside("rope_parameters").share(
+            "partial_rotary_factor", self.share("partial_rotary_factor", default)
+        )
         turned = int(width * part)
         return turned if turned < width else 0

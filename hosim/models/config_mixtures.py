@@ -1,4 +1,6 @@
-"""The parts of architectures that are mixtures of experts and mixers of linear time, from the keys of a ``config.json``."""
+"""The parts of architectures that are mixtures of experts and mixers of linear time, from the keys
+of a ``config.json``.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,11 @@ def mixture(
     count: int | None = None,
     wide: int | None = None,
 ) -> Part:
-    """Experts behind a router of ``scores``, with ``added`` as their correction, in the layers ``where``.
+    """Experts behind a router of ``scores``, with ``added`` as their correction, in the layers
+    ``where``.
 
-    ``top``, ``count`` and ``wide`` are how many a token takes, how many there are and how wide they are where the config does not say;
-    ``width`` is the key of the latter.
+    ``top``, ``count`` and ``wide`` are how many a token takes, how many there are and how wide they
+    are where the config does not say; ``width`` is the key of the latter.
     """
 
     def read(keys: Keys) -> Fields:
@@ -43,9 +46,17 @@ def mixture(
             how["n_group"] = keys.either("n_group", "num_expert_group", default=1)
         if sizes["num_experts_per_tok"] > sizes["num_experts"]:
             raise keys.refusal(
-                "num_experts_per_tok", f"expected at most the {sizes['num_experts']} experts, got {sizes['num_experts_per_tok']}"
+                "num_experts_per_tok",
+                f"expected at most the {sizes['num_experts']} experts, got "
+                f"{sizes['num_experts_per_tok']}",
             )
-        return {**sizes, **how, **({LAYERS: [{} if is_sparse else DENSE for is_sparse in where(keys)]} if where else {})}
+        return {
+            **sizes,
+            **how,
+            **(
+                {LAYERS: [{} if is_sparse else DENSE for is_sparse in where(keys)]} if where else {}
+            ),
+        }
 
     return read
 
@@ -61,7 +72,9 @@ def listed(first: int, key: str = "first_k_dense_replace") -> Sparse:
     def read(keys: Keys) -> list[bool]:
         before = keys.size(key, first, 0)
         known = {"dense": {}, "sparse": {"is": True}}
-        found = named_layers(keys, "mlp_layer_types", known, lambda n: "dense" if n < before else "sparse")
+        found = named_layers(
+            keys, "mlp_layer_types", known, lambda n: "dense" if n < before else "sparse"
+        )
         return [bool(each) for each in found]
 
     return read
@@ -127,7 +140,9 @@ def delta(heads: tuple[int, int] = (16, 32), widths: tuple[int, int] = (128, 128
 
 
 def mamba2(*, inner: str = "", norm: bool = True) -> Part:
-    """The sizes of Mamba-2 under the keys of Bamba, Granite and Falcon-H1; ``inner``: the key of its width, if it has one."""
+    """The sizes of Mamba-2 under the keys of Bamba, Granite and Falcon-H1; ``inner``: the key of
+    its width, if it has one.
+    """
 
     def read(keys: Keys) -> Fields:
         heads = keys.size("mamba_n_heads", 128)
@@ -136,7 +151,10 @@ def mamba2(*, inner: str = "", norm: bool = True) -> Part:
         given = keys.value("mamba_d_head")
         width = wide // heads if given in (None, "auto") else keys.size("mamba_d_head")
         if width * heads != wide:
-            raise keys.refusal("mamba_d_head", f"expected {heads} heads to be {wide} wide together, got {width} each")
+            raise keys.refusal(
+                "mamba_d_head",
+                f"expected {heads} heads to be {wide} wide together, got {width} each",
+            )
         return {
             "state_heads": heads,
             "state_head_dim": width,
@@ -156,13 +174,19 @@ def mamba(prefix: str, *, norms: bool) -> Part:
 
     def read(keys: Keys) -> Fields:
         hidden = keys.size("hidden_size")
-        state, conv, rank = ("d_state", "d_conv", "dt_rank") if prefix else ("state_size", "conv_kernel", "time_step_rank")
+        state, conv, rank = (
+            ("d_state", "d_conv", "dt_rank")
+            if prefix
+            else ("state_size", "conv_kernel", "time_step_rank")
+        )
         inner = keys.size(f"{prefix}expand", 2) * hidden
         given = keys.value(f"{prefix}{rank}")
         return {
             "state_heads": inner if prefix else keys.size("intermediate_size", inner),
             "state_head_dim": 1,
-            "state_groups": -(-hidden // 16) if given in (None, "auto") else keys.size(f"{prefix}{rank}"),
+            "state_groups": -(-hidden // 16)
+            if given in (None, "auto")
+            else keys.size(f"{prefix}{rank}"),
             "state_size": keys.size(f"{prefix}{state}", 16),
             "conv_kernel": keys.size(f"{prefix}{conv}", 4),
             "conv_bias": keys.flag("mamba_conv_bias" if prefix else "use_conv_bias", True),

@@ -1,4 +1,6 @@
-"""DeepSeek-V4 from its ``config.json``: layers compress what is far in ways of their own, and several sums go through them."""
+"""DeepSeek-V4 from its ``config.json``: layers compress what is far in ways of their own, and
+several sums go through them.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,21 @@ from types import MappingProxyType
 from hosim.models.config import Decoder
 from hosim.models.config_keys import Keys
 from hosim.models.config_mixtures import mixture, no_dense, shared_wide
-from hosim.models.config_parts import LAYERS, Fields, by_parts, count_of_layers, heads_of, named_layers, only
+from hosim.models.config_parts import (
+    LAYERS,
+    Fields,
+    by_parts,
+    count_of_layers,
+    heads_of,
+    named_layers,
+    only,
+)
 
-_SPARSE, _HEAVY, _NEAR = "compressed_sparse_attention", "heavily_compressed_attention", "sliding_attention"
+_SPARSE, _HEAVY, _NEAR = (
+    "compressed_sparse_attention",
+    "heavily_compressed_attention",
+    "sliding_attention",
+)
 
 
 def _attention(keys: Keys) -> Fields:
@@ -26,10 +40,15 @@ def _attention(keys: Keys) -> Fields:
     if listed is not None and keys.value("layer_types") is None:
         kinds = {4: known[_SPARSE], 128: known[_HEAVY], 0: known[_NEAR]}
         if not isinstance(listed, list) or len(listed) < count or not {*listed} <= kinds.keys():
-            raise keys.refusal("compress_ratios", f"expected one of 0, 4 and 128 for each of {count} layers, got {listed!r}")
+            raise keys.refusal(
+                "compress_ratios",
+                f"expected one of 0, 4 and 128 for each of {count} layers, got {listed!r}",
+            )
         layers = [kinds[ratio] for ratio in listed[:count]]
     else:
-        layers = named_layers(keys, "layer_types", known, lambda n: _HEAVY if n < 2 or n % 2 == 0 else _SPARSE)
+        layers = named_layers(
+            keys, "layer_types", known, lambda n: _HEAVY if n < 2 or n % 2 == 0 else _SPARSE
+        )
     return {
         "num_key_value_heads": 1,
         "q_lora_rank": keys.size("q_lora_rank", 1024),
@@ -49,8 +68,15 @@ def _routers(keys: Keys) -> Fields:
     """The first layers choose experts by the token itself."""
     keys.only(scoring_func="sqrtsoftplus")
     first = keys.size("num_hash_layers", 3, 0)
-    known: dict[str, Fields] = {"hash_moe": {"router_correction": "none"}, "moe": {"router_correction": "buffer"}}
-    return {LAYERS: named_layers(keys, "mlp_layer_types", known, lambda n: "hash_moe" if n < first else "moe")}
+    known: dict[str, Fields] = {
+        "hash_moe": {"router_correction": "none"},
+        "moe": {"router_correction": "buffer"},
+    }
+    return {
+        LAYERS: named_layers(
+            keys, "mlp_layer_types", known, lambda n: "hash_moe" if n < first else "moe"
+        )
+    }
 
 
 OF_DEEPSEEK4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(

@@ -1,4 +1,6 @@
-"""The sizes of decoders whose keys are those of Llama, most of them with a gate in the MLP, from their ``config.json``."""
+"""The sizes of decoders whose keys are those of Llama, most of them with a gate in the MLP, from
+their ``config.json``.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def _qwen2(keys: Keys) -> Decoder:
 
 
 def _qwen3(keys: Keys) -> Decoder:
-    return _decoder(keys, head_dim=keys.size("head_dim", 128), qk_norm=True, **_biases(keys), **_late(keys))
+    return _decoder(
+        keys, head_dim=keys.size("head_dim", 128), qk_norm=True, **_biases(keys), **_late(keys)
+    )
 
 
 def _qwen3_moe(keys: Keys) -> Decoder:
@@ -66,9 +70,13 @@ def _qwen3_moe(keys: Keys) -> Decoder:
 
 
 def _deepseek(keys: Keys) -> Decoder:
-    """DeepSeek-V3: a router of sigmoid scores and groups. Its prediction of further tokens is left out, as transformers has it."""
+    """DeepSeek-V3: a router of sigmoid scores and groups. Its prediction of further tokens is left
+    out, as transformers has it.
+    """
     keys.only(attention_bias=False, moe_layer_freq=1)
-    return _decoder(keys, n_group=keys.size("n_group", 8, 0), **_latent(keys), **_shared_experts(keys, 3))
+    return _decoder(
+        keys, n_group=keys.size("n_group", 8, 0), **_latent(keys), **_shared_experts(keys, 3)
+    )
 
 
 def _deepseek_v2(keys: Keys) -> Decoder:
@@ -92,7 +100,9 @@ def _gemma(keys: Keys) -> Decoder:
 
 
 def _gemma_parts(keys: Keys) -> dict[str, Any]:
-    """What all of Gemma has: an activation with a name of its own, a scaled embedding that is the output layer, too."""
+    """What all of Gemma has: an activation with a name of its own, a scaled embedding that is the
+    output layer, too.
+    """
     return {
         "hidden_act": keys.activation("hidden_activation", "gelu_pytorch_tanh"),
         "head_dim": keys.size("head_dim", 256),
@@ -108,7 +118,12 @@ def _gemma2(keys: Keys) -> Decoder:
 
 def _gemma3(keys: Keys) -> Decoder:
     every = keys.size("sliding_window_pattern", 6)
-    defaults = {"num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262208}
+    defaults = {
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262208,
+    }
     keys.only(use_bidirectional_attention=False)
     return _decoder(keys, defaults, qk_norm=True, **_post_normed(keys), **windows(keys, every))
 
@@ -192,7 +207,9 @@ def _stablelm(keys: Keys) -> Decoder:
 
 
 def _cohere(keys: Keys) -> Decoder:
-    normed: dict[str, Any] = {"qk_norm": True, "qk_norm_over": "each"} if keys.flag("use_qk_norm", False) else {}
+    normed: dict[str, Any] = (
+        {"qk_norm": True, "qk_norm_over": "each"} if keys.flag("use_qk_norm", False) else {}
+    )
     return _decoder(keys, **_parallel(keys), **normed)
 
 
@@ -203,7 +220,13 @@ def _cohere2(keys: Keys) -> Decoder:
 
 def _parallel(keys: Keys) -> dict[str, Any]:
     tied = keys.flag("tie_word_embeddings", True)
-    return {"norm": "layer_without_bias", "parallel_block": True, "shared_norm": True, "tie_word_embeddings": tied, **_biases(keys)}
+    return {
+        "norm": "layer_without_bias",
+        "parallel_block": True,
+        "shared_norm": True,
+        "tie_word_embeddings": tied,
+        **_biases(keys),
+    }
 
 
 def _granite(keys: Keys) -> Decoder:

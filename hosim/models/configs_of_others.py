@@ -1,4 +1,6 @@
-"""The sizes of encoders, of encoders with a decoder, and of models of images, from their ``config.json``."""
+"""The sizes of encoders, of encoders with a decoder, and of models of images, from their
+``config.json``.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,21 @@ def _encoder(keys: Keys) -> dict[str, int]:
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     sizes = {name: keys.size(name) for name in names}
     if sizes["hidden_size"] % sizes["num_attention_heads"]:
-        raise keys.refusal("hidden_size", f"expected a multiple of the {sizes['num_attention_heads']} heads, got {sizes['hidden_size']}")
+        raise keys.refusal(
+            "hidden_size",
+            f"expected a multiple of the {sizes['num_attention_heads']} heads, got "
+            f"{sizes['hidden_size']}",
+        )
     return sizes
 
 
 def _bert(keys: Keys) -> Bert:
-    keys.only(hidden_act="gelu", position_embedding_type="absolute", tie_word_embeddings=True, add_cross_attention=False)
+    keys.only(
+        hidden_act="gelu",
+        position_embedding_type="absolute",
+        tie_word_embeddings=True,
+        add_cross_attention=False,
+    )
     return Bert(
         **_encoder(keys),
         vocab_size=keys.size("vocab_size"),
@@ -45,7 +56,12 @@ def _vit(keys: Keys) -> Vit:
 
 def _t5(keys: Keys) -> T5:
     keys.only(feed_forward_proj=("relu", "gated-gelu"))
-    return _t5_of(keys, gated=keys.value("feed_forward_proj") == "gated-gelu", tied=keys.flag("tie_word_embeddings", True), vocab=32128)
+    return _t5_of(
+        keys,
+        gated=keys.value("feed_forward_proj") == "gated-gelu",
+        tied=keys.flag("tie_word_embeddings", True),
+        vocab=32128,
+    )
 
 
 def _mt5(keys: Keys) -> T5:
@@ -74,7 +90,11 @@ def _t5_of(keys: Keys, *, gated: bool, tied: bool, vocab: int) -> T5:
 
 def _whisper(keys: Keys) -> Whisper:
     keys.only(activation_function="gelu", tie_word_embeddings=True)
-    parts = [f"{half}_{part}" for half in ("encoder", "decoder") for part in ("layers", "attention_heads", "ffn_dim")]
+    parts = [
+        f"{half}_{part}"
+        for half in ("encoder", "decoder")
+        for part in ("layers", "attention_heads", "ffn_dim")
+    ]
     return Whisper(
         d_model=keys.size("d_model"),
         **{part: keys.size(part) for part in parts},

@@ -1,12 +1,16 @@
-"""A training step of one of several devices that each have their own batch: what they share of a model, and what they send for it.
+"""A training step of one of several devices that each have their own batch: what they share of a
+model, and what they send for it.
 
-With ZeRO (Rajbhandari et al., SC 2020) a device keeps its shard of the optimizer states (stage 1), of the gradients (2), and of the
-parameters (3). Stage 3 is as torch's ``fully_shard`` does it (FSDP2): each layer is a unit, and what is outside of layers another one. The
-device keeps fp32 shards, split by rows. A unit's shards are copied in the step's dtype into a buffer, which is gathered in place and copied
-out; after the unit's passes they are dropped. Gradients are copied into a buffer, and each device gets its shard of the sum. Stages 0 to 2
-reduce the gradients of each unit as they are, without copies into buckets.
+With ZeRO (Rajbhandari et al., SC 2020) a device keeps its shard of the optimizer states (stage 1),
+of the gradients (2), and of the parameters (3). Stage 3 is as torch's ``fully_shard`` does it
+(FSDP2): each layer is a unit, and what is outside of layers another one. The device keeps fp32
+shards, split by rows. A unit's shards are copied in the step's dtype into a buffer, which is
+gathered in place and copied out; after the unit's passes they are dropped. Gradients are copied
+into a buffer, and each device gets its shard of the sum. Stages 0 to 2 reduce the gradients of each
+unit as they are, without copies into buckets.
 
-Of devices that share experts each ``run.expert``-th has the same ones: a layer's experts are a unit of their own, which fewer share.
+Of devices that share experts each ``run.expert``-th has the same ones: a layer's experts are a unit
+of their own, which fewer share.
 """
 
 from __future__ import annotations
@@ -48,17 +52,23 @@ def unit_of(parameter: str) -> str:
     return found.group(1) if found else ""
 
 
-def shared_step(base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run) -> Graph:
-    """The passes in ``base``, of one device, with what ``run.data`` devices send each other, and the optimizer.
+def shared_step(
+    base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run
+) -> Graph:
+    """The passes in ``base``, of one device, with what ``run.data`` devices send each other, and
+    the optimizer.
 
-    ``gradients`` are those of each micro-batch apart where devices reduce each, else one list of what they add up to.
+    ``gradients`` are those of each micro-batch apart where devices reduce each, else one list of
+    what they add up to.
     """
     return _Sharing(base, parameters, gradients, run).graph()
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The ops from position ``first`` on for which a unit is gathered once; ``issued`` is where its gathering is listed."""
+    """The ops from position ``first`` on for which a unit is gathered once; ``issued`` is where its
+    gathering is listed.
+    """
 
     unit: str
     place: Place
@@ -69,8 +79,9 @@ class Visit:
 def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, ...]:
     """How often each unit is gathered, by first use; ``units`` has the unit of each parameter.
 
-    A unit is issued ``run.prefetch`` visits ahead, though not before the pass that needs it. What is outside of layers stays from the
-    forward to the end of the backward pass, and so do layers that are not resharded.
+    A unit is issued ``run.prefetch`` visits ahead, though not before the pass that needs it. What
+    is outside of layers stays from the forward to the end of the backward pass, and so do layers
+    that are not resharded.
     """
     first: dict[tuple[str, Place], int] = {}
     begun: dict[Place, int] = {}
@@ -80,7 +91,9 @@ def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, .
         for t in op.inputs:
             unit = units.get(base.tensors[t].name)
             if unit is not None:
-                around = unit.removesuffix(f".{_EXPERTS}")  # the layer, which is there before its experts in each pass
+                around = unit.removesuffix(
+                    f".{_EXPERTS}"
+                )  # the layer, which is there before its experts in each pass
                 first.setdefault((around, stays(around, place, run)), i)
                 first.setdefault((unit, stays(unit, place, run)), i)
     found: list[Visit] = []
@@ -94,7 +107,9 @@ def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, .
 
 
 def place_of(op: Op) -> Place:
-    """Whether an op is of a backward pass, recomputation being part of it, and of which micro-batch."""
+    """Whether an op is of a backward pass, recomputation being part of it, and of which
+    micro-batch.
+    """
     found = _PLACE.match(op.name)
     assert found is not None
     return found.group(1) is not None, found.group(2) or ""
@@ -108,13 +123,18 @@ def stays(unit: str, place: Place, run: Run) -> Place:
 class _Sharing:
     """The walk over the ops of one device that adds what devices send each other."""
 
-    def __init__(self, base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run) -> None:
+    def __init__(
+        self, base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run
+    ) -> None:
         self.base, self.run = base, run
         self.units: dict[str, list[Value]] = {}
         self.devices: dict[str, int] = {}
         for parameter in parameters:
             unit = unit_of(parameter.tensor)
-            is_divided = run.expert > 1 and base.tensors[base.tensor_index[parameter.tensor]].kind == "expert"
+            is_divided = (
+                run.expert > 1
+                and base.tensors[base.tensor_index[parameter.tensor]].kind == "expert"
+            )
             unit = f"{unit}.{_EXPERTS}" if is_divided else unit
             self.units.setdefault(unit, []).append(parameter)
             self.devices[unit] = run.data // run.expert if is_divided else run.data
@@ -129,14 +149,21 @@ class _Sharing:
         self.reduced_after: dict[int, list[tuple[str, Learned]]] = {}
         for each in gradients:
             for unit, learned in self._by_unit(each).items():
-                last = max([base.writers[base.tensor_index[gradient.tensor]][-1] for _, gradient in learned])
+                last = max(
+                    [
+                        base.writers[base.tensor_index[gradient.tensor]][-1]
+                        for _, gradient in learned
+                    ]
+                )
                 self.reduced_after.setdefault(last, []).append((unit, learned))
 
     def graph(self) -> Graph:
         self._tensors()
         visits = visits_of(self.base, self.unit, self.run) if self.run.zero == 3 else ()
         # a visit's copies out come before the gathering that is issued then, and after its own
-        events = sorted(chain(*([(v.issued, j, False), (v.first, j, True)] for j, v in enumerate(visits))))
+        events = sorted(
+            chain(*([(v.issued, j, False), (v.first, j, True)] for j, v in enumerate(visits)))
+        )
         for i, op in enumerate(self.base.ops):
             while events and events[0][0] == i:
                 _, j, is_there = events.pop(0)
@@ -152,7 +179,9 @@ class _Sharing:
             apart = shares and self.run.optimizer_on is not None
             for unit, learned in self.learned.items():
                 master = has_master(self.run) or (apart and self.run.states_dtype is None)
-                shards = adamw(self.t, self.run, learned, master=master, after=after, is_shard=apart)
+                shards = adamw(
+                    self.t, self.run, learned, master=master, after=after, is_shard=apart
+                )
                 if shares and self.devices[unit] > 1:
                     self._share(unit, shards)
         return self.t.builder.build()
@@ -164,7 +193,9 @@ class _Sharing:
                 home = self.run.shards_home or tensor.home
                 self.t.builder.tensor(tensor.name, self._shard(tensor.name).size, tensor.kind, home)
             else:
-                self.t.builder.tensor(tensor.name, tensor.size_bytes, tensor.kind, tensor.home, tensor.persistent)
+                self.t.builder.tensor(
+                    tensor.name, tensor.size_bytes, tensor.kind, tensor.home, tensor.persistent
+                )
 
     def _copied(self, op: Op) -> None:
         place = place_of(op)
@@ -182,12 +213,15 @@ class _Sharing:
             units.setdefault(self.unit[parameter.tensor], []).append((parameter, gradient))
         return units
 
-    # -- sizes --------------------------------------------------------------------------------------------------------
+    # -- sizes
+    # ----------------------------------------------------------------------------------------------
 
     def _elements(self, parameter: Value) -> int:
-        """Elements of a parameter's shard: of its rows (stage 3) or its elements, padded where the devices cannot share them evenly.
+        """Elements of a parameter's shard: of its rows (stage 3) or its elements, padded where the
+        devices cannot share them evenly.
 
-        The rows of experts are experts, or those of each of them where there are more devices, as in torchtitan.
+        The rows of experts are experts, or those of each of them where there are more devices, as
+        in torchtitan.
         """
         unit = self.unit[parameter.tensor]
         devices, size = self.devices[unit], prod(parameter.shape)
@@ -203,23 +237,43 @@ class _Sharing:
 
     def _flat(self, unit: str, tensor: str, dtype: str) -> Value:
         """A buffer of a unit with the shards of all devices."""
-        return Value(tensor, (sum([self._elements(p) for p in self.units[unit]]) * self.devices[unit],), dtype)
+        return Value(
+            tensor,
+            (sum([self._elements(p) for p in self.units[unit]]) * self.devices[unit],),
+            dtype,
+        )
 
-    def _send(self, unit: str, label: str, kind: str, stream: str, size: int, **tensors: Any) -> tuple[Value, ...]:
+    def _send(
+        self, unit: str, label: str, kind: str, stream: str, size: int, **tensors: Any
+    ) -> tuple[Value, ...]:
         """A collective of ``size`` bytes among the devices that share a unit."""
         devices = self.devices[unit]
         times = 2 if kind == "all_reduce" else 1
         duration = ns_to_send(self.run, -(-times * size * (devices - 1) // devices))
         tensors = {"inputs": [], "results": [], **tensors}
-        return self.t.ops(label, kind, stream=stream, accessed=size, duration_ns=duration, kernel=kind, sizes=(devices, size), **tensors)
+        return self.t.ops(
+            label,
+            kind,
+            stream=stream,
+            accessed=size,
+            duration_ns=duration,
+            kernel=kind,
+            sizes=(devices, size),
+            **tensors,
+        )
 
-    # -- parameters ---------------------------------------------------------------------------------------------------
+    # -- parameters
+    # ----------------------------------------------------------------------------------------------
 
     def _gather(self, visit: Visit, number: int) -> None:
         shards = [self._shard(p.tensor) for p in self.units[visit.unit]]
         flat = self._flat(visit.unit, "", self.run.dtype)
         if self.run.prefetch:
-            after = self.copied_out[number - self.run.prefetch : number - self.run.prefetch + 1] if number >= self.run.prefetch else []
+            after = (
+                self.copied_out[number - self.run.prefetch : number - self.run.prefetch + 1]
+                if number >= self.run.prefetch
+                else []
+            )
         else:
             after = [self.base.ops[visit.first - 1].name] if visit.first else []
         written = flat.size // self.devices[visit.unit]
@@ -232,7 +286,14 @@ class _Sharing:
             accessed=sum([s.size for s in shards]) + written,
             deps=after,
         )
-        self._send(visit.unit, f"{_prefix(visit)}all_gather", "all_gather", GATHER, flat.size, mutates=[flat])
+        self._send(
+            visit.unit,
+            f"{_prefix(visit)}all_gather",
+            "all_gather",
+            GATHER,
+            flat.size,
+            mutates=[flat],
+        )
         self.whole[visit.unit, visit.place] = flat
 
     def _copy_out(self, visit: Visit) -> None:
@@ -244,12 +305,21 @@ class _Sharing:
         self.copied_out.append(whole.tensor)
 
     def _share(self, unit: str, shards: Sequence[Value]) -> None:
-        """Each device sends the others what it has updated of a unit: in place, or ``shards`` that came from another processor."""
+        """Each device sends the others what it has updated of a unit: in place, or ``shards`` that
+        came from another processor.
+        """
         size = self._flat(unit, "", self.run.dtype).size
-        changed = {"inputs": shards, "overwrites": self.units[unit]} if shards else {"mutates": self.units[unit]}
-        self._send(unit, f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, **changed)
+        changed = (
+            {"inputs": shards, "overwrites": self.units[unit]}
+            if shards
+            else {"mutates": self.units[unit]}
+        )
+        self._send(
+            unit, f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, **changed
+        )
 
-    # -- gradients ----------------------------------------------------------------------------------------------------
+    # -- gradients
+    # ----------------------------------------------------------------------------------------------
 
     def _reduce(self, unit: str, learned: Learned, place: Place) -> None:
         prefix = f"{BACKWARD}{place[1]}{unit or _ROOT}."
@@ -258,7 +328,14 @@ class _Sharing:
             self.learned[unit] = learned
             return
         if self.run.zero == 0:
-            self._send(unit, f"{prefix}all_reduce", "all_reduce", REDUCE, sum([g.size for g in gradients]), mutates=gradients)
+            self._send(
+                unit,
+                f"{prefix}all_reduce",
+                "all_reduce",
+                REDUCE,
+                sum([g.size for g in gradients]),
+                mutates=gradients,
+            )
             self.learned[unit] = learned
             return
         dtype = gradients[0].dtype
@@ -266,20 +343,53 @@ class _Sharing:
             dtype = "fp32" if self.run.main_gradients else self.run.dtype
             flat = self._flat(unit, "", dtype)
             accessed = sum([g.size for g in gradients]) + flat.size
-            gradients = [self.t.op(f"{prefix}reduce_copy_in", "copy", gradients, flat.shape, dtype, accessed=accessed)]
+            gradients = [
+                self.t.op(
+                    f"{prefix}reduce_copy_in",
+                    "copy",
+                    gradients,
+                    flat.shape,
+                    dtype,
+                    accessed=accessed,
+                )
+            ]
         size = self._flat(unit, "", dtype).size
         shape = (self._flat(unit, "", dtype).shape[0] // self.devices[unit],)
-        made: dict[str, Any] = {"inputs": gradients, "results": [(shape, dtype)], "result_kind": "gradient"}
-        (shard,) = self._send(unit, f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, size, **made)
+        made: dict[str, Any] = {
+            "inputs": gradients,
+            "results": [(shape, dtype)],
+            "result_kind": "gradient",
+        }
+        (shard,) = self._send(
+            unit, f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, size, **made
+        )
         if self.run.zero == 3 and dtype != "fp32":
-            (shard,) = self.t.ops(f"{prefix}reduce_to", "copy", [shard], [(shape, "fp32")], stream=REDUCE, result_kind="gradient")
+            (shard,) = self.t.ops(
+                f"{prefix}reduce_to",
+                "copy",
+                [shard],
+                [(shape, "fp32")],
+                stream=REDUCE,
+                result_kind="gradient",
+            )
         if unit in self.summed:
             total = self.summed[unit]
-            self.t.ops(f"{prefix}accumulate", "elementwise", [shard], [], mutates=[total], stream=REDUCE, accessed=3 * total.size)
+            self.t.ops(
+                f"{prefix}accumulate",
+                "elementwise",
+                [shard],
+                [],
+                mutates=[total],
+                stream=REDUCE,
+                accessed=3 * total.size,
+            )
             return
         self.summed[unit] = shard
         parts = [(p, replace(shard, shape=(self._elements(p),))) for p, _ in learned]
-        kept = [(self._shard(p.tensor) if self.run.zero == 3 else replace(p, shape=part.shape), part) for p, part in parts]
+        kept = [
+            (self._shard(p.tensor) if self.run.zero == 3 else replace(p, shape=part.shape), part)
+            for p, part in parts
+        ]
         self.learned[unit] = kept
 
 
@@ -289,9 +399,14 @@ def _prefix(visit: Visit) -> str:
 
 
 def _copied(t: Tape, op: Op, names: Mapping[int, str], deps: Sequence[str]) -> None:
-    """Emit an op of another graph on a tape, after ``deps``; ``names`` says what each tensor that it uses is called here."""
+    """Emit an op of another graph on a tape, after ``deps``; ``names`` says what each tensor that
+    it uses is called here.
+    """
     t.reserve(op.name)
-    inputs, outputs, mutates = [list(dict.fromkeys([names[each] for each in listed])) for listed in (op.inputs, op.outputs, op.mutates)]
+    inputs, outputs, mutates = [
+        list(dict.fromkeys([names[each] for each in listed]))
+        for listed in (op.inputs, op.outputs, op.mutates)
+    ]
     t.builder.op(
         op.name,
         op.kind,

@@ -1,4 +1,6 @@
-"""Decoder language models: from GPT-2 to DeepSeek-V3 they are one family with different sizes and options."""
+"""Decoder language models: from GPT-2 to DeepSeek-V3 they are one family with different sizes and
+options.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     names = NAMES[config.names]
     with t.scope(names.model):
         with t.on(run.layers_on):
-            x = _embedded(t, config, run) if first else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
+            x = (
+                _embedded(t, config, run)
+                if first
+                else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
+            )
         inputs = inputs_of_layers(t, config, run, x) if first else None
         if config.streams:
             x = states_of(t, config, run, x) if config.laurel_rank else streams_of(t, config, x)
@@ -54,7 +60,9 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
             sizes = layer_sizes(config, n)
             shared = Positions(turns.get(_turned_width(sizes)), slopes, mask, inputs, made)
 
-            def layer(x: Value, n: int = n, sizes: Decoder = sizes, shared: Positions = shared) -> Value:
+            def layer(
+                x: Value, n: int = n, sizes: Decoder = sizes, shared: Positions = shared
+            ) -> Value:
                 with t.scope(f"{names.layers}.{n}"):
                     return _layer(t, sizes, run, n, x, shared)
 
@@ -84,7 +92,20 @@ def _embedded(t: Tape, config: Decoder, run: Run) -> Value:
     names, shape = NAMES[config.names], (run.batch, run.tokens)
     ids = t.held("input_ids", shape, "int64", "input")
     x = all_reduced(
-        t, run, embedding(t, table(t, run, f"{names.table}.weight", vocabulary(config, run), config.hidden_size, prod(shape)), ids)
+        t,
+        run,
+        embedding(
+            t,
+            table(
+                t,
+                run,
+                f"{names.table}.weight",
+                vocabulary(config, run),
+                config.hidden_size,
+                prod(shape),
+            ),
+            ids,
+        ),
     )
     if config.positions == "learned":
         places = t.ops("position_ids", "fill", [], [((1, run.tokens), "int64")])[0]
@@ -112,9 +133,15 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     if run.training:
         logits = linear(t, x, weight, bias, label="lm_head")
         if config.final_softcap:
-            logits = scale(t, activation(t, scale(t, logits, "softcap.div"), "softcap.tanh", keeps="output"), "softcap.mul")
+            logits = scale(
+                t,
+                activation(t, scale(t, logits, "softcap.div"), "softcap.tanh", keeps="output"),
+                "softcap.mul",
+            )
         labels = t.held("labels", (logits.rows,), "int64", "input")
-        return (cross_entropy if run.loss == "whole" else compiled_cross_entropy)(t, logits.view(logits.rows, rows), labels)
+        return (cross_entropy if run.loss == "whole" else compiled_cross_entropy)(
+            t, logits.view(logits.rows, rows), labels
+        )
     logits = t.op(
         "lm_head",
         "matmul",
@@ -140,9 +167,14 @@ def _turned_width(config: Decoder) -> int:
 
 def _all_turns(t: Tape, config: Decoder, run: Run) -> Mapping[int, tuple[Value, Value]]:
     """Cosines and sines for each width that is turned in some layer."""
-    kinds = [replace(config, **dict(kind), kinds=(), pattern=()) for kind in config.kinds] or [config]  # type: ignore[arg-type]
+    kinds = [replace(config, **dict(kind), kinds=(), pattern=()) for kind in config.kinds] or [  # type: ignore[arg-type]
+        config
+    ]
     widths = sorted({_turned_width(kind) for kind in kinds} - {0})
-    return {width: _rotary(t, run, width, f"rotary_emb.{width}" if n else "rotary_emb") for n, width in enumerate(widths)}
+    return {
+        width: _rotary(t, run, width, f"rotary_emb.{width}" if n else "rotary_emb")
+        for n, width in enumerate(widths)
+    }
 
 
 def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
@@ -151,8 +183,12 @@ def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
     with t.scope(scope):
         inverse = t.held("inv_freq", (width // 2,), "fp32", "buffer")
         angles = t.op("angles", "elementwise", [inverse], shape)
-        cos = t.op("cos.to", "copy", [t.op("cos", "elementwise", [angles], shape)], shape, run.dtype)
-        sin = t.op("sin.to", "copy", [t.op("sin", "elementwise", [angles], shape)], shape, run.dtype)
+        cos = t.op(
+            "cos.to", "copy", [t.op("cos", "elementwise", [angles], shape)], shape, run.dtype
+        )
+        sin = t.op(
+            "sin.to", "copy", [t.op("sin", "elementwise", [angles], shape)], shape, run.dtype
+        )
     return cos, sin
 
 
@@ -176,8 +212,17 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
         both = (lambda y: _mixed(t, config, run, y, shared)), (lambda y: _mlp(t, config, run, n, y))
         return updated(t, config, run, x, shared.inputs, *both)
     if config.streams:
-        x = through(t, config, run, x, ("attn_hc", names.before_attention), lambda y: _mixed(t, config, run, y, shared))
-        return through(t, config, run, x, ("ffn_hc", names.before_mlp), lambda y: _mlp(t, config, run, n, y))
+        x = through(
+            t,
+            config,
+            run,
+            x,
+            ("attn_hc", names.before_attention),
+            lambda y: _mixed(t, config, run, y, shared),
+        )
+        return through(
+            t, config, run, x, ("ffn_hc", names.before_mlp), lambda y: _mlp(t, config, run, n, y)
+        )
     if config.mixer == "none":
         return _with_mlp(t, config, run, n, x, shared.inputs)
     inside = decoder_norm(t, config, run, names.before_attention, x) if config.pre_norms else x
@@ -188,7 +233,12 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
         if not config.shared_norm:
             inside = decoder_norm(t, config, run, names.before_mlp, x)
         z = _mlp(t, config, run, n, inside)
-        return add(t, x, add(t, dropout(t, y, config.dropout), dropout(t, z, config.dropout), "add_mlp"), "add_block")
+        return add(
+            t,
+            x,
+            add(t, dropout(t, y, config.dropout), dropout(t, z, config.dropout), "add_mlp"),
+            "add_block",
+        )
     x = dropout_added(t, x, y, config.dropout, "add_attn", fused=run.fused)
     return _with_mlp(t, config, run, n, x, shared.inputs) if config.has_mlp else x
 
@@ -204,7 +254,9 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
                 return compressed_attention(t, config, run, inside, shared)
             cache = make_cache(t, config, run)
             if config.kv_lora_rank:
-                found.append(latent_attention(t, config, run, inside, shared.turns, shared.mask, cache))
+                found.append(
+                    latent_attention(t, config, run, inside, shared.turns, shared.mask, cache)
+                )
             else:
                 found.append(grouped_attention(t, config, run, inside, shared, cache))
     return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
@@ -213,7 +265,13 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
 def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, inputs: Value | None) -> Value:
     """``x`` plus what the MLP or the mixture makes of it, and of the layer's own input."""
     names = NAMES[config.names]
-    y = _mlp(t, config, run, n, decoder_norm(t, config, run, names.before_mlp, x) if config.pre_norms else x)
+    y = _mlp(
+        t,
+        config,
+        run,
+        n,
+        decoder_norm(t, config, run, names.before_mlp, x) if config.pre_norms else x,
+    )
     if config.mixture_beside and config.num_experts:
         y = beside(t, config, run, x, y, mixture)
     if config.post_norms:
@@ -224,7 +282,9 @@ def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, inputs: Valu
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
     names = NAMES[config.names]
-    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
+    is_mixture = (
+        config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
+    )
     with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
         if is_mixture:
             return mixture(t, config, run, x)

@@ -1,4 +1,6 @@
-"""Layers with their parameters: a linear one, a layer norm, an embedding table, attention of equal heads, an MLP of two layers."""
+"""Layers with their parameters: a linear one, a layer norm, an embedding table, attention of equal
+heads, an MLP of two layers.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,19 @@ def dense(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = Tr
         return linear(t, x, weight, offset)
 
 
-def projected(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = False, copies: tuple[int, int] = (0, 1)) -> Value:
-    """A linear layer ``name`` to ``width`` that is one op of its name; ``copies``: how many of its last rows how many devices have."""
+def projected(
+    t: Tape,
+    run: Run,
+    name: str,
+    x: Value,
+    width: int,
+    *,
+    bias: bool = False,
+    copies: tuple[int, int] = (0, 1),
+) -> Value:
+    """A linear layer ``name`` to ``width`` that is one op of its name; ``copies``: how many of its
+    last rows how many devices have.
+    """
     weight = factor(t, run, f"{name}.weight", (width, x.shape[-1]))
     offset = t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None
     for each in (weight, offset):
@@ -44,11 +57,15 @@ def factor(
 ) -> Value:
     """The weight of a product, packed if the run says so."""
     if run.weights is None or (run.packed == "experts" and kind != "expert"):
-        return t.parameter(name, shape, run.dtype, kind, home, computes=run.products or "", parts=parts)
+        return t.parameter(
+            name, shape, run.dtype, kind, home, computes=run.products or "", parts=parts
+        )
     computes = run.activations or PACKINGS[run.weights].computes
     if run.activations == "fp8" and run.group:
         computes = "fp8_block"
-    return t.parameter(name, shape, run.weights, kind, home, group=run.group or 0, computes=computes, parts=parts)
+    return t.parameter(
+        name, shape, run.weights, kind, home, group=run.group or 0, computes=computes, parts=parts
+    )
 
 
 def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:
@@ -56,7 +73,10 @@ def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Va
     with t.scope(name):
         shape = x.shape[-1:]
         return layer_norm(
-            t, x, t.parameter("weight", shape, run.dtype) if affine else None, t.parameter("bias", shape, run.dtype) if affine else None
+            t,
+            x,
+            t.parameter("weight", shape, run.dtype) if affine else None,
+            t.parameter("bias", shape, run.dtype) if affine else None,
         )
 
 
@@ -67,13 +87,24 @@ def looked_up(t: Tape, run: Run, name: str, ids: Value, entries: int, width: int
 
 
 def table(t: Tape, run: Run, name: str, entries: int, width: int, rows: int) -> Value:
-    """An embedding table ``name``; in inference the ``rows`` that are read are a part, as if all were different."""
+    """An embedding table ``name``; in inference the ``rows`` that are read are a part, as if all
+    were different.
+    """
     read = min(entries, rows)
-    return t.parameter(name, (entries, width), run.dtype, parts={READ: (read, width), REST: (entries - read, width)})
+    return t.parameter(
+        name,
+        (entries, width),
+        run.dtype,
+        parts={READ: (read, width), REST: (entries - read, width)},
+    )
 
 
-def attended(t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int, *, causal: bool = False) -> Value:
-    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width]; ``causal``: only over earlier tokens."""
+def attended(
+    t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int, *, causal: bool = False
+) -> Value:
+    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width];
+    ``causal``: only over earlier tokens.
+    """
 
     def by_head(x: Value) -> Value:
         batch, tokens, hidden = x.shape
@@ -104,7 +135,13 @@ def activated(t: Tape, run: Run, name: str, x: Value) -> Value:
 
 
 def mlp(
-    t: Tape, run: Run, x: Value, names: tuple[str, str], width: int, act: Callable[[Tape, Run, Value], Value], drop: float = 0.0
+    t: Tape,
+    run: Run,
+    x: Value,
+    names: tuple[str, str],
+    width: int,
+    act: Callable[[Tape, Run, Value], Value],
+    drop: float = 0.0,
 ) -> Value:
     """Two linear layers with ``act`` between them, and dropout after."""
     inside = act(t, run, dense(t, run, names[0], x, width))

@@ -1,7 +1,8 @@
 """A decoder's layer as inference engines run it: few kernels, each with what is beside it inside.
 
-The projections of one input are one product; rotary positions and the write of the cache are part of attention, the residual sum part of
-the norm after it, and a mixture of experts is one kernel that sorts, multiplies and adds up.
+The projections of one input are one product; rotary positions and the write of the cache are part
+of attention, the residual sum part of the norm after it, and a mixture of experts is one kernel
+that sorts, multiplies and adds up.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 
-def engine_layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, shared: Positions) -> tuple[Value, Value]:
+def engine_layer(
+    t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, shared: Positions
+) -> tuple[Value, Value]:
     """The sum so far and what the layer adds to it.
 
     ``pending`` is what the layer before adds; ``shared`` has what attention reads of positions.
@@ -58,7 +61,15 @@ def engine_layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: 
     return _with_mlp(t, config, run, n, x, y, shared.inputs) if config.has_mlp else (x, y)
 
 
-def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, inputs: Value | None) -> tuple[Value, Value]:
+def _with_mlp(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    n: int,
+    x: Value,
+    pending: Value | None,
+    inputs: Value | None,
+) -> tuple[Value, Value]:
     """The sum so far, and what the MLP or the mixture adds to it."""
     names = NAMES[config.names]
     x, inside = _entering(t, config, run, names.before_mlp, x, pending)
@@ -72,8 +83,12 @@ def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Val
     return x, from_input(t, config, run, x, inputs)
 
 
-def _entering(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
-    """The sum of ``x`` and ``pending``, and what a half of the layer reads of it: a norm, or where norms come after, the sum itself."""
+def _entering(
+    t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None
+) -> tuple[Value, Value]:
+    """The sum of ``x`` and ``pending``, and what a half of the layer reads of it: a norm, or where
+    norms come after, the sum itself.
+    """
     if config.pre_norms:
         return added_norm(t, config, run, name, x, pending)
     x = x if pending is None else add(t, x, pending)
@@ -90,24 +105,37 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
     return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
 
 
-def added_norm(t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None) -> tuple[Value, Value]:
+def added_norm(
+    t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None
+) -> tuple[Value, Value]:
     """The sum of ``x`` and ``pending``, and its norm ``name``."""
     if pending is None:
         return x, decoder_norm(t, config, run, name, x)
     with t.scope(name):
         label = "add_rms_norm" if config.norm.startswith("rms") else "add_layer_norm"
-        whole, normed = t.ops(label, "norm", [x, pending, *norm_parameters(t, config, run, x.shape[-1])], [(x.shape, x.dtype)] * 2)
+        whole, normed = t.ops(
+            label,
+            "norm",
+            [x, pending, *norm_parameters(t, config, run, x.shape[-1])],
+            [(x.shape, x.dtype)] * 2,
+        )
     return whole, normed
 
 
 def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
     """The learned scores of the heads whose scope it is, beside those of keys."""
-    return (t.parameter("sinks", (config.num_attention_heads // run.tensor,), run.dtype),) if config.attention_sinks else ()
+    return (
+        (t.parameter("sinks", (config.num_attention_heads // run.tensor,), run.dtype),)
+        if config.attention_sinks
+        else ()
+    )
 
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
     names = NAMES[config.names]
-    is_mixture = config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
+    is_mixture = (
+        config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
+    )
     with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
         if is_mixture:
             return _mixture(t, config, run, x)
@@ -120,7 +148,9 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     places = (*(shared.turns or ()), *shared.slopes)
     if config.kv_lora_rank:
         turns = (places[0], places[1]) if places else None
-        return latent_attention(t, config, replace(run, fused=True), x, turns, None, make_cache(t, config, run))
+        return latent_attention(
+            t, config, replace(run, fused=True), x, turns, None, make_cache(t, config, run)
+        )
     batch, tokens, hidden = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
@@ -142,7 +172,15 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
     kernel, sizes = causal_kernel(q.shape, k.shape, wide, window)
     workspace = moved = 0
-    if tokens > 1 and (mode := scores_in_memory(run.attention, batch * heads * tokens * min(keys, window), both.dtype)) is not None:
+    if (
+        tokens > 1
+        and (
+            mode := scores_in_memory(
+                run.attention, batch * heads * tokens * min(keys, window), both.dtype
+            )
+        )
+        is not None
+    ):
         (workspace, moved), (kernel, sizes) = mode, UNKNOWN
     kept = [] if cache is None else [cache.first, cache.second]
     read = kept if config.shares_keys else [value.part(PAST) for value in kept if value.parts]
@@ -171,8 +209,12 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     return all_reduced(t, run, projected(t, run, names.out, y, hidden, bias=config.out_bias))
 
 
-def _keys_of(t: Tape, config: Decoder, run: Run, both: Value, shared: Positions) -> tuple[Cache | None, tuple[Value, ...]]:
-    """The cache of the layer's keys, and what else has them: the product of an earlier layer whose keys it shares."""
+def _keys_of(
+    t: Tape, config: Decoder, run: Run, both: Value, shared: Positions
+) -> tuple[Cache | None, tuple[Value, ...]]:
+    """The cache of the layer's keys, and what else has them: the product of an earlier layer whose
+    keys it shares.
+    """
     key = config.sliding_window > 0
     if not config.shares_keys:
         cache = make_cache(t, config, run)
@@ -187,7 +229,9 @@ def _gated_mlp(t: Tape, config: Decoder, run: Run, x: Value, width: int) -> Valu
     names, mine = NAMES[config.names], width // run.tensor
     both = projected(t, run, names.gate_up, x, 2 * mine, bias=config.mlp_bias)
     inside = t.op("swiglu", "elementwise", [both], (*x.shape[:-1], mine))
-    return all_reduced(t, run, projected(t, run, names.down, inside, x.shape[-1], bias=config.mlp_bias))
+    return all_reduced(
+        t, run, projected(t, run, names.down, inside, x.shape[-1], bias=config.mlp_bias)
+    )
 
 
 def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None = None) -> Value:
@@ -196,13 +240,23 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
     tensor = run.tensor if run.expert == 1 else 1
     width = config.moe_intermediate_size // tensor
     gate = NAMES[config.names].router
-    offset = t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype) if config.expert_bias else None
+    offset = (
+        t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype)
+        if config.expert_bias
+        else None
+    )
     scores = linear(
-        t, x if scored is None else scored, t.parameter(f"{gate}.weight", (config.num_experts, hidden), run.dtype), offset, label="router"
+        t,
+        x if scored is None else scored,
+        t.parameter(f"{gate}.weight", (config.num_experts, hidden), run.dtype),
+        offset,
+        label="router",
     )
     added = correction(t, config, run, f"{gate}.{NAMES[config.names].correction}")
     beside = [] if added is None else [added]
-    weights, chosen = t.ops("topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")])
+    weights, chosen = t.ops(
+        "topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")]
+    )
     weights = scaled_weights(t, config, run, weights, chosen)
     rows = narrowed(t, config, run, x.view(tokens, hidden))
     hidden = rows.shape[-1]
@@ -219,7 +273,10 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
         for name, wide in (("gate_up", 2 * width), ("down", hidden))
         if config.expert_bias
     ]
-    read = round(sum([value.size for value in (up, down, *biases)]) * share_touched(batch, top, config.num_experts))
+    read = round(
+        sum([value.size for value in (up, down, *biases)])
+        * share_touched(batch, top, config.num_experts)
+    )
     with t.on(run.experts_on):
         entering, up = operands(t, rows, up)
         y = t.op(
@@ -232,7 +289,15 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
             flops=2 * tokens * top * hidden * (wide + width),
             accessed=read + entering.size + rows.size,
             kernel="moe",
-            sizes=(batch, hidden, config.moe_intermediate_size, top, config.num_experts, tensor, run.expert),
+            sizes=(
+                batch,
+                hidden,
+                config.moe_intermediate_size,
+                top,
+                config.num_experts,
+                tensor,
+                run.expert,
+            ),
         )
     if run.expert > 1:
         y = summed(t, exchanged(t, run, y, "combine"), (tokens, hidden))
@@ -241,7 +306,9 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
     if not config.shared_width:
         return y
     with t.scope(NAMES[config.names].shared):
-        z = (_gated_mlp if config.gated_mlp else feed_forward)(t, config, run, x, config.shared_width)
+        z = (_gated_mlp if config.gated_mlp else feed_forward)(
+            t, config, run, x, config.shared_width
+        )
         if not config.shared_expert_gate:
             return add(t, y, z)
     return add(t, y, gated_share(t, config, run, x, z), "add_shared")

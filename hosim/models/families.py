@@ -18,7 +18,8 @@ from hosim.models.whisper import Whisper, whisper
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``forward`` gives the loss in training, else the result; ``defaults`` are those of :class:`Run` that differ for it.
+    """``forward`` gives the loss in training, else the result; ``defaults`` are those of
+    :class:`Run` that differ for it.
 
     ``takes`` are the fields of :class:`Run` that it uses.
     """
@@ -30,10 +31,30 @@ class Family:
 
 
 _EVERY = frozenset(f.name for f in fields(Run))
-_CHECKPOINTED = frozenset(("checkpoint", "checkpoint_layers", "selective", "every_other_product", "kept_dtype"))
-_IMAGES = _CHECKPOINTED | {"phase", "batch", "micro_batches", "layers", "dtype", "fused", "optimizer", "main_gradients", "states_home"}
+_CHECKPOINTED = frozenset(
+    ("checkpoint", "checkpoint_layers", "selective", "every_other_product", "kept_dtype")
+)
+_IMAGES = _CHECKPOINTED | {
+    "phase",
+    "batch",
+    "micro_batches",
+    "layers",
+    "dtype",
+    "fused",
+    "optimizer",
+    "main_gradients",
+    "states_home",
+}
 _IMAGES |= {"optimizer_on", "update"}
-_IMAGES |= {"data", "zero", "sync_each_batch", "reshard", "prefetch", "shards_home", "link_bytes_per_s"}
+_IMAGES |= {
+    "data",
+    "zero",
+    "sync_each_batch",
+    "reshard",
+    "prefetch",
+    "shards_home",
+    "link_bytes_per_s",
+}
 _TEXT = _IMAGES | {"sequence"}
 _HALVES = ("train", "forward", "decode")
 
@@ -43,7 +64,12 @@ FAMILIES: Mapping[type, Family] = {
     Decoder: _DECODER,
     Gpt2: _DECODER,
     Bert: Family(bert, ("train", "forward"), _TEXT, {"sequence": 512, "phase": "forward"}),
-    T5: Family(t5, _HALVES, _TEXT | {"context", "cache_home"}, {"sequence": 512, "context": 512, "phase": "forward"}),
+    T5: Family(
+        t5,
+        _HALVES,
+        _TEXT | {"context", "cache_home"},
+        {"sequence": 512, "context": 512, "phase": "forward"},
+    ),
     Whisper: Family(whisper, _HALVES, _TEXT | {"context", "cache_home"}, {"phase": "forward"}),
     Vit: Family(vit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
     Dit: Family(dit, ("train", "forward"), _IMAGES, {"phase": "forward"}),

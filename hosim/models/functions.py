@@ -1,6 +1,7 @@
 """The functions that models are made of: on values of a tape, each with the ops of its gradient.
 
-The ops are those of eager PyTorch, at the granularity of its kernels: a gradient keeps what torch's formula keeps. Views have no op.
+The ops are those of eager PyTorch, at the granularity of its kernels: a gradient keeps what torch's
+formula keeps. Views have no op.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ LOSSES = ("whole", "compiled", "chunked")
 """How the loss of a decoder is computed from what its last layer gives."""
 
 
-def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: str = "linear") -> Value:
+def linear(
+    t: Tape, x: Value, weight: Value, bias: Value | None = None, label: str = "linear"
+) -> Value:
     """``x @ weight.T + bias``; ``weight`` is [out, in].
 
-    Of a weight that computes in fp8 the gradients do, too: of the output one rounded to fp8, and ``x`` as it was rounded going forward.
+    Of a weight that computes in fp8 the gradients do, too: of the output one rounded to fp8, and
+    ``x`` as it was rounded going forward.
     """
     wide, narrow = weight.shape
     flops = 2 * x.rows * wide * narrow
@@ -44,16 +48,37 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
     )
 
     def gradient(g: Value) -> None:
-        # a gradient's tensor is added to in place later on, so that what is rounded of it stands for nothing else
+        # a gradient's tensor is added to in place later on, so that what is rounded of it stands
+        # for nothing else
         arrived, factor = operands(t, replace(g, node=0), weight, once=True)
         how: dict[str, Any] = {"flops": flops, "kernel": "gemm", "computes": factor.computes}
         if x.node:
-            t.give(x, t.op(f"{label}.grad_input", "matmul", [arrived, factor], x.shape, x.dtype, sizes=(rows, narrow, wide), **how))
+            t.give(
+                x,
+                t.op(
+                    f"{label}.grad_input",
+                    "matmul",
+                    [arrived, factor],
+                    x.shape,
+                    x.dtype,
+                    sizes=(rows, narrow, wide),
+                    **how,
+                ),
+            )
         if weight.node:
             shape, sizes = weight.shape, (wide, narrow, rows)
             t.give(
                 weight,
-                t.op(f"{label}.grad_weight", "matmul", [arrived, read], shape, weight.dtype, gradient_of=weight, sizes=sizes, **how),
+                t.op(
+                    f"{label}.grad_weight",
+                    "matmul",
+                    [arrived, read],
+                    shape,
+                    weight.dtype,
+                    gradient_of=weight,
+                    sizes=sizes,
+                    **how,
+                ),
             )
         if bias is not None:
             t.give(bias, t.op(f"{label}.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
@@ -63,13 +88,21 @@ def linear(t: Tape, x: Value, weight: Value, bias: Value | None = None, label: s
 
 
 def operands(t: Tape, x: Value, weight: Value, *, once: bool = False) -> tuple[Value, Value]:
-    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights, others unpacked first."""
+    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights,
+    others unpacked first.
+    """
     if weight.dtype in FOR_TRANSFER or (weight.dtype in SEPARATE and x.rows > 1):
         return x, t.op("dequantise", "copy", [weight], weight.shape, x.dtype)
     narrow = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8"}.get(weight.computes)
-    if narrow is not None and weight.dtype in ITEM_BYTES:  # in training, where the weight itself is wider
-        rounded = t.op("quantise", "elementwise", [x], x.shape, narrow) if once else t.narrowed(x, narrow)
-        return rounded, replace(t.narrowed(weight, narrow, "quantise_weight"), computes=weight.computes)
+    if (
+        narrow is not None and weight.dtype in ITEM_BYTES
+    ):  # in training, where the weight itself is wider
+        rounded = (
+            t.op("quantise", "elementwise", [x], x.shape, narrow) if once else t.narrowed(x, narrow)
+        )
+        return rounded, replace(
+            t.narrowed(weight, narrow, "quantise_weight"), computes=weight.computes
+        )
     return x if narrow is None else t.narrowed(x, narrow), weight
 
 
@@ -93,7 +126,14 @@ def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
     def gradient(g: Value) -> None:
         for value, other in ((a, b), (b, a)):
             if value.node:
-                whole = t.op(f"{label}.grad", "elementwise", [g, other], g.shape, value.dtype, gradient_of=_same(value, g))
+                whole = t.op(
+                    f"{label}.grad",
+                    "elementwise",
+                    [g, other],
+                    g.shape,
+                    value.dtype,
+                    gradient_of=_same(value, g),
+                )
                 t.give(value, _reduced(t, whole, value, label))
 
     t.note(y, gradient)
@@ -108,16 +148,28 @@ def scale(t: Tape, x: Value, label: str = "mul") -> Value:
 
 
 def activation(t: Tape, x: Value, label: str, *, keeps: str = "input") -> Value:
-    """An elementwise function whose gradient needs its ``input`` (silu, gelu) or its ``output`` (tanh, sigmoid, rsqrt)."""
+    """An elementwise function whose gradient needs its ``input`` (silu, gelu) or its ``output``
+    (tanh, sigmoid, rsqrt).
+    """
     y = t.op(label, "elementwise", [x], x.shape)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, x if keeps == "input" else y], x.shape)))
+    t.note(
+        y,
+        lambda g: t.give(
+            x, t.op(f"{label}.grad", "elementwise", [g, x if keeps == "input" else y], x.shape)
+        ),
+    )
     return y
 
 
 def square(t: Tape, x: Value, label: str = "pow") -> Value:
     """``x ** 2``."""
     y = t.op(label, "elementwise", [x], x.shape)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, x], x.shape, workspace=x.size)))
+    t.note(
+        y,
+        lambda g: t.give(
+            x, t.op(f"{label}.grad", "elementwise", [g, x], x.shape, workspace=x.size)
+        ),
+    )
     return y
 
 
@@ -137,17 +189,28 @@ def cast(t: Tape, x: Value, dtype: str, label: str = "to") -> Value:
     return y
 
 
-def copied(t: Tape, x: Value, shape: tuple[int, ...] | None = None, label: str = "reshape") -> Value:
-    """``x`` in memory of its own: what a reshape does that no view can give. A larger ``shape`` repeats it."""
+def copied(
+    t: Tape, x: Value, shape: tuple[int, ...] | None = None, label: str = "reshape"
+) -> Value:
+    """``x`` in memory of its own: what a reshape does that no view can give. A larger ``shape``
+    repeats it.
+    """
     wanted = shape or x.shape
     y = t.op(label, "copy", [x], wanted)
     repeats = prod(wanted) > prod(x.shape)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "reduction", [g], x.shape) if repeats else g.view(*x.shape)))
+    t.note(
+        y,
+        lambda g: t.give(
+            x, t.op(f"{label}.grad", "reduction", [g], x.shape) if repeats else g.view(*x.shape)
+        ),
+    )
     return y
 
 
 def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
-    """Along the last extent; a part with fewer rows is repeated. The parts' gradients are views of the whole's, or sums."""
+    """Along the last extent; a part with fewer rows is repeated. The parts' gradients are views of
+    the whole's, or sums.
+    """
     rows = max(p.rows for p in parts)
     shape = next(p.shape[:-1] for p in parts if p.rows == rows)
     y = t.op(label, "copy", list(parts), (*shape, sum(p.shape[-1] for p in parts)))
@@ -155,7 +218,16 @@ def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
     def gradient(g: Value) -> None:
         for part in parts:
             if part.node and part.rows < rows:
-                t.give(part, t.op(f"{label}.grad", "reduction", [g], part.shape, accessed=(rows // part.rows + 1) * part.size))
+                t.give(
+                    part,
+                    t.op(
+                        f"{label}.grad",
+                        "reduction",
+                        [g],
+                        part.shape,
+                        accessed=(rows // part.rows + 1) * part.size,
+                    ),
+                )
             else:
                 t.give(part, replace(g, shape=part.shape))
 
@@ -164,7 +236,9 @@ def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
 
 
 def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list[Value]:
-    """Views of ``x`` along its last extent. Going backward their gradients are put together again."""
+    """Views of ``x`` along its last extent. Going backward their gradients are put together
+    again.
+    """
     whole = t.alias(x)
     parts = [replace(t.alias(whole), shape=(*x.shape[:-1], n)) for n in sizes]
     if not whole.node:
@@ -174,7 +248,16 @@ def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list
     # the first part is the last to be met going backward: by then those of the others have arrived
     def first(g: Value) -> None:
         together = [g, *arrived.values()]
-        t.give(x, t.op(f"{label}.grad", "copy", together, x.shape, accessed=sum(sizes) * x.rows * ITEM_BYTES[x.dtype] * 2))
+        t.give(
+            x,
+            t.op(
+                f"{label}.grad",
+                "copy",
+                together,
+                x.shape,
+                accessed=sum(sizes) * x.rows * ITEM_BYTES[x.dtype] * 2,
+            ),
+        )
 
     def later(n: int) -> None:
         t.note(parts[n], lambda g: arrived.__setitem__(n, g))
@@ -189,22 +272,53 @@ def embedding(t: Tape, weight: Value, ids: Value, label: str = "embedding") -> V
     """Rows of ``weight`` [entries, n] by number."""
     shape = (*ids.shape, weight.shape[-1])
     result = prod(shape) * ITEM_BYTES[weight.dtype]
-    y = t.op(label, "embedding", [weight.part(READ), ids], shape, weight.dtype, accessed=ids.size + result + min(weight.size, result))
+    y = t.op(
+        label,
+        "embedding",
+        [weight.part(READ), ids],
+        shape,
+        weight.dtype,
+        accessed=ids.size + result + min(weight.size, result),
+    )
 
     def gradient(g: Value) -> None:
         accessed = weight.size + 3 * g.size + ids.size
-        t.give(weight, t.op(f"{label}.grad_weight", "embedding", [g, ids], weight.shape, accessed=accessed, gradient_of=weight))
+        t.give(
+            weight,
+            t.op(
+                f"{label}.grad_weight",
+                "embedding",
+                [g, ids],
+                weight.shape,
+                accessed=accessed,
+                gradient_of=weight,
+            ),
+        )
 
     t.note(y, gradient)
     return y
 
 
 def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -> Value:
-    """``rows`` rows of ``x`` [n, width] by number; going backward they are added up where they came from."""
+    """``rows`` rows of ``x`` [n, width] by number; going backward they are added up where they came
+    from.
+    """
     shape = (rows, *x.shape[1:])
     size = prod(shape) * ITEM_BYTES[x.dtype]
     y = t.op(label, "gather", [x, index], shape, accessed=size + min(size, x.size) + index.size)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "scatter", [g, index], x.shape, accessed=x.size + 3 * g.size + index.size)))
+    t.note(
+        y,
+        lambda g: t.give(
+            x,
+            t.op(
+                f"{label}.grad",
+                "scatter",
+                [g, index],
+                x.shape,
+                accessed=x.size + 3 * g.size + index.size,
+            ),
+        ),
+    )
     return y
 
 
@@ -225,7 +339,9 @@ def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax")
 
 
 def _masked(t: Tape, label: str, inputs: Sequence[Value]) -> tuple[Value, ...]:
-    """A random op: a result like its first input, and the mask of what it leaves. Run again, as in a checkpoint, it draws the same."""
+    """A random op: a result like its first input, and the mask of what it leaves. Run again, as in
+    a checkpoint, it draws the same.
+    """
     t.builder.meta[SEEDED] = True
     shape = inputs[0].shape
     return t.ops(label, "random", inputs, [(shape, inputs[0].dtype), (shape, "bool")])
@@ -240,7 +356,9 @@ def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
     return y
 
 
-def dropout_added(t: Tape, x: Value, y: Value, rate: float, label: str, *, fused: bool = False) -> Value:
+def dropout_added(
+    t: Tape, x: Value, y: Value, rate: float, label: str, *, fused: bool = False
+) -> Value:
     """``x`` plus what dropout leaves of ``y``; ``fused``: as one kernel."""
     if not fused or not rate or not t.training:
         return add(t, x, dropout(t, y, rate), label)
@@ -256,28 +374,61 @@ def dropout_added(t: Tape, x: Value, y: Value, rate: float, label: str, *, fused
 
 
 def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
-    """The mean loss of ``logits`` [rows, classes], computed in fp32; its gradient keeps the log-probabilities."""
+    """The mean loss of ``logits`` [rows, classes], computed in fp32; its gradient keeps the
+    log-probabilities.
+    """
     wide = cast(t, logits, "fp32", "logits.to")
     chances = t.op("log_softmax", "softmax", [wide], wide.shape)
-    t.note(chances, lambda g: t.give(wide, t.op("log_softmax.grad", "softmax", [g, chances], wide.shape)))
-    loss = t.op("nll_loss", "reduction", [chances, labels], SCALAR, accessed=labels.size + 4 * labels.rows)
-    t.note(loss, lambda g: t.give(chances, t.op("nll_loss.grad", "elementwise", [g, labels], chances.shape)))
+    t.note(
+        chances,
+        lambda g: t.give(wide, t.op("log_softmax.grad", "softmax", [g, chances], wide.shape)),
+    )
+    loss = t.op(
+        "nll_loss", "reduction", [chances, labels], SCALAR, accessed=labels.size + 4 * labels.rows
+    )
+    t.note(
+        loss,
+        lambda g: t.give(chances, t.op("nll_loss.grad", "elementwise", [g, labels], chances.shape)),
+    )
     return loss
 
 
 def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
-    """The same as one kernel each way, as a compiler fuses it: of each row the logarithm of a sum is kept, and the logits as they are."""
+    """The same as one kernel each way, as a compiler fuses it: of each row the logarithm of a sum
+    is kept, and the logits as they are.
+    """
     sums = t.op("log_sum_exp", "reduction", [logits], (logits.rows, 1), "fp32")
-    loss = t.op("nll_loss", "reduction", [logits, sums, labels], SCALAR, "fp32", accessed=labels.size + sums.size + 4 * labels.rows)
-    t.note(loss, lambda g: t.give(logits, t.op("nll_loss.grad", "elementwise", [g, logits, sums, labels], logits.shape, logits.dtype)))
+    loss = t.op(
+        "nll_loss",
+        "reduction",
+        [logits, sums, labels],
+        SCALAR,
+        "fp32",
+        accessed=labels.size + sums.size + 4 * labels.rows,
+    )
+    t.note(
+        loss,
+        lambda g: t.give(
+            logits,
+            t.op(
+                "nll_loss.grad",
+                "elementwise",
+                [g, logits, sums, labels],
+                logits.shape,
+                logits.dtype,
+            ),
+        ),
+    )
     return loss
 
 
 def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
-    """Head and mean loss for a chunk of the rows at a time, with their gradients, so that no chunk's logits are kept.
+    """Head and mean loss for a chunk of the rows at a time, with their gradients, so that no
+    chunk's logits are kept.
 
-    As many chunks as the vocabulary is wider than the hidden state, rounded up to a power of two: then the logits of one take about what
-    all of ``x`` does (Liger Kernel, P.-L. Hsu et al., arXiv 2410.10989, section 3.2). ``x`` is [rows, n], ``weight`` [classes, n].
+    As many chunks as the vocabulary is wider than the hidden state, rounded up to a power of two:
+    then the logits of one take about what all of ``x`` does (Liger Kernel, P.-L. Hsu et al., arXiv
+    2410.10989, section 3.2). ``x`` is [rows, n], ``weight`` [classes, n].
     """
     classes, width = weight.shape
     count = min(1 << max(0, -(-classes // width) - 1).bit_length(), x.rows)
@@ -294,7 +445,9 @@ def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
             f"lm_head.{i}", "matmul", [inside, head], (rows, classes), x.dtype, sizes=(rows, classes, width),
             accessed=part + part_of_weight + rows * classes * ITEM_BYTES[x.dtype], **how,
         )  # fmt: skip
-        losses.append(t.ops(f"loss.{i}", "softmax", [labels], [((rows,), "fp32")], mutates=[logits])[0])
+        losses.append(
+            t.ops(f"loss.{i}", "softmax", [labels], [((rows,), "fp32")], mutates=[logits])[0]
+        )
         t.ops(f"loss.{i}.grad_input", "matmul", [logits, head], [], mutates=[whole], sizes=(rows, width, classes),
               accessed=logits.size + part_of_weight + part, **how)  # fmt: skip
         t.ops(f"loss.{i}.grad_weight", "matmul", [logits, inside], [], mutates=[learns], sizes=(classes, width, rows),

@@ -1,10 +1,13 @@
-"""Attention over a window of a sequence that several devices share: each gathers the keys and values of all.
+"""Attention over a window of a sequence that several devices share: each gathers the keys and
+values of all.
 
-As in Transformer Engine, whose ring takes no windows (``cp_comm_type="all_gather"``, in its ``context_parallel.py``): a device has two
-chunks of the sequence, as in :mod:`hosim.models.ring_attention`. Keys and values are gathered, which nothing overlaps, and put in the order
-of the sequence. Each chunk of queries then has one kernel, which gets the keys from the first to the last that these queries see, and no
-others. Going backward keys and values are gathered again; their gradients are added up for the whole sequence, in its order, and each
-device gets the sum of its own. The layout is ``sbhd``, in which a chunk is no copy.
+As in Transformer Engine, whose ring takes no windows (``cp_comm_type="all_gather"``, in its
+``context_parallel.py``): a device has two chunks of the sequence, as in
+:mod:`hosim.models.ring_attention`. Keys and values are gathered, which nothing overlaps, and put in
+the order of the sequence. Each chunk of queries then has one kernel, which gets the keys from the
+first to the last that these queries see, and no others. Going backward keys and values are gathered
+again; their gradients are added up for the whole sequence, in its order, and each device gets the
+sum of its own. The layout is ``sbhd``, in which a chunk is no copy.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from hosim.models.ring_attention import STREAM
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 
-def gathered_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, window: int, label: str = "sdpa") -> Value:
-    """Causal attention of the device's queries [batch, heads, tokens, width], each over ``window`` keys: [batch, tokens, heads, width].
+def gathered_attention(
+    t: Tape, run: Run, q: Value, k: Value, v: Value, window: int, label: str = "sdpa"
+) -> Value:
+    """Causal attention of the device's queries [batch, heads, tokens, width], each over ``window``
+    keys: [batch, tokens, heads, width].
 
     Selective recomputation keeps its result, and gathers nothing again.
     """
@@ -29,7 +35,8 @@ def gathered_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, window: 
 
 
 def keys_of_chunk(chunk: int, size: int, window: int) -> range:
-    """The keys that the queries of a chunk of ``size`` see, each its own and those before it, ``window`` in all.
+    """The keys that the queries of a chunk of ``size`` see, each its own and those before it,
+    ``window`` in all.
 
     >>> keys_of_chunk(3, 4, 6)
     range(7, 16)
@@ -37,7 +44,9 @@ def keys_of_chunk(chunk: int, size: int, window: int) -> range:
     return range(max(0, chunk * size - window + 1), (chunk + 1) * size)
 
 
-def _forward(t: Tape, run: Run, operands: tuple[Value, Value, Value], window: int, label: str) -> tuple[Value, ...]:
+def _forward(
+    t: Tape, run: Run, operands: tuple[Value, Value, Value], window: int, label: str
+) -> tuple[Value, ...]:
     q, k, v = operands
     batch, heads, tokens, width = q.shape
     whole = _gathered(t, run, (k, v), label)
@@ -49,7 +58,14 @@ def _forward(t: Tape, run: Run, operands: tuple[Value, Value, Value], window: in
         accessed = 2 * part.size + sum([x.size for x in seen])
         name = f"{run.attention_kernel or 'context'}_attention"
         kept += t.ops(
-            f"{label}.chunk_{n}", "attention", [part, *seen], results, flops=flops, accessed=accessed, kernel=kernel and name, sizes=sizes
+            f"{label}.chunk_{n}",
+            "attention",
+            [part, *seen],
+            results,
+            flops=flops,
+            accessed=accessed,
+            kernel=kernel and name,
+            sizes=sizes,
         )
     y = t.op(f"{label}.join", "copy", [kept[0], kept[2]], (batch, tokens, heads, width), q.dtype)
     return (y, *kept)
@@ -60,27 +76,46 @@ def _gathered(t: Tape, run: Run, pair: tuple[Value, Value], label: str) -> list[
     found = []
     for name, x in zip("kv", pair, strict=True):
         shape = (*x.shape[:2], run.sequence, x.shape[3])
-        whole = shared(t, run, x, f"{label}.gather_{name}", "all_gather", shape, run.context_parallel, STREAM)
+        whole = shared(
+            t, run, x, f"{label}.gather_{name}", "all_gather", shape, run.context_parallel, STREAM
+        )
         found.append(t.op(f"{label}.order_{name}", "copy", [whole], shape))
     return found
 
 
-def _chunks(run: Run, q: Value, k: Value, window: int) -> list[tuple[int, int, str, tuple[int, ...]]]:
-    """Of each chunk of the last device: how many keys it sees, FLOP of all queries with so many as each sees, and the kernel."""
+def _chunks(
+    run: Run, q: Value, k: Value, window: int
+) -> list[tuple[int, int, str, tuple[int, ...]]]:
+    """Of each chunk of the last device: how many keys it sees, FLOP of all queries with so many as
+    each sees, and the kernel.
+    """
     batch, heads, tokens, width = q.shape
     size, found = tokens // 2, []
     for chunk in (run.context_parallel - 1, run.context_parallel):
         keys = len(keys_of_chunk(chunk, size, window))
-        kernel, sizes = causal_kernel((batch, heads, size, width), (batch, k.shape[1], keys, width), width, window)
+        kernel, sizes = causal_kernel(
+            (batch, heads, size, width), (batch, k.shape[1], keys, width), width, window
+        )
         found.append((keys, 4 * batch * heads * size * min(keys, window) * width, kernel, sizes))
     return found
 
 
-def _gradient(t: Tape, run: Run, operands: tuple[Value, Value, Value], kept: list[Value], g: Value, window: int, label: str) -> None:
+def _gradient(
+    t: Tape,
+    run: Run,
+    operands: tuple[Value, Value, Value],
+    kept: list[Value],
+    g: Value,
+    window: int,
+    label: str,
+) -> None:
     q, k, v = operands
     batch, heads, tokens, width = q.shape
     whole = _gathered(t, run, (k, v), f"{label}.grad")
-    totals = [t.ops(f"{label}.grad.zero_{name}", "fill", [], [(x.shape, x.dtype)])[0] for name, x in zip("kv", whole, strict=True)]
+    totals = [
+        t.ops(f"{label}.grad.zero_{name}", "fill", [], [(x.shape, x.dtype)])[0]
+        for name, x in zip("kv", whole, strict=True)
+    ]
     parts = []
     for n, (keys, flops, kernel, sizes) in enumerate(_chunks(run, q, k, window)):
         out, lse = kept[2 * n : 2 * n + 2]
@@ -100,8 +135,27 @@ def _gradient(t: Tape, run: Run, operands: tuple[Value, Value, Value], kept: lis
         )
         parts.append(dq)
         for which, total, own in zip("kv", totals, pair, strict=True):
-            t.ops(f"{label}.grad.add_{which}_{n}", "elementwise", [own], [], mutates=[total], accessed=3 * own.size)
+            t.ops(
+                f"{label}.grad.add_{which}_{n}",
+                "elementwise",
+                [own],
+                [],
+                mutates=[total],
+                accessed=3 * own.size,
+            )
     t.give(q, t.op(f"{label}.grad.join", "copy", parts, q.shape))
     for name, x, total in zip("kv", (k, v), totals, strict=True):
         ordered = t.op(f"{label}.grad.order_d{name}", "copy", [total], total.shape)
-        t.give(x, shared(t, run, ordered, f"{label}.grad.scatter_{name}", "reduce_scatter", x.shape, run.context_parallel, STREAM))
+        t.give(
+            x,
+            shared(
+                t,
+                run,
+                ordered,
+                f"{label}.grad.scatter_{name}",
+                "reduce_scatter",
+                x.shape,
+                run.context_parallel,
+                STREAM,
+            ),
+        )

@@ -1,11 +1,17 @@
-"""The names that the weights of a decoder have in llama.cpp's files (GGUF), beside those that builders give them."""
+"""The names that the weights of a decoder have in llama.cpp's files (GGUF), beside those that
+builders give them.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
 
-_OUTSIDE: Mapping[str, str] = {"embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_OUTSIDE: Mapping[str, str] = {
+    "embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+}
 """Modules outside layers, by how their names end."""
 
 _INSIDE: Mapping[str, tuple[str, ...]] = {
@@ -34,7 +40,9 @@ _INSIDE: Mapping[str, tuple[str, ...]] = {
     "mlp.gate": ("ffn_gate_inp",),
     "mlp.router": ("ffn_gate_inp",),
     **{
-        f"mlp.{shared}.{name}": tuple([f"ffn_{factor}_shexp" for factor in name.removesuffix("_proj").split("_")])
+        f"mlp.{shared}.{name}": tuple(
+            [f"ffn_{factor}_shexp" for factor in name.removesuffix("_proj").split("_")]
+        )
         for shared in ("shared_expert", "shared_experts")
         for name in ("gate_proj", "up_proj", "gate_up_proj", "down_proj")
     },
@@ -62,11 +70,19 @@ _OWN = re.compile(r"^(blk\.\d+\.|token_embd|output)[a-z0-9_.]*$")
 
 
 def gguf_names(tensor: str) -> tuple[str, ...]:
-    """The weights of a GGUF that a tensor of a builder holds; none where that is not known. A name of a GGUF stands for itself.
+    """The weights of a GGUF that a tensor of a builder holds; none where that is not known. A name
+    of a GGUF stands for itself.
 
-    >>> gguf_names("model.layers.3.mlp.gate_up_proj"), gguf_names("model.layers.3.mlp.gate_up_proj.weight")
+    >>> (
+    ...     gguf_names("model.layers.3.mlp.gate_up_proj"),
+    ...     gguf_names("model.layers.3.mlp.gate_up_proj.weight"),
+    ... )
     (('blk.3.ffn_gate_exps.weight', 'blk.3.ffn_up_exps.weight'), ('blk.3.ffn_gate.weight', 'blk.3.ffn_up.weight'))
-    >>> gguf_names("lm_head.weight"), gguf_names("blk.0.attn_q.weight"), gguf_names("transformer.h.0.attn.c_attn.weight")
+    >>> (
+    ...     gguf_names("lm_head.weight"),
+    ...     gguf_names("blk.0.attn_q.weight"),
+    ...     gguf_names("transformer.h.0.attn.c_attn.weight"),
+    ... )
     (('output.weight',), ('blk.0.attn_q.weight',), ())
     """
     return next(iter(_choices(tensor)), ())
@@ -78,7 +94,9 @@ def gguf_names_in(tensor: str, there: Container[str]) -> tuple[str, ...]:
     >>> gguf_names_in("model.layers.0.self_attn.kv_b_proj.weight", {"blk.0.attn_kv_b.weight"})
     ('blk.0.attn_kv_b.weight',)
     """
-    fitting = [names for names in _choices(tensor) if names and all([name in there for name in names])]
+    fitting = [
+        names for names in _choices(tensor) if names and all([name in there for name in names])
+    ]
     return fitting[-1] if fitting else ()
 
 
@@ -89,16 +107,28 @@ def _choices(tensor: str) -> list[tuple[str, ...]]:
     found = _LAYER.match(tensor)
     if found is None:
         module, _, what = tensor.rpartition(".")
-        return [(f"{name}.{what}",) for end, name in _OUTSIDE.items() if module == end or module.endswith(f".{end}")]
+        return [
+            (f"{name}.{what}",)
+            for end, name in _OUTSIDE.items()
+            if module == end or module.endswith(f".{end}")
+        ]
     layer, inside = found.groups()
     if inside.endswith("e_score_correction_bias"):
         return [(f"blk.{layer}.exp_probs_b.bias",)]
     expert = re.fullmatch(r"mlp(?:\.experts)?\.(gate_up_proj|up_proj|down_proj)(_bias)?", inside)
     if expert is not None:
-        module, what, tables = expert[1], "bias" if expert[2] else "weight", (_EXPERTS, _ALSO_EXPERTS)
+        module, what, tables = (
+            expert[1],
+            "bias" if expert[2] else "weight",
+            (_EXPERTS, _ALSO_EXPERTS),
+        )
     else:
         module, _, what = inside.rpartition(".")
         if what not in ("weight", "bias"):
             module, what = inside, "weight"
         tables = (_INSIDE, _ALSO)
-    return [tuple([f"blk.{layer}.{name}.{what}" for name in table[module]]) for table in tables if module in table]
+    return [
+        tuple([f"blk.{layer}.{name}.{what}" for name in table[module]])
+        for table in tables
+        if module in table
+    ]

@@ -1,4 +1,6 @@
-"""How many bytes the weights of a GGUF take, by their types, and what an op that reads them computes with."""
+"""How many bytes the weights of a GGUF take, by their types, and what an op that reads them
+computes with.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _LISTED: tuple[tuple[int, str, int, int], ...] = (
     *((40, "NVFP4", 64, 36), (41, "Q1_0", 128, 18)),
 )  # fmt: skip
 
-TYPES: Mapping[int, GgufType] = MappingProxyType({number: GgufType(name, block, size) for number, name, block, size in _LISTED})
+TYPES: Mapping[int, GgufType] = MappingProxyType(
+    {number: GgufType(name, block, size) for number, name, block, size in _LISTED}
+)
 """By number: the table of ggml's ``gguf-py/gguf/constants.py`` (``GGML_QUANT_SIZES``)."""
 
 BY_NAME: Mapping[str, GgufType] = MappingProxyType({each.name: each for each in TYPES.values()})
@@ -43,7 +47,8 @@ def bytes_of(name: str, elements: int) -> int:
 
 
 def computes_of(size: int, elements: int) -> str:
-    """The dtype of an op beside operands in 16 bits that reads ``elements`` in ``size`` bytes; empty: that of its other operands.
+    """The dtype of an op beside operands in 16 bits that reads ``elements`` in ``size`` bytes;
+    empty: that of its other operands.
 
     >>> computes_of(4608, 8192), computes_of(34, 32), computes_of(2, 1)
     ('int4_weights', 'int8_weights', '')

@@ -1,4 +1,6 @@
-"""GPT-2: learned positions, layer norms before each part, biases everywhere, the output layer tied to the embedding."""
+"""GPT-2: learned positions, layer norms before each part, biases everywhere, the output layer tied
+to the embedding.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from hosim.models.config import Decoder
 class Gpt2:
     """Fields as in the public ``config.json`` files.
 
-    ``dropout`` is of what attention and MLP add, and of the embedding and the scores of attention unless these have one of their own.
+    ``dropout`` is of what attention and MLP add, and of the embedding and the scores of attention
+    unless these have one of their own.
     """
 
     n_embd: int
@@ -49,7 +52,11 @@ class Gpt2:
             fused_projections=True,
             out_bias=True,
             mlp_bias=True,
-            embedding_dropout=self.dropout if self.embedding_dropout is None else self.embedding_dropout,
-            attention_dropout=self.dropout if self.attention_dropout is None else self.attention_dropout,
+            embedding_dropout=self.dropout
+            if self.embedding_dropout is None
+            else self.embedding_dropout,
+            attention_dropout=self.dropout
+            if self.attention_dropout is None
+            else self.attention_dropout,
             names="gpt2",
         )

@@ -1,4 +1,6 @@
-"""Attention of heads of queries that share heads of keys and values, with the norms and gates that families have in it."""
+"""Attention of heads of queries that share heads of keys and values, with the norms and gates that
+families have in it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from hosim.models.sparse_attention import keys_read, select_blocks, sparse_atten
 from hosim.models.tape import Tape, Value
 
 
-def grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None) -> Value:
+def grouped_attention(
+    t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None
+) -> Value:
     """Heads of queries that share heads of keys and values."""
     x = replicated(t, run, x)
     batch, tokens, hidden = x.shape
@@ -36,14 +40,21 @@ def grouped_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Posi
     return all_reduced(t, run, y)
 
 
-def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> tuple[Value, Value, Value, Value | None]:
-    """Queries, keys and values [batch, heads, tokens, width], and what gates the result, if something does."""
+def _projections(
+    t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
+) -> tuple[Value, Value, Value, Value | None]:
+    """Queries, keys and values [batch, heads, tokens, width], and what gates the result, if
+    something does.
+    """
     batch, tokens, _ = x.shape
     names, width = NAMES[config.names], config.head_dim
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
     if config.shares_keys:
         return _shared_projections(t, config, run, x, shared)
-    parts, copied = {"q": heads, "k": kv_heads, "v": kv_heads}, max(1, run.tensor // config.num_key_value_heads)
+    parts, copied = (
+        {"q": heads, "k": kv_heads, "v": kv_heads},
+        max(1, run.tensor // config.num_key_value_heads),
+    )
     widths = {"q": width, "k": width, "v": config.v_head_dim or width}
     gate: Value | None = None
     made_of_keys = x
@@ -60,7 +71,9 @@ def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
 
     if config.fused_projections:
         copies = 2 * kv_heads * width, copied
-        both = projected(t, run, names.qkv, x, sum(parts.values()) * width, bias=config.qkv_bias, copies=copies)
+        both = projected(
+            t, run, names.qkv, x, sum(parts.values()) * width, bias=config.qkv_bias, copies=copies
+        )
         pieces = split(t, both, [count * width for count in parts.values()], "split_qkv")
         q, k, v = [by_head(name, piece) for name, piece in zip(parts, pieces, strict=True)]
     else:
@@ -71,38 +84,71 @@ def _projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
                 made.append(by_head(name, made_of_keys))
                 continue
             gated = name == "q" and config.attention_gate == "queries"
-            y = projected(t, run, getattr(names, name), x, 2 * rows if gated else rows, bias=config.qkv_bias, copies=(rows, of))
+            y = projected(
+                t,
+                run,
+                getattr(names, name),
+                x,
+                2 * rows if gated else rows,
+                bias=config.qkv_bias,
+                copies=(rows, of),
+            )
             if gated:
                 y, gate = split(t, y, (rows, rows), "split_q")
             made_of_keys = y
             made.append(by_head(name, y))
         q, k, v = made
     if config.attention_gate in ("own", "heads"):
-        gate = projected(t, run, names.attention_gate, x, heads * (widths["v"] if config.attention_gate == "own" else 1))
+        gate = projected(
+            t,
+            run,
+            names.attention_gate,
+            x,
+            heads * (widths["v"] if config.attention_gate == "own" else 1),
+        )
     return q, k, v, gate
 
 
-def _shared_projections(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> tuple[Value, Value, Value, None]:
+def _shared_projections(
+    t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
+) -> tuple[Value, Value, Value, None]:
     """Queries for the keys and values of an earlier layer."""
     batch, tokens, _ = x.shape
     heads, width = config.num_attention_heads // run.tensor, config.head_dim
-    q = projected(t, run, NAMES[config.names].q, x, heads * width, bias=config.qkv_bias).view(batch, tokens, heads, width)
+    q = projected(t, run, NAMES[config.names].q, x, heads * width, bias=config.qkv_bias).view(
+        batch, tokens, heads, width
+    )
     q = _head_norm(t, config, run, "q_norm", q) if config.qk_norm else q
     k, v, _ = shared.made[config.sliding_window > 0]
-    return _turned(t, config, run, q.view(batch, heads, tokens, width), shared.turns, "rope_q"), k, v, None
+    return (
+        _turned(t, config, run, q.view(batch, heads, tokens, width), shared.turns, "rope_q"),
+        k,
+        v,
+        None,
+    )
 
 
 def _head_norm(t: Tape, config: Decoder, run: Run, name: str, y: Value) -> Value:
     """The norm of queries or keys ``y`` [batch, tokens, heads, width]."""
     shape = y.shape
     with t.scope(getattr(NAMES[config.names], name)):
-        parameters = [of_own_heads(t, run, weight) for weight in head_norm_parameters(t, config, run, *shape[2:])]
+        parameters = [
+            of_own_heads(t, run, weight)
+            for weight in head_norm_parameters(t, config, run, *shape[2:])
+        ]
         if config.qk_norm_over == "all":
             y = y.view(*shape[:2], shape[2] * shape[3])
         return applied_norm(t, config, run, y, parameters).view(*shape)
 
 
-def _attended(t: Tape, config: Decoder, run: Run, heads: tuple[Value, Value, Value], shared: Positions, cache: Cache | None) -> Value:
+def _attended(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    heads: tuple[Value, Value, Value],
+    shared: Positions,
+    cache: Cache | None,
+) -> Value:
     """The result of attention, in the order of tokens."""
     q, k, v = heads
     if run.phase == "decode" and run.kv_block is not None:
@@ -125,14 +171,31 @@ def _attended(t: Tape, config: Decoder, run: Run, heads: tuple[Value, Value, Val
     if run.context_parallel > 1:
         return ring_attention(t, run, q, k, v)
     mode, library, again = run.attention, run.attention_kernel, run.recompute_attention
-    return attention(t, q, k, v, shared.mask, mode=mode, extra=extra, causal=True, drops=drops, window=window, library=library, again=again)
+    return attention(
+        t,
+        q,
+        k,
+        v,
+        shared.mask,
+        mode=mode,
+        extra=extra,
+        causal=True,
+        drops=drops,
+        window=window,
+        library=library,
+        again=again,
+    )
 
 
-def _turned(t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, label: str) -> Value:
+def _turned(
+    t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, label: str
+) -> Value:
     """Rotary positions on the part of each head that has them."""
     if turns is None:
         return x
     if config.rotary_width in (0, config.head_dim) or run.fused:
         return rotated(t, x, *turns, fused=run.fused, label=label)
-    turned, kept = split(t, x, (config.rotary_width, config.head_dim - config.rotary_width), f"{label}.split")
+    turned, kept = split(
+        t, x, (config.rotary_width, config.head_dim - config.rotary_width), f"{label}.split"
+    )
     return concatenated(t, (rotated(t, turned, *turns, label=label), kept), f"{label}.join")

@@ -17,15 +17,27 @@ from hosim.models.tape import Tape, Value
 
 
 def latent_attention(
-    t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, mask: Value | None, cache: Cache | None
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    x: Value,
+    turns: tuple[Value, Value] | None,
+    mask: Value | None,
+    cache: Cache | None,
 ) -> Value:
     """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2).
 
-    Devices that share heads each make all latent vectors, or those of their own tokens, and add up the gradients of these.
+    Devices that share heads each make all latent vectors, or those of their own tokens, and add up
+    the gradients of these.
     """
     batch, tokens, hidden = x.shape[0], run.tokens, x.shape[-1]
     heads = config.num_attention_heads // run.tensor
-    nope, turned, wide, rank = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim, config.kv_lora_rank
+    nope, turned, wide, rank = (
+        config.qk_nope_head_dim,
+        config.qk_rope_head_dim,
+        config.v_head_dim,
+        config.kv_lora_rank,
+    )
 
     def parameter(name: str, *shape: int) -> Value:
         return factor(t, run, f"{name}.weight", shape)
@@ -43,16 +55,25 @@ def latent_attention(
     else:
         found = None
         q = linear(t, replicated(t, run, x), parameter("q_proj", q_width, hidden), label="q_proj")
-    q_pass, q_turn = split(t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q")
-    both = linear(t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa")
+    q_pass, q_turn = split(
+        t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q"
+    )
+    both = linear(
+        t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa"
+    )
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
-    latent, k_turn = replicated(t, run, normed("kv_a_layernorm", latent)), replicated(t, run, k_turn)
+    latent, k_turn = (
+        replicated(t, run, normed("kv_a_layernorm", latent)),
+        replicated(t, run, k_turn),
+    )
     if turns is not None:
         cos, sin = turns
         q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
         k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
     seen = latents_seen(t, config, run, x, found, turns)
-    up = t.parameter("kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype)  # engines unpack it, as decoding takes its halves apart
+    up = t.parameter(
+        "kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype
+    )  # engines unpack it, as decoding takes its halves apart
     if run.phase == "decode":
         y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache, seen)
     else:
@@ -65,10 +86,32 @@ def latent_attention(
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
         again = run.recompute_attention
-        y = attention(t, q, k, v, mask, mode=run.attention, causal=True, window=min(seen, keys_read(config, run)), again=again)
-        if run.attention in ("math", "scores"):  # its result lies in the order of heads, and is put in that of tokens
+        y = attention(
+            t,
+            q,
+            k,
+            v,
+            mask,
+            mode=run.attention,
+            causal=True,
+            window=min(seen, keys_read(config, run)),
+            again=again,
+        )
+        if run.attention in (
+            "math",
+            "scores",
+        ):  # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
-    return all_reduced(t, run, linear(t, y.view(batch, tokens, heads * wide), parameter("o_proj", hidden, heads * wide), label="o_proj"))
+    return all_reduced(
+        t,
+        run,
+        linear(
+            t,
+            y.view(batch, tokens, heads * wide),
+            parameter("o_proj", hidden, heads * wide),
+            label="o_proj",
+        ),
+    )
 
 
 def _absorbed(
@@ -83,7 +126,9 @@ def _absorbed(
     cache: Cache | None,
     seen: int,
 ) -> Value:
-    """Attention over ``seen`` of the latents: the queries take up the keys' half of ``up``, the result its values' half."""
+    """Attention over ``seen`` of the latents: the queries take up the keys' half of ``up``, the
+    result its values' half.
+    """
     batch, tokens, heads, nope = q_pass.shape
     rank, wide = config.kv_lora_rank, config.v_head_dim
     if cache is not None:
@@ -92,12 +137,30 @@ def _absorbed(
     half = replace(up, shape=(heads, nope, rank))
     rows = batch * tokens
     flops, sizes = 2 * rows * heads * nope * rank, (rows, heads * rank, nope)
-    absorbed = t.op("absorb_k", "matmul", [q_pass, half], (batch, tokens, heads, rank), flops=flops, kernel="gemm", sizes=sizes)
-    q = concatenated(t, (absorbed, q_turn), "cat_q").view(batch, heads, tokens, rank + q_turn.shape[-1])
+    absorbed = t.op(
+        "absorb_k",
+        "matmul",
+        [q_pass, half],
+        (batch, tokens, heads, rank),
+        flops=flops,
+        kernel="gemm",
+        sizes=sizes,
+    )
+    q = concatenated(t, (absorbed, q_turn), "cat_q").view(
+        batch, heads, tokens, rank + q_turn.shape[-1]
+    )
     if cache is not None:
         y = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
     else:
         y = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
     half = replace(up, shape=(heads, wide, rank))
     flops, sizes = 2 * rows * heads * wide * rank, (rows, heads * wide, rank)
-    return t.op("absorb_v", "matmul", [y, half], (batch, tokens, heads, wide), flops=flops, kernel="gemm", sizes=sizes)
+    return t.op(
+        "absorb_v",
+        "matmul",
+        [y, half],
+        (batch, tokens, heads, wide),
+        flops=flops,
+        kernel="gemm",
+        sizes=sizes,
+    )

@@ -1,4 +1,6 @@
-"""What each layer gets of a token beside its hidden state, from a table of its own (Gemma 3n, Gemma 4)."""
+"""What each layer gets of a token beside its hidden state, from a table of its own (Gemma 3n, Gemma
+4).
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,26 @@ from hosim.models.tape import Tape, Value
 
 
 def inputs_of_layers(t: Tape, config: Decoder, run: Run, x: Value) -> Value | None:
-    """The inputs of all layers together, from the tokens and from their embedding ``x``; ``None`` where layers have none."""
+    """The inputs of all layers together, from the tokens and from their embedding ``x``; ``None``
+    where layers have none.
+    """
     if not config.layer_input_size:
         return None
     shape = (run.batch, run.tokens)
     width = config.num_hidden_layers * config.layer_input_size
-    rows = table(t, run, "embed_tokens_per_layer.weight", config.layer_input_vocab, width, prod(shape))
+    rows = table(
+        t, run, "embed_tokens_per_layer.weight", config.layer_input_vocab, width, prod(shape)
+    )
     ids = t.held("input_ids", shape, "int64", "input")
     own = scale(t, embedding(t, rows, ids, "layer_inputs"), "layer_inputs.scale")
-    made = scale(t, projected(t, run, "per_layer_model_projection", x, width), "layer_projection.scale")
+    made = scale(
+        t, projected(t, run, "per_layer_model_projection", x, width), "layer_projection.scale"
+    )
     by_layer = made.view(*shape, config.num_hidden_layers, config.layer_input_size)
     normed = decoder_norm(t, config, run, "per_layer_projection_norm", by_layer)
-    return scale(t, add(t, normed, own.view(*by_layer.shape), "add_layer_inputs"), "layer_inputs.halve")
+    return scale(
+        t, add(t, normed, own.view(*by_layer.shape), "add_layer_inputs"), "layer_inputs.halve"
+    )
 
 
 def from_input(t: Tape, config: Decoder, run: Run, x: Value, inputs: Value) -> Value:
@@ -31,4 +41,10 @@ def from_input(t: Tape, config: Decoder, run: Run, x: Value, inputs: Value) -> V
     width = config.layer_input_size
     gate = activated(t, run, config.hidden_act, projected(t, run, "per_layer_input_gate", x, width))
     y = mul(t, gate, inputs.view(*x.shape[:-1], width), "layer_input")
-    return decoder_norm(t, config, run, "post_per_layer_input_norm", projected(t, run, "per_layer_projection", y, x.shape[-1]))
+    return decoder_norm(
+        t,
+        config,
+        run,
+        "post_per_layer_input_norm",
+        projected(t, run, "per_layer_projection", y, x.shape[-1]),
+    )

@@ -1,4 +1,6 @@
-"""What mixers of linear time keep of earlier tokens: the last tokens of a convolution, and a state of one size for any context."""
+"""What mixers of linear time keep of earlier tokens: the last tokens of a convolution, and a state
+of one size for any context.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from hosim.models.tape import Tape, Value
 
 
 def convolved(t: Tape, config: Decoder, run: Run, x: Value, name: str = "conv1d") -> Value:
-    """Each channel of ``x`` [batch, tokens, channels] over its last ``conv_kernel`` tokens, and the activation after it: one kernel.
+    """Each channel of ``x`` [batch, tokens, channels] over its last ``conv_kernel`` tokens, and the
+    activation after it: one kernel.
 
     It keeps as many tokens of each channel as it covers, as transformers does.
     """
@@ -18,21 +21,41 @@ def convolved(t: Tape, config: Decoder, run: Run, x: Value, name: str = "conv1d"
     if config.conv_bias:
         parameters.append(t.parameter(f"{name}.bias", (channels,), run.dtype))
     return _with_state(
-        t, run, name, "convolution", [x, *parameters], x.shape, "conv_state", (channels, width), run.dtype, 2 * width * x.rows * channels
+        t,
+        run,
+        name,
+        "convolution",
+        [x, *parameters],
+        x.shape,
+        "conv_state",
+        (channels, width),
+        run.dtype,
+        2 * width * x.rows * channels,
     )
 
 
 def scanned(
-    t: Tape, run: Run, inputs: Sequence[Value], shape: tuple[int, ...], state: tuple[int, ...], *, once: int, chunked: int
+    t: Tape,
+    run: Run,
+    inputs: Sequence[Value],
+    shape: tuple[int, ...],
+    state: tuple[int, ...],
+    *,
+    once: int,
+    chunked: int,
 ) -> Value:
-    """The result in ``shape`` of a recurrence over ``inputs``, with a ``state`` in fp32 for each sequence: one kernel.
+    """The result in ``shape`` of a recurrence over ``inputs``, with a ``state`` in fp32 for each
+    sequence: one kernel.
 
-    A token takes ``once`` FLOP where it is computed by itself, as in decoding, and ``chunked`` ones where a kernel takes tokens in chunks.
+    A token takes ``once`` FLOP where it is computed by itself, as in decoding, and ``chunked`` ones
+    where a kernel takes tokens in chunks.
     """
     tokens = shape[0] * shape[1]
     flops = tokens * (once if run.phase == "decode" else chunked)
     label = "recurrence" if run.phase == "decode" else "chunked_recurrence"
-    return _with_state(t, run, label, "scan", list(inputs), shape, "recurrent_state", state, "fp32", flops)
+    return _with_state(
+        t, run, label, "scan", list(inputs), shape, "recurrent_state", state, "fp32", flops
+    )
 
 
 def _with_state(
@@ -47,9 +70,19 @@ def _with_state(
     dtype: str,
     flops: int,
 ) -> Value:
-    """An op that reads and writes a state in decoding, writes it for a prompt whose cache is kept, and else has none."""
+    """An op that reads and writes a state in decoding, writes it for a prompt whose cache is kept,
+    and else has none.
+    """
     if run.phase != "decode" and not run.cache:
         return t.op(label, kind, inputs, shape, flops=flops)
     kept = t.held(name, (run.batch, *state), dtype, "kv_cache", run.cache_home)
     mutated, overwritten = ([kept], []) if run.phase == "decode" else ([], [kept])
-    return t.ops(label, kind, inputs, [(shape, inputs[0].dtype)], flops=flops, mutates=mutated, overwrites=overwritten)[0]
+    return t.ops(
+        label,
+        kind,
+        inputs,
+        [(shape, inputs[0].dtype)],
+        flops=flops,
+        mutates=mutated,
+        overwrites=overwritten,
+    )[0]

@@ -13,7 +13,9 @@ from hosim.models.tape import ITEM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A preset: how many layers and parameters it has, how its builder runs it, and what of the published model the builder leaves out."""
+    """A preset: how many layers and parameters it has, how its builder runs it, and what of the
+    published model the builder leaves out.
+    """
 
     name: str
     layers: int
@@ -23,7 +25,9 @@ class ListedModel:
 
     @property
     def weights_bytes(self) -> int:
-        """The weights in bf16, as the builder has them; published ones may be quantised, which ``left_out`` says."""
+        """The weights in bf16, as the builder has them; published ones may be quantised, which
+        ``left_out`` says.
+        """
         return self.parameters * ITEM_BYTES["bf16"]
 
 
@@ -32,4 +36,10 @@ def listed_models() -> Iterator[ListedModel]:
     for name, sizes in PRESETS.items():
         graph = build(name, {"model": name, "fused": True})
         held = sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert"))
-        yield ListedModel(name, sizes.num_hidden_layers, held // ITEM_BYTES["bf16"], FAMILIES[type(sizes)].phases, left_out_of(name))
+        yield ListedModel(
+            name,
+            sizes.num_hidden_layers,
+            held // ITEM_BYTES["bf16"],
+            FAMILIES[type(sizes)].phases,
+            left_out_of(name),
+        )

@@ -1,13 +1,16 @@
-"""Mixers of tokens that take linear time: Mamba, Mamba-2, gated delta nets, and what is like them. They are built for inference.
+"""Mixers of tokens that take linear time: Mamba, Mamba-2, gated delta nets, and what is like them.
+They are built for inference.
 
-FLOP of a recurrence are those of its formula. By itself a token decays its state, adds to it and reads it (Mamba: 5 for each element of the
-state; the delta rule, which first reads what it replaces: 7). In chunks of ``CHUNK`` tokens the kernel multiplies matrices: those within a
-chunk, and those that go over from the state and to it (Mamba-2: T. Dao and A. Gu, 2024; delta: S. Yang et al., 2024).
+FLOP of a recurrence are those of its formula. By itself a token decays its state, adds to it and
+reads it (Mamba: 5 for each element of the state; the delta rule, which first reads what it
+replaces: 7). In chunks of ``CHUNK`` tokens the kernel multiplies matrices: those within a chunk,
+and those that go over from the state and to it (Mamba-2: T. Dao and A. Gu, 2024; delta: S. Yang et
+al., 2024).
 
 References
 ----------
-A. Gu and T. Dao, Mamba, 2023. T. Dao and A. Gu, Transformers are SSMs, 2024. S. Yang et al., Gated Delta Networks, 2024. Kimi Team, Kimi
-Linear, 2025.
+A. Gu and T. Dao, Mamba, 2023. T. Dao and A. Gu, Transformers are SSMs, 2024. S. Yang et al., Gated
+Delta Networks, 2024. Kimi Team, Kimi Linear, 2025.
 """
 
 from __future__ import annotations
@@ -36,15 +39,24 @@ def _vector(t: Tape, run: Run, name: str, *shape: int) -> Value:
     return t.parameter(name, shape, run.dtype)
 
 
-def _gated_norm(t: Tape, config: Decoder, run: Run, y: Value, gate: Value, name: str, width: int) -> Value:
-    """The norm of ``y`` over ``width``, times the activation of ``gate``, in one kernel; only the gate where there is no norm."""
+def _gated_norm(
+    t: Tape, config: Decoder, run: Run, y: Value, gate: Value, name: str, width: int
+) -> Value:
+    """The norm of ``y`` over ``width``, times the activation of ``gate``, in one kernel; only the
+    gate where there is no norm.
+    """
     if not config.state_norm:
         return mul(t, y, gate, "gate")
     return t.op("gated_norm", "norm", [y, gate, _vector(t, run, f"{name}.weight", width)], y.shape)
 
 
 def _mamba2(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    heads, width, size, groups = config.state_heads, config.state_head_dim, config.state_size, config.state_groups
+    heads, width, size, groups = (
+        config.state_heads,
+        config.state_head_dim,
+        config.state_size,
+        config.state_groups,
+    )
     inner, keys = heads * width, groups * size
     bias = config.state_bias
     both = projected(t, run, "in_proj", x, 2 * inner + 2 * keys + heads, bias=bias)
@@ -52,31 +64,67 @@ def _mamba2(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     made = convolved(t, config, run, entering)
     own = [_vector(t, run, name, heads) for name in ("dt_bias", "A_log", "D")]
     chunked = 4 * CHUNK * (keys + inner) + 4 * size * inner  # chunks of 128
-    y = scanned(t, run, [made, step, *own], gate.shape, (heads, width, size), once=5 * size * inner, chunked=chunked)
-    return projected(t, run, "out_proj", _gated_norm(t, config, run, y, gate, "norm", inner), x.shape[-1], bias=bias)
+    y = scanned(
+        t,
+        run,
+        [made, step, *own],
+        gate.shape,
+        (heads, width, size),
+        once=5 * size * inner,
+        chunked=chunked,
+    )
+    return projected(
+        t,
+        run,
+        "out_proj",
+        _gated_norm(t, config, run, y, gate, "norm", inner),
+        x.shape[-1],
+        bias=bias,
+    )
 
 
 def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """The first Mamba, whose kernel takes a token after the other; ``state_groups`` is the rank of its time steps."""
+    """The first Mamba, whose kernel takes a token after the other; ``state_groups`` is the rank of
+    its time steps.
+    """
     inner, size, rank = config.state_heads, config.state_size, config.state_groups
-    entering, gate = split(t, projected(t, run, "in_proj", x, 2 * inner, bias=config.state_bias), (inner, inner))
+    entering, gate = split(
+        t, projected(t, run, "in_proj", x, 2 * inner, bias=config.state_bias), (inner, inner)
+    )
     made = convolved(t, config, run, entering)
     step, *pair = split(t, projected(t, run, "x_proj", made, rank + 2 * size), (rank, size, size))
     if config.state_norm:
         named = zip((step, *pair), ("dt", "b", "c"), strict=True)
         step, *pair = [
-            t.op(f"{name}_layernorm", "norm", [y, _vector(t, run, f"{name}_layernorm.weight", y.shape[-1])], y.shape) for y, name in named
+            t.op(
+                f"{name}_layernorm",
+                "norm",
+                [y, _vector(t, run, f"{name}_layernorm.weight", y.shape[-1])],
+                y.shape,
+            )
+            for y, name in named
         ]
     step = projected(t, run, "dt_proj", step, inner, bias=True)
     own = [_vector(t, run, "A_log", inner, size), _vector(t, run, "D", inner)]
     flops = 5 * size * inner
-    y = scanned(t, run, [made, step, *pair, gate, *own], made.shape, (inner, size), once=flops, chunked=flops)
+    y = scanned(
+        t,
+        run,
+        [made, step, *pair, gate, *own],
+        made.shape,
+        (inner, size),
+        once=flops,
+        chunked=flops,
+    )
     return projected(t, run, "out_proj", y, x.shape[-1], bias=config.state_bias)
 
 
 def _delta_sizes(config: Decoder) -> tuple[int, int, int, int]:
     """How wide keys and values are together, and the FLOP of a token by itself and in chunks."""
-    keys, values = config.state_groups * config.state_size, config.state_heads * config.state_head_dim
+    keys, values = (
+        config.state_groups * config.state_size,
+        config.state_heads * config.state_head_dim,
+    )
     state = config.state_size * values
     within = 2 * CHUNK * config.state_heads * (3 * config.state_size + 2 * config.state_head_dim)
     return keys, values, 7 * state, within + 6 * state
@@ -91,7 +139,9 @@ def _recurred(t: Tape, config: Decoder, run: Run, made: Value, beside: list[Valu
 
 
 def _delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in Qwen3-Next: one product for queries, keys, values and the gate, another one for what is written and what decays."""
+    """As in Qwen3-Next: one product for queries, keys, values and the gate, another one for what is
+    written and what decays.
+    """
     keys, values, *_ = _delta_sizes(config)
     heads = config.state_heads
     both = projected(t, run, "in_proj_qkvz", x, 2 * keys + 2 * values)
@@ -103,22 +153,36 @@ def _delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 def _delta_apart(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """As in Qwen3.5: four products."""
     keys, values, *_ = _delta_sizes(config)
-    entering, gate = projected(t, run, "in_proj_qkv", x, 2 * keys + values), projected(t, run, "in_proj_z", x, values)
+    entering, gate = (
+        projected(t, run, "in_proj_qkv", x, 2 * keys + values),
+        projected(t, run, "in_proj_z", x, values),
+    )
     beside = [projected(t, run, f"in_proj_{name}", x, config.state_heads) for name in ("b", "a")]
     return _delta_end(t, config, run, x, entering, gate, beside)
 
 
-def _delta_end(t: Tape, config: Decoder, run: Run, x: Value, entering: Value, gate: Value, beside: list[Value]) -> Value:
+def _delta_end(
+    t: Tape, config: Decoder, run: Run, x: Value, entering: Value, gate: Value, beside: list[Value]
+) -> Value:
     made = convolved(t, config, run, entering)
     own = [_vector(t, run, name, config.state_heads) for name in ("dt_bias", "A_log")]
     y = _recurred(t, config, run, made, [*beside, *own])
-    return projected(t, run, "out_proj", _gated_norm(t, config, run, y, gate, "norm", config.state_head_dim), x.shape[-1])
+    return projected(
+        t,
+        run,
+        "out_proj",
+        _gated_norm(t, config, run, y, gate, "norm", config.state_head_dim),
+        x.shape[-1],
+    )
 
 
 def _three(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """Queries, keys and values of three products, through one convolution."""
     keys, values, *_ = _delta_sizes(config)
-    made = [projected(t, run, f"{name}_proj", x, width) for name, width in (("q", keys), ("k", keys), ("v", values))]
+    made = [
+        projected(t, run, f"{name}_proj", x, width)
+        for name, width in (("q", keys), ("k", keys), ("v", values))
+    ]
     return convolved(t, config, run, concatenated(t, made, "cat_qkv"))
 
 
@@ -128,7 +192,15 @@ def _delta_own(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     beside = [projected(t, run, f"{name}_proj", x, heads) for name in ("a", "b")]
     own = [_vector(t, run, name, heads) for name in ("A_log", "dt_bias")]
     gate = projected(t, run, "g_proj", x, _delta_sizes(config)[1])
-    y = _gated_norm(t, config, run, _recurred(t, config, run, made, [*beside, *own]), gate, "o_norm", config.state_head_dim)
+    y = _gated_norm(
+        t,
+        config,
+        run,
+        _recurred(t, config, run, made, [*beside, *own]),
+        gate,
+        "o_norm",
+        config.state_head_dim,
+    )
     return projected(t, run, "o_proj", y, x.shape[-1])
 
 
@@ -136,7 +208,9 @@ def _kimi_delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """As in Kimi Linear: each element of a key decays by itself; gates are products of low rank."""
     heads, width, made = config.state_heads, config.state_head_dim, _three(t, config, run, x)
     with t.scope("forget_gate"):
-        decay = projected(t, run, "f_b_proj", projected(t, run, "f_a_proj", x, width), heads * width)
+        decay = projected(
+            t, run, "f_b_proj", projected(t, run, "f_a_proj", x, width), heads * width
+        )
         own = [_vector(t, run, "dt_bias", heads * width), _vector(t, run, "A_log", heads)]
     beside = [decay, *own, projected(t, run, "b_proj", x, heads)]
     gate = projected(t, run, "g_b_proj", projected(t, run, "g_a_proj", x, width), heads * width)
@@ -147,9 +221,13 @@ def _kimi_delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 def _short_convolution(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """As in LFM2: a convolution between two gates."""
     hidden = x.shape[-1]
-    before, after, entering = split(t, projected(t, run, "in_proj", x, 3 * hidden, bias=config.conv_bias), (hidden,) * 3)
+    before, after, entering = split(
+        t, projected(t, run, "in_proj", x, 3 * hidden, bias=config.conv_bias), (hidden,) * 3
+    )
     made = convolved(t, config, run, mul(t, before, entering, "gate_before"), "conv")
-    return projected(t, run, "out_proj", mul(t, made, after, "gate_after"), hidden, bias=config.conv_bias)
+    return projected(
+        t, run, "out_proj", mul(t, made, after, "gate_after"), hidden, bias=config.conv_bias
+    )
 
 
 def _lightning(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
@@ -159,9 +237,17 @@ def _lightning(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     made = projected(t, run, "qkv_proj", x, 3 * inner)
     chunked = 8 * CHUNK * inner + 4 * width * inner  # chunks of 256, of which half is ahead
     shape = (*x.shape[:-1], inner)
-    y = scanned(t, run, [made], shape, (heads, width, width), once=5 * width * inner, chunked=chunked)
+    y = scanned(
+        t, run, [made], shape, (heads, width, width), once=5 * width * inner, chunked=chunked
+    )
     y = t.op("norm", "norm", [y, _vector(t, run, "norm.weight", inner)], shape)
-    return projected(t, run, "out_proj", mul(t, y, projected(t, run, "output_gate", x, inner), "gate"), x.shape[-1])
+    return projected(
+        t,
+        run,
+        "out_proj",
+        mul(t, y, projected(t, run, "output_gate", x, inner), "gate"),
+        x.shape[-1],
+    )
 
 
 MIXERS: Mapping[str, Callable[[Tape, Decoder, Run, Value], Value]] = MappingProxyType(

@@ -10,13 +10,27 @@ from hosim.costmodel.kernels.op_families import share_touched
 from hosim.models.collectives import all_reduced, exchanged, replicated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import activated, factor, projected
-from hosim.models.functions import activation, add, cast, gathered, linear, mul, operands, scale, softmax, split, summed
+from hosim.models.functions import (
+    activation,
+    add,
+    cast,
+    gathered,
+    linear,
+    mul,
+    operands,
+    scale,
+    softmax,
+    split,
+    summed,
+)
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 
-def feed_forward(t: Tape, config: Decoder, run: Run, x: Value, width: int, *, is_share: bool = False) -> Value:
+def feed_forward(
+    t: Tape, config: Decoder, run: Run, x: Value, width: int, *, is_share: bool = False
+) -> Value:
     """``down(act(gate(x)) * up(x))``, or without a gate ``down(act(up(x)))``.
 
     ``is_share``: only this device's share of it, of an ``x`` that is that of all tokens already.
@@ -52,14 +66,18 @@ def _activated(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     def gradient(g: Value) -> None:
         t.give(x, t.op("xielu.grad", "elementwise", [g, x, *slopes], x.shape))
         for slope in slopes:
-            t.give(slope, t.op("xielu.grad_alpha", "reduction", [g, x], slope.shape, gradient_of=slope))
+            t.give(
+                slope, t.op("xielu.grad_alpha", "reduction", [g, x], slope.shape, gradient_of=slope)
+            )
 
     t.note(y, gradient)
     return y
 
 
 def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
-    """The activation of the first half of ``both``, times the second half; without a gate, of all of it."""
+    """The activation of the first half of ``both``, times the second half; without a gate, of all
+    of it.
+    """
     if not config.gated_mlp:
         return activated(t, run, config.hidden_act, both)
     if run.fused:
@@ -71,12 +89,14 @@ def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Valu
 def mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None = None) -> Value:
     """The chosen experts' outputs by weight, and those of the shared ones.
 
-    All experts' weights of a layer are two tensors, which grouped products take at once, as in transformers; or, with
-    ``run.chosen_experts``, each expert has two of its own. Tokens are assumed to spread evenly over the devices that share the experts.
+    All experts' weights of a layer are two tensors, which grouped products take at once, as in
+    transformers; or, with ``run.chosen_experts``, each expert has two of its own. Tokens are
+    assumed to spread evenly over the devices that share the experts.
 
     ``scored`` is what the router reads, if it is something else than ``x``.
 
-    Devices that share every expert and have tokens of their own gather those of all once, for the router, too, as torchtitan does.
+    Devices that share every expert and have tokens of their own gather those of all once, for the
+    router, too, as torchtitan does.
     """
     gathers, own = run.sequence_parallel and run.expert == 1, x
     if gathers:
@@ -88,7 +108,9 @@ def mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None =
     weights = scaled_weights(t, config, run, weights, chosen)
     narrow = narrowed(t, config, run, flat)
     with t.scope(names.experts):
-        y = (_experts if run.chosen_experts is None else _single_experts)(t, config, run, narrow, weights, chosen)
+        y = (_experts if run.chosen_experts is None else _single_experts)(
+            t, config, run, narrow, weights, chosen
+        )
     y = widened(t, config, run, y, x.shape[-1])
     if config.shared_width:
         with t.scope(names.shared):
@@ -107,12 +129,28 @@ def gated_share(t: Tape, config: Decoder, run: Run, x: Value, shared: Value) -> 
     return mul(t, shared, share, "share")
 
 
-def beside(t: Tape, config: Decoder, run: Run, x: Value, y: Value, mixed: Callable[[Tape, Decoder, Run, Value, Value], Value]) -> Value:
-    """The norm of ``y``, which an MLP makes, plus that of what ``mixed`` makes of ``x`` by a router with a norm of its own (Gemma 4)."""
+def beside(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    x: Value,
+    y: Value,
+    mixed: Callable[[Tape, Decoder, Run, Value, Value], Value],
+) -> Value:
+    """The norm of ``y``, which an MLP makes, plus that of what ``mixed`` makes of ``x`` by a router
+    with a norm of its own (Gemma 4).
+    """
     y = decoder_norm(t, config, run, "post_feedforward_layernorm_1", y)
     flat = x.view(x.rows, x.shape[-1])
-    scored = t.op("router.norm", "norm", [flat, t.parameter("router.scale", (flat.shape[-1],), run.dtype)], flat.shape)
-    z = mixed(t, config, run, decoder_norm(t, config, run, "pre_feedforward_layernorm_2", x), scored)
+    scored = t.op(
+        "router.norm",
+        "norm",
+        [flat, t.parameter("router.scale", (flat.shape[-1],), run.dtype)],
+        flat.shape,
+    )
+    z = mixed(
+        t, config, run, decoder_norm(t, config, run, "pre_feedforward_layernorm_2", x), scored
+    )
     return add(t, y, decoder_norm(t, config, run, "post_feedforward_layernorm_2", z), "add_mixture")
 
 
@@ -126,12 +164,20 @@ def scaled_weights(t: Tape, config: Decoder, run: Run, weights: Value, chosen: V
 
 def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """What experts read: ``x``, or a product of it where they work on narrower vectors."""
-    return projected(t, run, "fc1_latent_proj", x, config.moe_latent_size, bias=config.mlp_bias) if config.moe_latent_size else x
+    return (
+        projected(t, run, "fc1_latent_proj", x, config.moe_latent_size, bias=config.mlp_bias)
+        if config.moe_latent_size
+        else x
+    )
 
 
 def widened(t: Tape, config: Decoder, run: Run, y: Value, width: int) -> Value:
     """What experts give, as wide as the hidden state."""
-    return projected(t, run, "fc2_latent_proj", y, width, bias=config.mlp_bias) if config.moe_latent_size else y
+    return (
+        projected(t, run, "fc2_latent_proj", y, width, bias=config.mlp_bias)
+        if config.moe_latent_size
+        else y
+    )
 
 
 def scores_of(config: Decoder) -> str:
@@ -152,22 +198,39 @@ def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
     tokens, top = x.shape[0], config.num_experts_per_tok
     weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
     if scores_of(config) == "softmax":
-        offset = t.parameter("bias", (config.num_experts,), run.dtype) if config.expert_bias else None
+        offset = (
+            t.parameter("bias", (config.num_experts,), run.dtype) if config.expert_bias else None
+        )
         chances = softmax(t, linear(t, x, weight, offset, label="router"), "fp32")
         added = correction(t, config, run, NAMES[config.names].correction)
         if added is None:
             found, chosen = _top(t, chances, top)
         else:
-            chosen = t.op("topk", "sort", [add(t, replace(chances, node=0), added)], (tokens, top), "int64")
+            chosen = t.op(
+                "topk", "sort", [add(t, replace(chances, node=0), added)], (tokens, top), "int64"
+            )
             found = gathered_columns(t, chances, chosen)
         total = summed(t, found, (tokens, 1))
         shares = mul(t, found, total, "div")
-        return shares if config.router_fp32 and not run.merged else cast(t, shares, run.dtype), chosen
-    scores = activation(t, linear(t, cast(t, x, "fp32"), cast(t, weight, "fp32"), label="router"), "sigmoid", keeps="output")
+        return shares if config.router_fp32 and not run.merged else cast(
+            t, shares, run.dtype
+        ), chosen
+    scores = activation(
+        t,
+        linear(t, cast(t, x, "fp32"), cast(t, weight, "fp32"), label="router"),
+        "sigmoid",
+        keeps="output",
+    )
     bias = correction(t, config, run, NAMES[config.names].correction)
     left = replace(scores, node=0) if bias is None else add(t, replace(scores, node=0), bias)
     if config.n_group:
-        groups = t.op("group_topk", "sort", [left], (tokens, config.n_group), accessed=left.size + 8 * tokens * config.n_group)
+        groups = t.op(
+            "group_topk",
+            "sort",
+            [left],
+            (tokens, config.n_group),
+            accessed=left.size + 8 * tokens * config.n_group,
+        )
         left = t.op("mask_groups", "elementwise", [left, groups], left.shape)
     chosen = t.op("topk", "sort", [left], (tokens, top), "int64")
     found = gathered_columns(t, scores, chosen)
@@ -178,13 +241,21 @@ def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
 def _top(t: Tape, chances: Value, top: int) -> tuple[Value, Value]:
     shape = (chances.shape[0], top)
     found, chosen = t.ops("topk", "sort", [chances], [(shape, chances.dtype), (shape, "int64")])
-    t.note(found, lambda g: t.give(chances, t.op("topk.grad", "scatter", [g, chosen], chances.shape)))
+    t.note(
+        found, lambda g: t.give(chances, t.op("topk.grad", "scatter", [g, chosen], chances.shape))
+    )
     return found, replace(chosen, node=0)
 
 
 def gathered_columns(t: Tape, x: Value, columns: Value) -> Value:
     """Of each row of ``x`` the elements in ``columns``."""
-    y = t.op("gather", "gather", [x, columns], columns.shape, accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size)
+    y = t.op(
+        "gather",
+        "gather",
+        [x, columns],
+        columns.shape,
+        accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size,
+    )
     t.note(y, lambda g: t.give(x, t.op("gather.grad", "scatter", [g, columns], x.shape)))
     return y
 
@@ -198,7 +269,9 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     source = t.op("floor_divide", "elementwise", [place], (rows,))
     offsets = t.op("cumsum", "reduction", [place], (mine,), "int32")
     shares = run.expert == 1 and not run.sequence_parallel
-    if shares:  # each device's share of an output gives only a share of the gradient of the output's weight
+    if (
+        shares
+    ):  # each device's share of an output gives only a share of the gradient of the output's weight
         x, weights = replicated(t, run, x), replicated(t, run, weights, "all_reduce_weights")
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
@@ -206,7 +279,9 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     first, wide = first_factor(config, width)
     up = expert_factor(t, run, first, (mine, wide, hidden), apart=read > 0)
     both = _grouped(t, config, run, picked, up, offsets, "gate_up")
-    inside = _opened(t, config, run, _biased(t, config, run, both, mine, chosen, "gate_up_proj_bias"), width)
+    inside = _opened(
+        t, config, run, _biased(t, config, run, both, mine, chosen, "gate_up_proj_bias"), width
+    )
     down = expert_factor(t, run, "down_proj", (mine, hidden, width), apart=read > 0)
     choose_experts(t, chosen, (up, down), read)
     out = _grouped(t, config, run, inside, down, offsets, "down")
@@ -218,8 +293,12 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     return all_reduced(t, run, y) if shares else y
 
 
-def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value) -> Value:
-    """Experts one by one, each as an op's choice of the router: its tokens in, its share of the result out."""
+def _single_experts(
+    t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value
+) -> Value:
+    """Experts one by one, each as an op's choice of the router: its tokens in, its share of the
+    result out.
+    """
     assert run.chosen_experts is not None
     tokens, hidden = x.shape
     width = config.moe_intermediate_size
@@ -231,14 +310,27 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
     ups, downs = [expert_factor(t, run, name, shape, apart=True) for name, shape in shapes.items()]
     wides = {"gate_up_proj_bias": 2 * width, "down_proj_bias": hidden} if config.expert_bias else {}
     biases = [
-        t.parameter(name, (mine, wide), run.dtype, "expert", run.experts_home, parts={str(e): (1, wide) for e in range(mine)})
+        t.parameter(
+            name,
+            (mine, wide),
+            run.dtype,
+            "expert",
+            run.experts_home,
+            parts={str(e): (1, wide) for e in range(mine)},
+        )
         for name, wide in wides.items()
     ]
     for e in range(mine):
         with t.scope(f"{e}"):
-            up, down = [replace(value.part(str(e)), shape=value.shape[1:]) for value in (ups, downs)]
-            both_bias, down_bias = [replace(bias.part(str(e)), shape=bias.shape[1:]) for bias in biases] or (None, None)
-            both = linear(t, x.view(rows, hidden), up, both_bias, label="gate_up")  # its rows are taken as they are read
+            up, down = [
+                replace(value.part(str(e)), shape=value.shape[1:]) for value in (ups, downs)
+            ]
+            both_bias, down_bias = [
+                replace(bias.part(str(e)), shape=bias.shape[1:]) for bias in biases
+            ] or (None, None)
+            both = linear(
+                t, x.view(rows, hidden), up, both_bias, label="gate_up"
+            )  # its rows are taken as they are read
             inside = _opened(t, config, replace(run, fused=True), both, width)
             outs.append(linear(t, inside, down, down_bias, label="down"))
             own = tuple([value for value in (up, both_bias, down, down_bias) if value is not None])
@@ -249,7 +341,9 @@ def _single_experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value
 
 
 def first_factor(config: Decoder, width: int) -> tuple[str, int]:
-    """The name of the first factor of experts of ``width``, and how wide it is: two halves with a gate, one without."""
+    """The name of the first factor of experts of ``width``, and how wide it is: two halves with a
+    gate, one without.
+    """
     return ("gate_up_proj", 2 * width) if config.gated_mlp else ("up_proj", width)
 
 
@@ -258,26 +352,40 @@ _APART = 4096
 
 
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
-    """How many of ``mine`` experts the step of ``tokens`` tokens is expected to read; 0: all of them, or nothing says which."""
+    """How many of ``mine`` experts the step of ``tokens`` tokens is expected to read; 0: all of
+    them, or nothing says which.
+    """
     if not t.in_parts or mine > _APART:
         return 0
-    expected = max(1, round(mine * share_touched(tokens, config.num_experts_per_tok, config.num_experts)))
+    expected = max(
+        1, round(mine * share_touched(tokens, config.num_experts_per_tok, config.num_experts))
+    )
     return expected if expected < mine else 0
 
 
 def expert_factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], *, apart: bool) -> Value:
-    """The weights [experts, out, in] of a layer's experts, of which each is a part if they are read ``apart``."""
+    """The weights [experts, out, in] of a layer's experts, of which each is a part if they are read
+    ``apart``.
+    """
     parts = {str(e): (1, *shape[1:]) for e in range(shape[0])} if apart else None
     return factor(t, run, name, shape, "expert", run.experts_home, parts)
 
 
 def choose_experts(t: Tape, chosen: Value, factors: Sequence[Value], count: int) -> None:
-    """The op that gives ``chosen`` decides which ``count`` of the experts ops read; 0: all of them."""
+    """The op that gives ``chosen`` decides which ``count`` of the experts ops read; 0: all of
+    them.
+    """
     if count:
-        t.choose(chosen, [(tuple([value.part(e) for value in factors]), ()) for e in factors[0].parts], count)
+        t.choose(
+            chosen,
+            [(tuple([value.part(e) for value in factors]), ()) for e in factors[0].parts],
+            count,
+        )
 
 
-def _biased(t: Tape, config: Decoder, run: Run, x: Value, groups: int, chosen: Value, name: str) -> Value:
+def _biased(
+    t: Tape, config: Decoder, run: Run, x: Value, groups: int, chosen: Value, name: str
+) -> Value:
     """Rows of ``x``, sorted by group, each with the bias of its group."""
     if not config.expert_bias:
         return x
@@ -293,8 +401,11 @@ def _biased(t: Tape, config: Decoder, run: Run, x: Value, groups: int, chosen: V
     return y
 
 
-def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offsets: Value, label: str) -> Value:
-    """Rows of ``x``, sorted by group, times one matrix of ``weight`` [groups, out, in] each; only groups that have rows are read.
+def _grouped(
+    t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offsets: Value, label: str
+) -> Value:
+    """Rows of ``x``, sorted by group, times one matrix of ``weight`` [groups, out, in] each; only
+    groups that have rows are read.
 
     So many as can be expected to: each of the tokens chooses its experts evenly.
     """
@@ -322,15 +433,37 @@ def _grouped(t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offset
 
     def gradient(g: Value) -> None:
         arrived, factor = operands(t, replace(g, node=0), weight, once=True)  # as of a linear layer
-        how: dict[str, Any] = {"flops": flops, "kernel": "expert_product", "computes": factor.computes}
+        how: dict[str, Any] = {
+            "flops": flops,
+            "kernel": "expert_product",
+            "computes": factor.computes,
+        }
         if x.node:
             inputs, accessed = [arrived, factor, offsets], arrived.size + x.size + read
-            into = t.op(f"{label}.grad_input", "matmul", inputs, x.shape, x.dtype, accessed=accessed, sizes=(*sizes, narrow, wide), **how)
+            into = t.op(
+                f"{label}.grad_input",
+                "matmul",
+                inputs,
+                x.shape,
+                x.dtype,
+                accessed=accessed,
+                sizes=(*sizes, narrow, wide),
+                **how,
+            )
             t.give(x, into)
         inputs, shape = [arrived, entering, offsets], weight.shape
         t.give(
             weight,
-            t.op(f"{label}.grad_weight", "matmul", inputs, shape, weight.dtype, gradient_of=weight, sizes=(*sizes, wide, narrow), **how),
+            t.op(
+                f"{label}.grad_weight",
+                "matmul",
+                inputs,
+                shape,
+                weight.dtype,
+                gradient_of=weight,
+                sizes=(*sizes, wide, narrow),
+                **how,
+            ),
         )
 
     t.note(y, gradient)
@@ -341,7 +474,12 @@ def _swiglu(t: Tape, gate: Value, up: Value) -> Value:
     y = t.op("swiglu", "elementwise", [gate, up], gate.shape)
 
     def gradient(g: Value) -> None:
-        grads = t.ops("swiglu.grad", "elementwise", [g, gate, up], [(gate.shape, gate.dtype), (up.shape, up.dtype)])
+        grads = t.ops(
+            "swiglu.grad",
+            "elementwise",
+            [g, gate, up],
+            [(gate.shape, gate.dtype), (up.shape, up.dtype)],
+        )
         t.give(gate, grads[0])
         t.give(up, grads[1])
 

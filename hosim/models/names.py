@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class PartNames:
-    """The names of modules; those of parameters are ``NAME.weight`` and ``NAME.bias``. An empty name is no module of its own.
+    """The names of modules; those of parameters are ``NAME.weight`` and ``NAME.bias``. An empty
+    name is no module of its own.
 
-    ``mixture`` is the module of a mixture where it is not that of the MLP, ``mixer`` that of a mixer of tokens which is no attention.
-    ``qkv`` and ``gate_up`` are projections in one tensor. ``after_attention`` and ``after_mlp`` are the norms of what is added.
+    ``mixture`` is the module of a mixture where it is not that of the MLP, ``mixer`` that of a
+    mixer of tokens which is no attention. ``qkv`` and ``gate_up`` are projections in one tensor.
+    ``after_attention`` and ``after_mlp`` are the norms of what is added.
     """
 
     model: str = "model"
@@ -68,7 +70,9 @@ NAMES: Mapping[str, PartNames] = {
     "qwen-moe": PartNames(shared="shared_expert", mixer="linear_attn"),
     "phimoe": PartNames(router="router"),
     "llama4": PartNames(mlp="feed_forward", router="router", shared="shared_expert"),
-    "hunyuan": PartNames(q_norm="query_layernorm", k_norm="key_layernorm", router="gate.wg", shared="shared_mlp"),
+    "hunyuan": PartNames(
+        q_norm="query_layernorm", k_norm="key_layernorm", router="gate.wg", shared="shared_mlp"
+    ),
     "granite-moe": PartNames(
         mixture="",
         router="block_sparse_moe.router",
@@ -78,10 +82,27 @@ NAMES: Mapping[str, PartNames] = {
         down="output_linear",
         mixer="mamba",
     ),
-    "granite-dense": PartNames(mlp="shared_mlp", gate_up="input_linear", down="output_linear", mixer="mamba"),
-    "jamba": PartNames(mixer="mamba", mlp="feed_forward", router="router", before_mlp="pre_ff_layernorm", norm="final_layernorm"),
-    "nemotron-h": PartNames(table="embeddings", before_attention="norm", attention="mixer", before_mlp="norm", mlp="mixer", norm="norm_f"),
-    "mamba": PartNames(model="backbone", table="embeddings", before_attention="norm", norm="norm_f"),
+    "granite-dense": PartNames(
+        mlp="shared_mlp", gate_up="input_linear", down="output_linear", mixer="mamba"
+    ),
+    "jamba": PartNames(
+        mixer="mamba",
+        mlp="feed_forward",
+        router="router",
+        before_mlp="pre_ff_layernorm",
+        norm="final_layernorm",
+    ),
+    "nemotron-h": PartNames(
+        table="embeddings",
+        before_attention="norm",
+        attention="mixer",
+        before_mlp="norm",
+        mlp="mixer",
+        norm="norm_f",
+    ),
+    "mamba": PartNames(
+        model="backbone", table="embeddings", before_attention="norm", norm="norm_f"
+    ),
     "kimi-linear": PartNames(mixer="self_attn"),
     "lfm2": PartNames(
         before_attention="operator_norm",
@@ -96,7 +117,9 @@ NAMES: Mapping[str, PartNames] = {
         down="w2",
         norm="embedding_norm",
     ),
-    "apertus": PartNames(before_attention="attention_layernorm", before_mlp="feedforward_layernorm"),
+    "apertus": PartNames(
+        before_attention="attention_layernorm", before_mlp="feedforward_layernorm"
+    ),
     "hyperclovax": PartNames(after_attention="post_norm1", after_mlp="post_norm2"),
     "persimmon": replace(
         _BLOOM,
@@ -109,7 +132,9 @@ NAMES: Mapping[str, PartNames] = {
         k_norm="k_layernorm",
     ),
     "nanochat": PartNames(up="fc1", down="fc2"),
-    "afmoe": PartNames(router="router.gate", before_mlp="pre_mlp_layernorm", after_mlp="post_mlp_layernorm"),
+    "afmoe": PartNames(
+        router="router.gate", before_mlp="pre_mlp_layernorm", after_mlp="post_mlp_layernorm"
+    ),
     "laguna": PartNames(attention_gate="g_proj"),
     "lfm3": PartNames(
         before_attention="operator_norm",
@@ -151,7 +176,14 @@ NAMES: Mapping[str, PartNames] = {
         norm="final_layer_norm",
     ),
     "bloom": _BLOOM,
-    "gpt-neox": replace(_BLOOM, model="gpt_neox", table="embed_in", layers="layers", attention="attention", norm="final_layer_norm"),
+    "gpt-neox": replace(
+        _BLOOM,
+        model="gpt_neox",
+        table="embed_in",
+        layers="layers",
+        attention="attention",
+        norm="final_layer_norm",
+    ),
     "gptj": PartNames(
         model="transformer",
         table="wte",

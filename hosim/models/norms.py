@@ -8,7 +8,9 @@ from hosim.models.tape import Tape, Value
 
 
 def rms_norm(t: Tape, x: Value, weight: Value | None, *, fused: bool = False) -> Value:
-    """``weight * x / sqrt(mean(x**2) + eps)`` over the last extent, in fp32 inside; ``fused``: as one kernel."""
+    """``weight * x / sqrt(mean(x**2) + eps)`` over the last extent, in fp32 inside; ``fused``: as
+    one kernel.
+    """
     if fused:
         return _kernel(t, x, [] if weight is None else [weight], "rms_norm", 1)
     wide = cast(t, x, "fp32")
@@ -18,7 +20,9 @@ def rms_norm(t: Tape, x: Value, weight: Value | None, *, fused: bool = False) ->
 
 
 def layer_norm(t: Tape, x: Value, weight: Value | None, bias: Value | None) -> Value:
-    """``(x - mean) / deviation * weight + bias`` over the last extent: one kernel that keeps mean and deviation."""
+    """``(x - mean) / deviation * weight + bias`` over the last extent: one kernel that keeps mean
+    and deviation.
+    """
     return _kernel(t, x, [p for p in (weight, bias) if p is not None], "layer_norm", 2)
 
 
@@ -44,10 +48,15 @@ def norm_parameters(t: Tape, config: Decoder, run: Run, width: int) -> list[Valu
 
 def head_norm_parameters(t: Tape, config: Decoder, run: Run, heads: int, width: int) -> list[Value]:
     """The parameters of the norm of ``heads`` of queries or keys whose scope it is."""
-    shape = {"head": (width,), "each": (heads, width), "all": (heads * width,)}.get(config.qk_norm_over)
+    shape = {"head": (width,), "each": (heads, width), "all": (heads * width,)}.get(
+        config.qk_norm_over
+    )
     if shape is None:
         return []
-    return [t.parameter(name, shape, run.dtype) for name in ("weight", "bias")[: 2 if config.norm == "layer" else 1]]
+    return [
+        t.parameter(name, shape, run.dtype)
+        for name in ("weight", "bias")[: 2 if config.norm == "layer" else 1]
+    ]
 
 
 def _kernel(t: Tape, x: Value, parameters: list[Value], label: str, statistics: int) -> Value:
@@ -61,7 +70,9 @@ def _kernel(t: Tape, x: Value, parameters: list[Value], label: str, statistics: 
         t.give(x, t.op(f"{label}.grad_input", "norm", [g, x, found, *parameters[:1]], x.shape))
         for p in parameters:
             name = p.tensor.rpartition(".")[2]
-            t.give(p, t.op(f"{label}.grad_{name}", "reduction", [g, x, found], p.shape, gradient_of=p))
+            t.give(
+                p, t.op(f"{label}.grad_{name}", "reduction", [g, x, found], p.shape, gradient_of=p)
+            )
 
     t.note(y, gradient)
     return y

@@ -1,18 +1,23 @@
-"""The optimizer step: AdamW as one kernel per parameter, on the device or on the processor of a tier below.
+"""The optimizer step: AdamW as one kernel per parameter, on the device or on the processor of a
+tier below.
 
-On another processor (``run.optimizer_on``) it is that of ZeRO-Offload (J. Ren et al., ATC 2021): it reads the gradient, reads and writes
-the fp32 parameter and moments in that tier, and writes the parameter in the dtype of the step there, from where it goes back to the device.
-``run.update`` is one of :data:`UPDATES`:
+On another processor (``run.optimizer_on``) it is that of ZeRO-Offload (J. Ren et al., ATC 2021): it
+reads the gradient, reads and writes the fp32 parameter and moments in that tier, and writes the
+parameter in the dtype of the step there, from where it goes back to the device. ``run.update`` is
+one of :data:`UPDATES`:
 
 ``synchronous``
-    It begins when every gradient is there, as checks for overflow and clipping by the norm of all gradients have it (DeepSpeed).
+    It begins when every gradient is there, as checks for overflow and clipping by the norm of all
+    gradients have it (DeepSpeed).
 ``speculative``
-    It begins with the first gradient, and takes them in the order in which the backward pass makes them; a step that a check rejects would
-    be undone (SuperOffload, X. Lian et al., arXiv 2509.21271). Undoing is not modelled.
+    It begins with the first gradient, and takes them in the order in which the backward pass makes
+    them; a step that a check rejects would be undone (SuperOffload, X. Lian et al., arXiv
+    2509.21271). Undoing is not modelled.
 ``delayed``
-    It runs beside the passes with the gradients of the step before, and the parameters change at the end of the step (ZeRO-Offload's
-    delayed parameter update). Of a parameter there are two copies in the tier of the processor for a while, and of a gradient, too; that of
-    this step takes the place of the one before by a change of pointers.
+    It runs beside the passes with the gradients of the step before, and the parameters change at
+    the end of the step (ZeRO-Offload's delayed parameter update). Of a parameter there are two
+    copies in the tier of the processor for a while, and of a gradient, too; that of this step takes
+    the place of the one before by a change of pointers.
 """
 
 from __future__ import annotations
@@ -29,27 +34,58 @@ UPDATES = ("synchronous", "speculative", "delayed")
 
 
 def has_master(run: Run) -> bool:
-    """Whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third stage is fp32 itself."""
+    """Whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third stage is
+    fp32 itself.
+    """
     return run.dtype != "fp32" and run.states_dtype is None and run.zero != 3
 
 
-def adamw(t: Tape, run: Run, learned: Learned, *, master: bool, after: Sequence[str] | None = None, is_shard: bool = False) -> list[Value]:
-    """For each parameter, or shard of one, that has a gradient: its two moments and, with ``master``, the fp32 parameter that it rounds.
+def adamw(
+    t: Tape,
+    run: Run,
+    learned: Learned,
+    *,
+    master: bool,
+    after: Sequence[str] | None = None,
+    is_shard: bool = False,
+) -> list[Value]:
+    """For each parameter, or shard of one, that has a gradient: its two moments and, with
+    ``master``, the fp32 parameter that it rounds.
 
-    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in ``run.states_home``.
-    The kernel reads the gradient, and reads and writes the states. On another
-    processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all streams. With ``is_shard`` what it writes
-    there are tensors of their own, the device's parts of the parameters, which are returned; other devices have the other parts.
+    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in
+    ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
+    processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all
+    streams. With ``is_shard`` what it writes there are tensors of their own, the device's parts of
+    the parameters, which are returned; other devices have the other parts.
     """
     with t.scope("optimizer"):
         if run.optimizer_on is not None:
-            either = "/" in run.optimizer_on  # as on the device, where an update waits for its gradient alone
+            either = (
+                "/" in run.optimizer_on
+            )  # as on the device, where an update waits for its gradient alone
             waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
-            return _on_another(t, run, run.optimizer_on, learned, master, waits if run.update == "synchronous" else [], is_shard)
+            return _on_another(
+                t,
+                run,
+                run.optimizer_on,
+                learned,
+                master,
+                waits if run.update == "synchronous" else [],
+                is_shard,
+            )
         for parameter, gradient in learned:
             states = _states(t, parameter, master, run)
-            written = sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
-            t.ops(parameter.tensor, "optimizer", [gradient], [], mutates=[parameter, *states], accessed=gradient.size + written)
+            written = sum([2 * state.size for state in states]) + parameter.size * (
+                1 if master else 2
+            )
+            t.ops(
+                parameter.tensor,
+                "optimizer",
+                [gradient],
+                [],
+                mutates=[parameter, *states],
+                accessed=gradient.size + written,
+            )
     return []
 
 
@@ -57,11 +93,24 @@ def _states(t: Tape, parameter: Value, master: bool, run: Run) -> list[Value]:
     moments = run.states_dtype or "fp32"
     kept = [("master", "fp32")] * master + [("exp_avg", moments), ("exp_avg_sq", moments)]
     size = (prod(parameter.shape),)
-    return [t.held(f"{parameter.tensor}.{name}", size, dtype, "optimizer_state", run.states_home) for name, dtype in kept]
+    return [
+        t.held(f"{parameter.tensor}.{name}", size, dtype, "optimizer_state", run.states_home)
+        for name, dtype in kept
+    ]
 
 
-def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: bool, after: Sequence[str], is_shard: bool) -> list[Value]:
-    """The updates on the processor of a tier; without ``master`` what it writes is the parameter that it has read."""
+def _on_another(
+    t: Tape,
+    run: Run,
+    processor: str,
+    learned: Learned,
+    master: bool,
+    after: Sequence[str],
+    is_shard: bool,
+) -> list[Value]:
+    """The updates on the processor of a tier; without ``master`` what it writes is the parameter
+    that it has read.
+    """
     shards: list[Value] = []
     applied: list[tuple[Value, Value]] = []
     kept: list[tuple[Value, Value]] = []
@@ -79,13 +128,41 @@ def _on_another(t: Tape, run: Run, processor: str, learned: Learned, master: boo
             written = replace(parameter, tensor=f"{parameter.tensor}.shard")
             t.builder.tensor(written.tensor, written.size, "activation")
             shards.append(written)
-        accessed = read.size + sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
+        accessed = (
+            read.size
+            + sum([2 * state.size for state in states])
+            + parameter.size * (1 if master else 2)
+        )
         changed, replaced = (states, [written]) if master else ([parameter, *states], [])
         with t.on(processor):
-            t.ops(parameter.tensor, "optimizer", [read], [], mutates=changed, overwrites=replaced, accessed=accessed, deps=after)
+            t.ops(
+                parameter.tensor,
+                "optimizer",
+                [read],
+                [],
+                mutates=changed,
+                overwrites=replaced,
+                accessed=accessed,
+                deps=after,
+            )
     with t.on(processor):
         for gradient, previous in kept:
-            t.ops(f"{gradient.tensor}.keep", "copy", [gradient], [], overwrites=[previous], accessed=0, duration_ns=0)
+            t.ops(
+                f"{gradient.tensor}.keep",
+                "copy",
+                [gradient],
+                [],
+                overwrites=[previous],
+                accessed=0,
+                duration_ns=0,
+            )
     for parameter, new in applied:
-        t.ops(f"{parameter.tensor}.apply", "copy", [new], [], overwrites=[parameter], accessed=2 * parameter.size)
+        t.ops(
+            f"{parameter.tensor}.apply",
+            "copy",
+            [new],
+            [],
+            overwrites=[parameter],
+            accessed=2 * parameter.size,
+        )
     return shards

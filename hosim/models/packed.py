@@ -1,7 +1,8 @@
-"""Weights and caches in 8 and 4 bits: what they and their scales take, and which kernels multiply them.
+"""Weights and caches in 8 and 4 bits: what they and their scales take, and which kernels multiply
+them.
 
-A row of a packed tensor has its elements, rounded up to whole bytes, and a scale for each group of so many, symmetric where nothing else is
-said. The scale of a group of 0 is that of a whole row.
+A row of a packed tensor has its elements, rounded up to whole bytes, and a scale for each group of
+so many, symmetric where nothing else is said. The scale of a group of 0 is that of a whole row.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "int4": PackedDtype(4, 128, 2, "int4_weights"),
     # a zero in 16 bits beside each scale, as torchao's int4 weights and HQQ have
     "uint4": PackedDtype(4, 128, 4, "int4_weights"),
-    # what files have: a zero of as many bits beside each scale, and in GPTQ's which group each column is of
+    # what files have: a zero of as many bits beside each scale, and in GPTQ's which group each
+    # column is of
     "gptq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4, index_bytes=4),
     "gptq8": PackedDtype(8, 128, 2, "int8_weights", zero_bits=8, index_bytes=4),
     "awq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4),
@@ -49,13 +51,27 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "nvfp4": PackedDtype(4, 16, 1, "int4_weights"),
     # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
     "nf4": PackedDtype(4, 64, 4, "int4_weights"),
-    # caches; vLLM's fp8 has one scale for all, the others a scale and a minimum in 16 bits for a head's row, or as FlexGen for 64 elements
+    # caches; vLLM's fp8 has one scale for all, the others a scale and a minimum in 16 bits for a
+    # head's row, or as FlexGen for 64 elements
     "fp8_cache": PackedDtype(8, 0, 0, "fp16_fp8_cache"),
     "int8_cache": PackedDtype(8, 0, 4, "fp16_fp8_cache"),
     "int4_cache": PackedDtype(4, 64, 4, "fp16_int4_cache"),
     "flexgen4_cache": PackedDtype(4, 64, 4, ""),
 }
-WEIGHTS = ("fp8_e4m3", "fp8_e5m2", "int8", "int4", "uint4", "gptq4", "gptq8", "awq4", "flexgen4", "mxfp4", "nvfp4", "nf4")
+WEIGHTS = (
+    "fp8_e4m3",
+    "fp8_e5m2",
+    "int8",
+    "int4",
+    "uint4",
+    "gptq4",
+    "gptq8",
+    "awq4",
+    "flexgen4",
+    "mxfp4",
+    "nvfp4",
+    "nf4",
+)
 PACKED = ("all", "experts")
 CACHES: Mapping[str, str] = {
     "fp8_e4m3": "fp8_cache",
@@ -68,20 +84,35 @@ CACHES: Mapping[str, str] = {
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"fp8": ("fp8_e4m3", "fp8_e5m2"), "int8": ("int8",)}
 """The dtypes that both operands of a product can have, and the weights that this takes."""
 SEPARATE = frozenset({"nf4", "flexgen4"})
-"""Packings without a kernel for several rows: bitsandbytes unpacks a whole weight into 16 bits first."""
+"""Packings without a kernel for several rows: bitsandbytes unpacks a whole weight into 16 bits
+first.
+"""
 FOR_TRANSFER = frozenset({"flexgen4", "flexgen4_cache"})
-"""Packings that only save bytes on the way and in memory: whatever is read is unpacked into 16 bits first, also for one row."""
+"""Packings that only save bytes on the way and in memory: whatever is read is unpacked into 16 bits
+first, also for one row.
+"""
 
 
 def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:
-    """Bytes of a packed tensor with its scales; ``group`` 0: as usual for ``dtype``, one of :data:`PACKINGS`.
+    """Bytes of a packed tensor with its scales; ``group`` 0: as usual for ``dtype``, one of
+    :data:`PACKINGS`.
 
-    >>> packed_bytes((4096, 4096), "int4"), packed_bytes((4096, 4096), "int4", 32), packed_bytes((256, 130), "fp8_e4m3", 128)
+    >>> (
+    ...     packed_bytes((4096, 4096), "int4"),
+    ...     packed_bytes((4096, 4096), "int4", 32),
+    ...     packed_bytes((256, 130), "fp8_e4m3", 128),
+    ... )
     (8650752, 9437184, 33296)
     """
     packing = PACKINGS[dtype]
     *outer, rows, width = (1, *shape)
     size = group or packing.group or width
-    scales = -(-width // size) * (-(-rows // size) if packing.blocks and group else rows) if width else 0
-    beside = scales * packing.scale_bytes + -(-scales * packing.zero_bits // 8) + width * packing.index_bytes
+    scales = (
+        -(-width // size) * (-(-rows // size) if packing.blocks and group else rows) if width else 0
+    )
+    beside = (
+        scales * packing.scale_bytes
+        + -(-scales * packing.zero_bits // 8)
+        + width * packing.index_bytes
+    )
     return prod(outer) * (rows * -(-width * packing.bits // 8) + beside)

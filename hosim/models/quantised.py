@@ -1,6 +1,7 @@
 """How a model's ``config.json`` says that its weights are packed, as parameters of a run.
 
-Only schemes of which :mod:`hosim.models.packed` has the bytes of their files; any other is left to be said.
+Only schemes of which :mod:`hosim.models.packed` has the bytes of their files; any other is left to
+be said.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any
 Packed = Mapping[str, Any]
 """``weights``, ``group``, ``packed`` and ``activations`` of :class:`~hosim.models.config.Run`."""
 
-_KEPT = ("modules_to_not_convert", "exclude_modules", "ignore", "ignored_layers", "llm_int8_skip_modules")
+_KEPT = (
+    "modules_to_not_convert",
+    "exclude_modules",
+    "ignore",
+    "ignored_layers",
+    "llm_int8_skip_modules",
+)
 """Keys that list modules which stay as they are, by the programs that write them."""
 
 _OTHERWISE = ("modules_in_block_to_quantize", "dynamic")
@@ -24,7 +31,8 @@ _UNLIKE_TEXT = ("vis", "audio", "mtp", "multi_modal", "mm_")
 
 
 def packing_of(config: Mapping[str, Any]) -> Packed | None:
-    """The packing that a ``config.json`` asks for: none where it asks for none, ``None`` for one that is not known.
+    """The packing that a ``config.json`` asks for: none where it asks for none, ``None`` for one
+    that is not known.
 
     Which modules it leaves as they are say :func:`kept_modules`.
 
@@ -48,9 +56,12 @@ def packing_of(config: Mapping[str, Any]) -> Packed | None:
 
 
 def kept_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modules that a config which :func:`packing_of` knows leaves as they are, by name or pattern.
+    """The modules that a config which :func:`packing_of` knows leaves as they are, by name or
+    pattern.
 
-    >>> kept_modules({"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}})
+    >>> kept_modules(
+    ...     {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}}
+    ... )
     ('lm_head',)
     """
     said = config.get("quantization_config") or {}
@@ -58,21 +69,37 @@ def kept_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def covers(module: str, weight: str) -> bool:
-    """Whether the module, or all that a pattern such as ``*.mlp.gate`` or ``re:.*gate$`` stands for, has a weight in it.
+    """Whether the module, or all that a pattern such as ``*.mlp.gate`` or ``re:.*gate$`` stands
+    for, has a weight in it.
 
-    Whatever stands before the layers differs between programs. A regular expression that is more than a pattern covers everything.
+    Whatever stands before the layers differs between programs. A regular expression that is more
+    than a pattern covers everything.
 
-    >>> covers("model.layers.0.mlp", "model.layers.0.mlp.up_proj.weight"), covers("mlp.gate", "model.layers.0.mlp.gate_proj.weight")
+    >>> (
+    ...     covers("model.layers.0.mlp", "model.layers.0.mlp.up_proj.weight"),
+    ...     covers("mlp.gate", "model.layers.0.mlp.gate_proj.weight"),
+    ... )
     (True, False)
-    >>> covers("re:.*self_attn.*", "model.layers.3.self_attn.q_proj.weight"), covers("lm_head", "model.layers.3.mlp.up_proj.weight")
+    >>> (
+    ...     covers("re:.*self_attn.*", "model.layers.3.self_attn.q_proj.weight"),
+    ...     covers("lm_head", "model.layers.3.mlp.up_proj.weight"),
+    ... )
     (True, False)
     """
     if module.startswith("re:"):
-        module = module.removeprefix("re:").removeprefix("^").removesuffix("$").replace(".*", "*").replace("\\.", ".")
+        module = (
+            module.removeprefix("re:")
+            .removeprefix("^")
+            .removesuffix("$")
+            .replace(".*", "*")
+            .replace("\\.", ".")
+        )
         if _EXPRESSION.search(module):
             return True
     module = re.sub(r"\.experts\..*", ".experts", module)  # experts share a tensor here
-    before, layers, after = module.rpartition("layers.") if ".layers." in module else ("", "", module)
+    before, layers, after = (
+        module.rpartition("layers.") if ".layers." in module else ("", "", module)
+    )
     if any([part.startswith(_UNLIKE_TEXT) for part in (before or after).split(".")]):
         return False
     name = f".{layers}{after}." if not (layers + after).startswith("*") else f"{layers}{after}."
@@ -91,11 +118,19 @@ def _grouped(said: Mapping[str, Any], weights: str) -> Packed | None:
 
 def _gptq(said: Mapping[str, Any]) -> Packed | None:
     bits = said.get("bits")
-    return _grouped(said, f"gptq{bits}") if bits in (4, 8) and said.get("checkpoint_format", "gptq") == "gptq" else None
+    return (
+        _grouped(said, f"gptq{bits}")
+        if bits in (4, 8) and said.get("checkpoint_format", "gptq") == "gptq"
+        else None
+    )
 
 
 def _awq(said: Mapping[str, Any]) -> Packed | None:
-    known = said.get("bits", 4) == 4 and said.get("zero_point", True) is True and str(said.get("version", "gemm")).lower() == "gemm"
+    known = (
+        said.get("bits", 4) == 4
+        and said.get("zero_point", True) is True
+        and str(said.get("version", "gemm")).lower() == "gemm"
+    )
     return _grouped(said, "awq4") if known else None
 
 
@@ -103,7 +138,13 @@ def _fp8(said: Mapping[str, Any]) -> Packed | None:
     block = said.get("weight_block_size")
     if block is None:
         return {"weights": "fp8_e4m3", "activations": "fp8"}
-    if not isinstance(block, list) or len(block) != 2 or block[0] != block[1] or type(block[0]) is not int or block[0] < 1:
+    if (
+        not isinstance(block, list)
+        or len(block) != 2
+        or block[0] != block[1]
+        or type(block[0]) is not int
+        or block[0] < 1
+    ):
         return None
     narrow = {"activations": "fp8"} if said.get("activation_scheme", "dynamic") == "dynamic" else {}
     return {"weights": "fp8_e4m3", "group": block[0], **narrow}
@@ -133,10 +174,16 @@ _MODELOPT: Mapping[str, Packed] = {
 
 
 def _compressed_tensors(said: Mapping[str, Any]) -> Packed | None:
-    """One group of all linear layers, with scales of rows, of groups, of blocks, or of the whole tensor."""
+    """One group of all linear layers, with scales of rows, of groups, of blocks, or of the whole
+    tensor.
+    """
     groups = said.get("config_groups")
     (only,) = groups.values() if isinstance(groups, Mapping) and len(groups) == 1 else (None,)
-    if not isinstance(only, Mapping) or only.get("targets") != ["Linear"] or not isinstance(only.get("weights"), Mapping):
+    if (
+        not isinstance(only, Mapping)
+        or only.get("targets") != ["Linear"]
+        or not isinstance(only.get("weights"), Mapping)
+    ):
         return None
     weights, inputs = only["weights"], only.get("input_activations")
     bits, kind, strategy = (weights.get(key) for key in ("num_bits", "type", "strategy"))
@@ -144,12 +191,23 @@ def _compressed_tensors(said: Mapping[str, Any]) -> Packed | None:
     if (bits, kind) == (8, "float"):
         block = weights.get("block_structure") if strategy == "block" else None
         found = _fp8({"weight_block_size": block}) if strategy != "group" else None
-        return found if found is None or narrow else {key: value for key, value in found.items() if key != "activations"}
-    if (bits, kind, weights.get("symmetric")) == (8, "int", True) and strategy in ("channel", "tensor"):
+        return (
+            found
+            if found is None or narrow
+            else {key: value for key, value in found.items() if key != "activations"}
+        )
+    if (bits, kind, weights.get("symmetric")) == (8, "int", True) and strategy in (
+        "channel",
+        "tensor",
+    ):
         return {"weights": "int8", **({"activations": "int8"} if narrow else {})}
     if (bits, kind, weights.get("symmetric"), strategy) == (4, "int", True, "group"):
         return _grouped(weights, "int4")
-    return {"weights": "nvfp4"} if (bits, kind, weights.get("group_size")) == (4, "float", 16) else None
+    return (
+        {"weights": "nvfp4"}
+        if (bits, kind, weights.get("group_size")) == (4, "float", 16)
+        else None
+    )
 
 
 def _fbgemm(said: Mapping[str, Any]) -> Packed | None:
@@ -157,8 +215,14 @@ def _fbgemm(said: Mapping[str, Any]) -> Packed | None:
 
 
 def _bitsandbytes(said: Mapping[str, Any]) -> Packed | None:
-    four = said.get("load_in_4bit", said.get("_load_in_4bit")) is True and not said.get("bnb_4bit_use_double_quant", False)
-    return {"weights": "nf4"} if four and said.get("bnb_4bit_quant_type", "fp4") in ("nf4", "fp4") else None
+    four = said.get("load_in_4bit", said.get("_load_in_4bit")) is True and not said.get(
+        "bnb_4bit_use_double_quant", False
+    )
+    return (
+        {"weights": "nf4"}
+        if four and said.get("bnb_4bit_quant_type", "fp4") in ("nf4", "fp4")
+        else None
+    )
 
 
 def _mxfp4(said: Mapping[str, Any]) -> Packed | None:

@@ -1,15 +1,19 @@
-"""Seeded routing traces with the two regularities that published traces of mixture-of-experts models have.
+"""Seeded routing traces with the two regularities that published traces of mixture-of-experts
+models have.
 
-*Popularity.* Some experts are chosen more often than others: each gate ranks its experts at random, and draws the expert of rank r with a
-weight of ``1 / r ** zipf``. *Temporal locality.* Experts chosen in one step are likely to be chosen in the next: each expert of the
-previous step stays with probability ``persistence``, and drawn experts fill the rest. Mixtral repeats choices from token to token more
-often than at random (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5); A. Eliseev and D. Mazur, Fast inference of
-mixture-of-experts language models with offloading, 2023, exploit that with an LRU cache of experts.
+*Popularity.* Some experts are chosen more often than others: each gate ranks its experts at random,
+and draws the expert of rank r with a weight of ``1 / r ** zipf``. *Temporal locality.* Experts
+chosen in one step are likely to be chosen in the next: each expert of the previous step stays with
+probability ``persistence``, and drawn experts fill the rest. Mixtral repeats choices from token to
+token more often than at random (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5); A.
+Eliseev and D. Mazur, Fast inference of mixture-of-experts language models with offloading, 2023,
+exploit that with an LRU cache of experts.
 
-*How far draws differ.* A graph has one draw, and as many experts of each gate as its tokens are expected to choose. :func:`draw_spread`
-says by how much others differ, drawn token by token.
+*How far draws differ.* A graph has one draw, and as many experts of each gate as its tokens are
+expected to choose. :func:`draw_spread` says by how much others differ, drawn token by token.
 
-All draws use :meth:`random.Random.random`, whose sequence for a seed Python guarantees, so that a seed means the same trace everywhere.
+All draws use :meth:`random.Random.random`, whose sequence for a seed Python guarantees, so that a
+seed means the same trace everywhere.
 """
 
 from __future__ import annotations
@@ -28,12 +32,20 @@ from hosim.limits import within
 
 
 def generate(
-    graph: Graph, gates: Sequence[Gate], *, steps: int, top: int | Sequence[int], seed: int = 0, zipf: float = 1.0, persistence: float = 0.5
+    graph: Graph,
+    gates: Sequence[Gate],
+    *,
+    steps: int,
+    top: int | Sequence[int],
+    seed: int = 0,
+    zipf: float = 1.0,
+    persistence: float = 0.5,
 ) -> Routing:
-    """A trace of ``steps`` steps in which each gate chooses ``top`` of its experts, or each its own number of them.
+    """A trace of ``steps`` steps in which each gate chooses ``top`` of its experts, or each its own
+    number of them.
 
-    ``zipf`` 0 makes all experts equally popular; ``persistence`` is between 0 and 1. The trace of gate g does not depend on the gates after
-    it. Raises :class:`InputError` for invalid arguments.
+    ``zipf`` 0 makes all experts equally popular; ``persistence`` is between 0 and 1. The trace of
+    gate g does not depend on the gates after it. Raises :class:`InputError` for invalid arguments.
     """
     each = [top] * len(gates) if isinstance(top, int) else list(top)
     least = top if isinstance(top, int) else min(each, default=1)
@@ -50,12 +62,24 @@ def generate(
         if wrong:
             raise InputError(f"expected {expected}", where=where)
     within("routing_steps", steps, where="steps")
-    chosen = [_choices(Random(f"{seed}/{g}"), len(gate.experts), steps, each[g], zipf, persistence) for g, gate in enumerate(gates)]
-    meta = {"seed": seed, "top": top if isinstance(top, int) else each, "zipf": zipf, "persistence": persistence}
-    return Routing(graph, tuple(gates), tuple(zip(*chosen, strict=True)) if gates else ((),) * steps, meta)
+    chosen = [
+        _choices(Random(f"{seed}/{g}"), len(gate.experts), steps, each[g], zipf, persistence)
+        for g, gate in enumerate(gates)
+    ]
+    meta = {
+        "seed": seed,
+        "top": top if isinstance(top, int) else each,
+        "zipf": zipf,
+        "persistence": persistence,
+    }
+    return Routing(
+        graph, tuple(gates), tuple(zip(*chosen, strict=True)) if gates else ((),) * steps, meta
+    )
 
 
-def _choices(random: Random, experts: int, steps: int, top: int, zipf: float, persistence: float) -> list[tuple[int, ...]]:
+def _choices(
+    random: Random, experts: int, steps: int, top: int, zipf: float, persistence: float
+) -> list[tuple[int, ...]]:
     """What one gate chooses in each step, each choice ascending."""
     ranked: list[int] = []
     for e in range(experts):
@@ -76,7 +100,9 @@ def _choices(random: Random, experts: int, steps: int, top: int, zipf: float, pe
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a gate of a model chooses: ``count`` candidates in all, ``top`` by each of ``tokens``."""
+    """What a gate of a model chooses: ``count`` candidates in all, ``top`` by each of
+    ``tokens``.
+    """
 
     count: int
     tokens: int
@@ -84,24 +110,44 @@ class Chosen:
 
 
 _OTHERS, _TOKENS, _FEWEST = 16, 1024, 4
-"""Other draws that are looked at; fewer where they have more choices of tokens than this together, and so many at least."""
+"""Other draws that are looked at; fewer where they have more choices of tokens than this together,
+and so many at least.
+"""
 
 
-def draw_spread(routing: Routing, chosen: Sequence[Chosen], *, seed: int, zipf: float, persistence: float) -> float:
-    """By what share the experts that have to come in other draws differ from those of a trace: the root of the mean square.
+def draw_spread(
+    routing: Routing, chosen: Sequence[Chosen], *, seed: int, zipf: float, persistence: float
+) -> float:
+    """By what share the experts that have to come in other draws differ from those of a trace: the
+    root of the mean square.
 
-    An expert has to come in each step in which its gate chooses it and has not chosen it in the step before. In the other draws each token
-    chooses by itself, by the same ``zipf`` and ``persistence``; gates draw independently, and alike gates have one and the same mean.
+    An expert has to come in each step in which its gate chooses it and has not chosen it in the
+    step before. In the other draws each token chooses by itself, by the same ``zipf`` and
+    ``persistence``; gates draw independently, and alike gates have one and the same mean.
     """
     steps = len(routing.steps)
     own = sum(_coming([step[g] for step in routing.steps]) for g in range(len(routing.gates)))
-    alike = Counter([(len(gate.experts), each.tokens, each.top) for gate, each in zip(routing.gates, chosen, strict=True)])
+    alike = Counter(
+        [
+            (len(gate.experts), each.tokens, each.top)
+            for gate, each in zip(routing.gates, chosen, strict=True)
+        ]
+    )
     mean, variance = 0.0, 0.0
     for (experts, tokens, top), gates in alike.items():
         others = max(_FEWEST, min(_OTHERS, _TOKENS // max(1, tokens * steps)))
-        draws = [_coming(_by_tokens(Random(f"{seed}/others/{k}"), experts, tokens, top, steps, zipf, persistence)) for k in range(others)]
+        draws = [
+            _coming(
+                _by_tokens(
+                    Random(f"{seed}/others/{k}"), experts, tokens, top, steps, zipf, persistence
+                )
+            )
+            for k in range(others)
+        ]
         mean += gates * fsum(draws) / others
-        variance += gates * fsum([(count - fsum(draws) / others) ** 2 for count in draws]) / (others - 1)
+        variance += (
+            gates * fsum([(count - fsum(draws) / others) ** 2 for count in draws]) / (others - 1)
+        )
     return sqrt((mean - own) ** 2 + variance) / own if own else 0.0
 
 
@@ -114,15 +160,23 @@ def _coming(steps: Iterable[Iterable[int]]) -> int:
     return count
 
 
-def _by_tokens(random: Random, experts: int, tokens: int, top: int, steps: int, zipf: float, persistence: float) -> Iterator[set[int]]:
+def _by_tokens(
+    random: Random, experts: int, tokens: int, top: int, steps: int, zipf: float, persistence: float
+) -> Iterator[set[int]]:
     """What a gate chooses in each step, where each of its tokens draws for itself."""
     weights = [(rank + 1) ** -zipf for rank in range(experts)]
     kept: list[list[int]] = [[] for _ in range(tokens)]
     for _ in range(steps):
         for n, last in enumerate(kept):
             now = [e for e in last if random.random() < persistence]
-            if len(now) < top:  # the first of so many arrivals at these rates: draws without putting back
-                arrival = {e: -log(1 - random.random()) / weights[e] for e in range(experts) if e not in now}
+            if (
+                len(now) < top
+            ):  # the first of so many arrivals at these rates: draws without putting back
+                arrival = {
+                    e: -log(1 - random.random()) / weights[e]
+                    for e in range(experts)
+                    if e not in now
+                }
                 now += nsmallest(top - len(now), arrival, key=arrival.__getitem__)
             kept[n] = now
         yield {e for now in kept for e in now}

@@ -9,9 +9,11 @@ from hosim.models.tape import Value
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What the layers share: cosines and sines of rotary positions, slopes of scores, the mask of keys, inputs of their own.
+    """What the layers share: cosines and sines of rotary positions, slopes of scores, the mask of
+    keys, inputs of their own.
 
-    ``made`` has the keys and values of the last layer that made some, with a window and without, and what else attention reads of them.
+    ``made`` has the keys and values of the last layer that made some, with a window and without,
+    and what else attention reads of them.
     """
 
     turns: tuple[Value, Value] | None

@@ -1,8 +1,10 @@
-"""Attention over a cache in blocks: always the first and the last blocks, and those between that a gate selects.
+"""Attention over a cache in blocks: always the first and the last blocks, and those between that a
+gate selects.
 
-The gate scores a summary of each block against the query, as trained sparse attention does (NSA: J. Yuan et al., Native Sparse Attention,
-2025). Each block that a new token selects gives a result and the statistics by which the results are put together (split-k decoding).
-The queries of a prompt read so many blocks each, all of which the layer has just written.
+The gate scores a summary of each block against the query, as trained sparse attention does (NSA: J.
+Yuan et al., Native Sparse Attention, 2025). Each block that a new token selects gives a result and
+the statistics by which the results are put together (split-k decoding). The queries of a prompt
+read so many blocks each, all of which the layer has just written.
 """
 
 from __future__ import annotations
@@ -15,13 +17,24 @@ from hosim.models.kv_cache import BlockCache
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
 
-def sparse_attention(t: Tape, run: Run, q: Value, new: Sequence[Value], cache: BlockCache, out_width: int) -> Value:
-    """The result [batch, 1, heads, ``out_width``] for ``q`` [batch, heads, 1, width], with what is ``new`` written to the last block.
+def sparse_attention(
+    t: Tape, run: Run, q: Value, new: Sequence[Value], cache: BlockCache, out_width: int
+) -> Value:
+    """The result [batch, 1, heads, ``out_width``] for ``q`` [batch, heads, 1, width], with what is
+    ``new`` written to the last block.
 
-    Values are as wide as ``out_width``: keys and values apart, or the first part of latents, which are both.
+    Values are as wide as ``out_width``: keys and values apart, or the first part of latents, which
+    are both.
     """
     batch, heads, *_ = q.shape
-    t.ops("write", "scatter", new, [], mutates=[cache.window[-1]], accessed=2 * sum([part.size for part in new]))
+    t.ops(
+        "write",
+        "scatter",
+        new,
+        [],
+        mutates=[cache.window[-1]],
+        accessed=2 * sum([part.size for part in new]),
+    )
     parts = [_over(t, "always", q, [*cache.sinks, *cache.window], None, out_width)]
     if cache.older:
         kv_heads = cache.older[0].shape[2]
@@ -34,7 +47,9 @@ def sparse_attention(t: Tape, run: Run, q: Value, new: Sequence[Value], cache: B
         t.choose(gate, candidates, run.chosen_blocks)
     read = (1 + min(run.chosen_blocks, len(cache.older))) * parts[0].size
     size = batch * heads * out_width * ITEM_BYTES[run.dtype]
-    return t.op("merge", "reduction", parts, (batch, 1, heads, out_width), run.dtype, accessed=read + size)
+    return t.op(
+        "merge", "reduction", parts, (batch, 1, heads, out_width), run.dtype, accessed=read + size
+    )
 
 
 def keys_read(config: Decoder, run: Run) -> int:
@@ -45,23 +60,53 @@ def keys_read(config: Decoder, run: Run) -> int:
 
 
 def select_blocks(t: Tape, run: Run, q: Value, kv_heads: int) -> None:
-    """What it takes to select blocks for every query of a prompt, ``q`` [batch, heads, tokens, width]; nothing without blocks."""
-    older = -(-q.shape[2] // run.kv_block) - run.sink_blocks - run.window_blocks if run.kv_block is not None else 0
+    """What it takes to select blocks for every query of a prompt, ``q`` [batch, heads, tokens,
+    width]; nothing without blocks.
+    """
+    older = (
+        -(-q.shape[2] // run.kv_block) - run.sink_blocks - run.window_blocks
+        if run.kv_block is not None
+        else 0
+    )
     if older > 0:
         _selected(t, run, q, kv_heads, older)
 
 
 def _selected(t: Tape, run: Run, q: Value, kv_heads: int, older: int) -> Value:
-    """Which of the ``older`` blocks each query takes, from a summary of each for each head of keys."""
+    """Which of the ``older`` blocks each query takes, from a summary of each for each head of
+    keys.
+    """
     batch, heads, queries, width = q.shape
     summaries = t.held("kv_summaries", (older, batch, kv_heads, width), run.dtype, "buffer")
-    shape = (batch, kv_heads, run.chosen_blocks) if queries == 1 else (batch, kv_heads, queries, run.chosen_blocks)
-    return t.op("select", "sort", [q, summaries], shape, "int64", flops=2 * batch * heads * queries * width * older)
+    shape = (
+        (batch, kv_heads, run.chosen_blocks)
+        if queries == 1
+        else (batch, kv_heads, queries, run.chosen_blocks)
+    )
+    return t.op(
+        "select",
+        "sort",
+        [q, summaries],
+        shape,
+        "int64",
+        flops=2 * batch * heads * queries * width * older,
+    )
 
 
-def _over(t: Tape, label: str, q: Value, blocks: Sequence[Value], gate: Value | None, out_width: int) -> Value:
-    """The unscaled result over some blocks in fp32, with maximum and sum of each head's scores behind it."""
+def _over(
+    t: Tape, label: str, q: Value, blocks: Sequence[Value], gate: Value | None, out_width: int
+) -> Value:
+    """The unscaled result over some blocks in fp32, with maximum and sum of each head's scores
+    behind it.
+    """
     batch, heads, _, width = q.shape
     tokens = sum([block.shape[3] for block in blocks])
     inputs = [q, *blocks] if gate is None else [q, gate, *blocks]
-    return t.op(label, "attention", inputs, (batch, heads, out_width + 2), "fp32", flops=2 * batch * heads * (width + out_width) * tokens)
+    return t.op(
+        label,
+        "attention",
+        inputs,
+        (batch, heads, out_width + 2),
+        "fp32",
+        flops=2 * batch * heads * (width + out_width) * tokens,
+    )

@@ -1,4 +1,6 @@
-"""One step of a model: its forward pass, and in training the passes of every micro-batch and the optimizer."""
+"""One step of a model: its forward pass, and in training the passes of every micro-batch and the
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def step(
     in_parts: bool = True,
     stored: StoredWeights | None = None,
 ) -> tuple[Graph, tuple[Gate, ...], tuple[Chosen, ...]]:
-    """The graph of ``forward`` on a fresh tape, in training with its backward pass and the optimizer.
+    """The graph of ``forward`` on a fresh tape, in training with its backward pass and the
+    optimizer.
 
     And the gates in it, with what each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
     """
@@ -48,7 +51,11 @@ def step(
         summed_over_tokens(t, config, run)
     if run.replicas > 1:
         shared = replace(run, data=run.replicas)
-        return shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared), (), ()
+        return (
+            shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared),
+            (),
+            (),
+        )
     if run.optimizer == "adamw":
         adamw(t, run, t.learned(), master=has_master(run))
     graph = t.build()
@@ -56,7 +63,9 @@ def step(
 
 
 def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
-    """What each gate chooses: experts by every token, where all of them are on one device, and blocks by all tokens together."""
+    """What each gate chooses: experts by every token, where all of them are on one device, and
+    blocks by all tokens together.
+    """
     found = []
     for count, shape in t.choices:
         by_token = run.expert == 1 and len(shape) == 2 and shape[1] <= count
@@ -64,10 +73,13 @@ def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
     return tuple(found)
 
 
-def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run) -> list[Learned]:
+def _passes(
+    t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run
+) -> list[Learned]:
     """The forward and backward passes of the device's micro-batches, in the order of the schedule.
 
-    Gradients add up on the tape; where devices share them, those of each micro-batch are returned instead, if these are reduced each.
+    Gradients add up on the tape; where devices share them, those of each micro-batch are returned
+    instead, if these are reduced each.
     """
     count = run.micro_batches_of_step
     apart: list[Learned] = []
@@ -86,7 +98,9 @@ def _passes(t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Conf
             if run.zero >= 2 and run.sync_each_batch:
                 apart.append(t.taken())
         else:
-            part = replace(run, pipeline=run.pipeline * run.chunks, stage=each.chunk * run.pipeline + run.stage)
+            part = replace(
+                run, pipeline=run.pipeline * run.chunks, stage=each.chunk * run.pipeline + run.stage
+            )
             kept[place] = forward(t, config, part), t.recorded()
     t.micro_batch = ""
     return apart

@@ -1,4 +1,6 @@
-"""The weights of a model as a file of llama.cpp has them: the size of each by its type, beside the shape that a builder gives it."""
+"""The weights of a model as a file of llama.cpp has them: the size of each by its type, beside the
+shape that a builder gives it.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ from hosim.plain_text import counted
 from hosim.units import human_size
 
 GGUF = "gguf"
-"""The key under which a config has what the header of a GGUF says of its weights: type and elements of each by name."""
+"""The key under which a config has what the header of a GGUF says of its weights: type and elements
+of each by name.
+"""
 
 _NO_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tables of llama.cpp's own that are no weights of the model."""
 
 
 class StoredWeights:
-    """The weights of a file by name, each with its type and its elements; it remembers which of them a builder has asked for."""
+    """The weights of a file by name, each with its type and its elements; it remembers which of
+    them a builder has asked for.
+    """
 
     def __init__(self, weights: Mapping[str, Sequence[Any]]) -> None:
         self._weights = weights
@@ -32,13 +38,26 @@ class StoredWeights:
         self._missing: list[str] = []
 
     def as_stored(self, value: Value, kind: str) -> Value:
-        """A tensor that a builder makes, of a ``kind``, with what it takes in the file; itself where the file has none of it."""
+        """A tensor that a builder makes, of a ``kind``, with what it takes in the file; itself
+        where the file has none of it.
+        """
         learned = kind in WEIGHTS_OF_MODELS
-        found = self.of(value.tensor, value.shape, is_learned=learned) if learned or kind == "buffer" else None
-        return value if found is None else replace(value, stored=found[:2], computes=value.computes or found[2])
+        found = (
+            self.of(value.tensor, value.shape, is_learned=learned)
+            if learned or kind == "buffer"
+            else None
+        )
+        return (
+            value
+            if found is None
+            else replace(value, stored=found[:2], computes=value.computes or found[2])
+        )
 
-    def of(self, tensor: str, shape: Sequence[int], *, is_learned: bool = True) -> tuple[int, int, str] | None:
-        """Bytes and elements of a builder's tensor in the file, and the dtype of an op that reads it; ``None`` where the file has none.
+    def of(
+        self, tensor: str, shape: Sequence[int], *, is_learned: bool = True
+    ) -> tuple[int, int, str] | None:
+        """Bytes and elements of a builder's tensor in the file, and the dtype of an op that reads
+        it; ``None`` where the file has none.
 
         A file has to have what ``is_learned``, and may have others.
         Raises :class:`InputError` where the file has another number of elements.
@@ -51,20 +70,42 @@ class StoredWeights:
         self._used.update(names)
         elements = sum([self._weights[name][1] for name in names])
         if elements != prod(shape):
-            have = f"{' and '.join(names)} have {elements:,} elements" if len(names) > 1 else f"{names[0]} has {elements:,} elements"
-            raise InputError(f"{have}, and {tensor} of the model that its metadata describes has {prod(shape):,}", where=f"model.{GGUF}")
+            have = (
+                f"{' and '.join(names)} have {elements:,} elements"
+                if len(names) > 1
+                else f"{names[0]} has {elements:,} elements"
+            )
+            raise InputError(
+                f"{have}, and {tensor} of the model that its metadata describes has "
+                f"{prod(shape):,}",
+                where=f"model.{GGUF}",
+            )
         size = sum([bytes_of(*self._weights[name]) for name in names])
         return size, elements, computes_of(size, elements)
 
     def left_out(self, layers: int | None) -> tuple[str, ...]:
-        """A line for weights of the file that the step does not have, of its first ``layers``, and one for those that the file lacks."""
+        """A line for weights of the file that the step does not have, of its first ``layers``, and
+        one for those that the file lacks.
+        """
         lines = []
-        unused = [name for name in self._weights if name not in self._used and name not in _NO_WEIGHTS and _layer(name) < (layers or 2**40)]
+        unused = [
+            name
+            for name in self._weights
+            if name not in self._used
+            and name not in _NO_WEIGHTS
+            and _layer(name) < (layers or 2**40)
+        ]
         if unused:
             size = sum([bytes_of(*self._weights[name]) for name in unused])
-            lines.append(f"weights of the file that the model as built has not: {_some(unused)} ({human_size(size)})")
+            lines.append(
+                f"weights of the file that the model as built has not: {_some(unused)} "
+                f"({human_size(size)})"
+            )
         if self._missing:
-            lines.append(f"weights that the file has not by a known name: {_some(self._missing)}, in the dtype of the run")
+            lines.append(
+                f"weights that the file has not by a known name: {_some(self._missing)}, in the "
+                "dtype of the run"
+            )
         return tuple(lines)
 
 
@@ -74,18 +115,30 @@ def _some(names: Sequence[str]) -> str:
 
 def _layer(name: str) -> int:
     first, _, rest = name.partition(".")
-    return int(rest.partition(".")[0]) if first == "blk" and rest.partition(".")[0].isdecimal() else -1
+    return (
+        int(rest.partition(".")[0]) if first == "blk" and rest.partition(".")[0].isdecimal() else -1
+    )
 
 
 def stored_weights(keys: Keys) -> StoredWeights | None:
-    """What a config has under :data:`GGUF`; ``None`` where it has nothing. Raises :class:`InputError`."""
+    """What a config has under :data:`GGUF`; ``None`` where it has nothing. Raises
+    :class:`InputError`.
+    """
     said = keys.value(GGUF)
     if said is None:
         return None
     if not isinstance(said, Mapping):
         raise keys.refusal(GGUF, "expected a mapping of weights by name")
     for name, weight in said.items():
-        known = isinstance(weight, (list, tuple)) and len(weight) == 2 and weight[0] in BY_NAME and type(weight[1]) is int
+        known = (
+            isinstance(weight, (list, tuple))
+            and len(weight) == 2
+            and weight[0] in BY_NAME
+            and type(weight[1]) is int
+        )
         if not known or not 0 < weight[1] <= 2**50 or weight[1] % BY_NAME[weight[0]].block:
-            raise keys.refusal(f"{GGUF}.{name}", "expected the type of a weight and its number of elements, in whole blocks")
+            raise keys.refusal(
+                f"{GGUF}.{name}",
+                "expected the type of a weight and its number of elements, in whole blocks",
+            )
     return StoredWeights(said)

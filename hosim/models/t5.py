@@ -1,4 +1,5 @@
-"""T5: an encoder and a decoder that attends to it, with learned biases of relative positions on the scores.
+"""T5: an encoder and a decoder that attends to it, with learned biases of relative positions on the
+scores.
 
 Scores are in memory, because no fused kernel supports a learned bias.
 """
@@ -9,7 +10,20 @@ from dataclasses import dataclass
 
 from hosim.models.config import Run, first_layers
 from hosim.models.dense import dense, gelu_new, table
-from hosim.models.functions import activation, add, cast, cross_entropy, dropout, embedding, linear, mean, mul, scale, softmax, square
+from hosim.models.functions import (
+    activation,
+    add,
+    cast,
+    cross_entropy,
+    dropout,
+    embedding,
+    linear,
+    mean,
+    mul,
+    scale,
+    softmax,
+    square,
+)
 from hosim.models.kv_cache import held_heads
 from hosim.models.tape import Tape, Value
 
@@ -18,8 +32,9 @@ from hosim.models.tape import Tape, Value
 class T5:
     """Fields as in the public ``config.json`` files.
 
-    ``num_layers`` are those of the encoder; ``num_decoder_layers`` 0: as many. ``gated``: an MLP is ``wo(gelu(wi_0) * wi_1)``, else
-    ``wo(relu(wi))``. An output layer that is not the embedding takes results that are not scaled (T5 1.1, FLAN-T5).
+    ``num_layers`` are those of the encoder; ``num_decoder_layers`` 0: as many. ``gated``: an MLP is
+    ``wo(gelu(wi_0) * wi_1)``, else ``wo(relu(wi))``. An output layer that is not the embedding
+    takes results that are not scaled (T5 1.1, FLAN-T5).
     """
 
     d_model: int
@@ -43,31 +58,65 @@ class T5:
 def t5(t: Tape, config: T5, run: Run) -> Value:
     """The loss in training, else the logits; source and target are of ``sequence`` tokens each.
 
-    A decode gives the logits of the next token from caches of ``context`` tokens of the target and ``sequence`` of the source.
+    A decode gives the logits of the next token from caches of ``context`` tokens of the target and
+    ``sequence`` of the source.
     """
     shape = (run.batch, run.tokens)
     rows = run.batch * run.tokens * (1 if run.phase == "decode" else 2)
     shared = table(t, run, "shared.weight", config.vocab_size, config.d_model, rows)
     memory: Value | None = None
     if run.phase != "decode":
-        source = dropout(t, embedding(t, shared, t.held("input_ids", shape, "int64", "input"), "encoder.embedding"), config.dropout)
+        source = dropout(
+            t,
+            embedding(t, shared, t.held("input_ids", shape, "int64", "input"), "encoder.embedding"),
+            config.dropout,
+        )
         with t.scope("encoder"):
-            memory = _stack(t, config, run, source, first_layers(config.num_layers, run), "encoder", None)
-    target = dropout(t, embedding(t, shared, t.held("decoder_input_ids", shape, "int64", "input"), "decoder.embedding"), config.dropout)
+            memory = _stack(
+                t, config, run, source, first_layers(config.num_layers, run), "encoder", None
+            )
+    target = dropout(
+        t,
+        embedding(
+            t, shared, t.held("decoder_input_ids", shape, "int64", "input"), "decoder.embedding"
+        ),
+        config.dropout,
+    )
     with t.scope("decoder"):
-        x = _stack(t, config, run, target, first_layers(config.num_decoder_layers or config.num_layers, run), "decoder", memory)
+        x = _stack(
+            t,
+            config,
+            run,
+            target,
+            first_layers(config.num_decoder_layers or config.num_layers, run),
+            "decoder",
+            memory,
+        )
     if config.tie_word_embeddings:
         x, head = scale(t, x, "scale_outputs"), shared
     else:
         head = t.parameter("lm_head.weight", (config.vocab_size, config.d_model), run.dtype)
     if not run.training:
         flops = 2 * x.rows * config.d_model * config.vocab_size
-        return t.op("lm_head", "matmul", [x, head], (*shape, config.vocab_size), flops=flops, result_kind="output")
+        return t.op(
+            "lm_head",
+            "matmul",
+            [x, head],
+            (*shape, config.vocab_size),
+            flops=flops,
+            result_kind="output",
+        )
     logits = linear(t, x, head, label="lm_head")
-    return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
+    return cross_entropy(
+        t,
+        logits.view(logits.rows, config.vocab_size),
+        t.held("labels", (logits.rows,), "int64", "input"),
+    )
 
 
-def _stack(t: Tape, config: T5, run: Run, x: Value, layers: range, half: str, memory: Value | None) -> Value:
+def _stack(
+    t: Tape, config: T5, run: Run, x: Value, layers: range, half: str, memory: Value | None
+) -> Value:
     with t.scope("block.0.layer.0.SelfAttention"):
         bias = _bias(t, config, run)
     for n in layers:
@@ -86,11 +135,15 @@ def _bias(t: Tape, config: T5, run: Run) -> Value:
     buckets = t.ops("buckets", "elementwise", [], [(shape, "int64")])[0]
     entries = config.relative_attention_num_buckets
     with t.scope("relative_attention_bias"):
-        values = embedding(t, t.parameter("weight", (entries, config.num_heads), run.dtype), buckets)
+        values = embedding(
+            t, t.parameter("weight", (entries, config.num_heads), run.dtype), buckets
+        )
     return values.view(1, config.num_heads, *shape)
 
 
-def _layer(t: Tape, config: T5, run: Run, x: Value, half: str, memory: Value | None, bias: Value) -> Value:
+def _layer(
+    t: Tape, config: T5, run: Run, x: Value, half: str, memory: Value | None, bias: Value
+) -> Value:
     def part(n: int, name: str) -> str:
         return f"layer.{n}.{name}"
 
@@ -119,7 +172,9 @@ def _layer(t: Tape, config: T5, run: Run, x: Value, half: str, memory: Value | N
             opened = gelu_new(t, run, dense(t, run, "wi_0", y, config.d_ff, bias=False))
             inside = mul(t, opened, dense(t, run, "wi_1", y, config.d_ff, bias=False))
         else:
-            inside = activation(t, dense(t, run, "wi", y, config.d_ff, bias=False), "relu", keeps="output")
+            inside = activation(
+                t, dense(t, run, "wi", y, config.d_ff, bias=False), "relu", keeps="output"
+            )
         y = dense(t, run, "wo", dropout(t, inside, config.dropout), config.d_model, bias=False)
     return add(t, x, dropout(t, y, config.dropout))
 
@@ -128,10 +183,15 @@ def _heads(t: Tape, config: T5, run: Run, x: Value, names: str) -> list[Value]:
     """Queries, keys or values [batch, heads, tokens, width] of ``x``."""
     batch, tokens, _ = x.shape
     heads, width = config.num_heads, config.d_kv
-    return [dense(t, run, name, x, heads * width, bias=False).view(batch, heads, tokens, width) for name in names]
+    return [
+        dense(t, run, name, x, heads * width, bias=False).view(batch, heads, tokens, width)
+        for name in names
+    ]
 
 
-def _attention(t: Tape, config: T5, run: Run, q: Value, k: Value, v: Value, bias: Value | None) -> Value:
+def _attention(
+    t: Tape, config: T5, run: Run, q: Value, k: Value, v: Value, bias: Value | None
+) -> Value:
     batch, heads, tokens, width = q.shape
     keys = k.shape[2]
     scores = _product(t, q, k, (batch, heads, tokens, keys), width, "scores")
@@ -149,7 +209,9 @@ def _product(t: Tape, a: Value, b: Value, shape: tuple[int, ...], inner: int, la
 
     def gradient(g: Value) -> None:
         for value, other, which in ((a, b, "a"), (b, a, "b")):
-            t.give(value, t.op(f"{label}.grad_{which}", "matmul", [g, other], value.shape, flops=flops))
+            t.give(
+                value, t.op(f"{label}.grad_{which}", "matmul", [g, other], value.shape, flops=flops)
+            )
 
     t.note(y, gradient)
     return y

@@ -1,9 +1,10 @@
 """A tape writes the ops of a model into a graph and records how to differentiate them.
 
-Model code calls functions (:mod:`hosim.models.functions`) on :class:`Value` s. Each emits its ops at once. In training it also records how
-to emit the ops of its gradient; :meth:`Tape.backward` plays the records in reverse, as autograd does. The layers of a model are thus
-written once, and inference, training and recomputation follow. A training step keeps exactly the activations that an op of the backward
-pass uses.
+Model code calls functions (:mod:`hosim.models.functions`) on :class:`Value` s. Each emits its ops
+at once. In training it also records how to emit the ops of its gradient; :meth:`Tape.backward`
+plays the records in reverse, as autograd does. The layers of a model are thus written once, and
+inference, training and recomputation follow. A training step keeps exactly the activations that an
+op of the backward pass uses.
 """
 
 from __future__ import annotations
@@ -56,15 +57,22 @@ class _OfOne(TypedDict, total=False):
 class Tape:
     """Ops being written. ``training``: whether functions note their gradients.
 
-    ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as Megatron does.
-    ``micro_batch`` begins the names of ops and inputs, so that those of several micro-batches are apart; parameters are the same.
-    ``in_parts``: whether tensors of which ops use parts are cut into them; else all are whole.
-    ``stored``: the weights of a file, which say what tensors take.
+    ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as
+    Megatron does. ``micro_batch`` begins the names of ops and inputs, so that those of several
+    micro-batches are apart; parameters are the same. ``in_parts``: whether tensors of which ops use
+    parts are cut into them; else all are whole. ``stored``: the weights of a file, which say what
+    tensors take.
     ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 
     def __init__(
-        self, name: str, *, training: bool = False, main_gradients: bool = False, merged: bool = False, in_parts: bool = True
+        self,
+        name: str,
+        *,
+        training: bool = False,
+        main_gradients: bool = False,
+        merged: bool = False,
+        in_parts: bool = True,
     ) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
@@ -79,8 +87,12 @@ class Tape:
         self._held: dict[str, Value] = {}
         self.parameters: dict[int, Value] = {}
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
-        self.choices: list[tuple[int, tuple[int, ...]]] = []  # how many of its candidates each gate chooses, and the shape of what it gives
-        self.in_parts = in_parts and not training  # gradients are whole, and with them what learns by them
+        self.choices: list[
+            tuple[int, tuple[int, ...]]
+        ] = []  # how many of its candidates each gate chooses, and the shape of what it gives
+        self.in_parts = (
+            in_parts and not training
+        )  # gradients are whole, and with them what learns by them
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
         self._taken: set[str] = set()
@@ -96,18 +108,25 @@ class Tape:
         self._keeps: deque[tuple[Value, ...] | None] | None = None
         self._keeps_next: Iterator[bool] = repeat(True)  # whether that of the next product is kept
 
-    def choose(self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]], count: int) -> None:
-        """The op that gives ``gate`` decides which ``count`` of ``candidates`` are used, each (its own tensors, the results of its ops).
+    def choose(
+        self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]], count: int
+    ) -> None:
+        """The op that gives ``gate`` decides which ``count`` of ``candidates`` are used, each (its
+        own tensors, the results of its ops).
 
         Without ops of its own, a candidate that is not chosen is left out of what ops read.
         """
         self.gates[self._maker[gate.tensor]] = [
-            (tuple([name for v in tensors for name in v.tensors]), tuple([self._maker[v.tensor] for v in results]))
+            (
+                tuple([name for v in tensors for name in v.tensors]),
+                tuple([self._maker[v.tensor] for v in results]),
+            )
             for tensors, results in candidates
         ]
         self.choices.append((min(count, len(candidates)), tuple(gate.shape)))
 
-    # -- tensors ------------------------------------------------------------------------------------------------------
+    # -- tensors
+    # ----------------------------------------------------------------------------------------------
 
     def held(
         self,
@@ -122,17 +141,27 @@ class Tape:
         parts: Mapping[str, Sequence[int]] | None = None,
         of: str = "",
     ) -> Value:
-        """A tensor that exists from the start, made at first use. ``name`` is under the current scope.
+        """A tensor that exists from the start, made at first use. ``name`` is under the current
+        scope.
 
-        ``parts``: the shapes of the parts that ops use apart, which are tensors of their own (docs/contract.md, rule 1); one without
-        elements is none. ``of``: the tensor that this one is a part of.
+        ``parts``: the shapes of the parts that ops use apart, which are tensors of their own
+        (docs/contract.md, rule 1); one without elements is none. ``of``: the tensor that this one
+        is a part of.
         """
-        full = (self.micro_batch if kind == "input" else "") + self._scope + (part_name(of, name) if of else name)
+        full = (
+            (self.micro_batch if kind == "input" else "")
+            + self._scope
+            + (part_name(of, name) if of else name)
+        )
         if full not in self._held:
             self.reserve(full)
             value = Value(full, tuple(shape), dtype, group=group, computes=computes)
             value = value if self.stored is None else self.stored.as_stored(value, kind)
-            sizes = {part: replace(value, shape=tuple(own)).size for part, own in (parts or {}).items() if prod(own) and self.in_parts}
+            sizes = {
+                part: replace(value, shape=tuple(own)).size
+                for part, own in (parts or {}).items()
+                if prod(own) and self.in_parts
+            }
             value = replace(value, parts=tuple(sizes) if len(sizes) > 1 else ())
             for part, size in sizes.items() if value.parts else ():
                 self._parts.draw()
@@ -157,7 +186,12 @@ class Tape:
         """A tensor that the model learns."""
         full = self._scope + name
         if full not in self._held:
-            value = replace(self.held(name, shape, dtype, kind, home, group=group, computes=computes, parts=parts), node=self._node())
+            value = replace(
+                self.held(
+                    name, shape, dtype, kind, home, group=group, computes=computes, parts=parts
+                ),
+                node=self._node(),
+            )
             self._held[full] = self.parameters[value.node] = value
         return self._held[full]
 
@@ -166,18 +200,22 @@ class Tape:
         return replace(value, node=self._node())
 
     def alias(self, value: Value) -> Value:
-        """The same tensor under a node of its own, for a function that emits nothing going forward."""
+        """The same tensor under a node of its own, for a function that emits nothing going
+        forward.
+        """
         return replace(value, node=self._node() if value.node and self._notes is not None else 0)
 
     def _node(self) -> int:
         self._nodes += 1
         return self._nodes
 
-    # -- ops ----------------------------------------------------------------------------------------------------------
+    # -- ops
+    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def on(self, processor: str | None) -> Iterator[None]:
-        """Ops inside run on the processor of this tier, on a stream of its name, and are no kernels of the device; ``None``: as outside.
+        """Ops inside run on the processor of this tier, on a stream of its name, and are no kernels
+        of the device; ``None``: as outside.
 
         For ``device/TIER`` they run on the device or on the processor of that tier.
         """
@@ -221,12 +259,15 @@ class Tape:
         computes: str = "",
         message: str = "",
     ) -> tuple[Value, ...]:
-        """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are those of :class:`hosim.graph.Op`.
+        """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are
+        those of :class:`hosim.graph.Op`.
 
-        Its dtype is ``computes``; without, that of its first input if it has FLOP, else the widest that it uses.
+        Its dtype is ``computes``; without, that of its first input if it has FLOP, else the widest
+        that it uses.
 
-        ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``overwrites`` are tensors made before that it writes
-        unread. A result that is the gradient of a parameter is of kind
+        ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``overwrites`` are
+        tensors made before that it writes unread. A result that is the gradient of a parameter is
+        of kind
         ``gradient``, if it is the first one.
         """
         if self._phase == BACKWARD and self._makers_again:
@@ -236,32 +277,50 @@ class Tape:
             stands = keeps.popleft()
             if stands is not None:
                 has_node = any([v.node for v in inputs])
-                return tuple([replace(value, node=self._node() if has_node else 0) for value in stands])
+                return tuple(
+                    [replace(value, node=self._node() if has_node else 0) for value in stands]
+                )
             keeps = None
         name = self._unique(label)
-        learned = gradient_of is not None and gradient_of.node in self.parameters and gradient_of.node not in self._gradients
+        learned = (
+            gradient_of is not None
+            and gradient_of.node in self.parameters
+            and gradient_of.node not in self._gradients
+        )
         has_node = self._notes is not None and any([v.node for v in inputs])
         made = []
         for i, (shape, dtype) in enumerate(results):
-            value = Value(name if len(results) == 1 else f"{name}.{i}", shape, dtype, self._node() if has_node else 0)
+            value = Value(
+                name if len(results) == 1 else f"{name}.{i}",
+                shape,
+                dtype,
+                self._node() if has_node else 0,
+            )
             self.builder.tensor(value.tensor, value.size, "gradient" if learned else result_kind)
             self._maker[value.tensor] = name
             if learned:
                 self._own.add(value.tensor)
             made.append(value)
         if accessed is None:
-            accessed = sum([v.size for v in inputs]) + sum([v.size for v in (*made, *overwrites)]) + 2 * sum([v.size for v in mutates])
+            accessed = (
+                sum([v.size for v in inputs])
+                + sum([v.size for v in (*made, *overwrites)])
+                + 2 * sum([v.size for v in mutates])
+            )
         written = {name for v in mutates for name in v.tensors}
         involved = inputs[:1] if flops else (*inputs, *mutates, *made)
         self.builder.op(
             name,
             kind,
-            inputs=list(dict.fromkeys(name for v in inputs for name in v.tensors if name not in written)),
+            inputs=list(
+                dict.fromkeys(name for v in inputs for name in v.tensors if name not in written)
+            ),
             outputs=[name for v in (*made, *overwrites) for name in v.tensors],
             mutates=list(dict.fromkeys(name for v in mutates for name in v.tensors)),
             flops=flops,
             bytes_accessed=accessed,
-            dtype=computes or max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
+            dtype=computes
+            or max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
             workspace_bytes=workspace,
             stream=self._processor or stream,
             duration_ns=duration_ns,
@@ -278,13 +337,21 @@ class Tape:
         return tuple(made)
 
     def op(
-        self, label: str, kind: str, inputs: Sequence[Value], shape: tuple[int, ...], dtype: str | None = None, **more: Unpack[_OfOne]
+        self,
+        label: str,
+        kind: str,
+        inputs: Sequence[Value],
+        shape: tuple[int, ...],
+        dtype: str | None = None,
+        **more: Unpack[_OfOne],
     ) -> Value:
         """Emit one op of one result; its dtype is the first input's unless given."""
         return self.ops(label, kind, inputs, [(shape, dtype or inputs[0].dtype)], **more)[0]
 
     def narrowed(self, x: Value, dtype: str, label: str = "quantise") -> Value:
-        """``x`` in a narrower dtype, made at first use of a pass; with ``merged`` kernels, the one that makes ``x`` does that."""
+        """``x`` in a narrower dtype, made at first use of a pass; with ``merged`` kernels, the one
+        that makes ``x`` does that.
+        """
         if self.merged:
             return replace(x, dtype=dtype)
         key = self._phase + self.micro_batch, x.tensor, dtype
@@ -293,7 +360,9 @@ class Tape:
         return replace(self._narrowed[key], shape=x.shape)
 
     def kept(self, emit: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...]:
-        """The results of what ``emit`` writes; selective recomputation keeps them, and nothing inside, as those of one op with FLOP."""
+        """The results of what ``emit`` writes; selective recomputation keeps them, and nothing
+        inside, as those of one op with FLOP.
+        """
         keeps = self._keeps
         if keeps is None:
             return emit()
@@ -321,10 +390,13 @@ class Tape:
         self._taken.add(name)
         self._names.draw()
 
-    # -- gradients ----------------------------------------------------------------------------------------------------
+    # -- gradients
+    # ----------------------------------------------------------------------------------------------
 
     def note(self, result: Value, gradient: Callable[[Value], None]) -> None:
-        """Going backward, call ``gradient`` with the gradient of ``result``, which passes on what follows by :meth:`give`."""
+        """Going backward, call ``gradient`` with the gradient of ``result``, which passes on what
+        follows by :meth:`give`.
+        """
         if self._notes is not None and result.node:
             scope = self._scope
 
@@ -335,7 +407,9 @@ class Tape:
             self._notes.append((result, scoped))
 
     def give(self, value: Value, gradient: Value) -> None:
-        """Add ``gradient`` to that of ``value``, in place where its tensor stands for nothing else."""
+        """Add ``gradient`` to that of ``value``, in place where its tensor stands for nothing
+        else.
+        """
         if not value.node:
             return
         if value.node in self._arrivals:
@@ -345,20 +419,33 @@ class Tape:
             self._gradients[value.node] = main = before or self._main_gradient(value)
             self.ops("accumulate_main", "elementwise", [gradient], [], mutates=[main])
         elif before is None:
-            if value.node in self.parameters and gradient.tensor not in self._own:  # it stands for something else, too
+            if (
+                value.node in self.parameters and gradient.tensor not in self._own
+            ):  # it stands for something else, too
                 gradient = self.op("clone", "copy", [gradient], value.shape, gradient_of=value)
             self._gradients[value.node] = gradient
             self._holders[gradient.tensor] += 1
         elif self._holders[before.tensor] == 1:
-            self.ops("accumulate", "elementwise", [gradient], [], mutates=[before], accessed=3 * before.size)
+            self.ops(
+                "accumulate",
+                "elementwise",
+                [gradient],
+                [],
+                mutates=[before],
+                accessed=3 * before.size,
+            )
         else:
-            total = self.op("accumulate", "elementwise", [before, gradient], before.shape, gradient_of=None)
+            total = self.op(
+                "accumulate", "elementwise", [before, gradient], before.shape, gradient_of=None
+            )
             self._holders[before.tensor] -= 1
             self._holders[total.tensor] += 1
             self._gradients[value.node] = total
 
     def on_gradient(self, value: Value, act: Callable[[Value], None]) -> None:
-        """Call ``act`` with each gradient of ``value`` that :meth:`give` gets, before it is added to others."""
+        """Call ``act`` with each gradient of ``value`` that :meth:`give` gets, before it is added
+        to others.
+        """
         if self._notes is not None or self._phase:
             self._arrivals[value.node] = act
 
@@ -375,12 +462,16 @@ class Tape:
         return gradient
 
     def recorded(self) -> list[Note]:
-        """What was noted so far, which the tape then forgets: that of one forward pass among others."""
+        """What was noted so far, which the tape then forgets: that of one forward pass among
+        others.
+        """
         notes, self._notes = self._notes or [], []
         return notes
 
     def backward(self, result: Value, gradient: Value, notes: list[Note] | None = None) -> None:
-        """Emit the ops that take ``gradient``, that of ``result``, to the parameters, by ``notes``: all that there are, or those given."""
+        """Emit the ops that take ``gradient``, that of ``result``, to the parameters, by ``notes``:
+        all that there are, or those given.
+        """
         notes, self._notes = self.recorded() if notes is None else notes, None
         before = self._scope, self._phase
         self._phase = BACKWARD
@@ -394,28 +485,46 @@ class Tape:
             if (arrived := self.take(value)) is not None:
                 passes_on(arrived)
 
-    def checkpointed(self, function: Callable[..., Value], *inputs: Value, run: Run | None = None) -> Value:
-        """``function(*inputs)`` of which only the inputs are kept; going backward it is computed again (torch's activation checkpointing).
+    def checkpointed(
+        self, function: Callable[..., Value], *inputs: Value, run: Run | None = None
+    ) -> Value:
+        """``function(*inputs)`` of which only the inputs are kept; going backward it is computed
+        again (torch's activation checkpointing).
 
         ``run.kept_dtype``: the inputs are packed for that, and unpacked when they are read again.
-        ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only the other ops run again; with
-        ``run.every_other_product``, of products those of the first, the third and so on.
+        ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only
+        the other ops run again; with ``run.every_other_product``, of products those of the first,
+        the third and so on.
         """
         if self._notes is None:
             return function(*inputs)
-        kept: deque[tuple[Value, ...] | None] | None = deque() if run is not None and run.selective else None
+        kept: deque[tuple[Value, ...] | None] | None = (
+            deque() if run is not None and run.selective else None
+        )
         notes, self._notes, self._keeps = self._notes, None if kept is None else [], kept
         # what is kept is what training keeps of an op, such as the statistics of a softmax
         self._keeps_next = cycle((True, run is None or not run.every_other_product))
-        result = self.detached(function(*[replace(x, node=0) if kept is None else self.detached(x) for x in inputs]))
+        result = self.detached(
+            function(*[replace(x, node=0) if kept is None else self.detached(x) for x in inputs])
+        )
         self._notes, self._keeps = notes, None
         dtype = CACHES[run.kept_dtype] if run is not None and run.kept_dtype is not None else None
-        packed = [x if dtype is None else self.op("pack_kept", "copy", [replace(x, node=0)], x.shape, dtype) for x in inputs]
+        packed = [
+            x
+            if dtype is None
+            else self.op("pack_kept", "copy", [replace(x, node=0)], x.shape, dtype)
+            for x in inputs
+        ]
 
         def gradient(g: Value) -> None:
             self._notes, self._phase = [], RECOMPUTE
             pairs = zip(packed, inputs, strict=True)
-            starts = [x if p is x else replace(self.op("unpack_kept", "copy", [p], x.shape, x.dtype), node=x.node) for p, x in pairs]
+            starts = [
+                x
+                if p is x
+                else replace(self.op("unpack_kept", "copy", [p], x.shape, x.dtype), node=x.node)
+                for p, x in pairs
+            ]
             self._keeps = kept
             again = function(*starts)
             self._keeps = None
@@ -426,7 +535,9 @@ class Tape:
         return result
 
     def dropped(self, value: Value, make: Callable[[], Value]) -> None:
-        """Do not keep ``value`` for the backward pass: the first op there that reads it is preceded by what ``make`` emits."""
+        """Do not keep ``value`` for the backward pass: the first op there that reads it is preceded
+        by what ``make`` emits.
+        """
         if self._notes is not None:
             self._makers_again[value.tensor] = make
 
@@ -439,15 +550,23 @@ class Tape:
 
     def learned(self) -> Learned:
         """Parameters with their gradients, in the order of the parameters' first use."""
-        return [(value, self._gradients[node]) for node, value in self.parameters.items() if node in self._gradients]
+        return [
+            (value, self._gradients[node])
+            for node, value in self.parameters.items()
+            if node in self._gradients
+        ]
 
     def taken(self) -> Learned:
-        """Those of :meth:`learned`, which the tape then forgets: what follows is not added to them."""
+        """Those of :meth:`learned`, which the tape then forgets: what follows is not added to
+        them.
+        """
         learned = self.learned()
         for value, _ in learned:
             self.take(value)
         return learned
 
     def build(self) -> Graph:
-        """The graph, without unused recomputed ops, because torch stops recomputing at the last kept tensor."""
+        """The graph, without unused recomputed ops, because torch stops recomputing at the last
+        kept tensor.
+        """
         return without_idle(self.builder.build(), RECOMPUTE)

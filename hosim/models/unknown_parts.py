@@ -5,21 +5,61 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_TRANSLATORS = ("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "prophetnet")
+_TRANSLATORS = (
+    "bart",
+    "bigbird_pegasus",
+    "blenderbot",
+    "blenderbot-small",
+    "marian",
+    "mbart",
+    "mvp",
+    "pegasus",
+    "plbart",
+    "prophetnet",
+)
 _ENCODERS = (
-    *("bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert", "roberta"),
-    *("roberta-prelayernorm", "roc_bert", "roformer", "xlm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    *(
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "megatron-bert",
+        "rembert",
+        "roberta",
+    ),
+    *(
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "xlm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ),
 )
 
 UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
     {
-        **dict.fromkeys(_TRANSLATORS, "an encoder and a decoder that reads it, other than T5's and Whisper's"),
-        **dict.fromkeys(_ENCODERS, "an encoder with another embedding, position or head than BERT's"),
-        **dict.fromkeys(("moshi", "musicgen", "musicgen_melody"), "several streams of codes at once (num_codebooks)"),
         **dict.fromkeys(
-            ("inkling_text", "inkling2_text", "inkling2_loop_text"), "short convolutions of keys and values, and learned distances"
+            _TRANSLATORS, "an encoder and a decoder that reads it, other than T5's and Whisper's"
         ),
-        **dict.fromkeys(("biogpt", "ctrl", "openai-gpt", "xglm"), "positions or an order of norms that no builder has"),
+        **dict.fromkeys(
+            _ENCODERS, "an encoder with another embedding, position or head than BERT's"
+        ),
+        **dict.fromkeys(
+            ("moshi", "musicgen", "musicgen_melody"),
+            "several streams of codes at once (num_codebooks)",
+        ),
+        **dict.fromkeys(
+            ("inkling_text", "inkling2_text", "inkling2_loop_text"),
+            "short convolutions of keys and values, and learned distances",
+        ),
+        **dict.fromkeys(
+            ("biogpt", "ctrl", "openai-gpt", "xglm"),
+            "positions or an order of norms that no builder has",
+        ),
         "axk2": "norms with an MLP of their own (gated_norm_rank)",
         "hy_v4": "latent attention with a gate among hyper-connections (hc_mult)",
         "dory": "layers that run in a loop (n_recurrent_loops)",
@@ -30,7 +70,8 @@ UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
         "diffllama": "the difference of two attentions",
         "doge": "the mask of dynamic attention",
         "jetmoe": "mixtures of attention",
-        "longcat_flash": "two attentions a layer and experts that compute nothing (zero_expert_num)",
+        "longcat_flash": "two attentions a layer and experts that compute nothing "
+        "(zero_expert_num)",
         "minimax_m3": "blocks of keys that an index chooses (sparse_attention_config)",
         "minimax_m3_vl_text": "blocks of keys that an index chooses (index_topk_blocks)",
         "cohere_compass_text": "positions of three dimensions (mrope) in Cohere's layers",

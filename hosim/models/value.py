@@ -8,7 +8,18 @@ from math import prod
 from hosim.data.graph_parts import part_name
 from hosim.models.packed import PACKINGS, packed_bytes
 
-ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+ITEM_BYTES = {
+    "fp64": 8,
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 """Bytes of an element by dtype; the widest floating ones first."""
 
 
@@ -16,9 +27,10 @@ ITEM_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int64": 8, 
 class Value:
     """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
 
-    ``dtype`` may be one of :data:`~hosim.models.packed.PACKINGS`, in groups of ``group``; ``computes`` is that of an op that multiplies it.
-    ``parts``: of a tensor that is held in parts, those that are meant (:meth:`Tape.held`). ``stored``: the bytes and the elements of all of
-    it in a file, where these say what it takes and not its dtype.
+    ``dtype`` may be one of :data:`~hosim.models.packed.PACKINGS`, in groups of ``group``;
+    ``computes`` is that of an op that multiplies it. ``parts``: of a tensor that is held in parts,
+    those that are meant (:meth:`Tape.held`). ``stored``: the bytes and the elements of all of it in
+    a file, where these say what it takes and not its dtype.
     """
 
     tensor: str
@@ -36,7 +48,9 @@ class Value:
         return tuple([part_name(self.tensor, part) for part in self.parts]) or (self.tensor,)
 
     def part(self, *names: str) -> Value:
-        """Of a tensor that is held in parts those of these names that it has; one that is not is the same."""
+        """Of a tensor that is held in parts those of these names that it has; one that is not is
+        the same.
+        """
         return replace(self, parts=tuple([part for part in self.parts if part in names]))
 
     @property
@@ -55,5 +69,7 @@ class Value:
         return prod(self.shape[:-1])
 
     def view(self, *shape: int) -> Value:
-        """The same elements in another shape or order; it launches nothing, and so does its gradient."""
+        """The same elements in another shape or order; it launches nothing, and so does its
+        gradient.
+        """
         return replace(self, shape=shape)

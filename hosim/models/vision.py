@@ -1,4 +1,6 @@
-"""Models of image patches: the vision transformer, and the diffusion transformer conditioned on a time and a class."""
+"""Models of image patches: the vision transformer, and the diffusion transformer conditioned on a
+time and a class.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,17 @@ from dataclasses import dataclass
 
 from hosim.models.config import Run, layers_of
 from hosim.models.dense import attended, dense, gelu, gelu_new, looked_up, mlp, normed
-from hosim.models.functions import activation, add, cast, cross_entropy, mul, scale, split, square, summed
+from hosim.models.functions import (
+    activation,
+    add,
+    cast,
+    cross_entropy,
+    mul,
+    scale,
+    split,
+    square,
+    summed,
+)
 from hosim.models.tape import Tape, Value
 
 
@@ -26,7 +38,9 @@ class Vit:
 
 @dataclass(frozen=True, slots=True)
 class Dit:
-    """Fields as in the published code (facebookresearch/DiT, ``models.py``); ``input_size`` is that of the latent image."""
+    """Fields as in the published code (facebookresearch/DiT, ``models.py``); ``input_size`` is that
+    of the latent image.
+    """
 
     hidden_size: int
     num_hidden_layers: int
@@ -40,16 +54,33 @@ class Dit:
 
 
 def patches(t: Tape, run: Run, name: str, image: Value, patch: int, width: int) -> Value:
-    """Each square of ``image`` [batch, channels, side, side] as a vector of ``width``: a convolution as wide as its step."""
+    """Each square of ``image`` [batch, channels, side, side] as a vector of ``width``: a
+    convolution as wide as its step.
+    """
     batch, channels, side, _ = image.shape
     tokens, narrow = (side // patch) ** 2, channels * patch * patch
     with t.scope(name):
-        weight, bias = t.parameter("weight", (width, narrow), run.dtype), t.parameter("bias", (width,), run.dtype)
+        weight, bias = (
+            t.parameter("weight", (width, narrow), run.dtype),
+            t.parameter("bias", (width,), run.dtype),
+        )
         flops = 2 * batch * tokens * narrow * width
-        y = t.op("conv2d", "convolution", [image, weight, bias], (batch, tokens, width), flops=flops)
+        y = t.op(
+            "conv2d", "convolution", [image, weight, bias], (batch, tokens, width), flops=flops
+        )
 
         def gradient(g: Value) -> None:
-            t.give(weight, t.op("conv2d.grad_weight", "convolution", [g, image], weight.shape, flops=flops, gradient_of=weight))
+            t.give(
+                weight,
+                t.op(
+                    "conv2d.grad_weight",
+                    "convolution",
+                    [g, image],
+                    weight.shape,
+                    flops=flops,
+                    gradient_of=weight,
+                ),
+            )
             t.give(bias, t.op("conv2d.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
 
         t.note(y, gradient)
@@ -59,7 +90,12 @@ def patches(t: Tape, run: Run, name: str, image: Value, patch: int, width: int) 
 def vit(t: Tape, config: Vit, run: Run) -> Value:
     """The loss in training, else the logits of each image."""
     width = config.hidden_size
-    image = t.held("pixel_values", (run.batch, config.num_channels, config.image_size, config.image_size), run.dtype, "input")
+    image = t.held(
+        "pixel_values",
+        (run.batch, config.num_channels, config.image_size, config.image_size),
+        run.dtype,
+        "input",
+    )
     with t.scope("vit"):
         with t.scope("embeddings"):
             x = patches(t, run, "patch_embeddings.projection", image, config.patch_size, width)
@@ -79,9 +115,19 @@ def vit(t: Tape, config: Vit, run: Run) -> Value:
     if not run.training:
         with t.scope("classifier"):
             shape = (config.num_labels, width)
-            parameters = [t.parameter("weight", shape, run.dtype), t.parameter("bias", shape[:1], run.dtype)]
+            parameters = [
+                t.parameter("weight", shape, run.dtype),
+                t.parameter("bias", shape[:1], run.dtype),
+            ]
             flops = 2 * run.batch * width * config.num_labels
-            return t.op("linear", "matmul", [first, *parameters], (run.batch, config.num_labels), flops=flops, result_kind="output")
+            return t.op(
+                "linear",
+                "matmul",
+                [first, *parameters],
+                (run.batch, config.num_labels),
+                flops=flops,
+                result_kind="output",
+            )
     logits = dense(t, run, "classifier", first, config.num_labels)
     return cross_entropy(t, logits, t.held("labels", (run.batch,), "int64", "input"))
 
@@ -91,7 +137,11 @@ def _vit_layer(t: Tape, config: Vit, run: Run, x: Value) -> Value:
     y = normed(t, run, "layernorm_before", x)
     with t.scope("attention"):
         q, k, v = [dense(t, run, f"{name}_proj", y, width) for name in "qkv"]
-        x = add(t, dense(t, run, "o_proj", attended(t, run, q, k, v, config.num_attention_heads), width), x)
+        x = add(
+            t,
+            dense(t, run, "o_proj", attended(t, run, q, k, v, config.num_attention_heads), width),
+            x,
+        )
     y = normed(t, run, "layernorm_after", x)
     with t.scope("mlp"):
         return add(t, mlp(t, run, y, ("fc1", "fc2"), config.intermediate_size, gelu), x)
@@ -103,7 +153,17 @@ def _behind(t: Tape, first: Value, x: Value) -> Value:
     y = t.op("cat", "copy", [first, x], (batch, tokens + 1, width), accessed=2 * x.size)
 
     def gradient(g: Value) -> None:
-        t.give(first, t.op("cat.grad_first", "reduction", [g], first.shape, accessed=g.size // (tokens + 1), gradient_of=first))
+        t.give(
+            first,
+            t.op(
+                "cat.grad_first",
+                "reduction",
+                [g],
+                first.shape,
+                accessed=g.size // (tokens + 1),
+                gradient_of=first,
+            ),
+        )
         t.give(x, t.op("cat.grad", "copy", [g], x.shape))
 
     t.note(y, gradient)
@@ -111,7 +171,9 @@ def _behind(t: Tape, first: Value, x: Value) -> Value:
 
 
 def _first_token(t: Tape, x: Value) -> Value:
-    """A view of the first token of each image; its gradient is that of all tokens, the rest zero."""
+    """A view of the first token of each image; its gradient is that of all tokens, the rest
+    zero.
+    """
     first = t.alias(x).view(x.shape[0], x.shape[-1])
     t.note(first, lambda g: t.give(x, t.op("select.grad", "copy", [g], x.shape)))
     return first
@@ -126,11 +188,21 @@ def dit(t: Tape, config: Dit, run: Run) -> Value:
     x = add(t, x, t.held("pos_embed", (1, x.shape[1], width), run.dtype, "buffer"))
     with t.scope("t_embedder"):
         time = t.held("t", (run.batch,), "fp32", "input")
-        waves = cast(t, t.op("frequencies", "elementwise", [time], (run.batch, config.frequency_embedding_size)), run.dtype)
-        y = dense(t, run, "mlp.2", activation(t, dense(t, run, "mlp.0", waves, width), "silu"), width)
+        waves = cast(
+            t,
+            t.op(
+                "frequencies", "elementwise", [time], (run.batch, config.frequency_embedding_size)
+            ),
+            run.dtype,
+        )
+        y = dense(
+            t, run, "mlp.2", activation(t, dense(t, run, "mlp.0", waves, width), "silu"), width
+        )
     label = t.held("y", (run.batch,), "int64", "input")
     with t.scope("y_embedder"):  # one entry more than classes: no class at all, for guidance
-        condition = add(t, y, looked_up(t, run, "embedding_table", label, config.num_classes + 1, width))
+        condition = add(
+            t, y, looked_up(t, run, "embedding_table", label, config.num_classes + 1, width)
+        )
     for n in layers_of(config, run):
 
         def layer(x: Value, n: int = n) -> Value:
@@ -151,7 +223,9 @@ def dit(t: Tape, config: Dit, run: Run) -> Value:
 
 
 def _dit_layer(t: Tape, config: Dit, run: Run, x: Value, condition: Value) -> Value:
-    """Attention and MLP, each scaled, shifted and gated by six vectors that the condition gives (adaLN-Zero)."""
+    """Attention and MLP, each scaled, shifted and gated by six vectors that the condition gives
+    (adaLN-Zero).
+    """
     width = config.hidden_size
     shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = _modulation(t, run, condition, 6, width)
     y = _modulated(t, normed(t, run, "norm1", x, affine=False), shift_a, scale_a)
@@ -167,7 +241,9 @@ def _dit_layer(t: Tape, config: Dit, run: Run, x: Value, condition: Value) -> Va
 
 def _modulation(t: Tape, run: Run, condition: Value, count: int, width: int) -> list[Value]:
     with t.scope("adaLN_modulation"):
-        return split(t, dense(t, run, "1", activation(t, condition, "silu"), count * width), (width,) * count)
+        return split(
+            t, dense(t, run, "1", activation(t, condition, "silu"), count * width), (width,) * count
+        )
 
 
 def _modulated(t: Tape, x: Value, shift: Value, factor: Value) -> Value:

@@ -1,4 +1,6 @@
-"""Whether the weights of a builder are those of the checkpoint that a config is from, by their bytes."""
+"""Whether the weights of a builder are those of the checkpoint that a config is from, by their
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _ASKED = ("dtype", "weights", "group", "packed", "activations")
 
 
 def stated_bytes(keys: Keys) -> int:
-    """The bytes of all weights that the files of a checkpoint have; 0 where nothing says so. Raises :class:`InputError`."""
+    """The bytes of all weights that the files of a checkpoint have; 0 where nothing says so. Raises
+    :class:`InputError`.
+    """
     metadata = keys.inside(INDEX).inside("metadata")
     found = metadata.value("total_size")
     if found is not None and (type(found) is not int or not 0 < found <= LARGEST):
@@ -27,8 +31,12 @@ def stated_bytes(keys: Keys) -> int:
     return found or 0
 
 
-def other_bytes(model: object, given: Mapping[str, Any], build: Callable[[str, Mapping[str, Any]], Graph]) -> tuple[str, ...]:
-    """A line where the weights of the whole model, packed as a run has them, differ by more than 2 % from those of its checkpoint."""
+def other_bytes(
+    model: object, given: Mapping[str, Any], build: Callable[[str, Mapping[str, Any]], Graph]
+) -> tuple[str, ...]:
+    """A line where the weights of the whole model, packed as a run has them, differ by more than 2
+    % from those of its checkpoint.
+    """
     stated = stated_bytes(Keys(model)) if isinstance(model, Mapping) else 0
     if not stated or not isinstance(model, Mapping):
         return ()
@@ -37,5 +45,12 @@ def other_bytes(model: object, given: Mapping[str, Any], build: Callable[[str, M
     built = sum([tensor.size_bytes for tensor in graph.tensors if tensor.kind in WEIGHTS_OF_MODELS])
     if abs(built - stated) <= _TOLERANCE * stated:
         return ()
-    more = human_percent(built / stated - 1, signed=True) if built < 2 * stated else f"{built / stated:.3g}x"
-    return (f"weights as the checkpoint's files have them: {human_size(stated)}; as built {human_size(built)} ({more})",)
+    more = (
+        human_percent(built / stated - 1, signed=True)
+        if built < 2 * stated
+        else f"{built / stated:.3g}x"
+    )
+    return (
+        f"weights as the checkpoint's files have them: {human_size(stated)}; as built "
+        f"{human_size(built)} ({more})",
+    )

@@ -14,7 +14,9 @@ from hosim.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class Whisper:
-    """Fields as in the public ``config.json`` files. The sound has ``2 * max_source_positions`` frames of ``num_mel_bins``."""
+    """Fields as in the public ``config.json`` files. The sound has ``2 * max_source_positions``
+    frames of ``num_mel_bins``.
+    """
 
     d_model: int
     encoder_layers: int
@@ -36,16 +38,26 @@ class Whisper:
 
 
 def whisper(t: Tape, config: Whisper, run: Run) -> Value:
-    """The loss of ``sequence`` tokens in training, else their logits; in a decode those of the next token, from caches of both halves."""
+    """The loss of ``sequence`` tokens in training, else their logits; in a decode those of the next
+    token, from caches of both halves.
+    """
     shape = (run.batch, run.tokens)
     with t.scope("model"):
         memory = None if run.phase == "decode" else _encoded(t, config, run)
         with t.scope("decoder"):
             ids = t.held("input_ids", shape, "int64", "input")
-            table = t.parameter("embed_tokens.weight", (config.vocab_size, config.d_model), run.dtype)
+            table = t.parameter(
+                "embed_tokens.weight", (config.vocab_size, config.d_model), run.dtype
+            )
             tokens = looked_up(t, run, "embed_tokens", ids, config.vocab_size, config.d_model)
             places = t.ops("position_ids", "fill", [], [((1, run.tokens), "int64")])[0]
-            x = add(t, tokens, looked_up(t, run, "embed_positions", places, config.max_target_positions, config.d_model))
+            x = add(
+                t,
+                tokens,
+                looked_up(
+                    t, run, "embed_positions", places, config.max_target_positions, config.d_model
+                ),
+            )
             x = dropout(t, x, config.dropout)
             for n in first_layers(config.decoder_layers, run):
 
@@ -57,20 +69,37 @@ def whisper(t: Tape, config: Whisper, run: Run) -> Value:
             x = normed(t, run, "layer_norm", x)
     if run.training:
         logits = linear(t, x, table, label="proj_out")
-        return cross_entropy(t, logits.view(logits.rows, config.vocab_size), t.held("labels", (logits.rows,), "int64", "input"))
+        return cross_entropy(
+            t,
+            logits.view(logits.rows, config.vocab_size),
+            t.held("labels", (logits.rows,), "int64", "input"),
+        )
     sizes = (x.rows, config.vocab_size, config.d_model)
     flops = 2 * x.rows * config.d_model * config.vocab_size
     made = (*shape, config.vocab_size)
-    return t.op("proj_out", "matmul", [x, table], made, flops=flops, result_kind="output", kernel="gemm", sizes=sizes)
+    return t.op(
+        "proj_out",
+        "matmul",
+        [x, table],
+        made,
+        flops=flops,
+        result_kind="output",
+        kernel="gemm",
+        sizes=sizes,
+    )
 
 
 def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
-    """The sound: two convolutions, of which the second halves the frames, and layers without a mask."""
+    """The sound: two convolutions, of which the second halves the frames, and layers without a
+    mask.
+    """
     frames = 2 * config.max_source_positions
     sound = t.held("input_features", (run.batch, frames, config.num_mel_bins), run.dtype, "input")
     with t.scope("encoder"):
         x = gelu(t, run, _convolved(t, run, "conv1", sound, config.d_model, frames))
-        x = gelu(t, run, _convolved(t, run, "conv2", x, config.d_model, config.max_source_positions))
+        x = gelu(
+            t, run, _convolved(t, run, "conv2", x, config.d_model, config.max_source_positions)
+        )
         x = add(t, x, t.parameter("embed_positions.weight", x.shape[1:], run.dtype))
         x = dropout(t, x, config.dropout)
         for n in first_layers(config.encoder_layers, run):
@@ -84,17 +113,36 @@ def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
 
 
 def _convolved(t: Tape, run: Run, name: str, x: Value, width: int, frames: int) -> Value:
-    """Each of ``frames`` frames from three of ``x`` [batch, frames, channels], as a vector of ``width``."""
+    """Each of ``frames`` frames from three of ``x`` [batch, frames, channels], as a vector of
+    ``width``.
+    """
     channels = x.shape[-1]
     with t.scope(name):
-        weight, bias = t.parameter("weight", (width, channels, 3), run.dtype), t.parameter("bias", (width,), run.dtype)
+        weight, bias = (
+            t.parameter("weight", (width, channels, 3), run.dtype),
+            t.parameter("bias", (width,), run.dtype),
+        )
         flops = 2 * x.shape[0] * frames * width * channels * 3
-        y = t.op("conv1d", "convolution", [x, weight, bias], (x.shape[0], frames, width), flops=flops)
+        y = t.op(
+            "conv1d", "convolution", [x, weight, bias], (x.shape[0], frames, width), flops=flops
+        )
 
         def gradient(g: Value) -> None:
             if x.node:
-                t.give(x, t.op("conv1d.grad_input", "convolution", [g, weight], x.shape, flops=flops))
-            t.give(weight, t.op("conv1d.grad_weight", "convolution", [g, x], weight.shape, flops=flops, gradient_of=weight))
+                t.give(
+                    x, t.op("conv1d.grad_input", "convolution", [g, weight], x.shape, flops=flops)
+                )
+            t.give(
+                weight,
+                t.op(
+                    "conv1d.grad_weight",
+                    "convolution",
+                    [g, x],
+                    weight.shape,
+                    flops=flops,
+                    gradient_of=weight,
+                ),
+            )
             t.give(bias, t.op("conv1d.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
 
         t.note(y, gradient)
@@ -143,7 +191,9 @@ def _keys(t: Tape, run: Run, x: Value, heads: int) -> tuple[Value, Value]:
     return k.view(*shape), v.view(*shape)
 
 
-def _attended(t: Tape, run: Run, x: Value, k: Value, v: Value, heads: int, *, causal: bool = False) -> Value:
+def _attended(
+    t: Tape, run: Run, x: Value, k: Value, v: Value, heads: int, *, causal: bool = False
+) -> Value:
     batch, tokens, hidden = x.shape
     q = dense(t, run, "q_proj", x, hidden).view(batch, heads, tokens, hidden // heads)
     y = attention(t, q, k, v, causal=causal or tokens == 1)

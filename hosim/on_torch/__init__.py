@@ -1,1 +1,3 @@
-"""Plans on torch: ``lower`` captures, runs and trains with them, ``gpu`` is the kit for GPU machines."""
+"""Plans on torch: ``lower`` captures, runs and trains with them, ``gpu`` is the kit for GPU
+machines.
+"""

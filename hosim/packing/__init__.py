@@ -1,4 +1,6 @@
-"""Static packing: offsets for tensors whose lives are known, as low as can be found. Pure functions of whole numbers."""
+"""Static packing: offsets for tensors whose lives are known, as low as can be found. Pure functions
+of whole numbers.
+"""
 
 from typing import TYPE_CHECKING
 

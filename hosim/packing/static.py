@@ -1,9 +1,11 @@
-"""Static allocation: one offset for each tensor of a whole plan, so that tensors that live at the same time do not overlap.
+"""Static allocation: one offset for each tensor of a whole plan, so that tensors that live at the
+same time do not overlap.
 
-This is dynamic storage allocation, which is NP-hard: rectangles of fixed place and width in time and of given height are packed as low as
-possible. `pack` first places greedily in many orders (`.searches.greedy`), then searches for a packing that is as low as the
-most that ever lives at once, exactly (`.searches.skyline`) and by a sweep over time that finds it where little memory is ever
-free (`.searches.tiling`), and for the heights between if there is none.
+This is dynamic storage allocation, which is NP-hard: rectangles of fixed place and width in time
+and of given height are packed as low as possible. `pack` first places greedily in many orders
+(`.searches.greedy`), then searches for a packing that is as low as the most that ever lives at
+once, exactly (`.searches.skyline`) and by a sweep over time that finds it where little memory is
+ever free (`.searches.tiling`), and for the heights between if there is none.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LARGEST_SEARCH = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """An offset for each tensor, in the order given, and the height: the least memory that holds them all at these offsets.
+    """An offset for each tensor, in the order given, and the height: the least memory that holds
+    them all at these offsets.
 
     ``optimal`` says that it is proven that no packing is lower.
     """
@@ -45,10 +48,12 @@ def pack(
     effort: int = DEFAULT_EFFORT,
     seed: int = 1,
 ) -> Packing:
-    """Offsets for tensors of ``sizes`` bytes that live over the half-open ``[lower, upper)``; every offset is a multiple of ``alignment``.
+    """Offsets for tensors of ``sizes`` bytes that live over the half-open ``[lower, upper)``; every
+    offset is a multiple of ``alignment``.
 
-    With a ``capacity`` it stops at the first packing that is no higher; without, or if there is none, it packs as low as it can. ``effort``
-    limits the searches, in steps of about 5 ns; 0 leaves it out. The result depends on the arguments alone, never on the clock. Raises
+    With a ``capacity`` it stops at the first packing that is no higher; without, or if there is
+    none, it packs as low as it can. ``effort`` limits the searches, in steps of about 5 ns; 0
+    leaves it out. The result depends on the arguments alone, never on the clock. Raises
     `InputError` for arguments that contradict each other.
     """
     lower, upper, size = _checked(lowers, uppers, sizes, alignment)
@@ -61,15 +66,20 @@ def pack(
     result = np.zeros(len(lower), np.int64)
     result[present] = offsets * problem.unit
     height = int((result + size)[present].max())
-    return Packing(tuple(result.tolist()), height, optimal=height <= problem.least or (proven and problem.exact))
+    return Packing(
+        tuple(result.tolist()),
+        height,
+        optimal=height <= problem.least or (proven and problem.exact),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """The tensors in units of ``unit`` bytes and sections of time between whose ends nothing starts or ends.
+    """The tensors in units of ``unit`` bytes and sections of time between whose ends nothing starts
+    or ends.
 
-    ``floor`` units are the most that live at once; ``least`` bytes are a bound on the height, padding at the top left out; ``exact`` says
-    that units lose nothing, for no size has padding.
+    ``floor`` units are the most that live at once; ``least`` bytes are a bound on the height,
+    padding at the top left out; ``exact`` says that units lose nothing, for no size has padding.
     """
 
     first: _Ints
@@ -90,7 +100,16 @@ class _Problem:
         live = _live_sum(first, last, padded, len(times))
         # The topmost tensor of a section needs no padding: at most the largest padding is saved.
         least = int(live.max()) - int((padded - size).max())
-        return cls(first, last, padded // unit, upper - lower, unit, int(live.max()) // unit, least, bool((padded == size).all()))
+        return cls(
+            first,
+            last,
+            padded // unit,
+            upper - lower,
+            unit,
+            int(live.max()) // unit,
+            least,
+            bool((padded == size).all()),
+        )
 
 
 def _live_sum(first: _Ints, last: _Ints, size: _Ints, instants: int) -> _Ints:
@@ -101,17 +120,21 @@ def _live_sum(first: _Ints, last: _Ints, size: _Ints, instants: int) -> _Ints:
 
 
 def _lowest(problem: _Problem, enough: int, effort: int, seed: int) -> tuple[_Ints, bool]:
-    """Offsets in units of a packing no higher than ``enough`` if one is found, else of a low one; and whether it is proven the lowest."""
+    """Offsets in units of a packing no higher than ``enough`` if one is found, else of a low one;
+    and whether it is proven the lowest.
+    """
     best = improve(problem.first, problem.last, problem.load, problem.duration, enough, seed)
     if len(best) * int(problem.last.max()) > _LARGEST_SEARCH:
         effort = 0
     search = _Search(problem, best, effort, seed)
     if search.height <= enough or not effort:
         return best, search.height == problem.floor
-    # At the target first, for where next to nothing may be wasted, there are few choices: by either search in turn, as what the one misses
-    # the other mostly finds at once. If that fails, in steps above it until something is found, and last between what failed and what was
-    # found.
-    if any(search.fill(enough, effort // part) or search.tile(enough, effort // 4) for part in (16, 4)):
+    # At the target first, for where next to nothing may be wasted, there are few choices: by either
+    # search in turn, as what the one misses the other mostly finds at once. If that fails, in steps
+    # above it until something is found, and last between what failed and what was found.
+    if any(
+        search.fill(enough, effort // part) or search.tile(enough, effort // 4) for part in (16, 4)
+    ):
         return search.best, search.height == search.impossible + 1
     target, share, failed, found = enough + enough // 50 + 1, search.left // 16 + 1, enough, False
     while search.left > 0 and failed < target < search.height:
@@ -125,7 +148,9 @@ def _lowest(problem: _Problem, enough: int, effort: int, seed: int) -> tuple[_In
 
 
 class _Search:
-    """The best packing found so far, the steps that are left, and the highest target that is known to be impossible."""
+    """The best packing found so far, the steps that are left, and the highest target that is known
+    to be impossible.
+    """
 
     def __init__(self, problem: _Problem, best: _Ints, effort: int, seed: int) -> None:
         self._problem, self._seed = problem, seed
@@ -141,12 +166,18 @@ class _Search:
         return int((self.best + self._problem.load).max())
 
     def fill(self, target: int, share: int) -> bool:
-        """Search exactly for a packing no higher than ``target``, with up to ``share`` steps more; whether it is found."""
+        """Search exactly for a packing no higher than ``target``, with up to ``share`` steps more;
+        whether it is found.
+        """
         problem = self._problem
         if target <= self.impossible:
             return False
         if target not in self._skylines:
-            self._skylines = {target: SkylineSearch(problem.first, problem.last, problem.load, problem.duration, target, self._seed)}
+            self._skylines = {
+                target: SkylineSearch(
+                    problem.first, problem.last, problem.load, problem.duration, target, self._seed
+                )
+            }
         skyline = self._skylines[target]
         found = self._keep(*skyline.run(min(share, self.left)))
         if skyline.exhausted:
@@ -154,7 +185,9 @@ class _Search:
         return found
 
     def tile(self, target: int, share: int) -> bool:
-        """Sweep for a packing as low as the most that lives at once, with up to ``share`` steps more; whether it is found."""
+        """Sweep for a packing as low as the most that lives at once, with up to ``share`` steps
+        more; whether it is found.
+        """
         return target > self.impossible and self._keep(*self._tiling.run(min(share, self.left)))
 
     def _keep(self, offsets: _Ints | None, spent: int) -> bool:
@@ -164,15 +197,23 @@ class _Search:
         return offsets is not None
 
 
-def _checked(lowers: Sequence[int], uppers: Sequence[int], sizes: Sequence[int], alignment: int) -> tuple[_Ints, _Ints, _Ints]:
+def _checked(
+    lowers: Sequence[int], uppers: Sequence[int], sizes: Sequence[int], alignment: int
+) -> tuple[_Ints, _Ints, _Ints]:
     if not len(lowers) == len(uppers) == len(sizes):
-        raise InputError(f"expected as many lower and upper ends as sizes, got {len(lowers)}, {len(uppers)} and {len(sizes)}")
+        raise InputError(
+            f"expected as many lower and upper ends as sizes, got {len(lowers)}, {len(uppers)} "
+            f"and {len(sizes)}"
+        )
     if alignment < 1:
         raise InputError(f"expected at least 1, got {alignment}", where="alignment")
-    lower, upper, size = (np.asarray(values, np.int64).reshape(-1) for values in (lowers, uppers, sizes))
+    lower, upper, size = (
+        np.asarray(values, np.int64).reshape(-1) for values in (lowers, uppers, sizes)
+    )
     if (size < 0).any() or (upper < lower).any():
         index = int(np.flatnonzero((size < 0) | (upper < lower))[0])
         raise InputError(
-            f"expected a size of at least 0 and no end before the start, got {size[index]} in [{lower[index]}, {upper[index]})"
+            f"expected a size of at least 0 and no end before the start, got {size[index]} in "
+            f"[{lower[index]}, {upper[index]})"
         )
     return lower, upper, size

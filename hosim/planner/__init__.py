@@ -1,1 +1,3 @@
-"""The planners: HyperOffload's refinement, exact search for small graphs, and rewrites of the graph itself."""
+"""The planners: HyperOffload's refinement, exact search for small graphs, and rewrites of the graph
+itself.
+"""

@@ -1,4 +1,5 @@
-"""Policies: each a function (graph, hardware, budget) -> plan; :mod:`hosim.policies.registry` knows them by name.
+"""Policies: each a function (graph, hardware, budget) -> plan; :mod:`hosim.policies.registry` knows
+them by name.
 
 They are attributes of this package too, for functions that take policies as objects:
 
@@ -49,6 +50,6 @@ else:
 
 
 __all__ = [
-    "BUILT_IN", "GROUP", "Parameter", "Policy", "PolicyError", "package_of", "policy_named", "policy_names", "policy_of",
-    "unknown_policy", "written_settings",
+    "BUILT_IN", "GROUP", "Parameter", "Policy", "PolicyError", "package_of", "policy_named",
+    "policy_names", "policy_of", "unknown_policy", "written_settings",
 ]  # fmt: skip

@@ -1,16 +1,33 @@
-"""hosim's own policies, in the order in which they are shown: data only, so that listing them imports no planner."""
+"""hosim's own policies, in the order in which they are shown: data only, so that listing them
+imports no planner.
+"""
 
 from __future__ import annotations
 
 from hosim.policies.computed_elsewhere import ComputedElsewhere
 from hosim.policies.policy import Parameter, Policy
-from hosim.policies.rules_of_thumb import ACTIVATIONS, CACHE, LAYERS_AHEAD, PLACEMENT, RULES_OF_THUMB, WEIGHTS
+from hosim.policies.rules_of_thumb import (
+    ACTIVATIONS,
+    CACHE,
+    LAYERS_AHEAD,
+    PLACEMENT,
+    RULES_OF_THUMB,
+    WEIGHTS,
+)
 
-_PLANNED = Parameter("planned", "str", "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind")
+_PLANNED = Parameter(
+    "planned",
+    "str",
+    "the tier below: planned (where most hides), or nearest, fastest, balanced, by_kind",
+)
 
 _OPTIMIZER = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on")
-_SPECULATIVE = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on", {"update": "speculative"})
-_SHARDS = ComputedElsewhere("the optimizer", "optimizer_state", "optimizer_on", {"zero": 3, "shards_home": "ddr"})
+_SPECULATIVE = ComputedElsewhere(
+    "the optimizer", "optimizer_state", "optimizer_on", {"update": "speculative"}
+)
+_SHARDS = ComputedElsewhere(
+    "the optimizer", "optimizer_state", "optimizer_on", {"zero": 3, "shards_home": "ddr"}
+)
 _EXPERTS = ComputedElsewhere("routed experts", "expert", "experts_on", {"merged": True})
 _LAYERS = ComputedElsewhere("layers", "parameter", "layers_on", {"merged": True}, chosen=True)
 
@@ -21,14 +38,35 @@ BUILT_IN = (
         "hosim.policies.own.hyperoffload:plan",
         {
             "effort": Parameter(1.0, "float", "scales the work of the search; more continues it"),
-            "work": Parameter(None, "int", "ends the search after so much work, as counted; none: where its effort is spent"),
-            "within": Parameter(0.0, "share", "ends the search at a plan at most so far above the lower bound, such as 1%"),
+            "work": Parameter(
+                None,
+                "int",
+                "ends the search after so much work, as counted; none: where its effort is spent",
+            ),
+            "within": Parameter(
+                0.0,
+                "share",
+                "ends the search at a plan at most so far above the lower bound, such as 1%",
+            ),
             "alpha": Parameter(
-                None, "float", "of max(0, transfer - overlap) + alpha * residency, by which some sweeps rank; none: no sweep does"
+                None,
+                "float",
+                "of max(0, transfer - overlap) + alpha * residency, by which some sweeps rank; "
+                "none: no sweep does",
             ),
             "seed": Parameter(0, "int", "of the search"),
-            "reorder": Parameter(None, "bool", "whether ops may trade places within their dependencies; none: if the workload says so"),
-            "recompute": Parameter(None, "bool", "whether ops may run again instead of tensors being moved; none: if the workload says so"),
+            "reorder": Parameter(
+                None,
+                "bool",
+                "whether ops may trade places within their dependencies; none: if the workload "
+                "says so",
+            ),
+            "recompute": Parameter(
+                None,
+                "bool",
+                "whether ops may run again instead of tensors being moved; none: if the workload "
+                "says so",
+            ),
             "placement": _PLANNED,
         },
         models="HyperOffload (arXiv 2602.00748), as described",
@@ -41,14 +79,34 @@ BUILT_IN = (
         "hyperoffload for the backbone; experts, which routing decides on, in a cache at run time",
         "hosim.policies.own.hybrid:plan",
         {
-            "cache_bytes": Parameter(None, "size", "memory for experts; none: what the backbone leaves, at least two decisions' worth"),
-            "predictor": Parameter(
-                "previous", "str", "what is prefetched before a gate decides: previous, popular, none, perfect, predicted"
+            "cache_bytes": Parameter(
+                None,
+                "size",
+                "memory for experts; none: what the backbone leaves, at least two decisions' worth",
             ),
-            "hit_rate": Parameter(1.0, "float", "predicted: the share of what a gate chooses that is prefetched, nothing else"),
+            "predictor": Parameter(
+                "previous",
+                "str",
+                "what is prefetched before a gate decides: previous, popular, none, perfect, "
+                "predicted",
+            ),
+            "hit_rate": Parameter(
+                1.0,
+                "float",
+                "predicted: the share of what a gate chooses that is prefetched, nothing else",
+            ),
             "seed": Parameter(0, "int", "predicted: draws which of it"),
-            "keeps": Parameter("lru", "str", "what gives way: lru, lfu; hottest: the most often chosen stay, the rest is lru"),
-            "top": Parameter(None, "int", "how many experts are predicted for a decision; none: as many as the gate chose last"),
+            "keeps": Parameter(
+                "lru",
+                "str",
+                "what gives way: lru, lfu; hottest: the most often chosen stay, the rest is lru",
+            ),
+            "top": Parameter(
+                None,
+                "int",
+                "how many experts are predicted for a decision; none: as many as the gate chose "
+                "last",
+            ),
             "placement": _PLANNED,
         },
         runtime=True,
@@ -74,13 +132,17 @@ BUILT_IN = (
             "cache": CACHE,
             "activations": ACTIVATIONS,
             "search": Parameter(
-                False, "bool", "whether shares of cache and activations that are not given are searched by replays, in quarters"
+                False,
+                "bool",
+                "whether shares of cache and activations that are not given are searched by "
+                "replays, in quarters",
             ),
             "placement": PLACEMENT,
         },
         by_name_only=True,
         models="FlexGen (ICML 2023)",
-        leaves_out="its linear program, and percentages of the disk; heads of a cache; fetches by layer; "
+        leaves_out="its linear program, and percentages of the disk; heads of a cache; fetches by "
+        "layer; "
         "zig-zag, unless the graph's batch is all batches",
     ),
     Policy(
@@ -95,7 +157,8 @@ BUILT_IN = (
     ),
     Policy(
         "zero_infinity",
-        "parameters and optimizer states below, streamed a layer ahead; the CPU updates (optimizer_on)",
+        "parameters and optimizer states below, streamed a layer ahead; the CPU updates "
+        "(optimizer_on)",
         "hosim.policies.own.zero_infinity:plan",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
@@ -106,12 +169,14 @@ BUILT_IN = (
     ),
     Policy(
         "superoffload",
-        "the optimizer on the CPU (optimizer_on); parameters on the device if they fit there, else streamed",
+        "the optimizer on the CPU (optimizer_on); parameters on the device if they fit there, "
+        "else streamed",
         "hosim.policies.own.superoffload:plan",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
         models="DeepSpeed SuperOffload (arXiv 2509.21271)",
-        leaves_out="buckets; the last buckets' optimizer on the device; casts on the device; updates that are undone",
+        leaves_out="buckets; the last buckets' optimizer on the device; casts on the device; "
+        "updates that are undone",
         other_processors=True,
         elsewhere=_SPECULATIVE,
     ),
@@ -121,28 +186,46 @@ BUILT_IN = (
         "hosim.policies.own.ktransformers:plan",
         by_name_only=True,
         models="KTransformers (SOSP 2025)",
-        leaves_out="experts in demand on the device; deferred experts; memory of several sockets; the experts of a prompt on the device",
+        leaves_out="experts in demand on the device; deferred experts; memory of several sockets; "
+        "the experts of a prompt on the device",
         elsewhere=_EXPERTS,
         chooses="hosim.policies.own.ktransformers:placed",
     ),
     Policy(
         "llama_cpp",
-        "layers and experts computed where their weights lie: on the device as much as fits, the rest on the CPU (layers_on)",
+        "layers and experts computed where their weights lie: on the device as much as fits, the "
+        "rest on the CPU (layers_on)",
         "hosim.policies.own.llama_cpp:plan",
         {
             "n_gpu_layers": Parameter(
-                None, "int", "-ngl: layers from the back that are on the device, the output layer first; none: as --fit"
+                None,
+                "int",
+                "-ngl: layers from the back that are on the device, the output layer first; none: "
+                "as --fit",
             ),
-            "n_cpu_moe": Parameter(None, "int", "--n-cpu-moe: layers from the front whose experts are on the CPU; none: as --fit"),
-            "override_tensor": Parameter("", "str", "-ot: PATTERN=CPU or PATTERN=CUDA0 for names of a GGUF, several with '/' between them"),
+            "n_cpu_moe": Parameter(
+                None,
+                "int",
+                "--n-cpu-moe: layers from the front whose experts are on the CPU; none: as --fit",
+            ),
+            "override_tensor": Parameter(
+                "",
+                "str",
+                "-ot: PATTERN=CPU or PATTERN=CUDA0 for names of a GGUF, several with '/' between "
+                "them",
+            ),
             "fit_target": Parameter(2**30, "size", "--fit-target: memory that --fit leaves free"),
             "op_offload": Parameter(
-                True, "bool", "false: --no-op-offload, so that products of many rows are computed where their weights lie"
+                True,
+                "bool",
+                "false: --no-op-offload, so that products of many rows are computed where their "
+                "weights lie",
             ),
         },
         by_name_only=True,
         models="llama.cpp of 2026 with --fit, -ngl, --n-cpu-moe and -ot",
-        leaves_out="a layer whose experts' matrices lie on both sides; weights copied up for many rows; its buffer for batches of a prompt",
+        leaves_out="a layer whose experts' matrices lie on both sides; weights copied up for many "
+        "rows; its buffer for batches of a prompt",
         elsewhere=_LAYERS,
         chooses="hosim.policies.own.llama_cpp:placed",
     ),
@@ -150,7 +233,11 @@ BUILT_IN = (
         "fsdp_offload",
         "FSDP with its shards (shards_home) and its optimizer (optimizer_on) on the CPU",
         "hosim.policies.own.fsdp_offload:plan",
-        {"ops_ahead": Parameter(4, "int", "ops of its stream by which a shard comes up before it is gathered")},
+        {
+            "ops_ahead": Parameter(
+                4, "int", "ops of its stream by which a shard comes up before it is gathered"
+            )
+        },
         by_name_only=True,
         models="PyTorch FSDP with CPU offload",
         leaves_out="gradients of several micro-batches added up on the CPU; pinned staging buffers",
@@ -162,13 +249,23 @@ BUILT_IN = (
         "the exact optimum on small graphs (OR-tools CP-SAT; extra 'solver')",
         "hosim.policies.own.exact_optimum:plan",
         {
-            "limit": Parameter(30.0, "float", "deterministic seconds of the solver's work, after which the best plan so far is taken"),
+            "limit": Parameter(
+                30.0,
+                "float",
+                "deterministic seconds of the solver's work, after which the best plan so far is "
+                "taken",
+            ),
             "seed": Parameter(0, "int", "of the solver"),
-            "largest": Parameter(400, "int", "gaps that tensors could spend below, up to which a graph counts as small"),
+            "largest": Parameter(
+                400,
+                "int",
+                "gaps that tensors could spend below, up to which a graph counts as small",
+            ),
         },
         by_name_only=True,
         models="no system: the exact optimum",
-        leaves_out="of ops on other processors: moves other than those that they force, so that a better plan may exist",
+        leaves_out="of ops on other processors: moves other than those that they force, so that a "
+        "better plan may exist",
         chooses="hosim.planner.rewrites.processor_choice:every_choice",
     ),
 )

@@ -10,7 +10,12 @@ from hosim.cache_plan import Plan
 from hosim.policies.policy import Parameter, Policy
 from hosim.policies.strangers import PolicyError
 
-_TYPES: tuple[tuple[type, Literal["bool", "int", "float", "str"]], ...] = ((bool, "bool"), (int, "int"), (float, "float"), (str, "str"))
+_TYPES: tuple[tuple[type, Literal["bool", "int", "float", "str"]], ...] = (
+    (bool, "bool"),
+    (int, "int"),
+    (float, "float"),
+    (str, "str"),
+)
 """What a default may be, and the parameter that it makes; true is an int, too."""
 _TAKEN = 3
 """The graph, the machine and the budget in bytes."""
@@ -19,22 +24,31 @@ _TAKEN = 3
 def policy_of(function: Callable[..., Plan]) -> Policy:
     """The policy that a function ``(graph, hardware, budget_bytes)`` makes plans for.
 
-    Its name is the function's. What else it takes, with a number, true, false or text as the default, is a parameter. Raises
-    :class:`PolicyError` for a function that takes anything else.
+    Its name is the function's. What else it takes, with a number, true, false or text as the
+    default, is a parameter. Raises :class:`PolicyError` for a function that takes anything else.
 
     >>> def mine(graph, hardware, budget_bytes, *, lead=4): ...
     >>> policy_of(mine).name, dict(policy_of(mine).parameters)
     ('mine', {'lead': 4})
     """
-    name = getattr(function, "__name__", "") or getattr(getattr(function, "func", None), "__name__", "") or type(function).__name__
+    name = (
+        getattr(function, "__name__", "")
+        or getattr(getattr(function, "func", None), "__name__", "")
+        or type(function).__name__
+    )
     name = name.strip("<>")
     try:
         taken = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some of what is written in C does not say
         return Policy(name, _summary(function), function)
-    settings = _settings(name, [p for p in taken[_TAKEN:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)])
+    settings = _settings(
+        name, [p for p in taken[_TAKEN:] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    )
     if any(p.kind == p.KEYWORD_ONLY for p in taken[:_TAKEN]) or not _takes_three(taken):
-        raise PolicyError(f"policy {name}: expected a function (graph, hardware, budget_bytes), got {name}{inspect.signature(function)}")
+        raise PolicyError(
+            f"policy {name}: expected a function (graph, hardware, budget_bytes), got "
+            f"{name}{inspect.signature(function)}"
+        )
     return Policy(name, _summary(function), function, settings)
 
 
@@ -49,7 +63,10 @@ def _settings(name: str, more: list[inspect.Parameter]) -> Mapping[str, Paramete
 def _type(name: str, parameter: inspect.Parameter) -> Literal["bool", "int", "float", "str"]:
     found = next((said for kind, said in _TYPES if isinstance(parameter.default, kind)), None)
     if found is None:
-        raise PolicyError(f"policy {name}: expected a number, true, false or text as the default of its parameter {parameter.name}")
+        raise PolicyError(
+            f"policy {name}: expected a number, true, false or text as the default of its "
+            f"parameter {parameter.name}"
+        )
     return found
 
 

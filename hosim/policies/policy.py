@@ -1,4 +1,6 @@
-"""What a policy is to the rest of hosim: a name, a line, parameters, and a function that makes plans."""
+"""What a policy is to the rest of hosim: a name, a line, parameters, and a function that makes
+plans.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from typing import Any, Literal, NamedTuple
 
 from hosim.analysis import needed_bytes
 from hosim.base.in_cells import InCells
-from hosim.base.search_control import BY_CALLBACK, BY_CTRL_C, BY_TIME, DONE, SearchRecord, one_planning
+from hosim.base.search_control import (
+    BY_CALLBACK,
+    BY_CTRL_C,
+    BY_TIME,
+    DONE,
+    SearchRecord,
+    one_planning,
+)
 from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.files import did_you_mean
@@ -44,7 +53,8 @@ _EXPECTED = {
 
 
 def written_settings(settings: Iterable[str], source: str) -> Iterator[tuple[str, str]]:
-    """The parameters and values of texts such as ``k=2``. Raises :class:`InputError` for one without a value, and one given twice.
+    """The parameters and values of texts such as ``k=2``. Raises :class:`InputError` for one
+    without a value, and one given twice.
 
     >>> dict(written_settings(["k=2", "lead=8"], "policy lookahead"))
     {'k': '2', 'lead': '8'}
@@ -53,7 +63,9 @@ def written_settings(settings: Iterable[str], source: str) -> Iterator[tuple[str
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals:
-            raise InputError(f"expected parameter=value after the colon, got {setting!r}", source=source)
+            raise InputError(
+                f"expected parameter=value after the colon, got {setting!r}", source=source
+            )
         if key in seen:
             raise InputError("is given twice; keep one", source=source, where=key)
         seen.add(key)
@@ -79,7 +91,8 @@ class Parameter(NamedTuple):
     default
         The value if none is given. ``None`` stands for what ``help`` says, such as the budget.
     type
-        ``int``, ``float``, ``bool``, ``str``, ``size``: whole bytes, given as text with a unit, or ``share``: from 0 to 1, given as ``1%``.
+        ``int``, ``float``, ``bool``, ``str``, ``size``: whole bytes, given as text with a unit, or
+        ``share``: from 0 to 1, given as ``1%``.
     help
         What it means, in one line.
 
@@ -163,11 +176,17 @@ class Parameter(NamedTuple):
         elif self.type == "bool":
             right = isinstance(value, bool)
         elif self.type in ("float", "share"):
-            right = number and math.isfinite(value) and 0 <= value <= (1 if self.type == "share" else math.inf)
+            right = (
+                number
+                and math.isfinite(value)
+                and 0 <= value <= (1 if self.type == "share" else math.inf)
+            )
         else:
             right = number and isinstance(value, int) and value >= 0
         if not right:
-            raise InputError(f"expected {_EXPECTED.get(self.type, 'text')}, got {value!r}", where=where)
+            raise InputError(
+                f"expected {_EXPECTED.get(self.type, 'text')}, got {value!r}", where=where
+            )
         return value
 
 
@@ -182,8 +201,8 @@ class Policy(InCells):
     summary
         One line for ``hosim policies``.
     make
-        The function ``make(graph, hardware, budget_bytes, **parameters)``, which returns a plan; or where it is (``"module:function"``),
-        so that listing the policies does not import it.
+        The function ``make(graph, hardware, budget_bytes, **parameters)``, which returns a plan; or
+        where it is (``"module:function"``), so that listing the policies does not import it.
     settings
         Its parameters by name.
     runtime
@@ -193,7 +212,8 @@ class Policy(InCells):
     needs_routing
         Whether it does the same as another policy unless there is a routing.
     by_name_only
-        Whether a comparison of all policies leaves it out, because it takes long or is a setting of another one.
+        Whether a comparison of all policies leaves it out, because it takes long or is a setting of
+        another one.
     models
         Whose system it models.
     leaves_out
@@ -201,13 +221,15 @@ class Policy(InCells):
     slower
         What of it makes real runs slower than its replays, which every result says.
     other_processors
-        Whether it plans for ops that run on other processors than the device by itself. If not, one of hosim's own plans around them
-        (:mod:`hosim.schedule.around_processors`), unless it decides during the replay; all others refuse workloads that have some.
+        Whether it plans for ops that run on other processors than the device by itself. If not, one
+        of hosim's own plans around them (:mod:`hosim.schedule.around_processors`), unless it
+        decides during the replay; all others refuse workloads that have some.
     elsewhere
-        What the system computes beside the device, which the workload has to say (:mod:`hosim.policies.computed_elsewhere`).
+        What the system computes beside the device, which the workload has to say
+        (:mod:`hosim.policies.computed_elsewhere`).
     chooses
-        Where the function is (``"module:function"``) that chooses the processors of ops that may run on several. Without one such ops run
-        on the first that the workload names for them.
+        Where the function is (``"module:function"``) that chooses the processors of ops that may
+        run on several. Without one such ops run on the first that the workload names for them.
 
     References
     ----------
@@ -216,7 +238,11 @@ class Policy(InCells):
     Examples
     --------
     >>> import hosim
-    >>> nothing = Policy("nothing", "moves nothing", lambda graph, hardware, budget_bytes: hosim.Plan(graph, "nothing"))
+    >>> nothing = Policy(
+    ...     "nothing",
+    ...     "moves nothing",
+    ...     lambda graph, hardware, budget_bytes: hosim.Plan(graph, "nothing"),
+    ... )
     >>> b = hosim.GraphBuilder("toy")
     >>> _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     >>> nothing.plan(b.build(), hosim.load_hardware(hosim.find_hardware("toy"))).cache_ops
@@ -239,12 +265,17 @@ class Policy(InCells):
     chooses: str = field(default="", repr=False)
 
     def __repr__(self) -> str:
-        return f"<Policy {':'.join([self.name, *(f'{key}={value}' for key, value in self.parameters.items())])}>"
+        return (
+            "<Policy "
+            f"{':'.join([self.name, *(f'{key}={value}' for key, value in self.parameters.items())])}>"
+        )
 
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The default of each parameter."""
-        return MappingProxyType({key: parameter.default for key, parameter in self.settings.items()})
+        return MappingProxyType(
+            {key: parameter.default for key, parameter in self.settings.items()}
+        )
 
     @property
     def is_own(self) -> bool:
@@ -284,11 +315,14 @@ class Policy(InCells):
         Returns
         -------
         bool
-            False if some op runs on another processor than the device and the policy refuses such workloads.
+            False if some op runs on another processor than the device and the policy refuses such
+            workloads.
         """
         return not graph.elsewhere or self.other_processors or (self.is_own and not self.runtime)
 
-    def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int | None = None, **parameters: Any) -> Plan:
+    def plan(
+        self, graph: Graph, hardware: Hardware, budget_bytes: int | None = None, **parameters: Any
+    ) -> Plan:
         """Make a plan.
 
         Parameters
@@ -310,8 +344,9 @@ class Policy(InCells):
         Raises
         ------
         InputError
-            If a parameter is unknown or a value is invalid, a policy that is not hosim's own fails, or some op runs on a processor that
-            the policy does not plan for, or what its system computes beside the device is on it and cannot be moved there.
+            If a parameter is unknown or a value is invalid, a policy that is not hosim's own fails,
+            or some op runs on a processor that the policy does not plan for, or what its system
+            computes beside the device is on it and cannot be moved there.
         InfeasibleError
             If an op needs more than the budget, or the policy's rule leaves no plan that fits.
         """
@@ -332,13 +367,27 @@ class Policy(InCells):
             plan = self._in_order_of_uses(graph, hardware, budget, given)
         done = planning.record
         asked = {**given, "work": given["work"] if done.ended == DONE else done.work}
-        said = [f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in asked.items()]
-        changed = [text for text, (key, value) in zip(said, asked.items(), strict=True) if value != self.settings[key].default]
+        said = [
+            f"{key}={json.dumps(value) if isinstance(value, bool) else value}"
+            for key, value in asked.items()
+        ]
+        changed = [
+            text
+            for text, (key, value) in zip(said, asked.items(), strict=True)
+            if value != self.settings[key].default
+        ]
         return _noted(plan, replace(done, again=":".join([self.name, *changed])))
 
-    def _in_order_of_uses(self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]) -> Plan:
-        """The plan of one of hosim's own, which does not depend on the order in which the workload lists its tensors."""
-        from hosim.schedule import as_asked, idle_parts_below  # here, as listing policies imports nothing that plans
+    def _in_order_of_uses(
+        self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]
+    ) -> Plan:
+        """The plan of one of hosim's own, which does not depend on the order in which the workload
+        lists its tensors.
+        """
+        from hosim.schedule import (
+            as_asked,
+            idle_parts_below,
+        )  # here, as listing policies imports nothing that plans
 
         def made(ordered: Graph) -> Plan:
             eased = idle_parts_below(ordered, hardware, budget)
@@ -346,7 +395,9 @@ class Policy(InCells):
 
         return planned_in_order_of_uses(made, graph)
 
-    def _planned(self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]) -> Plan:
+    def _planned(
+        self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]
+    ) -> Plan:
         """The plan, on the processors that it chooses."""
         if graph.movable and self.chooses:
 
@@ -357,8 +408,17 @@ class Policy(InCells):
             return plan
         return self._fixed(graph, hardware, budget, given)
 
-    def _fixed(self, graph: Graph, hardware: Hardware, budget: int, parameters: Mapping[str, Any], initial: Initial | None = None) -> Plan:
-        """The plan for the processors that the ops name; ``initial`` is where tensors of other processors start, if not at home."""
+    def _fixed(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        budget: int,
+        parameters: Mapping[str, Any],
+        initial: Initial | None = None,
+    ) -> Plan:
+        """The plan for the processors that the ops name; ``initial`` is where tensors of other
+        processors start, if not at home.
+        """
         _ops_fit(graph, hardware, budget)
         make = partial(self._made, parameters=parameters)
         if graph.elsewhere and not self.other_processors:
@@ -370,7 +430,9 @@ class Policy(InCells):
         _start_fits(plan, hardware.fair_share, budget)
         return plan
 
-    def _made(self, graph: Graph, hardware: Hardware, budget: int, parameters: Mapping[str, Any]) -> Plan:
+    def _made(
+        self, graph: Graph, hardware: Hardware, budget: int, parameters: Mapping[str, Any]
+    ) -> Plan:
         if isinstance(self.make, str):
             return _function(self.make)(graph, hardware, budget, **parameters)
         try:
@@ -380,31 +442,54 @@ class Policy(InCells):
         except FAILURES as error:
             raise bug(self.name, error) from error
         if not isinstance(plan, Plan):
-            raise PolicyError(f"policy {self.name} has a bug: expected a hosim.Plan, got {type(plan).__name__}")
+            raise PolicyError(
+                f"policy {self.name} has a bug: expected a hosim.Plan, got {type(plan).__name__}"
+            )
         if plan.workload is not graph and plan.workload != graph:
-            raise PolicyError(f"policy {self.name} has a bug: its plan is for another graph ({plan.workload.name}) than the one given")
+            raise PolicyError(
+                f"policy {self.name} has a bug: its plan is for another graph "
+                f"({plan.workload.name}) than the one given"
+            )
         if plan.policy == MANUAL:
             plan = replace(plan, policy=self.name)
-        return plan if plan.runtime is None else replace(plan, runtime=guarded(self.name, plan.runtime, len(plan.graph.tensors)))
+        return (
+            plan
+            if plan.runtime is None
+            else replace(plan, runtime=guarded(self.name, plan.runtime, len(plan.graph.tensors)))
+        )
 
     def _setting(self, key: str) -> Parameter:
         if key not in self.settings:
             known = ", ".join(f"{k}={p.default}" for k, p in self.settings.items()) or "none"
-            raise InputError(f"no parameter {key!r}{did_you_mean(key, self.settings)} (parameters: {known})", where=f"policy {self.name}")
+            raise InputError(
+                f"no parameter {key!r}{did_you_mean(key, self.settings)} (parameters: {known})",
+                where=f"policy {self.name}",
+            )
         return self.settings[key]
 
 
-_ENDED = {BY_TIME: "its time was over", BY_CTRL_C: "of Ctrl-C", BY_CALLBACK: "its progress callback said so"}
+_ENDED = {
+    BY_TIME: "its time was over",
+    BY_CTRL_C: "of Ctrl-C",
+    BY_CALLBACK: "its progress callback said so",
+}
 
 
 def _noted(plan: Plan, done: SearchRecord) -> Plan:
-    """The plan with what its search did, and a note where something ended it that another run does not repeat."""
-    record = replace(plan.search or SearchRecord(), work=done.work, ended=done.ended, again=done.again)
+    """The plan with what its search did, and a note where something ended it that another run does
+    not repeat.
+    """
+    record = replace(
+        plan.search or SearchRecord(), work=done.work, ended=done.ended, again=done.again
+    )
     if done.ended not in _ENDED:
         return replace(plan, search=record)
     from hosim.notes import Note  # here, as listing policies imports no costs
 
-    line = f"ended after {done.work:,} of work, because {_ENDED[done.ended]}; {done.again} makes the plan again"
+    line = (
+        f"ended after {done.work:,} of work, because {_ENDED[done.ended]}; {done.again} makes "
+        "the plan again"
+    )
     return replace(plan, search=record, notes=(*plan.notes, str(Note("search", line))))
 
 
@@ -415,11 +500,14 @@ def _function(path: str) -> Maker:
 
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
-    """Raise :class:`InfeasibleError` if some op cannot run under any plan: what it uses must be in the device tier while it runs."""
+    """Raise :class:`InfeasibleError` if some op cannot run under any plan: what it uses must be in
+    the device tier while it runs.
+    """
     for op, needed in zip(graph.ops, graph.derived(needed_bytes), strict=True):
         if needed > budget:
             raise InfeasibleError(
-                f"out of memory: op {op.name!r} needs {needed:,} B of {hardware.device_tier} for what it uses and its workspace; "
+                f"out of memory: op {op.name!r} needs {needed:,} B of {hardware.device_tier} for "
+                "what it uses and its workspace; "
                 f"the budget is {budget:,} B: give it at least that"
             )
 
@@ -428,19 +516,34 @@ def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
     """Raise :class:`InfeasibleError` if the plan's tensors do not fit where they are at time 0."""
     held: dict[str, int] = {}
     for t, where in plan.residency(hardware.device_tier).items():
-        for tier in where if 0 <= t < len(plan.graph.tensors) else ():  # the verifier says what is none
+        for tier in (
+            where if 0 <= t < len(plan.graph.tensors) else ()
+        ):  # the verifier says what is none
             held[tier] = held.get(tier, 0) + plan.graph.tensors[t].size_bytes
     for name, size in held.items():
-        capacity = hardware.tiers[hardware.tier_index[name]].capacity_bytes if name in hardware.tier_index else size
+        capacity = (
+            hardware.tiers[hardware.tier_index[name]].capacity_bytes
+            if name in hardware.tier_index
+            else size
+        )
         if name == hardware.device_tier:
             capacity = budget
         if size > capacity:
-            text = f"out of memory: {plan.policy} has {size:,} B of tensors in {name} at time 0; there are {capacity:,} B"
-            raise InfeasibleError(text + (_below(held, hardware) if name == hardware.device_tier else ""))
+            text = (
+                f"out of memory: {plan.policy} has {size:,} B of tensors in {name} at time 0; "
+                f"there are {capacity:,} B"
+            )
+            raise InfeasibleError(
+                text + (_below(held, hardware) if name == hardware.device_tier else "")
+            )
 
 
 def _below(held: dict[str, int], hardware: Hardware) -> str:
-    """In words, what the tiers below hold at time 0: those that are full are why the rest is not there."""
-    tiers = [tier for tier in hardware.tiers if tier.name != hardware.device_tier and held.get(tier.name)]
+    """In words, what the tiers below hold at time 0: those that are full are why the rest is not
+    there.
+    """
+    tiers = [
+        tier for tier in hardware.tiers if tier.name != hardware.device_tier and held.get(tier.name)
+    ]
     lines = [f"{tier.name} {held[tier.name]:,} of {tier.capacity_bytes:,} B" for tier in tiers]
     return f"; the tiers below hold {', '.join(lines)}" if lines else ""

@@ -1,13 +1,15 @@
 """The policies there are, by name: hosim's own and those of plugins.
 
-A plugin is a package with an entry point in the group ``hosim.policies`` that resolves to a :class:`~hosim.policies.policy.Policy`, or to
-a function ``(graph, hardware, budget_bytes)`` that makes plans::
+A plugin is a package with an entry point in the group ``hosim.policies`` that resolves to a
+:class:`~hosim.policies.policy.Policy`, or to a function ``(graph, hardware, budget_bytes)`` that
+makes plans::
 
     [project.entry-points."hosim.policies"]
     mine = "my_package.offload:POLICY"
 
-hosim's own are listed without importing what plans; plugins are imported when first asked for. One that cannot be loaded is one warning to
-whoever asks for all names, and an error to whoever asks for its own.
+hosim's own are listed without importing what plans; plugins are imported when first asked for. One
+that cannot be loaded is one warning to whoever asks for all names, and an error to whoever asks for
+its own.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ GROUP = "hosim.policies"
 
 
 def policy_names() -> tuple[str, ...]:
-    """Every policy: hosim's own in the order of their history, then those of plugins that load, by name."""
+    """Every policy: hosim's own in the order of their history, then those of plugins that load, by
+    name.
+    """
     plugins, broken = _plugins()
     for message in broken.values():
         _warn(message)
@@ -67,7 +71,8 @@ def policy_named(name: str) -> Policy:
     Raises
     ------
     InputError
-        If there is none of that name (the error has the nearest ones), or its plugin cannot be loaded.
+        If there is none of that name (the error has the nearest ones), or its plugin cannot be
+        loaded.
 
     References
     ----------
@@ -90,7 +95,9 @@ def policy_named(name: str) -> Policy:
 
 
 def attribute(name: str) -> Policy:
-    """The policy as the attribute of :mod:`hosim.policies` of that name. Raises :class:`AttributeError` with the nearest one."""
+    """The policy as the attribute of :mod:`hosim.policies` of that name. Raises
+    :class:`AttributeError` with the nearest one.
+    """
     if name in policy_names():
         return policy_named(name)
     near = get_close_matches(name, policy_names(), n=1)
@@ -99,13 +106,17 @@ def attribute(name: str) -> Policy:
 
 
 def _plugins() -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
-    """Policies of plugins and their packages by name, and what is wrong with those that cannot be had."""
+    """Policies of plugins and their packages by name, and what is wrong with those that cannot be
+    had.
+    """
     return _plugins_of(tuple(sys.path))
 
 
 @cache
 def _plugins_of(path: tuple[str, ...]) -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
-    """The same, of the packages that Python finds on its ``path``: they are looked for again where that has changed."""
+    """The same, of the packages that Python finds on its ``path``: they are looked for again where
+    that has changed.
+    """
     loaded: dict[str, tuple[Policy, str]] = {}
     broken: dict[str, str] = {}
     own = {policy.name for policy in BUILT_IN}
@@ -114,7 +125,10 @@ def _plugins_of(path: tuple[str, ...]) -> tuple[dict[str, tuple[Policy, str]], d
         if isinstance(policy, str):
             broken[point.name] = policy
         elif policy.name in own or policy.name in loaded:
-            broken[point.name] = f"policy plugin {point.name!r} ({point.value}) is left out: there is a policy {policy.name!r} already"
+            broken[point.name] = (
+                f"policy plugin {point.name!r} ({point.value}) is left out: there is a policy "
+                f"{policy.name!r} already"
+            )
         else:
             loaded[policy.name] = policy, _package(point)
     return loaded, broken
@@ -127,7 +141,11 @@ def _warn(message: str) -> None:
 
 
 def _package(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value.partition(":")[0]
+    return (
+        f"{point.dist.name} {point.dist.version}"
+        if point.dist is not None
+        else point.value.partition(":")[0]
+    )
 
 
 def _load(point: EntryPoint) -> Policy | str:
@@ -143,5 +161,8 @@ def _load(point: EntryPoint) -> Policy | str:
         except PolicyError as error:
             return f"{where}: {error}"
     if not isinstance(policy, Policy):
-        return f"{where} is of type {type(policy).__name__}: expected a hosim.policies.registry.Policy, or a function"
+        return (
+            f"{where} is of type {type(policy).__name__}: expected a "
+            "hosim.policies.registry.Policy, or a function"
+        )
     return policy

@@ -1,17 +1,30 @@
-"""hosim's own policies that follow a rule of thumb, which hyperoffload tries, too: data only, as in :mod:`hosim.policies.catalogue`."""
+"""hosim's own policies that follow a rule of thumb, which hyperoffload tries, too: data only, as in
+:mod:`hosim.policies.catalogue`.
+"""
 
 from __future__ import annotations
 
 from hosim.policies.policy import Parameter, Policy
 
-_PREFETCH_DISTANCE = Parameter(50, "int", "ops by which a prefetch is issued before the op that needs it")
+_PREFETCH_DISTANCE = Parameter(
+    50, "int", "ops by which a prefetch is issued before the op that needs it"
+)
 _RELEASE_DISTANCE = Parameter(0, "int", "ops after the last use before the tensor is released")
 PLACEMENT = Parameter(
-    "fastest", "str", "the tier below that takes a tensor: fastest (with room), nearest, balanced, by_kind (or by_kind/KIND=TIER/...)"
+    "fastest",
+    "str",
+    "the tier below that takes a tensor: fastest (with room), nearest, balanced, by_kind (or "
+    "by_kind/KIND=TIER/...)",
 )
-WEIGHTS = Parameter(None, "float", "the share of the weights that lives below; none: the smallest that fits")
-CACHE = Parameter(None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough")
-ACTIVATIONS = Parameter(None, "float", "the share of the activations; none: 0, unless those before are not enough")
+WEIGHTS = Parameter(
+    None, "float", "the share of the weights that lives below; none: the smallest that fits"
+)
+CACHE = Parameter(
+    None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough"
+)
+ACTIVATIONS = Parameter(
+    None, "float", "the share of the activations; none: 0, unless those before are not enough"
+)
 LAYERS_AHEAD = Parameter(1, "int", "layers whose parameters are on their way while one computes")
 
 RULES_OF_THUMB = (
@@ -32,16 +45,21 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "unified_memory",
-        "reactive: what an op touches comes up with its neighbours in memory, what came first goes first (CUDA unified memory)",
+        "reactive: what an op touches comes up with its neighbours in memory, what came first "
+        "goes first (CUDA unified memory)",
         "hosim.policies.own.unified_memory:plan",
         {
-            "block": Parameter(2 * 2**20, "size", "bytes of memory whose tensors come up together; 0: none do"),
+            "block": Parameter(
+                2 * 2**20, "size", "bytes of memory whose tensors come up together; 0: none do"
+            ),
             "placement": PLACEMENT,
         },
         runtime=True,
         models="CUDA unified memory",
-        leaves_out="pages by themselves; the time of a fault batch; hints; the lower bandwidth of copies by faults",
-        slower="copies by page faults are timed at the link's full bandwidth, of which they reach a part (3.8 GB/s of PCIe 4 was reported)",
+        leaves_out="pages by themselves; the time of a fault batch; hints; the lower bandwidth of "
+        "copies by faults",
+        slower="copies by page faults are timed at the link's full bandwidth, of which they reach "
+        "a part (3.8 GB/s of PCIe 4 was reported)",
     ),
     Policy(
         "keep_first",
@@ -68,7 +86,11 @@ RULES_OF_THUMB = (
         "hosim.policies.own.layerwise:plan",
         {
             "layers_ahead": LAYERS_AHEAD,
-            "kinds": Parameter("parameter/expert", "str", "kinds of tensors that are put below; what lives there is streamed in any case"),
+            "kinds": Parameter(
+                "parameter/expert",
+                "str",
+                "kinds of tensors that are put below; what lives there is streamed in any case",
+            ),
             "placement": PLACEMENT,
         },
         models="vLLM and diffusers with group offload, ZeRO-3 parameter offload, ZeRO-Inference",
@@ -76,29 +98,51 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "static_split",
-        "a share of the weights below, evenly spread, fetched into a few buffers (vLLM, Accelerate, llama.cpp)",
+        "a share of the weights below, evenly spread, fetched into a few buffers (vLLM, "
+        "Accelerate, llama.cpp)",
         "hosim.policies.own.static_split:plan",
         {
             "weights": WEIGHTS,
             "cache": CACHE,
-            "states": Parameter(None, "float", "the share of the optimizer states; none: 0, unless those before are not enough"),
-            "activations": ACTIVATIONS,
-            "ahead": Parameter(None, "int", "ops by which a fetch is issued at most before the op that needs it; none: any number"),
-            "buffers": Parameter(
-                None, "int", "each for what the op that fetches most needs; 0: no limit; none: 2, or 3 if some are stored"
+            "states": Parameter(
+                None,
+                "float",
+                "the share of the optimizer states; none: 0, unless those before are not enough",
             ),
-            "spread": Parameter("even", "str", "which tensors live below: even (spread over the step), first or last (used first, last)"),
+            "activations": ACTIVATIONS,
+            "ahead": Parameter(
+                None,
+                "int",
+                "ops by which a fetch is issued at most before the op that needs it; none: any "
+                "number",
+            ),
+            "buffers": Parameter(
+                None,
+                "int",
+                "each for what the op that fetches most needs; 0: no limit; none: 2, or 3 if some "
+                "are stored",
+            ),
+            "spread": Parameter(
+                "even",
+                "str",
+                "which tensors live below: even (spread over the step), first or last (used "
+                "first, last)",
+            ),
             "placement": PLACEMENT,
         },
-        models="vLLM --cpu-offload-gb, Accelerate device_map, llama.cpp -ngl, FlexGen's percentages, Twin-Flow",
-        leaves_out="zero copy over the link; parts of tensors; computation on the host; fetches across steps",
+        models="vLLM --cpu-offload-gb, Accelerate device_map, llama.cpp -ngl, FlexGen's "
+        "percentages, Twin-Flow",
+        leaves_out="zero copy over the link; parts of tensors; computation on the host; fetches "
+        "across steps",
     ),
     Policy(
         "distance",
         "what lies idle for many ops is moved (MindSpore 2.10)",
         "hosim.policies.own.distance:plan",
         {
-            "select_distance": Parameter(100, "int", "ops between two uses from which on a tensor is moved"),
+            "select_distance": Parameter(
+                100, "int", "ops between two uses from which on a tensor is moved"
+            ),
             "select_num": Parameter(100, "int", "how many gaps at most, the widest"),
             "prefetch_distance": _PREFETCH_DISTANCE,
             "release_distance": _RELEASE_DISTANCE,
@@ -112,19 +156,41 @@ RULES_OF_THUMB = (
         "gaps that cover the peak, best score first, until it fits (MindSpore 2.10)",
         "hosim.policies.own.memory_peak:plan",
         {
-            "max_device_memory": Parameter(None, "size", "memory that the modelled peak is held to; none: the budget; 0: move nothing"),
-            "peak_modeled_headroom_bytes": Parameter(None, "size", "margin below it; none: a tenth, as the published 4 of 40 GiB"),
+            "max_device_memory": Parameter(
+                None,
+                "size",
+                "memory that the modelled peak is held to; none: the budget; 0: move nothing",
+            ),
+            "peak_modeled_headroom_bytes": Parameter(
+                None, "size", "margin below it; none: a tenth, as the published 4 of 40 GiB"
+            ),
             "score_weight_size": Parameter(1.0, "float", "w1: larger tensors first"),
-            "score_weight_cover_start": Parameter(1.0, "float", "w2: gaps that begin long before the peak first"),
-            "score_weight_cover_end": Parameter(1.0, "float", "w3: gaps that end long after the peak first"),
-            "score_weight_neighbor_impact": Parameter(1.0, "float", "w4: gaps that begin or end near others last"),
+            "score_weight_cover_start": Parameter(
+                1.0, "float", "w2: gaps that begin long before the peak first"
+            ),
+            "score_weight_cover_end": Parameter(
+                1.0, "float", "w3: gaps that end long after the peak first"
+            ),
+            "score_weight_neighbor_impact": Parameter(
+                1.0, "float", "w4: gaps that begin or end near others last"
+            ),
             "prefetch_distance": _PREFETCH_DISTANCE,
             "release_distance": _RELEASE_DISTANCE,
-            "enable_adaptive_prefetch_distance": Parameter(False, "bool", "prefetch as many ops ahead as the copy up takes"),
-            "enable_adaptive_release_distance": Parameter(False, "bool", "release as many ops later as the copy down takes"),
-            "h2d_bandwidth_gbps": Parameter(55.0, "float", "GB/s up that the adaptive prefetch assumes"),
-            "d2h_bandwidth_gbps": Parameter(20.0, "float", "GB/s down that the adaptive release assumes"),
-            "default_kernel_time_us": Parameter(400.0, "float", "time of an op of which none is known, in microseconds"),
+            "enable_adaptive_prefetch_distance": Parameter(
+                False, "bool", "prefetch as many ops ahead as the copy up takes"
+            ),
+            "enable_adaptive_release_distance": Parameter(
+                False, "bool", "release as many ops later as the copy down takes"
+            ),
+            "h2d_bandwidth_gbps": Parameter(
+                55.0, "float", "GB/s up that the adaptive prefetch assumes"
+            ),
+            "d2h_bandwidth_gbps": Parameter(
+                20.0, "float", "GB/s down that the adaptive release assumes"
+            ),
+            "default_kernel_time_us": Parameter(
+                400.0, "float", "time of an op of which none is known, in microseconds"
+            ),
             "placement": PLACEMENT,
         },
         models="MindSpore 2.10, strategy memory_peak",
@@ -151,7 +217,14 @@ RULES_OF_THUMB = (
         "g10",
         "the most relief per transfer time first, in reserved slots of bandwidth (G10, MICRO 2023)",
         "hosim.policies.own.g10:plan",
-        {"placement": Parameter("g10", "str", "tier below: g10 (the slowest that nothing delays), fastest, nearest, balanced, by_kind")},
+        {
+            "placement": Parameter(
+                "g10",
+                "str",
+                "tier below: g10 (the slowest that nothing delays), fastest, nearest, balanced, "
+                "by_kind",
+            )
+        },
         models="G10 (MICRO 2023)",
         leaves_out="page faults as a last resort; what returns after the step",
     ),

@@ -1,4 +1,6 @@
-"""Policies that are not hosim's own: what they raise is no bug of hosim, but an error that names the policy and the line in its file."""
+"""Policies that are not hosim's own: what they raise is no bug of hosim, but an error that names
+the policy and the line in its file.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from hosim.cache_plan import CacheOp, MemoryView, RuntimeFactory, RuntimePolicy
 from hosim.errors import HosimError, InputError
 
 FAILURES = (Exception, SystemExit)
-"""What a stranger's code may raise and hosim reports: a call of ``sys.exit`` as well, which would end hosim with any code."""
+"""What a stranger's code may raise and hosim reports: a call of ``sys.exit`` as well, which would
+end hosim with any code.
+"""
 
 _OURS = Path(__file__).parents[1]
 
@@ -21,16 +25,26 @@ class PolicyError(InputError):
 
 
 def bug(policy: str, error: BaseException) -> PolicyError:
-    """The error for what a policy raised, with the last line on the way there in the first file that is not hosim's."""
+    """The error for what a policy raised, with the last line on the way there in the first file
+    that is not hosim's.
+    """
     frames = extract_tb(error.__traceback__)
-    file = next((frame.filename for frame in frames if not Path(frame.filename).is_relative_to(_OURS)), frames[-1].filename)
+    file = next(
+        (frame.filename for frame in frames if not Path(frame.filename).is_relative_to(_OURS)),
+        frames[-1].filename,
+    )
     place = [frame for frame in frames if frame.filename == file][-1]
-    return PolicyError(f"policy {policy} has a bug: {type(error).__name__}: {error} ({place.filename}, line {place.lineno})")
+    return PolicyError(
+        f"policy {policy} has a bug: {type(error).__name__}: {error} ({place.filename}, line "
+        f"{place.lineno})"
+    )
 
 
 @dataclass(frozen=True)
 class GuardedFactory:
-    """Makes the runtime policies of a stranger's plan for a graph of ``tensors`` tensors, each in a :class:`_Guarded`."""
+    """Makes the runtime policies of a stranger's plan for a graph of ``tensors`` tensors, each in a
+    :class:`_Guarded`.
+    """
 
     policy: str
     make: RuntimeFactory
@@ -74,7 +88,10 @@ class _Guarded:
         try:
             found = decide()
             if not isinstance(found, Iterable):
-                raise PolicyError(f"policy {self._policy} has a bug: expected cache ops to issue, got {type(found).__name__}")
+                raise PolicyError(
+                    f"policy {self._policy} has a bug: expected cache ops to issue, got "
+                    f"{type(found).__name__}"
+                )
             decisions = list(found)
         except HosimError:
             raise
@@ -82,9 +99,15 @@ class _Guarded:
             raise bug(self._policy, error) from error
         for one in decisions:
             if not isinstance(one, CacheOp):
-                raise PolicyError(f"policy {self._policy} has a bug: expected cache ops to issue, got {type(one).__name__}")
+                raise PolicyError(
+                    f"policy {self._policy} has a bug: expected cache ops to issue, got "
+                    f"{type(one).__name__}"
+                )
             if not isinstance(one.tensor, int) or not 0 <= one.tensor < self._tensors:
-                raise PolicyError(f"policy {self._policy} has a bug: its {one.op} names tensor {one.tensor!r}; there are {self._tensors}")
+                raise PolicyError(
+                    f"policy {self._policy} has a bug: its {one.op} names tensor {one.tensor!r}; "
+                    f"there are {self._tensors}"
+                )
         return decisions
 
 

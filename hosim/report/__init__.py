@@ -1,4 +1,6 @@
-"""Results for people: tables, pictures and pages. Nothing here prints, or computes figures of its own."""
+"""Results for people: tables, pictures and pages. Nothing here prints, or computes figures of its
+own.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +8,13 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.report.cells import cell, html
-    from hosim.report.explanation import PlanExplanation, explanation, explanation_lines, summary, to_dict
+    from hosim.report.explanation import (
+        PlanExplanation,
+        explanation,
+        explanation_lines,
+        summary,
+        to_dict,
+    )
     from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.report.page_of_validation import validation_page
     from hosim.report.page_parts import heading, lines, page, paragraph, picture, table, verdict
@@ -25,6 +33,7 @@ else:
     )
 
 __all__ = [
-    "PlanExplanation", "cell", "comparison_page", "explanation", "explanation_lines", "heading", "html", "html_of", "lines",
-    "no_offload_sentence", "page", "paragraph", "picture", "replay_page", "summary", "table", "to_dict", "validation_page", "verdict",
+    "PlanExplanation", "cell", "comparison_page", "explanation", "explanation_lines", "heading",
+    "html", "html_of", "lines", "no_offload_sentence", "page", "paragraph", "picture",
+    "replay_page", "summary", "table", "to_dict", "validation_page", "verdict",
 ]  # fmt: skip

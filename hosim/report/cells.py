@@ -1,4 +1,6 @@
-"""Cells of a notebook: the tables of the terminal as HTML, and the timeline of a recorded replay."""
+"""Cells of a notebook: the tables of the terminal as HTML, and the timeline of a recorded
+replay.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,35 @@ from hosim.policies import policy_names as names
 from hosim.report import page_parts as page
 from hosim.report.drawn import replay_figure
 from hosim.report.listed import machine, policies, workload
-from hosim.report.of_replays import NOTHING, channels, composition, failures, replay, time_or_nothing
+from hosim.report.of_replays import (
+    NOTHING,
+    channels,
+    composition,
+    failures,
+    replay,
+    time_or_nothing,
+)
 from hosim.report.printing import open_table, paragraph
 from hosim.report.result_pages import html_of
 from hosim.result import STALL_CAUSES, Result
 from hosim.units import human_size
 
-_STYLES = (("h2>", "h4>"), (' class="left"', ' style="text-align: left"'), ("<img ", '<img style="max-width: 100%" '))
-"""A page has a style sheet, a cell has not. Text in it is escaped, so that none of it is taken for a tag."""
+_STYLES = (
+    ("h2>", "h4>"),
+    (' class="left"', ' style="text-align: left"'),
+    ("<img ", '<img style="max-width: 100%" '),
+)
+"""A page has a style sheet, a cell has not. Text in it is escaped, so that none of it is taken for
+a tag.
+"""
 _FOLDS = re.compile(r' (class="fold\d+" style="[^"]*"|data-of="[^"]*")')
 """What tells a page's style sheet how to show a table in a narrow window."""
 
 
 def cell(of: object) -> str:
-    """The HTML of a graph, a plan, a machine, a policy or a result; of anything else its text. Names in it are data, and escaped."""
+    """The HTML of a graph, a plan, a machine, a policy or a result; of anything else its text.
+    Names in it are data, and escaped.
+    """
     if isinstance(of, Graph):
         shown = workload(of)
     elif isinstance(of, Hardware):
@@ -54,7 +71,9 @@ def html(shown: RenderableType) -> str:
 
 
 def plan(of: Plan) -> RenderableType:
-    """What a plan moves: its cache ops by what they do and between which tiers, and where tensors without a home lie at the start."""
+    """What a plan moves: its cache ops by what they do and between which tiers, and where tensors
+    without a home lie at the start.
+    """
     counts, sizes = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for op in of.cache_ops:
         key = op.op, op.source, op.destination or NOTHING
@@ -81,7 +100,11 @@ def _of_result(result: Result) -> str:
     resident = resident_step(replayed.workload, hardware).breakdown
     parts = list(_parts(replay(replayed.workload, hardware, resident, result)))
     if result.timeline is not None:
-        parts.append(page.picture(replay_figure(replayed.graph, hardware, result), "Timeline, memory and channels"))
+        parts.append(
+            page.picture(
+                replay_figure(replayed.graph, hardware, result), "Timeline, memory and channels"
+            )
+        )
     return _joined(parts)
 
 
@@ -98,7 +121,9 @@ def _figures(result: Result) -> RenderableType:
 
 
 def _parts(shown: RenderableType) -> Iterator[str]:
-    """As :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its lines."""
+    """As :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its
+    lines.
+    """
     if isinstance(shown, Group):
         for part in shown.renderables:
             yield from _parts(part)

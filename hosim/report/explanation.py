@@ -1,4 +1,6 @@
-"""An explained plan for people (tables) and for machines (a dictionary): ``hosim plan --explain``."""
+"""An explained plan for people (tables) and for machines (a dictionary): ``hosim plan
+--explain``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from hosim.costmodel import time_origins
 from hosim.data.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted
 from hosim.planner.hyperoffload import STARTS_BELOW, JudgedGap
-from hosim.planner.hyperoffload.explanations import REASONS, Explanation, Line, ObservedTransfer, signed_time
+from hosim.planner.hyperoffload.explanations import (
+    REASONS,
+    Explanation,
+    Line,
+    ObservedTransfer,
+    signed_time,
+)
 from hosim.report.listed import origin_lines
 from hosim.report.of_replays import NOTHING, channels, time_or_nothing, transfers
 from hosim.report.printing import and_more, lines_of, open_table, paragraph
@@ -37,16 +45,22 @@ _COLUMNS = ("bytes", "uses", "idle", "recompute", "score")
 
 @dataclass(frozen=True, repr=False)
 class PlanExplanation:
-    """An explained plan that prints as a summary, here and in a notebook; ``figures`` is what it is made of."""
+    """An explained plan that prints as a summary, here and in a notebook; ``figures`` is what it is
+    made of.
+    """
 
     figures: Explanation
 
     def text(self, top: int | None = ROWS) -> str:
-        """Every table as text, :data:`WIDTH` columns wide, with at most ``top`` rows each; ``None``: all of them."""
+        """Every table as text, :data:`WIDTH` columns wide, with at most ``top`` rows each;
+        ``None``: all of them.
+        """
         return _printed(explanation(self.figures, top))
 
     def as_dict(self, top: int | None = None) -> dict[str, Any]:
-        """Names, nanoseconds, bytes and byte-nanoseconds, as ``hosim plan --explain --json`` prints them."""
+        """Names, nanoseconds, bytes and byte-nanoseconds, as ``hosim plan --explain --json`` prints
+        them.
+        """
         return to_dict(self.figures, top)
 
     def __str__(self) -> str:
@@ -65,7 +79,9 @@ def _printed(tables: RenderableType) -> str:
 
 
 def explanation(explained: Explanation, top: int | None = None) -> RenderableType:
-    """Everything: one row a gap, a transfer and a wait; ``top`` bounds the rows of each table, the most important ones first."""
+    """Everything: one row a gap, a transfer and a wait; ``top`` bounds the rows of each table, the
+    most important ones first.
+    """
     return Group(
         paragraph(explained.origin, space=True),
         pressure(explained, top),
@@ -79,16 +95,32 @@ def explanation(explained: Explanation, top: int | None = None) -> RenderableTyp
 
 
 def summary(explained: Explanation) -> RenderableType:
-    """What fits a screen: the tensors that matter most, what became of all gaps in numbers, and the channels' load."""
+    """What fits a screen: the tensors that matter most, what became of all gaps in numbers, and the
+    channels' load.
+    """
     of: dict[int, list[Line]] = {}
     for line in explained.lines:
         of.setdefault(line.gap.tensor, []).append(line)
-    ranked = sorted(of.values(), key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)))
-    title = "The tensors that matter most: ops wait for the first ones, then by bytes saved at the peak."
-    title += " The score decided." if any(line.score is not None for line in explained.lines) else ""
-    told = [next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0]) for found in ranked]
+    ranked = sorted(
+        of.values(),
+        key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)),
+    )
+    title = (
+        "The tensors that matter most: ops wait for the first ones, then by bytes saved at "
+        "the peak."
+    )
+    title += (
+        " The score decided." if any(line.score is not None for line in explained.lines) else ""
+    )
+    told = [
+        next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0])
+        for found in ranked
+    ]
     tensors = explained.plan.graph.tensors
-    rows = folded((tensors[x.gap.tensor], (*_figures(x), REASONS[x.reason], time_or_nothing(x.exposed_ns))) for x in told)
+    rows = folded(
+        (tensors[x.gap.tensor], (*_figures(x), REASONS[x.reason], time_or_nothing(x.exposed_ns)))
+        for x in told
+    )
     title += of_each(rows[:ROWS])
     table = open_table(title, spare=("recompute", "uses", "idle", "score"))
     table.add_column("tensor")
@@ -107,7 +139,11 @@ def summary(explained: Explanation) -> RenderableType:
         table,
         load(explained),
         paragraph(*explained.notes[1:], style="dim", space=True),
-        paragraph(f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures.", style="dim"),
+        paragraph(
+            f"{more}--top N prints every table with N rows, --all with every row; --json prints "
+            "all figures.",
+            style="dim",
+        ),
     )
 
 
@@ -124,12 +160,22 @@ def _figures(line: Line) -> tuple[str, ...]:
 
 
 def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
-    """Where the device tier would hold more than the budget if nothing moved, and what it holds there under the plan."""
+    """Where the device tier would hold more than the budget if nothing moved, and what it holds
+    there under the plan.
+    """
     graph, head = explained.plan.graph, _peak(explained)
     if not explained.regions:
         return paragraph(*head, "Nothing is over budget.", space=True)
     table = open_table(
-        "Pressure: over budget if nothing moved", "from op", "to op", "ops", "time", "over by", "area", "held by plan", left=2
+        "Pressure: over budget if nothing moved",
+        "from op",
+        "to op",
+        "ops",
+        "time",
+        "over by",
+        "area",
+        "held by plan",
+        left=2,
     )
     for column in table.columns[:2]:
         column.no_wrap, column.overflow = False, "fold"
@@ -147,14 +193,26 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
 
 
 def _peak(explained: Explanation) -> list[str]:
-    """What the device tier would hold if nothing moved, what it holds under the plan, and where the ops' times are from."""
+    """What the device tier would hold if nothing moved, what it holds under the plan, and where the
+    ops' times are from.
+    """
     graph, result = explained.plan.graph, explained.result
     device = explained.hardware.device_tier
     at = f" at op {graph.ops[explained.peak_op].name}" if explained.peak_op >= 0 else ""
     at += ", with ops one at a time as they are listed" if len(graph.streams) > 1 else ""
-    moves = "nothing" if {t.home for t in graph.tensors} <= {None, device} else "what lives below came up at its first use and nothing else"
-    before, after, budget = (human_size(n) for n in (explained.peak_bytes, result.peak_bytes[device], result.budget_bytes))
-    held = f"{device} would hold {before}{at}; the plan holds {after} at most, within a budget of {budget}."
+    moves = (
+        "nothing"
+        if {t.home for t in graph.tensors} <= {None, device}
+        else "what lives below came up at its first use and nothing else"
+    )
+    before, after, budget = (
+        human_size(n)
+        for n in (explained.peak_bytes, result.peak_bytes[device], result.budget_bytes)
+    )
+    held = (
+        f"{device} would hold {before}{at}; the plan holds {after} at most, within a budget of "
+        f"{budget}."
+    )
     return [f"If {moves} moved, {held}", *origin_lines(graph, explained.hardware)]
 
 
@@ -164,8 +222,14 @@ def counts(explained: Explanation) -> str:
     moved = [line for line in found if line.moved]
     reasons = sorted(Counter(line.reason for line in found).items(), key=_most_first)
     parts = ", ".join(f"{number:,} {REASONS[reason]}" for reason, number in reasons)
-    tensors, have = counted(explained.without_gap_tensors, "tensor"), "has" if explained.without_gap_tensors == 1 else "have"
-    short = f"{tensors} ({human_size(explained.without_gap_bytes)}) {have} no gap between uses to be away in"
+    tensors, have = (
+        counted(explained.without_gap_tensors, "tensor"),
+        "has" if explained.without_gap_tensors == 1 else "have",
+    )
+    short = (
+        f"{tensors} ({human_size(explained.without_gap_bytes)}) {have} no gap between uses to "
+        "be away in"
+    )
     used = f"{counted(len(found), 'gap')}, {len(moved):,} used" + (f" ({parts})" if parts else "")
     return f"{used}; {short}.\nCache ops: {counted_cache_ops(plan)}."
 
@@ -177,7 +241,8 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
 def explanation_lines(explained: Explanation, top: int | None = None) -> RenderableType:
     """One row a gap: the tensor, its gap and why it moves or stays, and its figures.
 
-    ``pressure`` is the share of its channel's time in the gap that all candidates would take together.
+    ``pressure`` is the share of its channel's time in the gap that all candidates would take
+    together.
     """
     graph = explained.plan.graph
     tensors = [graph.tensors[line.gap.tensor] for line in explained.lines]
@@ -190,15 +255,25 @@ def explanation_lines(explained: Explanation, top: int | None = None) -> Rendera
         )
         for tensor, x in zip(tensors, explained.lines, strict=True)
     ]
-    rows = folded((t, (*_figures(x), *said, x.moved)) for t, x, said in zip(tensors, explained.lines, about, strict=True))
-    title = "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted stalls) decided."
-    table = open_table(title + of_each(rows[:top]), spare=("relief", "pressure", "uses", "recompute", "idle"))
+    rows = folded(
+        (t, (*_figures(x), *said, x.moved))
+        for t, x, said in zip(tensors, explained.lines, about, strict=True)
+    )
+    title = (
+        "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted "
+        "stalls) decided."
+    )
+    table = open_table(
+        title + of_each(rows[:top]), spare=("relief", "pressure", "uses", "recompute", "idle")
+    )
     table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
     for name in (*_COLUMNS, "pressure", "relief"):
         table.add_column(name, justify="right")
     for name, _, places in rows[:top]:
         line, (gap, why, *others) = explained.lines[places[0]], about[places[0]]
-        table.add_row(lines_of(name, gap, why), *_figures(line), *others, style=None if line.moved else "dim")
+        table.add_row(
+            lines_of(name, gap, why), *_figures(line), *others, style=None if line.moved else "dim"
+        )
     return Group(table, and_more(len(rows), top))
 
 
@@ -216,7 +291,10 @@ def load(explained: Explanation) -> RenderableType:
         return paragraph()
     table = open_table("Load over the step", "channel", "load", left=2)
     for name, shares in rows:
-        table.add_row(name, "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|")
+        table.add_row(
+            name,
+            "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|",
+        )
     return table
 
 
@@ -227,10 +305,18 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
     table = open_table("Waits", "op", "cause", "from", "for", left=2)
     table.add_column("transfer")
     graph = explained.plan.graph
-    for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[:top]:
+    for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[
+        :top
+    ]:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
         blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
-        table.add_row(graph.ops[wait.op].name, wait.cause, human_time(wait.start_ns), human_time(wait.end_ns - wait.start_ns), blamed)
+        table.add_row(
+            graph.ops[wait.op].name,
+            wait.cause,
+            human_time(wait.start_ns),
+            human_time(wait.end_ns - wait.start_ns),
+            blamed,
+        )
     return Group(table, and_more(len(explained.waits), top))
 
 
@@ -243,11 +329,14 @@ def _area(byte_ns: int) -> str:
     return f"{human_size(round(byte_ns / _NS_PER_S))} s" if byte_ns else NOTHING
 
 
-# -- for machines ------------------------------------------------------------------------------------------------------
+# -- for machines
+# --------------------------------------------------------------------------------------------------
 
 
 def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
-    """Everything, by names, in nanoseconds, bytes and byte-nanoseconds; ``top`` bounds lines, regions, transfers and waits alike."""
+    """Everything, by names, in nanoseconds, bytes and byte-nanoseconds; ``top`` bounds lines,
+    regions, transfers and waits alike.
+    """
     graph, result = explained.plan.graph, explained.result
     ops = graph.ops
     device = explained.hardware.device_tier
@@ -268,9 +357,18 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         },
         "plan": dict(result.plan),
         **({"unknown_ops": asdict(result.unknown_ops)} if result.unknown_ops else {}),
-        **({"guessed_collectives": result.guessed_collectives} if result.guessed_collectives else {}),
-        "without_gap": {"tensors": explained.without_gap_tensors, "bytes": explained.without_gap_bytes},
-        "reasons": dict(sorted(Counter(line.reason for line in explained.lines).items(), key=_most_first)),
+        **(
+            {"guessed_collectives": result.guessed_collectives}
+            if result.guessed_collectives
+            else {}
+        ),
+        "without_gap": {
+            "tensors": explained.without_gap_tensors,
+            "bytes": explained.without_gap_bytes,
+        },
+        "reasons": dict(
+            sorted(Counter(line.reason for line in explained.lines).items(), key=_most_first)
+        ),
         "regions": [
             {
                 "first": ops[region.first].name,
@@ -292,7 +390,9 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
                 "cause": wait.cause,
                 "start_ns": wait.start_ns,
                 "end_ns": wait.end_ns,
-                "transfer": _of(explained, explained.copies[wait.transfer]) if wait.transfer is not None else None,
+                "transfer": _of(explained, explained.copies[wait.transfer])
+                if wait.transfer is not None
+                else None,
             }
             for wait in explained.waits[:top]
         ],
@@ -307,7 +407,10 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
 
 
 def _of(explained: Explanation, copy: ObservedTransfer) -> dict[str, str]:
-    return {"tensor": explained.plan.graph.tensors[copy.transfer.tensor].name, "channel": copy.transfer.channel}
+    return {
+        "tensor": explained.plan.graph.tensors[copy.transfer.tensor].name,
+        "channel": copy.transfer.channel,
+    }
 
 
 def _line_dict(explained: Explanation, line: Line) -> dict[str, Any]:
@@ -376,7 +479,9 @@ def _copy_dict(explained: Explanation, copy: ObservedTransfer) -> dict[str, Any]
         "queue_ns": copy.queue_ns,
         "contention_ns": x.contention_ns,
         "covered_ns": copy.covered_ns,
-        "covered_by": [ops[copy.first_op].name, ops[copy.last_op].name] if copy.first_op >= 0 else [],
+        "covered_by": [ops[copy.first_op].name, ops[copy.last_op].name]
+        if copy.first_op >= 0
+        else [],
         "earliest_ns": copy.earliest_ns,
         "latest_ns": copy.latest_ns,
         "alone_ns": copy.alone_ns,

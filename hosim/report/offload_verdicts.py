@@ -14,6 +14,8 @@ def no_offload_sentence(answer: NoOffload, budget_bytes: int) -> str:
         return f"Do not offload: everything fits. Resident, the step takes {alone} and {held}."
     together = human_time(answer.devices * answer.resident_ns)
     return (
-        f"Do not offload: the link is too slow for this step. The fastest plan takes {human_time(answer.fastest_ns)}; with everything "
-        f"resident the step takes {alone}, so that the {answer.devices} devices which hold it take {together} together."
+        "Do not offload: the link is too slow for this step. The fastest plan takes "
+        f"{human_time(answer.fastest_ns)}; with everything "
+        f"resident the step takes {alone}, so that the {answer.devices} devices which hold it "
+        f"take {together} together."
     )

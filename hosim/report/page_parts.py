@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FOLDS = (30, 40, 52, 66, 84, 1000)
-"""Widths of a window in rem up to which a table that needs more room is shown in blocks, a row of it each; the last is any window."""
+"""Widths of a window in rem up to which a table that needs more room is shown in blocks, a row of
+it each; the last is any window.
+"""
 
 _REM, _CHARACTER, _BETWEEN, _LEFT_MOST = 16, 9.0, 15, 40
-"""Points of a rem, of a character and between two columns, to estimate the room of a table; of a text that wraps so many count."""
+"""Points of a rem, of a character and between two columns, to estimate the room of a table; of a
+text that wraps so many count.
+"""
 
 _ANY = 23
 """What needs no more rem than this fits every window."""
@@ -53,7 +57,10 @@ code { background: #f3f3f3; padding: 0 0.2rem }
 p:has(> img) { overflow-x: auto } p > img { max-width: none; width: 44rem }
 p:has(> img)::before { content: "wider than this window: drag it sideways"; display: block; position: sticky; left: 0; color: #666;
 font-size: 0.8rem } }"""
-    + "".join(f"\n@media (max-width: {width}rem) {{{_BLOCKS.replace('FOLD', f'fold{width}')} }}" for width in _FOLDS)
+    + "".join(
+        f"\n@media (max-width: {width}rem) {{{_BLOCKS.replace('FOLD', f'fold{width}')} }}"
+        for width in _FOLDS
+    )
     + "\n"
 )
 
@@ -64,7 +71,8 @@ _JOINTS = re.compile(r"(?<=[_,.:/=)])(?!$)")
 
 _POLICY = (
     '<meta http-equiv="Content-Security-Policy" '
-    "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">"
+    "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src "
+    "'unsafe-inline'\">"
 )
 """A browser may load nothing but what is in the file."""
 
@@ -111,43 +119,72 @@ def _cell(text: str) -> str:
     >>> _cell("a::very_long_name_of_a_kernel_or_<a_layer> b_c")
     'a:<wbr>:<wbr>very_<wbr>long_<wbr>name_<wbr>of_<wbr>a_<wbr>kernel_<wbr>or_<wbr>&lt;a_<wbr>layer&gt; b_c'
     """
-    return " ".join(escape(word) if len(word) <= _UNBROKEN else "<wbr>".join(map(escape, _JOINTS.split(word))) for word in text.split(" "))
+    return " ".join(
+        escape(word) if len(word) <= _UNBROKEN else "<wbr>".join(map(escape, _JOINTS.split(word)))
+        for word in text.split(" ")
+    )
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, bad: Collection[int] = ()) -> str:
-    """A table of plain text, its first ``left`` columns to the left and the others to the right; without ``columns`` it has no head.
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1, bad: Collection[int] = ()
+) -> str:
+    """A table of plain text, its first ``left`` columns to the left and the others to the right;
+    without ``columns`` it has no head.
 
-    The rows whose numbers are ``bad`` are marked. In a window that is too narrow for the table each row of it is a block.
+    The rows whose numbers are ``bad`` are marked. In a window that is too narrow for the table each
+    row of it is a block.
     """
     listed = list(rows)
     fold = _fold(columns, listed, left)
 
     def row(tag: str, cells: Sequence[str], mark: str = "", names: Sequence[str] = ()) -> str:
         sides = [' class="left"' if k < left else "" for k in range(len(cells))]
-        named = [f' data-of="{escape(name, quote=True)}"' if name else "" for name in names] or [""] * len(cells)
-        return f"<tr{mark}>" + "".join(f"<{tag}{x}{y}>{_cell(z)}</{tag}>" for x, y, z in zip(sides, named, cells, strict=True)) + "</tr>"
+        named = [f' data-of="{escape(name, quote=True)}"' if name else "" for name in names] or [
+            ""
+        ] * len(cells)
+        return (
+            f"<tr{mark}>"
+            + "".join(
+                f"<{tag}{x}{y}>{_cell(z)}</{tag}>"
+                for x, y, z in zip(sides, named, cells, strict=True)
+            )
+            + "</tr>"
+        )
 
     head = f"<thead>{row('th', columns)}</thead>\n" if columns else ""
     names = columns if fold else ()
-    body = "\n".join(row("td", cells, ' class="bad"' if k in bad else "", names) for k, cells in enumerate(listed))
+    body = "\n".join(
+        row("td", cells, ' class="bad"' if k in bad else "", names)
+        for k, cells in enumerate(listed)
+    )
     return f"<table{fold}>\n{head}<tbody>\n{body}\n</tbody>\n</table>"
 
 
 def _fold(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """What a table with a head that does not fit every window has: the narrowest window that it fits, and the room of a cell in a block."""
+    """What a table with a head that does not fit every window has: the narrowest window that it
+    fits, and the room of a cell in a block.
+    """
     if not columns:
         return ""
     room, cell = 2.0 * _REM, 0
     for k, name in enumerate(columns):
         longest = max((len(row[k]) for row in rows), default=0)
         heading = max(map(len, name.split()), default=0)
-        room += _BETWEEN + _CHARACTER * max(heading, min(longest, _LEFT_MOST) if k < left else longest)
+        room += _BETWEEN + _CHARACTER * max(
+            heading, min(longest, _LEFT_MOST) if k < left else longest
+        )
         cell = cell if k < left else max(cell, len(name) + longest)
     width = next(width for width in _FOLDS if width * _REM >= room or width == _FOLDS[-1])
-    return f' class="fold{width}" style="--cell: {round((cell * _CHARACTER + _BETWEEN) / _REM)}rem"' if room > _ANY * _REM else ""
+    return (
+        f' class="fold{width}" style="--cell: {round((cell * _CHARACTER + _BETWEEN) / _REM)}rem"'
+        if room > _ANY * _REM
+        else ""
+    )
 
 
 def picture(figure: Figure, description: str) -> str:
     """A figure as a PNG within the page."""
     data = base64.b64encode(page_image(figure)).decode()
-    return f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'
+    return (
+        f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'
+    )

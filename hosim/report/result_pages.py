@@ -22,8 +22,12 @@ from hosim.report.timelines import of_devices
 from hosim.result import LISTED_DEVICES, Result
 
 
-def replay_page(plan: Plan, hardware: Hardware, result: Result, tables: Sequence[RenderableType]) -> str:
-    """The page of one recorded replay; ``tables`` is what the terminal shows. Only the first few of differing devices have timelines."""
+def replay_page(
+    plan: Plan, hardware: Hardware, result: Result, tables: Sequence[RenderableType]
+) -> str:
+    """The page of one recorded replay; ``tables`` is what the terminal shows. Only the first few of
+    differing devices have timelines.
+    """
     every = of_devices(result)
     shown = [Shown(device, plan, one) for device, one in every[:LISTED_DEVICES]]
     parts = [part for table in tables for part in html_of(table)]
@@ -31,19 +35,31 @@ def replay_page(plan: Plan, hardware: Hardware, result: Result, tables: Sequence
     if len(every) > len(shown):
         parts.append(page.paragraph(f"The first {len(shown)} of {len(every)} devices."))
     parts += [widget(shown, hardware), page.heading("Pictures")]
-    parts.append(page.picture(replay_figure(plan.graph, hardware, result), "Timeline, memory and channels"))
+    parts.append(
+        page.picture(replay_figure(plan.graph, hardware, result), "Timeline, memory and channels")
+    )
     return page.page(f"{result.workload} on {result.hardware}: {result.policy}", parts)
 
 
 def comparison_page(
-    hardware: Hardware, results: Sequence[Result], plans: Sequence[tuple[Plan, Result]], tables: Sequence[RenderableType]
+    hardware: Hardware,
+    results: Sequence[Result],
+    plans: Sequence[tuple[Plan, Result]],
+    tables: Sequence[RenderableType],
 ) -> str:
     """The page of a comparison: ``plans`` are those that fit, each with its recorded result."""
     parts = [part for table in tables for part in html_of(table)]
-    parts += [page.heading("Makespan and memory"), page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak")]
+    parts += [
+        page.heading("Makespan and memory"),
+        page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak"),
+    ]
     if plans:
         shown = [Shown(result.policy, plan, result) for plan, result in plans]
-        parts += [page.heading("Timelines"), widget(shown, hardware), page.heading("Memory over time")]
+        parts += [
+            page.heading("Timelines"),
+            widget(shown, hardware),
+            page.heading("Memory over time"),
+        ]
         parts += [_memory(plan.graph, hardware, result) for plan, result in plans]
     return page.page(f"{results[0].workload} on {results[0].hardware}: policies", parts)
 
@@ -57,7 +73,8 @@ def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:
 
 
 def html_of(renderable: RenderableType) -> Iterator[str]:
-    r"""The tables and texts of a terminal, within groups and panels, as parts of a page, without colours; each line is a paragraph.
+    r"""The tables and texts of a terminal, within groups and panels, as parts of a page, without
+    colours; each line is a paragraph.
 
     >>> list(html_of(Text("a < b\n\nc")))
     ['<p>a &lt; b</p>', '<p>c</p>']
@@ -70,7 +87,9 @@ def html_of(renderable: RenderableType) -> Iterator[str]:
     elif isinstance(renderable, Table):
         yield from _table(renderable)
     elif isinstance(renderable, Text):
-        yield from (page.paragraph(line.strip()) for line in renderable.plain.splitlines() if line.strip())
+        yield from (
+            page.paragraph(line.strip()) for line in renderable.plain.splitlines() if line.strip()
+        )
     else:
         yield page.paragraph(str(renderable))
 

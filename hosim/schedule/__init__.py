@@ -1,4 +1,6 @@
-"""What all planners and policies share: idle intervals, lower tiers, placement, bandwidth, and the insertion of cache ops."""
+"""What all planners and policies share: idle intervals, lower tiers, placement, bandwidth, and the
+insertion of cache ops.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,14 @@ if TYPE_CHECKING:
     from hosim.schedule.bandwidth_slots import Slots
     from hosim.schedule.forced_moves import forced_moves, forced_tensors, starts_elsewhere
     from hosim.schedule.freeze_runtime import freeze_runtime
-    from hosim.schedule.idle_intervals import Levels, below_at_ends, between_uses, fits_from, held_bytes, take_away
+    from hosim.schedule.idle_intervals import (
+        Levels,
+        below_at_ends,
+        between_uses,
+        fits_from,
+        held_bytes,
+        take_away,
+    )
     from hosim.schedule.idle_parts import as_asked, idle_parts_below
     from hosim.schedule.insertion import Absence, WriteBack, insert, tensor_cache_ops
     from hosim.schedule.late_prefetches import late_prefetches
@@ -37,8 +46,9 @@ else:
     )
 
 __all__ = [
-    "Absence", "DeviceStays", "Levels", "Paging", "Slots", "Stays", "WriteBack", "as_asked", "below_at_ends", "between_uses", "fits_from",
-    "forced_moves", "forced_tensors", "freeze_runtime", "held_bytes", "idle_parts_below", "insert", "kept_from_the_start",
-    "late_prefetches", "paging_plan", "plan_for", "planned_around", "planned_in_order_of_uses", "starts_below", "starts_elsewhere",
-    "take_away", "tensor_cache_ops",
+    "Absence", "DeviceStays", "Levels", "Paging", "Slots", "Stays", "WriteBack", "as_asked",
+    "below_at_ends", "between_uses", "fits_from", "forced_moves", "forced_tensors",
+    "freeze_runtime", "held_bytes", "idle_parts_below", "insert", "kept_from_the_start",
+    "late_prefetches", "paging_plan", "plan_for", "planned_around", "planned_in_order_of_uses",
+    "starts_below", "starts_elsewhere", "take_away", "tensor_cache_ops",
 ]  # fmt: skip

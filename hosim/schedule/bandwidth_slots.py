@@ -1,6 +1,8 @@
-"""Bandwidth of one channel by op: how much of each op's time is still free for transfers, and taking it.
+"""Bandwidth of one channel by op: how much of each op's time is still free for transfers, and
+taking it.
 
-A full slot is never looked at again (disjoint sets with path halving), so that a reservation costs what it fills.
+A full slot is never looked at again (disjoint sets with path halving), so that a reservation costs
+what it fills.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ class Slots:
         self._free = [int(d) for d in durations]
         self._count = len(self._free)
         self._next = list(range(self._count + 1))  # the first slot from here on that is not full
-        self._previous = list(range(self._count + 1))  # the same backwards, shifted by one: 0 stands before the first slot
+        self._previous = list(
+            range(self._count + 1)
+        )  # the same backwards, shifted by one: 0 stands before the first slot
         for i, free in enumerate(self._free):
             if not free:
                 self._close(i)
 
     def end_after(self, start: int, ns: int) -> int:
-        """The position behind the slot in which a transfer of ``ns`` ends that takes all free time from slot ``start`` on."""
+        """The position behind the slot in which a transfer of ``ns`` ends that takes all free time
+        from slot ``start`` on.
+        """
         i = start
         while ns > 0:
             i = self._following(i)
@@ -32,7 +38,9 @@ class Slots:
         return i
 
     def start_before(self, end: int, ns: int) -> int:
-        """The slot in which a transfer of ``ns`` must start that takes all free time before slot ``end``; -1 if there is not as much."""
+        """The slot in which a transfer of ``ns`` must start that takes all free time before slot
+        ``end``; -1 if there is not as much.
+        """
         i = end
         while ns > 0:
             i = self._preceding(i)

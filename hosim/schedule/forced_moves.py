@@ -1,9 +1,11 @@
-"""The moves that ops on other processors force (docs/contract.md, rule 20): an op's inputs are resident where its processor reads.
+"""The moves that ops on other processors force (docs/contract.md, rule 20): an op's inputs are
+resident where its processor reads.
 
-A tensor that some op uses on the processor of a tier below is copied there once it has been written, and to the device tier once that
-processor has written it; where it starts in another tier it comes some ops before its use. It leaves the device tier when no op of the
-device reads it before it is written anew, and at the end lies where it lay at the start (rule 2). What only ops of the device use is left
-to the policies (:mod:`hosim.schedule.around_processors`).
+A tensor that some op uses on the processor of a tier below is copied there once it has been
+written, and to the device tier once that processor has written it; where it starts in another tier
+it comes some ops before its use. It leaves the device tier when no op of the device reads it before
+it is written anew, and at the end lies where it lay at the start (rule 2). What only ops of the
+device use is left to the policies (:mod:`hosim.schedule.around_processors`).
 """
 
 from __future__ import annotations
@@ -36,11 +38,17 @@ def forced_tensors(graph: Graph) -> tuple[int, ...]:
 
 
 def starts_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Where what only other processors use starts, if the workload leaves it free: in the tier of their processor."""
+    """Where what only other processors use starts, if the workload leaves it free: in the tier of
+    their processor.
+    """
     found = {}
     for t in graph.initial:
         tiers = {tier_of(graph.ops[i], hardware) for i in graph.users[t]}
-        if len(tiers) == 1 and hardware.device_tier not in tiers and graph.tensors[t].home in (None, hardware.device_tier):
+        if (
+            len(tiers) == 1
+            and hardware.device_tier not in tiers
+            and graph.tensors[t].home in (None, hardware.device_tier)
+        ):
             found[t] = tuple(tiers)
     return found
 
@@ -52,11 +60,13 @@ def forced_moves(
     ahead: int = AHEAD,
     stays: int | None = None,
 ) -> tuple[CacheOp, ...]:
-    """The cache ops of the tensors that ops on other processors use, which are in ``initial`` (default: at home) at time 0.
+    """The cache ops of the tensors that ops on other processors use, which are in ``initial``
+    (default: at home) at time 0.
 
-    What lives below comes ``ahead`` ops before its use, and stays on the device for a use that follows within ``stays`` ops of its stream
-    (default: as many).
-    Raises :class:`hosim.errors.InfeasibleError` where no channels lead from where a tensor is to where an op reads it.
+    What lives below comes ``ahead`` ops before its use, and stays on the device for a use that
+    follows within ``stays`` ops of its stream (default: as many).
+    Raises :class:`hosim.errors.InfeasibleError` where no channels lead from where a tensor is to
+    where an op reads it.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.shipped import find_hardware
@@ -64,14 +74,25 @@ def forced_moves(
     >>> b = GraphBuilder("toy")
     >>> _ = b.tensor("g", 40), b.op("f", "matmul", outputs=["g"], duration_ns=50)
     >>> _ = b.op("u", "optimizer", inputs=["g"], duration_ns=9, stream="ddr", processor="ddr")
-    >>> [(c.op, c.source, c.after) for c in forced_moves(b.build(), load_hardware(find_hardware("toy")))]
+    >>> [
+    ...     (c.op, c.source, c.after)
+    ...     for c in forced_moves(b.build(), load_hardware(find_hardware("toy")))
+    ... ]
     [('store', 'hbm', 0), ('detach', 'hbm', 0)]
     """
     residency = Plan(graph, initial=dict(initial or {})).residency(hardware.device_tier)
     routes = known_routes(hardware)
     placed: list[_ForcedOp] = []
     for t in forced_tensors(graph):
-        placed += _Itinerary(graph, hardware, routes, t, residency.get(t, ()), ahead, ahead if stays is None else stays).placed()
+        placed += _Itinerary(
+            graph,
+            hardware,
+            routes,
+            t,
+            residency.get(t, ()),
+            ahead,
+            ahead if stays is None else stays,
+        ).placed()
     placed.sort(key=lambda entry: (entry.cache_op.after, entry.use))
     return tuple([entry.cache_op for entry in placed])
 
@@ -79,13 +100,29 @@ def forced_moves(
 class _Itinerary:
     """The way of one tensor through its tiers, along the ops that use it."""
 
-    def __init__(self, graph: Graph, hardware: Hardware, routes: Route, tensor: int, start: Sequence[str], ahead: int, stays: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        routes: Route,
+        tensor: int,
+        start: Sequence[str],
+        ahead: int,
+        stays: int,
+    ) -> None:
         self.graph, self.order, self.end = graph, graph.derived(HappensBefore), len(graph.ops)
-        self.device, self.routes, self.ahead, self.stays = hardware.device_tier, routes, ahead, stays
+        self.device, self.routes, self.ahead, self.stays = (
+            hardware.device_tier,
+            routes,
+            ahead,
+            stays,
+        )
         self.tensor, self.start, self.users = tensor, start, graph.users[tensor]
         self.tier = {i: tier_of(graph.ops[i], hardware) for i in self.users}
         self.valid = set(start)
-        self.last = AT_START  # by its end the last write is done, and every cache op so far is issued
+        self.last = (
+            AT_START  # by its end the last write is done, and every cache op so far is issued
+        )
         self.since: list[int] = []  # users since the last write, that one among them
 
     def placed(self) -> Iterator[_ForcedOp]:
@@ -106,7 +143,9 @@ class _Itinerary:
         return self.tensor in op.inputs or self.tensor in op.mutates
 
     def _come(self, i: int, tier: str) -> Iterator[_ForcedOp]:
-        """A copy into ``tier`` for op ``i``: at once where the device has written it, else some ops ahead."""
+        """A copy into ``tier`` for op ``i``: at once where the device has written it, else some ops
+        ahead.
+        """
         after = self.last
         if tier == self.device or self.device not in self.valid:
             queue, place = self.order.queues[self.order.stream_of[i]], self.order.place[i]
@@ -126,9 +165,16 @@ class _Itinerary:
         return self.device in self.start and self.graph.survives[self.tensor]
 
     def _leave(self, k: int) -> Iterator[_ForcedOp]:
-        """What lives below leaves the device tier after the ``k``-th user, unless one that soon follows on its stream reads it."""
+        """What lives below leaves the device tier after the ``k``-th user, unless one that soon
+        follows on its stream reads it.
+        """
         i = self.users[k]
-        if self.device in self.start or self.device not in self.valid or len(self.valid) == 1 or self.tier[i] != self.device:
+        if (
+            self.device in self.start
+            or self.device not in self.valid
+            or len(self.valid) == 1
+            or self.tier[i] != self.device
+        ):
             return
         for j in self.users[k + 1 :]:
             if self.tier[j] == self.device:
@@ -148,19 +194,31 @@ class _Itinerary:
             yield from self._drop(tier, self.end)
 
     def _copy(self, use: int, tier: str, after: int, op: str) -> Iterator[_ForcedOp]:
-        for kind, source, destination in copy_steps(self.routes(sorted(self.valid), tier), op, self.device):
+        for kind, source, destination in copy_steps(
+            self.routes(sorted(self.valid), tier), op, self.device
+        ):
             yield self._cache_op(use, kind, source, destination, after)
         self.valid.add(tier)
 
     def _drop(self, tier: str, use: int) -> Iterator[_ForcedOp]:
-        """A detach once the users of this copy have surely ended, if that is before the first user from ``use`` on."""
+        """A detach once the users of this copy have surely ended, if that is before the first user
+        from ``use`` on.
+        """
         k = bisect_left(self.users, use)
         before = self.users[k] if k < len(self.users) else self.end
-        release = self.order.first_after([*[i for i in self.since if self.tier[i] == tier], self.last], self.last)
-        if release is not None and release < before and (before == self.end or self.order.ended_by(release, before)):
+        release = self.order.first_after(
+            [*[i for i in self.since if self.tier[i] == tier], self.last], self.last
+        )
+        if (
+            release is not None
+            and release < before
+            and (before == self.end or self.order.ended_by(release, before))
+        ):
             yield self._cache_op(use, DETACH, tier, None, release)
             self.valid.discard(tier)
 
-    def _cache_op(self, use: int, op: str, source: str, destination: str | None, after: int) -> _ForcedOp:
+    def _cache_op(
+        self, use: int, op: str, source: str, destination: str | None, after: int
+    ) -> _ForcedOp:
         self.last = after
         return _ForcedOp(use, CacheOp(op, self.tensor, source, destination, after))

@@ -1,7 +1,9 @@
-"""What a runtime policy decided in one replay, as a plan: the same cache ops, in the graph from the start.
+"""What a runtime policy decided in one replay, as a plan: the same cache ops, in the graph from the
+start.
 
-Each is issued where the op that it was decided for comes next on its stream. The time that the runtime spent deciding is gone, and with
-it the waiting until nothing else was under way, so the plan is as fast at least, as a rule; its replay says.
+Each is issued where the op that it was decided for comes next on its stream. The time that the
+runtime spent deciding is gone, and with it the waiting until nothing else was under way, so the
+plan is as fast at least, as a rule; its replay says.
 """
 
 from __future__ import annotations
@@ -25,16 +27,21 @@ def freeze_runtime(
     to_beat_ns: int | None = None,
     legal: Callable[[Plan], Plan | None] = lambda _: None,
 ) -> Plan | None:
-    """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or takes longer than ``to_beat_ns``.
+    """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or
+    takes longer than ``to_beat_ns``.
 
-    Where its decisions are no legal plan, it is what ``legal`` makes of them. A plan that has no runtime is returned as it is. Of several
-    devices the first one's decisions count.
+    Where its decisions are no legal plan, it is what ``legal`` makes of them. A plan that has no
+    runtime is returned as it is. Of several devices the first one's decisions count.
     """
     runtime = plan.runtime
     if runtime is None:
         return plan
     previous = plan.graph.derived(_previous)
-    latest = None if to_beat_ns is None else [to_beat_ns - left for left in plan.graph.derived_on(hardware, _left_ns)]
+    latest = (
+        None
+        if to_beat_ns is None
+        else [to_beat_ns - left for left in plan.graph.derived_on(hardware, _left_ns)]
+    )
     notes: list[list[CacheOp]] = []
 
     def noted() -> RuntimePolicy:
@@ -69,7 +76,9 @@ def _left_ns(graph: Graph, hardware: Hardware) -> list[int]:
     """By op the nanoseconds that it and those after it on its stream take."""
     left = dict.fromkeys(graph.streams, 0)
     found = []
-    for op, duration in zip(reversed(graph.ops), reversed(op_durations(graph, hardware)), strict=True):
+    for op, duration in zip(
+        reversed(graph.ops), reversed(op_durations(graph, hardware)), strict=True
+    ):
         left[op.stream] += duration
         found.append(left[op.stream])
     return found[::-1]
@@ -80,9 +89,17 @@ class _TooLateError(Exception):
 
 
 class _RecordingPolicy:
-    """A runtime policy whose decisions are noted; the replay ends where an op comes later than its ``latest`` instant."""
+    """A runtime policy whose decisions are noted; the replay ends where an op comes later than its
+    ``latest`` instant.
+    """
 
-    def __init__(self, policy: RuntimePolicy, previous: tuple[int, ...], notes: list[CacheOp], latest: Sequence[int] | None) -> None:
+    def __init__(
+        self,
+        policy: RuntimePolicy,
+        previous: tuple[int, ...],
+        notes: list[CacheOp],
+        latest: Sequence[int] | None,
+    ) -> None:
         self._policy = policy
         self._previous = previous
         self._notes = notes

@@ -1,4 +1,6 @@
-"""Parts of tensors that the step does not use: where not everything fits, they are not in the device tier to begin with."""
+"""Parts of tensors that the step does not use: where not everything fits, they are not in the
+device tier to begin with.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,34 @@ from hosim.schedule.tiers_below import space_below
 
 
 def idle_parts_below(graph: Graph, hardware: Hardware, budget_bytes: int) -> Graph:
-    """The graph whose unused parts (:attr:`hosim.graph.Tensor.of`) are at home below the device tier, the fastest one with room first.
+    """The graph whose unused parts (:attr:`hosim.graph.Tensor.of`) are at home below the device
+    tier, the fastest one with room first.
 
-    The graph as it is if it has none of them in the device tier, or if everything fits in ``budget_bytes``.
+    The graph as it is if it has none of them in the device tier, or if everything fits in
+    ``budget_bytes``.
     """
     device = hardware.device_tier
     tensors = graph.tensors
-    idle = [t for t in graph.initial if not graph.users[t] and tensors[t].of and tensors[t].home in (None, device)]
+    idle = [
+        t
+        for t in graph.initial
+        if not graph.users[t] and tensors[t].of and tensors[t].home in (None, device)
+    ]
     if not idle or static_peak(graph, device).bytes <= budget_bytes:
         return graph
-    there = {t: (home,) for t in graph.initial if (home := tensors[t].home) is not None and home != device}
+    there = {
+        t: (home,)
+        for t in graph.initial
+        if (home := tensors[t].home) is not None and home != device
+    }
     space = space_below(graph, hardware, there)
     homes = {t: tier for t in idle if (tier := space.place(t, 0)) is not None}
-    moved = tuple([replace(tensor, home=homes[t]) if t in homes else tensor for t, tensor in enumerate(tensors)])
+    moved = tuple(
+        [
+            replace(tensor, home=homes[t]) if t in homes else tensor
+            for t, tensor in enumerate(tensors)
+        ]
+    )
     return Graph(graph.name, moved, graph.ops, graph.meta)
 
 
@@ -33,6 +50,8 @@ def as_asked(plan: Plan, eased: Graph, graph: Graph) -> Plan:
     if eased is graph:
         return plan
     index = plan.graph.tensor_index
-    moved = [now for now, tensor in zip(eased.tensors, graph.tensors, strict=True) if now is not tensor]
+    moved = [
+        now for now, tensor in zip(eased.tensors, graph.tensors, strict=True) if now is not tensor
+    ]
     begin = {index[tensor.name]: (tensor.home,) for tensor in moved if tensor.home is not None}
     return replace(plan, initial={**begin, **plan.initial})

@@ -1,7 +1,8 @@
 """Plans that do not depend on the order in which a workload lists its tensors.
 
-Policies break ties by a tensor's position. So they plan for the workload in an order that follows from what its ops do
-(:mod:`hosim.analysis.canonical`), and the plan is then told in the positions of the workload as it is.
+Policies break ties by a tensor's position. So they plan for the workload in an order that follows
+from what its ops do (:mod:`hosim.analysis.canonical`), and the plan is then told in the positions
+of the workload as it is.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from hosim.graph import Graph
 
 
 def planned_in_order_of_uses(make: Callable[[Graph], Plan], graph: Graph) -> Plan:
-    """The plan that ``make`` makes for the graph in the order of its uses, for the graph as it is."""
+    """The plan that ``make`` makes for the graph in the order of its uses, for the graph as it
+    is.
+    """
     return plan_for(make(graph.derived(canonical)), graph)
 
 
 def plan_for(plan: Plan, workload: Graph) -> Plan:
-    """The same plan for ``workload``, which lists the tensors of the plan's workload in another order.
+    """The same plan for ``workload``, which lists the tensors of the plan's workload in another
+    order.
 
     The planner's notes (``judgement``) keep the positions of the graph in the order of its uses.
     """
@@ -43,13 +47,19 @@ def plan_for(plan: Plan, workload: Graph) -> Plan:
 
 def _decided_elsewhere(make: RuntimeFactory, place: Sequence[int]) -> RuntimeFactory:
     """What makes the same decisions about tensors that stand at ``place``."""
-    first, to = (make.make, [place[t] for t in make.place]) if isinstance(make, Repositioned) else (make, place)
+    first, to = (
+        (make.make, [place[t] for t in make.place])
+        if isinstance(make, Repositioned)
+        else (make, place)
+    )
     return first if ascend(to) else Repositioned(first, tuple(to))
 
 
 @dataclass(frozen=True)
 class Repositioned:
-    """Makes the runtime policies of ``make`` for a graph whose tensors stand elsewhere: tensor ``t`` of theirs at ``place[t]``."""
+    """Makes the runtime policies of ``make`` for a graph whose tensors stand elsewhere: tensor
+    ``t`` of theirs at ``place[t]``.
+    """
 
     make: RuntimeFactory
     place: tuple[int, ...]
@@ -60,7 +70,9 @@ class Repositioned:
 
 
 class _Elsewhere:
-    """A :class:`~hosim.cache_plan.RuntimePolicy` whose tensors stand elsewhere in the graph that is replayed."""
+    """A :class:`~hosim.cache_plan.RuntimePolicy` whose tensors stand elsewhere in the graph that is
+    replayed.
+    """
 
     def __init__(self, inner: RuntimePolicy, place: Sequence[int]) -> None:
         self._inner = inner
@@ -72,18 +84,27 @@ class _Elsewhere:
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
-        return self._told(self._inner.before_op(op, _InOrderOfUses(view, self._place, self._listed)))
+        return self._told(
+            self._inner.before_op(op, _InOrderOfUses(view, self._place, self._listed))
+        )
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
         """As :meth:`hosim.cache_plan.RuntimePolicy.make_room`."""
-        return self._told(self._inner.make_room(op, wanted_bytes, _InOrderOfUses(view, self._place, self._listed)))
+        return self._told(
+            self._inner.make_room(op, wanted_bytes, _InOrderOfUses(view, self._place, self._listed))
+        )
 
     def _told(self, decisions: Iterable[CacheOp]) -> list[CacheOp]:
-        return [CacheOp(c.op, self._place[c.tensor], c.source, c.destination, c.after) for c in decisions]
+        return [
+            CacheOp(c.op, self._place[c.tensor], c.source, c.destination, c.after)
+            for c in decisions
+        ]
 
 
 class _InOrderOfUses:
-    """A :class:`~hosim.cache_plan.MemoryView` in the positions of a policy whose tensors stand at ``place``."""
+    """A :class:`~hosim.cache_plan.MemoryView` in the positions of a policy whose tensors stand at
+    ``place``.
+    """
 
     def __init__(self, view: MemoryView, place: Sequence[int], listed: Sequence[int]) -> None:
         self._view = view

@@ -1,16 +1,19 @@
-"""Paging: what ``on_demand``, ``lookahead`` and ``belady`` share. Ops fault, residents are evicted, and the policy picks the victims.
+"""Paging: what ``on_demand``, ``lookahead`` and ``belady`` share. Ops fault, residents are evicted,
+and the policy picks the victims.
 
-Just before an op is launched, what it reads and is not in the device tier is prefetched (a fault), and room is made for that, for its
-outputs and its workspace: a victim with a valid copy below is detached, any other stored first, and detached when the store has
-ended and room is still lacking; one that will be overwritten unread is dropped. Nothing else is evicted, and what ops use that have been
-launched and may not have ended is not either.
+Just before an op is launched, what it reads and is not in the device tier is prefetched (a fault),
+and room is made for that, for its outputs and its workspace: a victim with a valid copy below is
+detached, any other stored first, and detached when the store has ended and room is still lacking;
+one that will be overwritten unread is dropped. Nothing else is evicted, and what ops use that have
+been launched and may not have ended is not either.
 
-The end of the step (docs/contract.md, rule 2), where no runtime is called any more, is settled ahead: what starts below and is
-written is stored back after its last write, by a cache op of the plan; what starts in the device tier and is away is prefetched behind
-the last op's needs when the last op is launched, so that it comes as room becomes free.
+The end of the step (docs/contract.md, rule 2), where no runtime is called any more, is settled
+ahead: what starts below and is written is stored back after its last write, by a cache op of the
+plan; what starts in the device tier and is away is prefetched behind the last op's needs when the
+last op is launched, so that it comes as room becomes free.
 
-The policy keeps its own account of where each tensor will be once every cache op issued so far has taken effect: the engine's view shows
-only what is there now.
+The policy keeps its own account of where each tensor will be once every cache op issued so far has
+taken effect: the engine's view shows only what is there now.
 """
 
 from __future__ import annotations
@@ -50,13 +53,17 @@ class Victims(Protocol):
 
 @dataclass(frozen=True)
 class PagingTable:
-    """What paging needs of graph and machine, computed once a plan: start tiers, tiers to evict to, and static last writes."""
+    """What paging needs of graph and machine, computed once a plan: start tiers, tiers to evict to,
+    and static last writes.
+    """
 
     graph: Graph
     hardware: Hardware
     start: dict[int, tuple[str, ...]]
     last_write: dict[int, int]
-    """Of tensors that start below and survive the step: the op after which the plan stores them back."""
+    """Of tensors that start below and survive the step: the op after which the plan stores them
+    back.
+    """
     placement: Placement | None = None
     beside: Beside | None = None
 
@@ -72,10 +79,12 @@ def paging_plan(
     initial: Mapping[int, tuple[str, ...]] | None = None,
     beside: Beside | None = None,
 ) -> Plan:
-    """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says, and looking ``k`` ops ahead.
+    """A plan whose runtime policy pages, evicting as ``victims`` says to where ``placement`` says,
+    and looking ``k`` ops ahead.
 
-    ``initial`` has what does not start at home (default: as :func:`hosim.schedule.tiers_below.lower_tiers.starts` says); ``beside`` what
-    comes up with each tensor that an op misses, where there is room.
+    ``initial`` has what does not start at home (default: as
+    :func:`hosim.schedule.tiers_below.lower_tiers.starts` says); ``beside`` what comes up with each
+    tensor that an op misses, where there is room.
     """
     initial = starts(graph, hardware, budget, placement) if initial is None else dict(initial)
     start = Plan(graph, initial=initial).residency(hardware.device_tier)
@@ -84,8 +93,12 @@ def paging_plan(
     return Plan(graph, policy, tuple(cache_ops), initial, lambda: Paging(table, victims(), k))
 
 
-def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]) -> tuple[list[CacheOp], dict[int, int]]:
-    """Cache ops that bring back what starts below and is written, after its last write; and free what the last op of a stream used last."""
+def _returns(
+    graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]
+) -> tuple[list[CacheOp], dict[int, int]]:
+    """Cache ops that bring back what starts below and is written, after its last write; and free
+    what the last op of a stream used last.
+    """
     device, order = hardware.device_tier, graph.derived(HappensBefore)
     final = {op.stream: i for i, op in enumerate(graph.ops)}
     cache_ops: list[CacheOp] = []
@@ -101,19 +114,29 @@ def _returns(graph: Graph, hardware: Hardware, start: dict[int, tuple[str, ...]]
                 hops = route(hardware, [device], tier)
                 cache_ops += [CacheOp(STORE, t, a, b, write) for a, b in pairwise(hops)]
                 cache_ops += [CacheOp(DETACH, t, passed, None, write) for passed in hops[1:-1]]
-        if users[-1] == final[graph.ops[users[-1]].stream] and all(order.ended_by(u, users[-1]) for u in users):
+        if users[-1] == final[graph.ops[users[-1]].stream] and all(
+            order.ended_by(u, users[-1]) for u in users
+        ):
             cache_ops.append(CacheOp(DETACH, t, device, None, users[-1]))
     cache_ops.sort(key=lambda cache_op: cache_op.after)
     return cache_ops, last_write
 
 
-def _tensors_of_ops(graph: Graph) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
+def _tensors_of_ops(
+    graph: Graph,
+) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
     """What each op uses, reads and writes."""
-    return [op.uses for op in graph.ops], [op.reads for op in graph.ops], [op.writes for op in graph.ops]
+    return (
+        [op.uses for op in graph.ops],
+        [op.reads for op in graph.ops],
+        [op.writes for op in graph.ops],
+    )
 
 
 class Paging:
-    """The :class:`hosim.cache_plan.RuntimePolicy`. ``here`` and ``below`` are what will hold once all that is issued has taken effect."""
+    """The :class:`hosim.cache_plan.RuntimePolicy`. ``here`` and ``below`` are what will hold once
+    all that is issued has taken effect.
+    """
 
     def __init__(self, table: PagingTable, victims: Victims, k: int) -> None:
         graph, hardware = table.graph, table.hardware
@@ -139,11 +162,19 @@ class Paging:
         self.running: dict[str, int] = {}
         self.left = len(graph.ops)
         self.leaving: set[int] = set()
-        self.returning: set[int] = set()  # fetched while they were leaving: the same bytes, until they are gone
-        self.stored: set[int] = set()  # victims that are detached once their stores have ended and room is wanted
+        self.returning: set[int] = (
+            set()
+        )  # fetched while they were leaving: the same bytes, until they are gone
+        self.stored: set[int] = (
+            set()
+        )  # victims that are detached once their stores have ended and room is wanted
         self.coming: set[int] = set()
         self.asked: tuple[int, int] = (-1, 0)
-        self.withheld: list[CacheOp] = []  # decided for an op that had no room even so: the account has them, so they come before the next
+        self.withheld: list[
+            CacheOp
+            # decided for an op that had no room even so: the account has them, so they come before
+            # the next
+        ] = []
         for t, where in table.start.items():
             for tier in where:
                 self.room[tier] -= self.sizes[t]
@@ -152,16 +183,21 @@ class Paging:
                 self.here[t] = 1
                 self.victims.touch(t, self._next_use(t))
 
-    # -- what the engine asks ----------------------------------------------------------------------------------
+    # -- what the engine asks
+    # ----------------------------------------------------------------------------------
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Faults of ``op``, evictions for it, and prefetches for the next ``k`` ops while there is room."""
+        """Faults of ``op``, evictions for it, and prefetches for the next ``k`` ops while there is
+        room.
+        """
         here, node = self.here, self.graph.ops[op]
         self._launch(op)
         uses = self.uses[op]
         missing = [t for t in self.reads[op] if not here[t]]
         needed = sum([self.sizes[t] for t in missing]) + node.workspace_bytes
-        needed += sum([self.sizes[t] for t in node.outputs if not here[t] and not view.is_resident(t)])
+        needed += sum(
+            [self.sizes[t] for t in node.outputs if not here[t] and not view.is_resident(t)]
+        )
         decisions = self._withheld()
         self.stored.difference_update(uses)  # needed again: they stay, with a clean copy below
         self._evict(needed - self._free(view), view, decisions)
@@ -173,7 +209,9 @@ class Paging:
         for t in self.writes[op]:
             self._stale(t)
         if self.table.beside is not None and missing:
-            self._fetch_beside([other for t in missing for other in self.table.beside(t)], view, needed, decisions)
+            self._fetch_beside(
+                [other for t in missing for other in self.table.beside(t)], view, needed, decisions
+            )
         if self.k:
             self._look_ahead(op, view, needed, decisions)
         if not self.left:
@@ -181,7 +219,9 @@ class Paging:
         return decisions
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Evictions that free ``wanted_bytes``, and if possible what other prefetches wait for; none if so much cannot be freed."""
+        """Evictions that free ``wanted_bytes``, and if possible what other prefetches wait for;
+        none if so much cannot be freed.
+        """
         self.asked = (op, self.asked[1] + 1 if self.asked[0] == op else 1)
         if self.asked[1] > _ATTEMPTS:
             return ()
@@ -189,7 +229,11 @@ class Paging:
         self._free(view)
         others = sum(self.sizes[t] for t in self.coming if t not in mine)
         decisions = self._withheld()
-        going = {d.tensor for d in decisions if d.tensor in self.stored or (d.op == DETACH and d.source == self.device)}
+        going = {
+            d.tensor
+            for d in decisions
+            if d.tensor in self.stored or (d.op == DETACH and d.source == self.device)
+        }
         lacking = wanted_bytes + others - view.free_bytes - sum([self.sizes[t] for t in going])
         lacking = self._detach_stored(lacking, view, decisions)
         if self._evict(lacking, view, decisions) > others:
@@ -201,7 +245,8 @@ class Paging:
                     self._fetch(t, decisions)
         return decisions
 
-    # -- the account -------------------------------------------------------------------------------------------
+    # -- the account
+    # -------------------------------------------------------------------------------------------
 
     def _withheld(self) -> list[CacheOp]:
         """What is to be issued before anything else is decided."""
@@ -219,7 +264,9 @@ class Paging:
             for t in self.uses[ended]:
                 self.users_left[t] -= 1
                 if self.table.last_write.get(t) == ended:
-                    self.below[t] = tuple(tier for tier in self.table.start[t] if tier != self.device)
+                    self.below[t] = tuple(
+                        tier for tier in self.table.start[t] if tier != self.device
+                    )
                 if not self.users_left[t] and not self.graph.survives[t]:
                     self.here[t] = 0
                     self._stale(t)
@@ -234,7 +281,9 @@ class Paging:
             self.next_user[t] = n
 
     def _next_use(self, t: int) -> int:
-        """The next op to be launched that uses the tensor; of a persistent one perhaps of the next step; else after all."""
+        """The next op to be launched that uses the tensor; of a persistent one perhaps of the next
+        step; else after all.
+        """
         users, n = self.users[t], self.next_user[t]
         if n < len(users):
             return users[n]
@@ -256,7 +305,8 @@ class Paging:
         out = sum([self.sizes[t] for t in (*self.leaving, *self.stored)])
         return view.free_bytes + out - sum([self.sizes[t] for t in self.coming])
 
-    # -- moves -------------------------------------------------------------------------------------------------
+    # -- moves
+    # ----------------------------------------------------------------------------------------------
 
     def _fetch(self, t: int, decisions: list[CacheOp]) -> None:
         below = self.below[t]
@@ -274,8 +324,12 @@ class Paging:
         self.victims.touch(t, self._next_use(t))
 
     def _detach_stored(self, lacking: int, view: MemoryView, decisions: list[CacheOp]) -> int:
-        """Detach victims whose stores have ended until ``lacking`` bytes more are free; returns what is still lacking."""
-        withheld = {d.tensor for d in decisions}  # an op launched while they are stored may read them
+        """Detach victims whose stores have ended until ``lacking`` bytes more are free; returns
+        what is still lacking.
+        """
+        withheld = {
+            d.tensor for d in decisions
+        }  # an op launched while they are stored may read them
         for t in sorted(t for t in self.stored if t not in withheld and not view.is_busy(t)):
             if lacking <= 0:
                 break
@@ -285,8 +339,12 @@ class Paging:
             lacking -= self.sizes[t]
         return lacking
 
-    def _evict(self, lacking: int, view: MemoryView, decisions: list[CacheOp], spared: Iterable[int] = ()) -> int:
-        """Evict until ``lacking`` bytes more are or will be free; returns what is still lacking (0 or less if nothing is)."""
+    def _evict(
+        self, lacking: int, view: MemoryView, decisions: list[CacheOp], spared: Iterable[int] = ()
+    ) -> int:
+        """Evict until ``lacking`` bytes more are or will be free; returns what is still lacking (0
+        or less if nothing is).
+        """
         if lacking <= 0:
             return lacking
         pinned = {t for op in self.running.values() for t in self.uses[op]}.union(spared)
@@ -318,7 +376,9 @@ class Paging:
             tier = self._store(t, decisions)
             if tier is None:
                 return False
-            if comes_again:  # an op launched meanwhile may read it: it is detached when the store has ended
+            if (
+                comes_again
+            ):  # an op launched meanwhile may read it: it is detached when the store has ended
                 self.stored.add(t)
                 return True
         decisions.append(CacheOp(DETACH, t, self.device, None))
@@ -328,9 +388,22 @@ class Paging:
         return True
 
     def _store(self, t: int, decisions: list[CacheOp]) -> str | None:
-        """A copy in its own tier below or in the first one with room; says where, ``None`` if there is no room."""
-        own = [tier for tier in self.table.start.get(t, ()) if tier != self.device and tier in self.tiers]
-        tier = next((tier for tier in own or self.space.order(t) if own or self.room[tier] >= self.sizes[t]), None)
+        """A copy in its own tier below or in the first one with room; says where, ``None`` if there
+        is no room.
+        """
+        own = [
+            tier
+            for tier in self.table.start.get(t, ())
+            if tier != self.device and tier in self.tiers
+        ]
+        tier = next(
+            (
+                tier
+                for tier in own or self.space.order(t)
+                if own or self.room[tier] >= self.sizes[t]
+            ),
+            None,
+        )
         if tier is not None:
             if not own:
                 self.guest[t] = tier
@@ -341,7 +414,9 @@ class Paging:
         return tier
 
     def _look_ahead(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
-        """What the next ``k`` listed ops read and lies below, nearest first, while there is room beside what ``op`` needs."""
+        """What the next ``k`` listed ops read and lies below, nearest first, while there is room
+        beside what ``op`` needs.
+        """
         free = self._left(view, needed, decisions)
         for j in range(op + 1, min(op + 1 + self.k, len(self.graph.ops))):
             if self.begun[j]:
@@ -353,8 +428,12 @@ class Paging:
                     free -= self.sizes[t]
                     self._fetch(t, decisions)
 
-    def _fetch_beside(self, others: Iterable[int], view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
-        """What comes up with those that are missing, while there is room beside what the op needs."""
+    def _fetch_beside(
+        self, others: Iterable[int], view: MemoryView, needed: int, decisions: list[CacheOp]
+    ) -> None:
+        """What comes up with those that are missing, while there is room beside what the op
+        needs.
+        """
         free = self._left(view, needed, decisions)
         for t in dict.fromkeys(others):
             if self._may_come(t) and self.sizes[t] <= free:
@@ -362,12 +441,20 @@ class Paging:
                 self._fetch(t, decisions)
 
     def _left(self, view: MemoryView, needed: int, decisions: list[CacheOp]) -> int:
-        """Bytes that are free beside the ``needed`` ones of an op, some of which the decisions bring already."""
-        arriving = sum(self.sizes[d.tensor] for d in decisions if d.op == PREFETCH and d.destination == self.device)
+        """Bytes that are free beside the ``needed`` ones of an op, some of which the decisions
+        bring already.
+        """
+        arriving = sum(
+            self.sizes[d.tensor]
+            for d in decisions
+            if d.op == PREFETCH and d.destination == self.device
+        )
         return self._free(view) - (needed - arriving)
 
     def _may_come(self, t: int) -> bool:
-        """Whether it lies below, and nothing may overwrite it before it is read: its next user must be one that reads it."""
+        """Whether it lies below, and nothing may overwrite it before it is read: its next user must
+        be one that reads it.
+        """
         if self.here[t] or not self.below.get(t) or self.next_user[t] >= len(self.graph.users[t]):
             return False
         return t in self.reads[self._next_use(t)]
@@ -376,7 +463,9 @@ class Paging:
         return self.graph.survives[t] and self.device in self.table.start.get(t, ())
 
     def _close(self, op: int, view: MemoryView, needed: int, decisions: list[CacheOp]) -> None:
-        """The last op is launched: what must be in the device tier at the end is fetched behind it, and what need not be makes room."""
+        """The last op is launched: what must be in the device tier at the end is fetched behind it,
+        and what need not be makes room.
+        """
         back = [t for t in self.table.start if not self.here[t] and self._must_return(t)]
         if not back:
             return

@@ -1,7 +1,9 @@
-"""Stays in the device tier of tensors that live below: for one use or several close ones, with a fetch before each.
+"""Stays in the device tier of tensors that live below: for one use or several close ones, with a
+fetch before each.
 
-A fetch is issued some ops ahead of its use, when there is room for it in a given number of buffers, each as large as what the op that
-fetches most fetches; a fetched tensor holds its part of them until it is dropped.
+A fetch is issued some ops ahead of its use, when there is room for it in a given number of buffers,
+each as large as what the op that fetches most fetches; a fetched tensor holds its part of them
+until it is dropped.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ Positions = NDArray[np.int64]
 class DeviceStays:
     """Stays in the device tier in the order of their first ops, as columns.
 
-    A ``tensor`` is there from the op ``first`` to the op ``last``, fetched at the end of the op ``fetch``. If it is not ``fetched``, the op
-    ``first`` makes it.
+    A ``tensor`` is there from the op ``first`` to the op ``last``, fetched at the end of the op
+    ``fetch``. If it is not ``fetched``, the op ``first`` makes it.
     """
 
     tensor: Positions
@@ -44,7 +46,9 @@ class DeviceStays:
 
 
 class Stays:
-    """The stays of the tensors of a graph, if they live below, and what the device tier holds then."""
+    """The stays of the tensors of a graph, if they live below, and what the device tier holds
+    then.
+    """
 
     def __init__(self, graph: Graph, hardware: Hardware) -> None:
         self._graph = graph
@@ -55,12 +59,16 @@ class Stays:
         self._machine = machine_of_copies(graph, hardware)
         self._below = next(iter(fastest_tiers(self._machine)), None)
         self._known = np.zeros(len(graph.tensors), dtype=np.bool_)
-        self._rows: list[tuple[int, int, int, int]] = []  # first op, tensor, last op, and the last op of the stay before
+        self._rows: list[
+            tuple[int, int, int, int]
+        ] = []  # first op, tensor, last op, and the last op of the stay before
         self._sorted = np.zeros((0, 4), dtype=np.int64)
         self._away: dict[tuple[int, bool], int] = {}
 
     def of(self, tensors: Iterable[int], ahead: int, buffers: int) -> DeviceStays:
-        """The stays of these tensors in the order of their first ops, fetched up to ``ahead`` ops early into ``buffers`` (0: no limit)."""
+        """The stays of these tensors in the order of their first ops, fetched up to ``ahead`` ops
+        early into ``buffers`` (0: no limit).
+        """
         first, tensor, last, before = self._alone(list(tensors))
         fetched = before != _MADE
         earliest = np.maximum(np.maximum(first - 1 - ahead, before), AT_START)
@@ -68,14 +76,23 @@ class Stays:
             earliest = np.maximum(earliest, self._dropped(first, tensor, last, fetched, buffers))
         return DeviceStays(tensor, first, last, np.minimum(earliest, first - 1), fetched)
 
-    def _dropped(self, first: Positions, tensor: Positions, last: Positions, fetched: NDArray[np.bool_], buffers: int) -> Positions:
+    def _dropped(
+        self,
+        first: Positions,
+        tensor: Positions,
+        last: Positions,
+        fetched: NDArray[np.bool_],
+        buffers: int,
+    ) -> Positions:
         """For each stay the op after which what is dropped leaves it room."""
         sizes = np.where(fetched, self._sizes[tensor], 0)
         wanted = np.add.reduceat(sizes, np.flatnonzero(np.diff(first, prepend=-1)))
         room = buffers * int(wanted.max())
         holding: list[tuple[int, int]] = []  # ops after which something is dropped, and its bytes
         dropped, found = AT_START, []
-        for size, leaves, counts in zip(sizes.tolist(), last.tolist(), fetched.tolist(), strict=True):
+        for size, leaves, counts in zip(
+            sizes.tolist(), last.tolist(), fetched.tolist(), strict=True
+        ):
             if counts:
                 while holding and size > room:
                     dropped, freed = heappop(holding)
@@ -86,7 +103,9 @@ class Stays:
         return np.array(found, dtype=np.int64)
 
     def peak_bytes(self, stays: DeviceStays) -> int:
-        """The most that the device tier holds if these are all stays of their tensors, and other tensors never leave."""
+        """The most that the device tier holds if these are all stays of their tensors, and other
+        tensors never leave.
+        """
         count = len(self._graph.ops)
         change = np.zeros(count + 1, dtype=np.int64)
         tensors, sizes = np.unique(stays.tensor), self._sizes[stays.tensor]
@@ -101,8 +120,14 @@ class Stays:
     def _held_from_to(self) -> tuple[Positions, Positions]:
         """The ops from and up to which each tensor is in the device tier if it never leaves."""
         graph, count = self._graph, len(self._graph.ops)
-        begins = [0 if t in self._initial or not users else users[0] for t, users in enumerate(graph.users)]
-        ends = [count if graph.survives[t] or not users else users[-1] + 1 for t, users in enumerate(graph.users)]
+        begins = [
+            0 if t in self._initial or not users else users[0]
+            for t, users in enumerate(graph.users)
+        ]
+        ends = [
+            count if graph.survives[t] or not users else users[-1] + 1
+            for t, users in enumerate(graph.users)
+        ]
         return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
 
     def absences(self, stays: DeviceStays) -> Iterator[Absence]:
@@ -123,7 +148,9 @@ class Stays:
                 yield Absence(t, last, end, last, last, end, "")
 
     def _alone(self, tensors: Sequence[int]) -> tuple[Positions, Positions, Positions, Positions]:
-        """Of some tensors, each fetched just before its first op: uses between which it could not go and come back are one stay."""
+        """Of some tensors, each fetched just before its first op: uses between which it could not
+        go and come back are one stay.
+        """
         wanted = np.zeros(len(self._known), dtype=np.bool_)
         wanted[tensors] = True
         new = np.flatnonzero(wanted & ~self._known).tolist()
@@ -138,7 +165,11 @@ class Stays:
     def _rows_of(self, t: int) -> Iterator[tuple[int, int, int, int]]:
         users = self._graph.users[t]
         away_ns = self._away_ns(t)
-        last_uses = [use for use, following in pairwise(users) if self._begins[following] - self._begins[use + 1] > away_ns]
+        last_uses = [
+            use
+            for use, following in pairwise(users)
+            if self._begins[following] - self._begins[use + 1] > away_ns
+        ]
         first, before = users[0], AT_START if t in self._initial else _MADE
         for use in (*last_uses, users[-1]):
             stays_on = use == users[-1] and self._graph.survives[t] and t not in self._initial
@@ -154,7 +185,9 @@ class Stays:
         if key not in self._away:
             size, written = key
             up = alone_ns(self._machine, self._below.up.name, size)
-            self._away[key] = up + alone_ns(self._machine, self._below.down.name, size) if written else up
+            self._away[key] = (
+                up + alone_ns(self._machine, self._below.down.name, size) if written else up
+            )
         return self._away[key]
 
 

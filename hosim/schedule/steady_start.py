@@ -14,11 +14,17 @@ from hosim.schedule.tiers_below import LAST, Placement, space_below, tensors_bel
 def starts_below(graph: Graph, hardware: Hardware) -> list[int]:
     """The tensors that are used and do not start in the device tier."""
     residency = Plan(graph).residency(hardware.device_tier)
-    return [t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]]
+    return [
+        t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]
+    ]
 
 
-def kept_from_the_start(graph: Graph, hardware: Hardware, budget_bytes: int, rule: Placement | None) -> Mapping[int, tuple[str, ...]]:
-    """The tiers of what starts below, though it is at home in the device tier: what is used last, as much as lets the rest stay."""
+def kept_from_the_start(
+    graph: Graph, hardware: Hardware, budget_bytes: int, rule: Placement | None
+) -> Mapping[int, tuple[str, ...]]:
+    """The tiers of what starts below, though it is at home in the device tier: what is used last,
+    as much as lets the rest stay.
+    """
     residency = Plan(graph).residency(hardware.device_tier)
     at_home = starts_below(graph, hardware)
     stays = graph.derived_on(hardware, Stays)
@@ -26,7 +32,9 @@ def kept_from_the_start(graph: Graph, hardware: Hardware, budget_bytes: int, rul
     def lacking(tensors: Sequence[int], way: int) -> int:
         return stays.peak_bytes(stays.of([*at_home, *tensors], 0, 0)) - budget_bytes
 
-    chosen, _ = tensors_below(graph, {"weights": None, "cache": None, "states": None}, LAST, 1, lacking)
+    chosen, _ = tensors_below(
+        graph, {"weights": None, "cache": None, "states": None}, LAST, 1, lacking
+    )
     space = space_below(graph, hardware, {t: residency[t] for t in at_home}, rule)
     tiers = {t: space.place(t, 0) for t in chosen if t in residency and t not in at_home}
     return {t: (tier,) for t, tier in tiers.items() if tier is not None}

@@ -1,4 +1,6 @@
-"""Serving: many requests over time on one engine with a paged key-value cache, iteration by iteration."""
+"""Serving: many requests over time on one engine with a paged key-value cache, iteration by
+iteration.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,8 @@ else:
             "engine_memory": "cache_blocks cache_room weight_room",
             "goodput": "beyond latency_limits statistic_limits",
             "instances": "serve_on_instances",
-            "measured_server": "MeasuredRequests as_served beside_measured check_measured fitted_overhead_ns read_measured_requests",
+            "measured_server": "MeasuredRequests as_served beside_measured check_measured "
+            "fitted_overhead_ns read_measured_requests",
             "modelled_iterations": "ModelledIterations",
             "recorded_iterations": "read_recorded_iterations",
             "routers": "ROUTERS",
@@ -44,8 +47,10 @@ else:
     )
 
 __all__ = [
-    "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations", "PrefillEngine", "Sample", "Scheduler", "Served",
-    "WaitingByPriority", "as_served", "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured", "fitted_overhead_ns",
-    "latency_limits", "read_measured_requests", "read_recorded_iterations", "serve_disaggregated", "serve_on_instances", "serve_requests",
-    "statistic_limits", "weight_room",
+    "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations",
+    "PrefillEngine", "Sample", "Scheduler", "Served", "WaitingByPriority", "as_served",
+    "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured",
+    "fitted_overhead_ns", "latency_limits", "read_measured_requests", "read_recorded_iterations",
+    "serve_disaggregated", "serve_on_instances", "serve_requests", "statistic_limits",
+    "weight_room",
 ]  # fmt: skip

@@ -12,26 +12,35 @@ if TYPE_CHECKING:
 _EXAMPLES = {
     "serve": (
         "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl",
-        "hosim serve llama-3.1-8b -H h100 --requests poisson:rate=10 --limit ttft=2s,tpot=100ms --plot served.png",
-        "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl --measured server.jsonl --fit-first 100",
+        "hosim serve llama-3.1-8b -H h100 --requests poisson:rate=10 --limit ttft=2s,tpot=100ms "
+        "--plot served.png",
+        "hosim serve llama-3.1-8b -H h100 --requests requests.jsonl --measured server.jsonl "
+        "--fit-first 100",
     ),
     "serve-sweep": (
-        "hosim serve-sweep llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --vary requests.rate=5..25:5 --seeds 3",
-        "hosim serve-sweep llama-3.1-8b -H h100 --requests requests.jsonl --vary blocks=2000,4000,8000 --limit ttft=2s -o blocks.csv",
+        "hosim serve-sweep llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --vary "
+        "requests.rate=5..25:5 --seeds 3",
+        "hosim serve-sweep llama-3.1-8b -H h100 --requests requests.jsonl --vary "
+        "blocks=2000,4000,8000 --limit ttft=2s -o blocks.csv",
     ),
     "serve-fit": (
-        "hosim serve-fit llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --largest requests.rate=1..50 --within ttft.p95=2s",
+        "hosim serve-fit llama-3.1-8b -H h100 --requests poisson:rate=10:count=300 --largest "
+        "requests.rate=1..50 --within ttft.p95=2s",
     ),
     "serve-frontier": (
-        "hosim serve-frontier llama-3.1-8b -H h100 --requests poisson:rate=20:count=300 --vary blocks=1000,2000,4000,8000",
-        "hosim serve-frontier llama-3.1-8b -H h100 --requests requests.jsonl --vary model.tensor=1,2,4 --against devices "
+        "hosim serve-frontier llama-3.1-8b -H h100 --requests poisson:rate=20:count=300 --vary "
+        "blocks=1000,2000,4000,8000",
+        "hosim serve-frontier llama-3.1-8b -H h100 --requests requests.jsonl --vary "
+        "model.tensor=1,2,4 --against devices "
         "--of goodput --limit ttft=2s",
     ),
 }
 
 
 def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequence[str]]]]:
-    """Its commands with their sections and examples, below the one of the core before which help lists them."""
+    """Its commands with their sections and examples, below the one of the core before which help
+    lists them.
+    """
     from hosim.serving.commands.cmd_serve import serve
     from hosim.serving.commands.cmd_serve_fit import serve_fit
     from hosim.serving.commands.cmd_serve_frontier import serve_frontier
@@ -43,7 +52,9 @@ def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequ
         "serve-fit": serve_fit,
         "serve-frontier": serve_frontier,
     }
-    return {"sweep": {name: (command, "Serve", _EXAMPLES[name]) for name, command in listed.items()}}
+    return {
+        "sweep": {name: (command, "Serve", _EXAMPLES[name]) for name, command in listed.items()}
+    }
 
 
 def case_kinds() -> Mapping[str, CaseKind]:

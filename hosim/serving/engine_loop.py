@@ -9,7 +9,15 @@ from typing import Any
 import simpy
 
 from hosim.errors import InputError
-from hosim.serving.blocks import Awaited, EngineChannels, KvFigures, KvSetup, SparseFigures, TieredPool, kv_figures
+from hosim.serving.blocks import (
+    Awaited,
+    EngineChannels,
+    KvFigures,
+    KvSetup,
+    SparseFigures,
+    TieredPool,
+    kv_figures,
+)
 from hosim.serving.engine_sequence import HandedOver
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
@@ -31,12 +39,14 @@ def serve_requests(
     kv: KvSetup | None = None,
     weights: WeightSetup | None = None,
 ) -> Served:
-    """Serve requests, sorted by arrival, with a cache of ``blocks`` blocks, and with ``kv`` in the tiers below the device as well.
+    """Serve requests, sorted by arrival, with a cache of ``blocks`` blocks, and with ``kv`` in the
+    tiers below the device as well.
 
     With ``weights`` some layers come up while iterations compute.
 
-    ``ahead`` says that the next iteration is scheduled when the one before begins (vLLM's asynchronous scheduling): what arrives later
-    waits for the one after. Raises :class:`InputError` for a request that the cache has no room for.
+    ``ahead`` says that the next iteration is scheduled when the one before begins (vLLM's
+    asynchronous scheduling): what arrives later waits for the one after. Raises :class:`InputError`
+    for a request that the cache has no room for.
     """
     clock = SteppedClock()
     channels = None if weights is None else weights.channels(clock)
@@ -60,7 +70,9 @@ def serve_requests(
         scheduler.hit_tokens,
         blocks,
         kv=figures,
-        weights=None if weights is None or channels is None else weight_figures(weights, channels, streams, len(engine.samples)),
+        weights=None
+        if weights is None or channels is None
+        else weight_figures(weights, channels, streams, len(engine.samples)),
     )
 
 
@@ -69,20 +81,38 @@ def streams_of(weights: WeightSetup | None, channels: EngineChannels | None) -> 
     return [] if weights is None or channels is None else weights.streams(channels)
 
 
-def figures_below(kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, end_ns: int) -> KvFigures:
+def figures_below(
+    kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, end_ns: int
+) -> KvFigures:
     """What became of the cache in the tiers below the engines' devices."""
     schedulers = [engine.scheduler for engine in engines]
     pools = [scheduler.pool for scheduler in schedulers if isinstance(scheduler.pool, TieredPool)]
     peak = max(sample.held_blocks for engine in engines for sample in engine.samples)
-    causes = ("evictions", "loads", "fetches") if pools[0].reads is not None else ("evictions", "loads")
+    causes = (
+        ("evictions", "loads", "fetches") if pools[0].reads is not None else ("evictions", "loads")
+    )
     stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in causes}
     waits = [wait for scheduler in schedulers for wait in scheduler.load_waits_ns]
-    figures = kv_figures(kv.policy, pools, limits.block_tokens, peak, stalls, waits, sum(s.swaps for s in schedulers), end_ns)
+    figures = kv_figures(
+        kv.policy,
+        pools,
+        limits.block_tokens,
+        peak,
+        stalls,
+        waits,
+        sum(s.swaps for s in schedulers),
+        end_ns,
+    )
     reads = pools[0].reads
     if reads is None:
         return figures
-    thinned = sum(scheduler.thinned.sequences for scheduler in schedulers if scheduler.thinned is not None)
-    return replace(figures, sparse=SparseFigures(reads.assumption, thinned, sum(pool.fetched_bytes for pool in pools)))
+    thinned = sum(
+        scheduler.thinned.sequences for scheduler in schedulers if scheduler.thinned is not None
+    )
+    return replace(
+        figures,
+        sparse=SparseFigures(reads.assumption, thinned, sum(pool.fetched_bytes for pool in pools)),
+    )
 
 
 def check_room(requests: Sequence[Request], scheduler: Scheduler, limits: EngineLimits) -> None:
@@ -90,14 +120,17 @@ def check_room(requests: Sequence[Request], scheduler: Scheduler, limits: Engine
     for number, request in enumerate(requests):
         if not scheduler.fits(request):
             raise InputError(
-                f"{request.prompt_tokens + request.output_tokens:,} tokens of prompt and answer do not fit in a cache of "
+                f"{request.prompt_tokens + request.output_tokens:,} tokens of prompt and answer "
+                "do not fit in a cache of "
                 f"{scheduler.pool.count * limits.block_tokens:,} tokens",
                 where=f"requests[{number}]",
             )
 
 
 class Engine:
-    """One engine: its iterations as a process of the simulation, and when requests were scheduled and got their tokens."""
+    """One engine: its iterations as a process of the simulation, and when requests were scheduled
+    and got their tokens.
+    """
 
     def __init__(
         self,
@@ -195,7 +228,9 @@ class Engine:
         yield from self._until(gates)
         self.stall_ns["evictions"] += self._now - since
 
-    def _through_iteration(self, iteration: Iteration, end_ns: int) -> Generator[simpy.Event, Any, None]:
+    def _through_iteration(
+        self, iteration: Iteration, end_ns: int
+    ) -> Generator[simpy.Event, Any, None]:
         """The iteration that began last, which ends at ``end_ns`` unless it waits for weights."""
         if self._weights is None:
             yield self._env.timeout(end_ns - self._now)
@@ -204,10 +239,14 @@ class Engine:
         if self._now > end_ns:
             self.samples[-1] = replace(self.samples[-1], end_ns=self._now)
 
-    def _layers(self, reads: Sequence[Awaited], fetched: Sequence[Awaited]) -> Generator[simpy.Event, Any, None]:
-        """The iteration that began last would end now: wait for the layers of what it reads, and of what is ``fetched`` for it.
+    def _layers(
+        self, reads: Sequence[Awaited], fetched: Sequence[Awaited]
+    ) -> Generator[simpy.Event, Any, None]:
+        """The iteration that began last would end now: wait for the layers of what it reads, and of
+        what is ``fetched`` for it.
 
-        Each layer takes an equal part of its time, and begins when the one before has ended and its blocks are there.
+        Each layer takes an equal part of its time, and begins when the one before has ended and its
+        blocks are there.
         """
         yield from self._until([*reads, *fetched])
         took = self.samples[-1].end_ns - self.samples[-1].start_ns
@@ -234,18 +273,28 @@ class Engine:
                 yield self._changed
 
     def _scheduled(self) -> tuple[Iteration | None, tuple[int, int, int], Sequence[Awaited]]:
-        """The next iteration, those who run and wait, the blocks that are held, and what it waits for."""
+        """The next iteration, those who run and wait, the blocks that are held, and what it waits
+        for.
+        """
         there = self.scheduler
         iteration = there.schedule()
         for sequence in there.admitted:
             if self.scheduled_ns[sequence] < 0:
                 self.scheduled_ns[sequence] = self._now
-        return iteration, (len(there.running), len(there.waiting), there.pool.count - there.pool.free), there.gates
+        return (
+            iteration,
+            (len(there.running), len(there.waiting), there.pool.count - there.pool.free),
+            there.gates,
+        )
 
-    def _begin(self, iteration: Iteration, sample: tuple[int, int, int]) -> tuple[int, list[Awaited]]:
+    def _begin(
+        self, iteration: Iteration, sample: tuple[int, int, int]
+    ) -> tuple[int, list[Awaited]]:
         """When the iteration ends if it waits for nothing, and what is fetched for it."""
         end = self._now + self._time_of(iteration)
-        self.samples.append(Sample(self._now, end, *sample, iteration.tokens, below=self.scheduler.held_below()))
+        self.samples.append(
+            Sample(self._now, end, *sample, iteration.tokens, below=self.scheduler.held_below())
+        )
         if self._begins is not None:
             self._begins(self._now, end)
         return end, self.scheduler.fetch(iteration) if iteration.missed else []

@@ -17,9 +17,13 @@ MEMORY_SHARE = 0.9
 
 
 def cache_blocks(
-    model: ModelledIterations, limits: EngineLimits, memory_share: float = MEMORY_SHARE, weight_bytes: int | None = None
+    model: ModelledIterations,
+    limits: EngineLimits,
+    memory_share: float = MEMORY_SHARE,
+    weight_bytes: int | None = None,
 ) -> int:
-    """What a share of the device's memory leaves beside the weights and one full iteration, in blocks.
+    """What a share of the device's memory leaves beside the weights and one full iteration, in
+    blocks.
 
     ``weight_bytes`` is what the device holds of the weights, if not all.
 
@@ -34,16 +38,21 @@ def cache_blocks(
     blocks = (int(device.capacity_bytes * memory_share) - weights - working) // block
     if blocks < 1:
         raise InfeasibleError(
-            f"weights of {human_size(weights)} leave no room for a cache in {human_percent(memory_share, 0)} of "
-            f"{human_size(device.capacity_bytes)} ({model.hardware.name}): an iteration takes {human_size(working)} beside them, "
-            f"and a block {human_size(block)}" + (": a policy can keep some in a tier below (weights)" if weight_bytes is None else "")
+            f"weights of {human_size(weights)} leave no room for a cache in "
+            f"{human_percent(memory_share, 0)} of "
+            f"{human_size(device.capacity_bytes)} ({model.hardware.name}): an iteration takes "
+            f"{human_size(working)} beside them, "
+            f"and a block {human_size(block)}"
+            + (": a policy can keep some in a tier below (weights)" if weight_bytes is None else "")
         )
     return blocks
 
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """How many blocks a device has room for under a runtime, and the ends of their 90 % interval."""
+    """How many blocks a device has room for under a runtime, and the ends of their 90 %
+    interval.
+    """
 
     blocks: int
     low_blocks: int
@@ -52,13 +61,22 @@ class CacheRoom:
     @property
     def line(self) -> str:
         """In one line."""
-        return f"room for {self.blocks:,} blocks of the cache, from {self.low_blocks:,} to {self.high_blocks:,} in 9 of 10 cases"
+        return (
+            f"room for {self.blocks:,} blocks of the cache, from {self.low_blocks:,} to "
+            f"{self.high_blocks:,} in 9 of 10 cases"
+        )
 
 
-def cache_room(model: ModelledIterations, limits: EngineLimits, memory_share: float, weight_bytes: int | None = None) -> CacheRoom:
+def cache_room(
+    model: ModelledIterations,
+    limits: EngineLimits,
+    memory_share: float,
+    weight_bytes: int | None = None,
+) -> CacheRoom:
     """What a runtime's engine leaves for a cache of what CUDA has of the device.
 
-    Beside weights it takes what :func:`beside_weights` lists. Raises :class:`InfeasibleError` if that leaves no block.
+    Beside weights it takes what :func:`beside_weights` lists. Raises :class:`InfeasibleError` if
+    that leaves no block.
     """
     machine, block = model.hardware, _block_bytes(model, limits)
     assert machine.software is not None
@@ -68,16 +86,27 @@ def cache_room(model: ModelledIterations, limits: EngineLimits, memory_share: fl
     blocks = (usable - beside.bytes) // block
     if blocks < 1:
         raise InfeasibleError(
-            f"weights of {human_size(weights)} leave no room for a cache in {human_percent(memory_share, 0)} of what CUDA has of "
-            f"{human_size(machine.device.capacity_bytes)} ({machine.name}): {machine.software.name} takes {beside} beside them, "
+            f"weights of {human_size(weights)} leave no room for a cache in "
+            f"{human_percent(memory_share, 0)} of what CUDA has of "
+            f"{human_size(machine.device.capacity_bytes)} ({machine.name}): "
+            f"{machine.software.name} takes {beside} beside them, "
             f"and a block {human_size(block)}"
         )
-    return CacheRoom(blocks, max(0, (usable - beside.high_bytes) // block), (usable - beside.low_bytes) // block)
+    return CacheRoom(
+        blocks, max(0, (usable - beside.high_bytes) // block), (usable - beside.low_bytes) // block
+    )
 
 
-def beside_weights(model: ModelledIterations, limits: EngineLimits, runtime: Runtime) -> tuple[RuntimeFigure, ...]:
-    """What an engine of a runtime holds beside weights and cache: its largest iteration, what chooses tokens, and what no allocator has."""
-    working, logits = model.working_bytes(limits.token_budget), limits.max_sequences * model.logit_bytes
+def beside_weights(
+    model: ModelledIterations, limits: EngineLimits, runtime: Runtime
+) -> tuple[RuntimeFigure, ...]:
+    """What an engine of a runtime holds beside weights and cache: its largest iteration, what
+    chooses tokens, and what no allocator has.
+    """
+    working, logits = (
+        model.working_bytes(limits.token_budget),
+        limits.max_sequences * model.logit_bytes,
+    )
     iteration, sampling = runtime.iteration, runtime.sampling
     return (
         RuntimeFigure(working * iteration.value, iteration.spread),
@@ -86,19 +115,26 @@ def beside_weights(model: ModelledIterations, limits: EngineLimits, runtime: Run
     )
 
 
-def weight_room(model: ModelledIterations, limits: EngineLimits, memory_share: float, blocks: int) -> int:
-    """What a share of the device's memory leaves for weights beside a cache and one full iteration, in bytes.
+def weight_room(
+    model: ModelledIterations, limits: EngineLimits, memory_share: float, blocks: int
+) -> int:
+    """What a share of the device's memory leaves for weights beside a cache and one full iteration,
+    in bytes.
 
     Raises :class:`InfeasibleError` if that is none.
     """
     cache, working = blocks * _block_bytes(model, limits), model.working_bytes(limits.token_budget)
     capacity, software = model.hardware.device.capacity_bytes, model.hardware.software
     if software is not None:
-        capacity, working = capacity - DRIVER_BYTES, seen(beside_weights(model, limits, software)).bytes
+        capacity, working = (
+            capacity - DRIVER_BYTES,
+            seen(beside_weights(model, limits, software)).bytes,
+        )
     room = int(capacity * memory_share) - cache - working
     if room < 1:
         raise InfeasibleError(
-            f"a cache of {human_size(cache)} leaves no room for weights in {human_percent(memory_share, 0)} of {human_size(capacity)} "
+            f"a cache of {human_size(cache)} leaves no room for weights in "
+            f"{human_percent(memory_share, 0)} of {human_size(capacity)} "
             f"({model.hardware.name}): an iteration takes {human_size(working)} beside it"
         )
     return room

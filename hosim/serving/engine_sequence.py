@@ -21,7 +21,9 @@ class HandedOver(Protocol):
 
 
 class EngineSequence:
-    """A request that is waiting or running: the tokens that it has, those that are in the cache, and its blocks."""
+    """A request that is waiting or running: the tokens that it has, those that are in the cache,
+    and its blocks.
+    """
 
     __slots__ = (
         "admitted",
@@ -50,7 +52,8 @@ class EngineSequence:
         self.latest = 0  # tokens that the latest iteration with it computes
         self.admitted = False
         self.blocks: list[int] = []
-        self.gone = 0  # so many of its first blocks are below alone; these are of the device and stand for them
+        # so many of its first blocks are below alone; these are of the device and stand for them
+        self.gone = 0
         self.buffer: list[int] = []
         self.named = 0
         self.loads: list[Awaited] = []
@@ -80,5 +83,7 @@ class EngineSequence:
 
     @property
     def is_received(self) -> bool:
-        """Whether its blocks are still on their way from another engine: until then they cannot be given up."""
+        """Whether its blocks are still on their way from another engine: until then they cannot be
+        given up.
+        """
         return self.handed is not None and self.is_loading

@@ -1,4 +1,6 @@
-"""Which of many things is given up first: the one with the least rank, and of equal ranks the one that was added first."""
+"""Which of many things is given up first: the one with the least rank, and of equal ranks the one
+that was added first.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ Rank = tuple[float, ...]
 
 
 class EvictionOrder(Generic[Item]):
-    """Things by rank. To add, discard and pop takes a time that grows with the logarithm of their number."""
+    """Things by rank. To add, discard and pop takes a time that grows with the logarithm of their
+    number.
+    """
 
     def __init__(self) -> None:
         self._live: dict[Item, int] = {}
@@ -27,7 +31,9 @@ class EvictionOrder(Generic[Item]):
 
     def add(self, item: Item, rank: Rank) -> None:
         """Add an item, or give it another rank."""
-        if len(self._heap) > 2 * len(self._live) + 1000:  # of those that were discarded there are more
+        if (
+            len(self._heap) > 2 * len(self._live) + 1000
+        ):  # of those that were discarded there are more
             self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
             heapify(self._heap)
         serial = self._live[item] = next(self._serial)

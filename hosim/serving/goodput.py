@@ -17,11 +17,14 @@ SHARES = (50, 90, 95, 99)
 """The percentiles of every latency."""
 
 LIMITED = ("ttft", "tpot", "latency")
-"""What a limit of each request can bound: the first token, the mean of each token after it, and the last token."""
+"""What a limit of each request can bound: the first token, the mean of each token after it, and the
+last token.
+"""
 
 
 def latency_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
-    """Nanoseconds of limits such as ``ttft=2s,tpot=100ms``; a mapping may give them as numbers. Raises :class:`InputError`.
+    """Nanoseconds of limits such as ``ttft=2s,tpot=100ms``; a mapping may give them as numbers.
+    Raises :class:`InputError`.
 
     >>> latency_limits("ttft=2s,tpot=100ms")
     {'ttft': 2000000000, 'tpot': 100000000}
@@ -30,18 +33,22 @@ def latency_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
 
 
 def statistic_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
-    """Nanoseconds of limits of statistics, such as ``ttft.p95=2s,tpot.mean=50ms``. Raises :class:`InputError`.
+    """Nanoseconds of limits of statistics, such as ``ttft.p95=2s,tpot.mean=50ms``. Raises
+    :class:`InputError`.
 
     >>> statistic_limits("ttft.p95=2s")
     {'ttft.p95': 2000000000}
     """
     statistics = ("mean", *(f"p{share}" for share in SHARES))
-    known = [f"{name}.{one}" for name in ("ttft", "tpot", "inter_token", "latency") for one in statistics]
+    known = [
+        f"{name}.{one}" for name in ("ttft", "tpot", "inter_token", "latency") for one in statistics
+    ]
     return _read(asked, known, "within", "ttft.p95=2s,tpot.mean=50ms")
 
 
 def beyond(summary: Mapping[str, Any], limits_ns: Mapping[str, int]) -> list[str]:
-    """The statistics of a summary (:meth:`hosim.serving.served.Served.summary`) that are beyond their limits, as people say it.
+    """The statistics of a summary (:meth:`hosim.serving.served.Served.summary`) that are beyond
+    their limits, as people say it.
 
     >>> beyond({"ttft_ns": {"p95": 3e9}}, {"ttft.p95": 2_000_000_000})
     ['ttft.p95 is 3.00 s, more than 2.00 s']
@@ -55,10 +62,18 @@ def beyond(summary: Mapping[str, Any], limits_ns: Mapping[str, int]) -> list[str
     return found
 
 
-def _read(asked: str | Mapping[str, Any], known: Sequence[str], source: str, example: str) -> dict[str, int]:
+def _read(
+    asked: str | Mapping[str, Any], known: Sequence[str], source: str, example: str
+) -> dict[str, int]:
     if not isinstance(asked, str | Mapping):
-        raise InputError(f"expected limits such as {example}, got {shown(asked, 60)}", source=source)
-    pairs = list(asked.items()) if isinstance(asked, Mapping) else [part.partition("=")[::2] for part in asked.split(",")]
+        raise InputError(
+            f"expected limits such as {example}, got {shown(asked, 60)}", source=source
+        )
+    pairs = (
+        list(asked.items())
+        if isinstance(asked, Mapping)
+        else [part.partition("=")[::2] for part in asked.split(",")]
+    )
     limits: dict[str, int] = {}
     for name, value in ((str(name).strip(), value) for name, value in pairs):
         if name not in known:
@@ -72,10 +87,11 @@ def _read(asked: str | Mapping[str, Any], known: Sequence[str], source: str, exa
 
 
 def goodput(frame: DataFrame, span_ns: int, limits_ns: Mapping[str, int]) -> dict[str, Any]:
-    """Of the requests of a frame (:meth:`hosim.serving.served.Served.frame`) those that keep every limit.
-
-    Rates are those of these requests over ``span_ns``. A request with a single token has no time of each token after it, and keeps that
+    """Of the requests of a frame (:meth:`hosim.serving.served.Served.frame`) those that keep every
     limit.
+
+    Rates are those of these requests over ``span_ns``. A request with a single token has no time of
+    each token after it, and keeps that limit.
     """
     within = (frame["arrival_ns"] == frame["arrival_ns"]).to_numpy()
     for name, limit in limits_ns.items():

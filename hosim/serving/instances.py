@@ -1,4 +1,6 @@
-"""Several engines behind a router: each has its own cache, and a request stays on the engine that it went to."""
+"""Several engines behind a router: each has its own cache, and a request stays on the engine that
+it went to.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,11 @@ def serve_on_instances(
     kv: KvSetup | None = None,
     weights: WeightSetup | None = None,
 ) -> Served:
-    """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of ``blocks`` blocks each.
+    """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of
+    ``blocks`` blocks each.
 
-    With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's devices do. So do copies of ``weights``.
+    With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's
+    devices do. So do copies of ``weights``.
 
     Raises :class:`InputError` for a request that the cache of an engine has no room for.
     """
@@ -41,25 +45,46 @@ def serve_on_instances(
     channels = None if weights is None else weights.channels(clock, instances)
     streams = streams_of(weights, channels)
     pools = [None] * instances if kv is None else kv(clock, blocks, instances, channels)
-    schedulers = [Scheduler(requests, limits, blocks, pool, kv is not None and kv.swaps) for pool in pools]
+    schedulers = [
+        Scheduler(requests, limits, blocks, pool, kv is not None and kv.swaps) for pool in pools
+    ]
     check_room(requests, schedulers[0], limits)
-    engines = [Engine(env, requests, one, time_of, weights=streams[i] if streams else None) for i, one in enumerate(schedulers)]
+    engines = [
+        Engine(env, requests, one, time_of, weights=streams[i] if streams else None)
+        for i, one in enumerate(schedulers)
+    ]
     chosen: list[int] = []
     env.process(arrivals(env, requests, engines, schedulers, router, chosen))
     for engine in engines:
         env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
-    found = of_engines(requests, engines, chosen, chosen, blocks, None if kv is None else figures_below(kv, engines, limits, clock.end_ns))
+    found = of_engines(
+        requests,
+        engines,
+        chosen,
+        chosen,
+        blocks,
+        None if kv is None else figures_below(kv, engines, limits, clock.end_ns),
+    )
     if weights is None or channels is None:
         return found
     return replace(found, weights=weight_figures(weights, channels, streams, len(found.samples)))
 
 
 def of_engines(
-    requests: Sequence[Request], engines: Sequence[Engine], begun: Sequence[int], ended: Sequence[int], blocks: int, kv: KvFigures | None
+    requests: Sequence[Request],
+    engines: Sequence[Engine],
+    begun: Sequence[int],
+    ended: Sequence[int],
+    blocks: int,
+    kv: KvFigures | None,
 ) -> Served:
-    """What several engines did, of which a request's first was ``begun`` and its last, which gives the tokens, ``ended``."""
-    samples = [replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples]
+    """What several engines did, of which a request's first was ``begun`` and its last, which gives
+    the tokens, ``ended``.
+    """
+    samples = [
+        replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples
+    ]
     return Served(
         tuple(requests),
         tuple(engines[i].scheduled_ns[number] for number, i in enumerate(begun)),
@@ -81,7 +106,9 @@ def arrivals(
     router: Router,
     chosen: list[int],
 ) -> Generator[simpy.Event, Any, None]:
-    """Each request arrives, and goes to the engine that the router chooses by what is there at this instant."""
+    """Each request arrives, and goes to the engine that the router chooses by what is there at this
+    instant.
+    """
     for number, request in enumerate(requests):
         if request.arrival_ns > env.now:
             yield env.timeout(request.arrival_ns - int(env.now))

@@ -1,4 +1,6 @@
-"""What a real server did with requests, beside what was simulated; and the host's overhead that explains its first ones."""
+"""What a real server did with requests, beside what was simulated; and the host's overhead that
+explains its first ones.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _FIGURES = ("ttft_ns", "tpot_ns", "latency_ns")
 
 @dataclass(frozen=True)
 class MeasuredRequests:
-    """By request, in nanoseconds: from the queue to the first token, each token after it, and from the queue to the last token.
+    """By request, in nanoseconds: from the queue to the first token, each token after it, and from
+    the queue to the last token.
 
     ``output_tokens`` are the tokens of its answer, and ``queued_ns`` when it came to the queue.
     """
@@ -38,9 +41,11 @@ class MeasuredRequests:
 
 
 def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
-    """JSON lines with ``queued_s``, ``first_token_s``, ``last_token_s`` and ``output_tokens``, in the order of the requests' file.
+    """JSON lines with ``queued_s``, ``first_token_s``, ``last_token_s`` and ``output_tokens``, in
+    the order of the requests' file.
 
-    If each line has an ``id`` that ends in ``-N``, the lines are sorted by ``N``. Raises :class:`InputError`.
+    If each line has an ``id`` that ends in ``-N``, the lines are sorted by ``N``. Raises
+    :class:`InputError`.
     """
     source = os.fspath(path)
     rows: list[list[float]] = []
@@ -52,61 +57,98 @@ def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
             row = json.loads(line)
             found = [float(row[key]) for key in _KEYS]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            raise InputError(f"expected numbers {', '.join(_KEYS)} in each line", source=source, where=f"line {number}") from None
-        if not (0 <= found[0] <= found[1] <= found[2] < 1e9 and found[3].is_integer() and found[3] >= 1):
-            raise InputError("expected times that follow each other, and at least one token", source=source, where=f"line {number}")
+            raise InputError(
+                f"expected numbers {', '.join(_KEYS)} in each line",
+                source=source,
+                where=f"line {number}",
+            ) from None
+        if not (
+            0 <= found[0] <= found[1] <= found[2] < 1e9 and found[3].is_integer() and found[3] >= 1
+        ):
+            raise InputError(
+                "expected times that follow each other, and at least one token",
+                source=source,
+                where=f"line {number}",
+            )
         last = str(row.get("id")).rpartition("-")[2]
         places.append(int(last) if last.isdecimal() and len(last) < 10 else None)
         rows.append(found)
     numbers = [place for place in places if place is not None]
     if len(numbers) == len(rows):
         if len(set(numbers)) < len(rows):
-            raise InputError("expected each id once: its number, after the last '-', is the place of the request", source=source)
+            raise InputError(
+                "expected each id once: its number, after the last '-', is the place of the "
+                "request",
+                source=source,
+            )
         rows = [row for _, row in sorted(zip(numbers, rows, strict=True))]
     first = tuple((one - queued) * 1e9 for queued, one, _, _ in rows)
-    each = tuple((last - one) * 1e9 / (tokens - 1) if tokens > 1 else float("nan") for _, one, last, tokens in rows)
+    each = tuple(
+        (last - one) * 1e9 / (tokens - 1) if tokens > 1 else float("nan")
+        for _, one, last, tokens in rows
+    )
     whole = tuple((last - queued) * 1e9 for queued, _, last, _ in rows)
-    return MeasuredRequests(first, each, whole, tuple(int(row[3]) for row in rows), tuple(row[0] * 1e9 for row in rows))
+    return MeasuredRequests(
+        first, each, whole, tuple(int(row[3]) for row in rows), tuple(row[0] * 1e9 for row in rows)
+    )
 
 
 def as_served(measured: MeasuredRequests, rows: RequestRows) -> MeasuredRequests:
     """What was measured in the order in which the requests are served.
 
-    It has a line for each row of the requests' file, or for each of those with an answer, in the order of that file. Raises
-    :class:`InputError` for another number of lines.
+    It has a line for each row of the requests' file, or for each of those with an answer, in the
+    order of that file. Raises :class:`InputError` for another number of lines.
     """
     places: Sequence[int] = rows.places
     if len(measured.output_tokens) == len(places):
         among = {place: number for number, place in enumerate(sorted(places))}
         places = [among[place] for place in places]
     elif len(measured.output_tokens) != rows.count:
-        raise InputError(f"{len(measured.output_tokens):,} measured requests, but {len(places):,} are served", source="measured")
+        raise InputError(
+            f"{len(measured.output_tokens):,} measured requests, but {len(places):,} are served",
+            source="measured",
+        )
     times = (measured.ttft_ns, measured.tpot_ns, measured.latency_ns, measured.queued_ns)
     first, each, last, queued = (tuple(of[place] for place in places) for of in times)
-    return MeasuredRequests(first, each, last, tuple(measured.output_tokens[place] for place in places), queued)
+    return MeasuredRequests(
+        first, each, last, tuple(measured.output_tokens[place] for place in places), queued
+    )
 
 
 def check_measured(requests: Sequence[Request], measured: MeasuredRequests, skipped: int) -> None:
-    """Raise :class:`InputError` unless these are measurements of the requests, and of more than the ``skipped`` first ones."""
+    """Raise :class:`InputError` unless these are measurements of the requests, and of more than the
+    ``skipped`` first ones.
+    """
     if len(measured.output_tokens) != len(requests):
-        raise InputError(f"{len(measured.output_tokens):,} measured requests, but {len(requests):,} were served", source="measured")
+        raise InputError(
+            f"{len(measured.output_tokens):,} measured requests, but {len(requests):,} were served",
+            source="measured",
+        )
     if skipped >= len(requests):
-        raise InputError(f"expected fewer than the {counted(len(requests), 'request')}: the others are compared", source="--fit-first")
+        raise InputError(
+            f"expected fewer than the {counted(len(requests), 'request')}: the others are compared",
+            source="--fit-first",
+        )
     for number, (request, tokens) in enumerate(zip(requests, measured.output_tokens, strict=True)):
         if request.output_tokens != tokens:
             raise InputError(
-                f"expected the lines in the order of the requests, but {tokens:,} tokens were measured where "
+                f"expected the lines in the order of the requests, but {tokens:,} tokens were "
+                "measured where "
                 f"{request.output_tokens:,} are served",
                 source="measured",
                 where=f"request {number + 1}",
             )
 
 
-def beside_measured(served: Served, measured: MeasuredRequests, skipped: int = 0) -> dict[str, dict[str, Any]]:
-    """Statistics of each latency of all requests but the first ``skipped``: measured, simulated, and the signed relative error.
+def beside_measured(
+    served: Served, measured: MeasuredRequests, skipped: int = 0
+) -> dict[str, dict[str, Any]]:
+    """Statistics of each latency of all requests but the first ``skipped``: measured, simulated,
+    and the signed relative error.
 
-    ``throughput`` has ``output_tokens_per_s`` of these requests, from the arrival of the first of them to the last token. ``rival`` is the
-    error of who says that they are served as the first ``skipped`` were. Raises :class:`InputError` as :func:`check_measured` does.
+    ``throughput`` has ``output_tokens_per_s`` of these requests, from the arrival of the first of
+    them to the last token. ``rival`` is the error of who says that they are served as the first
+    ``skipped`` were. Raises :class:`InputError` as :func:`check_measured` does.
     """
     check_measured(served.requests, measured, skipped)
     frame = served.frame()
@@ -125,8 +167,14 @@ def beside_measured(served: Served, measured: MeasuredRequests, skipped: int = 0
     rates = {"measured": theirs_per_s, "simulated": _tokens_per_s(tokens[skipped:], *own)}
     if skipped:
         rates["rival"] = _tokens_per_s(tokens[:skipped], arrival[:skipped], ended[:skipped])
-    named: dict[str, dict[str, float | None]] = {name: {"output_tokens_per_s": rate} for name, rate in rates.items()}
-    wrong = {name: _errors(named[of], named["measured"]) for name, of in (("error", "simulated"), ("rival", "rival")) if of in named}
+    named: dict[str, dict[str, float | None]] = {
+        name: {"output_tokens_per_s": rate} for name, rate in rates.items()
+    }
+    wrong = {
+        name: _errors(named[of], named["measured"])
+        for name, of in (("error", "simulated"), ("rival", "rival"))
+        if of in named
+    }
     found["throughput"] = {**{name: named[name] for name in ("measured", "simulated")}, **wrong}
     return found
 
@@ -135,22 +183,32 @@ def _statistics(values: npt.NDArray[np.float64]) -> dict[str, float | None]:
     return statistics(values[~np.isnan(values)])
 
 
-def _errors(said: Mapping[str, float | None], got: Mapping[str, float | None]) -> dict[str, float | None]:
+def _errors(
+    said: Mapping[str, float | None], got: Mapping[str, float | None]
+) -> dict[str, float | None]:
     """Signed relative errors; ``None`` where nothing was measured."""
-    return {name: None if not got[name] else (said[name] or 0.0) / (got[name] or 1.0) - 1 for name in got}
+    return {
+        name: None if not got[name] else (said[name] or 0.0) / (got[name] or 1.0) - 1
+        for name in got
+    }
 
 
-def _tokens_per_s(tokens: npt.NDArray[Any], arrival: npt.NDArray[np.float64], ended: npt.NDArray[np.float64]) -> float | None:
+def _tokens_per_s(
+    tokens: npt.NDArray[Any], arrival: npt.NDArray[np.float64], ended: npt.NDArray[np.float64]
+) -> float | None:
     """Tokens of answers from the first arrival to the last token."""
     span = float(ended.max() - arrival.min())
     return float(tokens.sum()) / span * 1e9 if span > 0 else None
 
 
-def fitted_overhead_ns(serve: Callable[[int], Served], measured: MeasuredRequests, first: int) -> int:
-    """The overhead of an iteration with which the mean latency of the ``first`` requests is as measured, to 10 us.
+def fitted_overhead_ns(
+    serve: Callable[[int], Served], measured: MeasuredRequests, first: int
+) -> int:
+    """The overhead of an iteration with which the mean latency of the ``first`` requests is as
+    measured, to 10 us.
 
-    ``serve`` simulates with an overhead. It is between 0 and 64 ms: where 0 is too slow already, it is 0. Raises :class:`InputError` where
-    64 ms are too fast.
+    ``serve`` simulates with an overhead. It is between 0 and 64 ms: where 0 is too slow already, it
+    is 0. Raises :class:`InputError` where 64 ms are too fast.
     """
     wanted = float(np.mean(measured.latency_ns[:first]))
 
@@ -161,7 +219,8 @@ def fitted_overhead_ns(serve: Callable[[int], Served], measured: MeasuredRequest
         return 0
     if mean_ns(_LARGEST_NS) < wanted:
         raise InputError(
-            f"the measured requests took longer than with {human_time(_LARGEST_NS)} of overhead in each iteration, "
+            f"the measured requests took longer than with {human_time(_LARGEST_NS)} of overhead "
+            "in each iteration, "
             "which no host takes: check that model, machine and requests are those of the server",
             source="--fit-first",
         )

@@ -1,4 +1,6 @@
-"""Times of iterations from the cost model: everything but attention by the tokens of the iteration, attention by its own shape."""
+"""Times of iterations from the cost model: everything but attention by the tokens of the iteration,
+attention by its own shape.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,16 @@ _PROMPT = 16
 
 @dataclass(frozen=True, eq=False)
 class ModelledIterations:
-    """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what the host adds to each.
+    """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what
+    the host adds to each.
 
-    ``model`` are the parameters of a builder (:func:`hosim.models.builder.build`), without phase, batch and lengths. What depends on tokens
-    alone is built for some counts of tokens, and linear between them; decoding sequences have the mean of their keys. With ``expert`` the
-    ``tensor`` devices share the experts by whole ones, and an iteration waits for the busiest of them; all have its tokens, as with vLLM's
-    expert parallelism among them. Raises :class:`InputError` for a model whose attention has no class of kernels, or that is no decoder,
-    and for stages of a pipeline.
+    ``model`` are the parameters of a builder (:func:`hosim.models.builder.build`), without phase,
+    batch and lengths. What depends on tokens alone is built for some counts of tokens, and linear
+    between them; decoding sequences have the mean of their keys. With ``expert`` the ``tensor``
+    devices share the experts by whole ones, and an iteration waits for the busiest of them; all
+    have its tokens, as with vLLM's expert parallelism among them. Raises :class:`InputError` for a
+    model whose attention has no class of kernels, or that is no decoder, and for stages of a
+    pipeline.
     """
 
     model: Mapping[str, Any]
@@ -54,23 +59,36 @@ class ModelledIterations:
 
     def __post_init__(self) -> None:
         name = self.name
-        tensor, expert, pipeline = (self.model.get(part, 1) for part in ("tensor", "expert", "pipeline"))
+        tensor, expert, pipeline = (
+            self.model.get(part, 1) for part in ("tensor", "expert", "pipeline")
+        )
         if pipeline != 1:
-            raise InputError("hosim does not serve on stages of a pipeline: leave it out", source=name, where="pipeline")
+            raise InputError(
+                "hosim does not serve on stages of a pipeline: leave it out",
+                source=name,
+                where="pipeline",
+            )
         if expert not in (1, tensor):
             raise InputError(
-                f"hosim serves experts on the devices that share layers alone: expected 1, or what tensor is ({tensor}), got {expert!r}",
+                "hosim serves experts on the devices that share layers alone: expected 1, or "
+                f"what tensor is ({tensor}), got {expert!r}",
                 source=name,
                 where="expert",
             )
         try:
             known = bool(self._attention)
         except InputError as error:
-            if error.where not in ("phase", "sequence"):  # other models have no such parameter, or no such phase
+            if error.where not in (
+                "phase",
+                "sequence",
+            ):  # other models have no such parameter, or no such phase
                 raise
             known = False
         if not known:
-            raise InputError("expected a decoder, which continues a prompt; hosim cannot serve this model", source=name)
+            raise InputError(
+                "expected a decoder, which continues a prompt; hosim cannot serve this model",
+                source=name,
+            )
         machine = self.hardware
         if RUNTIME in self.model:
             machine = machine_under(machine, from_data(self.model[RUNTIME]))
@@ -85,13 +103,16 @@ class ModelledIterations:
         """Raise :class:`InputError` for a machine on which attention has no time."""
         if self.hardware.compute.processor is None:
             raise InputError(
-                "the profile does not describe the processor (compute.processor), by which attention is timed; "
+                "the profile does not describe the processor (compute.processor), by which "
+                "attention is timed; "
                 "take another machine, or give recorded kernel times (--iterations)",
                 source=self.hardware.name,
             )
 
     def check_lengths(self, budget: int, longest: int) -> None:
-        """Raise :class:`InputError` if the model has no positions for requests of ``longest`` tokens, or cannot be built for a budget."""
+        """Raise :class:`InputError` if the model has no positions for requests of ``longest``
+        tokens, or cannot be built for a budget.
+        """
         for source, tokens, what, build_it in (
             ("token_budget", budget, "iterations", self.graph),
             ("requests", longest, "a request", self._prompt),
@@ -99,9 +120,13 @@ class ModelledIterations:
             try:
                 build_it(tokens)
             except InputError as error:
-                raise InputError(f"cannot build {what} of {tokens:,} tokens: {error.message}", source=source) from None
+                raise InputError(
+                    f"cannot build {what} of {tokens:,} tokens: {error.message}", source=source
+                ) from None
             except GraphError as error:  # more FLOP than there are whole numbers for
-                raise InputError(f"cannot build {what} of {tokens:,} tokens: {error}", source=source) from None
+                raise InputError(
+                    f"cannot build {what} of {tokens:,} tokens: {error}", source=source
+                ) from None
 
     def __call__(self, iteration: Iteration) -> int:
         """Nanoseconds of an iteration."""
@@ -130,7 +155,9 @@ class ModelledIterations:
         """What a step reads of a long cache; ``None``: all of it."""
         if self.model.get("kv_block") is None:
             return None
-        block, sinks, window, chosen = (self.model.get(name, getattr(Run(), name)) for name in _BLOCKS)
+        block, sinks, window, chosen = (
+            self.model.get(name, getattr(Run(), name)) for name in _BLOCKS
+        )
         return AttendedTokens(block * sinks, block * window, block * chosen)
 
     @cached_property
@@ -140,15 +167,23 @@ class ModelledIterations:
 
     @property
     def summary_bytes_per_token(self) -> Fraction:
-        """What a token has, beside the cache, of the summaries by which attention chooses blocks; the device holds all of them."""
-        return Fraction(0) if self.gate is None else Fraction(self.gate.block_bytes * self.gate.layers, self.gate.block_tokens)
+        """What a token has, beside the cache, of the summaries by which attention chooses blocks;
+        the device holds all of them.
+        """
+        return (
+            Fraction(0)
+            if self.gate is None
+            else Fraction(self.gate.block_bytes * self.gate.layers, self.gate.block_tokens)
+        )
 
     @cached_property
     def cache_bytes_per_token(self) -> int:
         """Bytes that a token has in the cache of keys and values."""
         whole = {name: value for name, value in self._parameters.items() if name not in _BLOCKS}
         graph = build("cache", {**whole, "phase": "decode", "context": 1024})
-        return sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "kv_cache") // 1024
+        return (
+            sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "kv_cache") // 1024
+        )
 
     @property
     def logit_bytes(self) -> int:
@@ -158,7 +193,9 @@ class ModelledIterations:
     def working_bytes(self, tokens: int) -> int:
         """Bytes that an iteration of so many new tokens takes beside weights and cache."""
         graph = self.graph(tokens)
-        return max(0, static_peak(graph).bytes - self.weight_bytes - tokens * self.cache_bytes_per_token)
+        return max(
+            0, static_peak(graph).bytes - self.weight_bytes - tokens * self.cache_bytes_per_token
+        )
 
     def dense_ns(self, tokens: int) -> int:
         """Everything but attention and head, between the counts of tokens around ``tokens``."""
@@ -171,7 +208,9 @@ class ModelledIterations:
 
     @cached_property
     def guessed_collectives(self) -> int:
-        """How many collectives of an iteration are timed as if links were as fast as the device tier, as nothing says how fast they are."""
+        """How many collectives of an iteration are timed as if links were as fast as the device
+        tier, as nothing says how fast they are.
+        """
         return len(guessed_collectives(self.graph(_PROMPT), self.hardware))
 
     @property
@@ -183,36 +222,71 @@ class ModelledIterations:
         if tokens not in self._dense:
             graph = self.graph(tokens)
             own = zip(graph.ops, op_durations(graph, self.hardware), strict=True)
-            self._dense[tokens] = sum(ns for op, ns in own if op.kernel not in ATTENTION and not is_head(op) and not is_gate(op))
+            self._dense[tokens] = sum(
+                ns
+                for op, ns in own
+                if op.kernel not in ATTENTION and not is_head(op) and not is_gate(op)
+            )
         return self._dense[tokens]
 
     def head_ns(self, iteration: Iteration) -> int:
         """The head, which makes the logits of each sequence."""
-        return sum(self._ns(head.kernel, (iteration.sequences, *head.sizes[1:]), 0, head.dtype) for head in self._heads)
+        return sum(
+            self._ns(head.kernel, (iteration.sequences, *head.sizes[1:]), 0, head.dtype)
+            for head in self._heads
+        )
 
     def attention_ns(self, iteration: Iteration) -> int:
         """Attention of all layers."""
         total = 0
         for (kernel, rest, dtype), layers in self._layers.items():
-            window = rest[-1] if kernel == "context_attention" else 1 << 60 if self.attended is None else self.attended.total
+            window = (
+                rest[-1]
+                if kernel == "context_attention"
+                else 1 << 60
+                if self.attended is None
+                else self.attended.total
+            )
             for new, before in iteration.prefills:
                 read = self._token_bytes * (new + min(before, window))
                 found = self._ns(kernel, (1, new, _rounded(before), *rest), read, dtype)
-                if kernel == "context_latent" and window < before:  # or each query reads latents of its own
-                    found = min(found, self._ns(_PROMPTS[kernel], (new, window, *rest), new * window * self._token_bytes, dtype))
+                if (
+                    kernel == "context_latent" and window < before
+                ):  # or each query reads latents of its own
+                    found = min(
+                        found,
+                        self._ns(
+                            _PROMPTS[kernel],
+                            (new, window, *rest),
+                            new * window * self._token_bytes,
+                            dtype,
+                        ),
+                    )
                 total += layers * found
             if iteration.decodes:
                 keys = min(_rounded(-(-iteration.decode_keys // iteration.decodes)), window)
-                sizes = iteration.decodes, keys, *(rest[:-1] if kernel == "context_attention" else rest)
-                total += layers * self._ns(_PROMPTS[kernel], sizes, iteration.decodes * keys * self._token_bytes, dtype)
+                sizes = (
+                    iteration.decodes,
+                    keys,
+                    *(rest[:-1] if kernel == "context_attention" else rest),
+                )
+                total += layers * self._ns(
+                    _PROMPTS[kernel], sizes, iteration.decodes * keys * self._token_bytes, dtype
+                )
         if self.gate is not None:
             total += sum(self._gate_ns(new, 1, new + before) for new, before in iteration.prefills)
             if iteration.decodes:
-                total += self._gate_ns(iteration.decodes, iteration.decodes, -(-iteration.decode_keys // iteration.decodes))
+                total += self._gate_ns(
+                    iteration.decodes,
+                    iteration.decodes,
+                    -(-iteration.decode_keys // iteration.decodes),
+                )
         return total
 
     def _gate_ns(self, queries: int, sequences: int, keys: int) -> int:
-        """What it takes in all layers to choose blocks for queries of sequences that have so many keys each."""
+        """What it takes in all layers to choose blocks for queries of sequences that have so many
+        keys each.
+        """
         assert self.gate is not None
         older = -(-_rounded(keys) // self.gate.block_tokens) - self.gate.always_blocks
         if older <= 0:
@@ -221,23 +295,35 @@ class ModelledIterations:
         if place not in self._times:
             gate = self.gate
             read = queries * gate.query_bytes + sequences * older * gate.block_bytes
-            op = Op("select", "sort", dtype=gate.dtype, flops=queries * older * gate.flops, bytes_accessed=read)
+            op = Op(
+                "select",
+                "sort",
+                dtype=gate.dtype,
+                flops=queries * older * gate.flops,
+                bytes_accessed=read,
+            )
             (found,) = op_durations(Graph("select", (), (op,)), self.hardware)
             self._times[place] = found * gate.layers
         return self._times[place]
 
     def _ns(self, kernel: str, sizes: tuple[int, ...], read: int, dtype: str) -> int:
-        """A kernel that reads ``read`` bytes of the cache, without launches; no kernel is faster than the memory."""
+        """A kernel that reads ``read`` bytes of the cache, without launches; no kernel is faster
+        than the memory.
+        """
         found = self._times.get((kernel, sizes))
         if found is None:
-            op = Op("kernel", "attention", dtype=dtype, kernel=kernel, sizes=sizes, bytes_accessed=read)
+            op = Op(
+                "kernel", "attention", dtype=dtype, kernel=kernel, sizes=sizes, bytes_accessed=read
+            )
             (found,) = op_durations(Graph("kernel", (), (op,)), self.hardware)
             self._times[kernel, sizes] = found
         return found
 
     @cached_property
     def _layers(self) -> Counter[tuple[str, tuple[int, ...], str]]:
-        """How many layers have an attention: its kernel, its sizes but those of the requests, and its dtype."""
+        """How many layers have an attention: its kernel, its sizes but those of the requests, and
+        its dtype.
+        """
         return Counter((op.kernel, op.sizes[3:], op.dtype) for op in self._attention)
 
     @cached_property
@@ -268,7 +354,9 @@ class ModelledIterations:
         return {"merged": True, **plain}
 
     def graph(self, tokens: int) -> Graph:
-        """An iteration of so many tokens: of one prompt, or of several equal ones if the model has fewer positions."""
+        """An iteration of so many tokens: of one prompt, or of several equal ones if the model has
+        fewer positions.
+        """
         prompts = 1
         while True:
             try:
@@ -279,28 +367,66 @@ class ModelledIterations:
                 prompts *= 2
 
     def _prompt(self, tokens: int, prompts: int = 1) -> Graph:
-        graph = build("iteration", {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": prompts})
+        graph = build(
+            "iteration",
+            {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": prompts},
+        )
         if not self._whole_experts:
             return graph
         ops = [
-            replace(op, sizes=(op.sizes[0], *self._whole_experts[op.name])) if op.name in self._whole_experts else op for op in graph.ops
+            replace(op, sizes=(op.sizes[0], *self._whole_experts[op.name]))
+            if op.name in self._whole_experts
+            else op
+            for op in graph.ops
         ]
         return replace(graph, ops=tuple(ops))
 
     @cached_property
     def _whole_experts(self) -> dict[str, tuple[int, ...]]:
-        """Of the ops of experts that devices share by whole ones, the sizes but the tokens. Flop and bytes are those of parts of each."""
+        """Of the ops of experts that devices share by whole ones, the sizes but the tokens. Flop
+        and bytes are those of parts of each.
+        """
         if self.model.get("expert", 1) == 1:
             return {}
-        shared = build("experts", {**self._parameters, "expert": self.model["expert"], "phase": "prefill", "sequence": 1})
+        shared = build(
+            "experts",
+            {**self._parameters, "expert": self.model["expert"], "phase": "prefill", "sequence": 1},
+        )
         return {op.name: op.sizes[1:] for op in shared.ops if op.kernel in _EXPERTS}
 
 
-COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
+COUNTS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+    768,
+    1024,
+    1536,
+    2048,
+    3072,
+    4096,
+    6144,
+    8192,
+    12288,
+    16384,
+)
 
 
 def _rounded(tokens: int) -> int:
-    """A count of tokens to its first seven bits, so that kernels of nearly equal shapes are timed once."""
+    """A count of tokens to its first seven bits, so that kernels of nearly equal shapes are timed
+    once.
+    """
     step = 1 << max(0, tokens.bit_length() - 7)
     return -(-tokens // step) * step
 

@@ -1,16 +1,21 @@
-"""What runs in each iteration of an engine: continuous batching with chunked prefills, as vLLM's scheduler decides (version 1, 0.19).
+"""What runs in each iteration of an engine: continuous batching with chunked prefills, as vLLM's
+scheduler decides (version 1, 0.19).
 
-Running sequences go first, in the order in which they were admitted, each with one token or with the rest of its prompt as far as the
-budget of tokens goes. If blocks lack, the sequence that was admitted last is preempted: it gives up its blocks and will compute its tokens
-again. Then waiting ones are admitted, first come first served, while the budget, the number of sequences and the free blocks allow: a
-sequence is admitted only if all blocks of what it has to compute are free. Prompts take over blocks that hold the same contents.
+Running sequences go first, in the order in which they were admitted, each with one token or with
+the rest of its prompt as far as the budget of tokens goes. If blocks lack, the sequence that was
+admitted last is preempted: it gives up its blocks and will compute its tokens again. Then waiting
+ones are admitted, first come first served, while the budget, the number of sequences and the free
+blocks allow: a sequence is admitted only if all blocks of what it has to compute are free. Prompts
+take over blocks that hold the same contents.
 
-With priorities, waiting sequences are admitted by their priority, the least value first, and then by arrival; preempted is the running one
-that is last in this order, even if it has its place in the iteration already. Nobody is preempted for one that waits.
+With priorities, waiting sequences are admitted by their priority, the least value first, and then
+by arrival; preempted is the running one that is last in this order, even if it has its place in the
+iteration already. Nobody is preempted for one that waits.
 
-With tiers below the device (:class:`~hosim.serving.blocks.TieredPool`) a sequence that was admitted computes nothing until its blocks
-have come up; others go on. Preempted sequences may be swapped out instead of computed again. Where attention reads few blocks, sequences
-are thinned before any is preempted (:class:`~hosim.serving.thinned.Thinned`).
+With tiers below the device (:class:`~hosim.serving.blocks.TieredPool`) a sequence that was admitted
+computes nothing until its blocks have come up; others go on. Preempted sequences may be swapped out
+instead of computed again. Where attention reads few blocks, sequences are thinned before any is
+preempted (:class:`~hosim.serving.thinned.Thinned`).
 """
 
 from __future__ import annotations
@@ -30,7 +35,8 @@ from hosim.serving.waiting_queue import WaitingByPriority
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Of one iteration: ``token_budget`` tokens of all sequences, and ``max_sequences`` sequences. A block has ``block_tokens`` tokens.
+    """Of one iteration: ``token_budget`` tokens of all sequences, and ``max_sequences`` sequences.
+    A block has ``block_tokens`` tokens.
 
     ``by_priority`` says that requests go by their priorities, and not by arrival alone.
     """
@@ -43,9 +49,11 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """What an iteration computes: of each prefill the new tokens and those before them, and the decoding sequences with all keys.
+    """What an iteration computes: of each prefill the new tokens and those before them, and the
+    decoding sequences with all keys.
 
-    ``emits`` are the requests, by position, that get a token at its end. ``missed`` are blocks that attention reads and that are below.
+    ``emits`` are the requests, by position, that get a token at its end. ``missed`` are blocks that
+    attention reads and that are below.
     """
 
     prefills: tuple[tuple[int, int], ...]
@@ -66,7 +74,9 @@ class Iteration:
 
 
 class Scheduler:
-    """The state between iterations. :meth:`add` and :meth:`finish` change who is there, :meth:`schedule` decides on an iteration."""
+    """The state between iterations. :meth:`add` and :meth:`finish` change who is there,
+    :meth:`schedule` decides on an iteration.
+    """
 
     def __init__(
         self,
@@ -80,7 +90,9 @@ class Scheduler:
     ) -> None:
         self._prefills = prefills
         self._whole_prompts = whole_prompts
-        """Whether a sequence has blocks for all of its prompt when it is admitted, so that it is not preempted before that is computed."""
+        """Whether a sequence has blocks for all of its prompt when it is admitted, so that it is
+        not preempted before that is computed.
+        """
         self._requests = requests
         self._limits = limits
         self.pool = BlockPool(blocks) if tiers is None else tiers
@@ -102,15 +114,24 @@ class Scheduler:
         self.gates: list[Awaited] = []
         """What has to be over before the last iteration can begin."""
         self.parts: list[tuple[int, int, int]] = []
-        """Of an engine that prefills: the requests of the last iteration, and the tokens they have before and after it."""
+        """Of an engine that prefills: the requests of the last iteration, and the tokens they have
+        before and after it.
+        """
         self.reads: list[Awaited] = []
         """Copies by layers that the last iteration reads from, each layer as it comes."""
         self.load_waits_ns: list[int] = []
         """What sequences waited for their blocks."""
 
     def fits(self, request: Request) -> bool:
-        """Whether the request can ever be finished: the whole cache has room for all of its tokens but the last, or for its prompt."""
-        return self._blocks(request.prompt_tokens + (0 if self._prefills else request.output_tokens - 1)) <= self.pool.count
+        """Whether the request can ever be finished: the whole cache has room for all of its tokens
+        but the last, or for its prompt.
+        """
+        return (
+            self._blocks(
+                request.prompt_tokens + (0 if self._prefills else request.output_tokens - 1)
+            )
+            <= self.pool.count
+        )
 
     def held_below(self) -> tuple[int, ...]:
         """Blocks that are taken in the tiers below the device, from the first."""
@@ -118,12 +139,20 @@ class Scheduler:
 
     def tokens_ahead(self) -> int:
         """Tokens that the requests here have still to compute before each gets its next one."""
-        return sum(sequence.tokens - sequence.computed for there in (self.running, self.waiting) for sequence in there)
+        return sum(
+            sequence.tokens - sequence.computed
+            for there in (self.running, self.waiting)
+            for sequence in there
+        )
 
     def cached(self, request: Request) -> int:
-        """Tokens of a prompt that the cache holds now, in the device or below, of which the last one is computed anyway."""
+        """Tokens of a prompt that the cache holds now, in the device or below, of which the last
+        one is computed anyway.
+        """
         size = self._limits.block_tokens
-        keys = (request.block_key(block, size) for block in range((request.prompt_tokens - 1) // size))
+        keys = (
+            request.block_key(block, size) for block in range((request.prompt_tokens - 1) // size)
+        )
         return size * len(self.pool.reach(key for key in takewhile(bool, keys)).slots)
 
     def add(self, number: int, handed: HandedOver | None = None) -> None:
@@ -150,7 +179,8 @@ class Scheduler:
     def prefilled(self, number: int) -> list[int] | None:
         """A request's prompt has been computed, and goes on elsewhere: its blocks, which stay held.
 
-        ``None`` if they were given up meanwhile: then they are computed again, or the last token if they were swapped out.
+        ``None`` if they were given up meanwhile: then they are computed again, or the last token if
+        they were swapped out.
         """
         sequence = self._there[number]
         if not sequence.blocks:
@@ -163,7 +193,9 @@ class Scheduler:
 
     @property
     def waits_for(self) -> str | None:
-        """What those that run wait for if nothing is computed: blocks from another engine, or from a tier below."""
+        """What those that run wait for if nothing is computed: blocks from another engine, or from
+        a tier below.
+        """
         received = [sequence.handed for sequence in self.running if sequence.is_received]
         if any(handed is not None and handed.is_computed for handed in received):
             return "kv_transfer"
@@ -179,11 +211,15 @@ class Scheduler:
         for sequence in list(self.running):
             if budget == 0:
                 break
-            if not sequence.blocks or (sequence.loads and self._has_to_wait(sequence)):  # without blocks: it was preempted
+            if not sequence.blocks or (
+                sequence.loads and self._has_to_wait(sequence)
+            ):  # without blocks: it was preempted
                 continue
             new = min(sequence.tokens - sequence.computed, budget)
             if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new, batch):
-                if self._limits.by_priority and self.preemptions > before:  # of those that had their place already, too
+                if (
+                    self._limits.by_priority and self.preemptions > before
+                ):  # of those that had their place already, too
                     budget = self._limits.token_budget - sum(taken for _, taken in batch.values())
                 self._extend(sequence, new)
                 batch[sequence.number] = sequence, new
@@ -203,8 +239,14 @@ class Scheduler:
             self._tiers.wake = wake
 
     def fetch(self, iteration: Iteration) -> list[Awaited]:
-        """An iteration begins: what brings up the blocks that it reads and that are below, if there are some."""
-        copy = None if self._tiers is None or not iteration.missed else self._tiers.fetch(iteration.missed)
+        """An iteration begins: what brings up the blocks that it reads and that are below, if there
+        are some.
+        """
+        copy = (
+            None
+            if self._tiers is None or not iteration.missed
+            else self._tiers.fetch(iteration.missed)
+        )
         return [] if copy is None else [copy]
 
     def ended(self) -> None:
@@ -220,18 +262,35 @@ class Scheduler:
                 if not sequence.prefetched:
                     break
 
-    def _make_room(self, sequence: EngineSequence, new: int, batch: dict[int, tuple[EngineSequence, int]]) -> bool:
-        """Preempt others until there are blocks for ``new`` tokens more; whether the sequence itself is still running."""
-        while (wanted := self._blocks(sequence.computed + new) - sequence.gone - len(sequence.blocks)) > self.pool.free:
+    def _make_room(
+        self, sequence: EngineSequence, new: int, batch: dict[int, tuple[EngineSequence, int]]
+    ) -> bool:
+        """Preempt others until there are blocks for ``new`` tokens more; whether the sequence
+        itself is still running.
+        """
+        while (
+            wanted := self._blocks(sequence.computed + new) - sequence.gone - len(sequence.blocks)
+        ) > self.pool.free:
             if self.thinned is not None and self.thinned.spare(self.running, wanted):
                 break
             last = self._last()
             self.running.remove(last)
             if last.number in batch:
                 self._take_back(last, batch.pop(last.number)[1])
-            last.swapped = self._swap and self._tiers is not None and not last.is_loading and self._tiers.swap_out(last.number, last.blocks)
+            last.swapped = (
+                self._swap
+                and self._tiers is not None
+                and not last.is_loading
+                and self._tiers.swap_out(last.number, last.blocks)
+            )
             self._release(last)
-            last.blocks, last.named, last.loads, last.prefetched, last.handed = [], 0, [], False, None
+            last.blocks, last.named, last.loads, last.prefetched, last.handed = (
+                [],
+                0,
+                [],
+                False,
+                None,
+            )
             if last.swapped:
                 self.swaps += 1
             else:
@@ -245,7 +304,9 @@ class Scheduler:
     def _last(self) -> EngineSequence:
         """Who goes if blocks lack."""
         if self._limits.by_priority:
-            return max((one for one in self.running if not one.is_received), key=lambda one: one.rank)
+            return max(
+                (one for one in self.running if not one.is_received), key=lambda one: one.rank
+            )
         return next(one for one in reversed(self.running) if not one.is_received)
 
     def _take_back(self, sequence: EngineSequence, new: int) -> None:
@@ -275,15 +336,24 @@ class Scheduler:
                     if not self._thin_for(sequence, reach):
                         break
                     reach = self.pool.reach(sequence.keys(size))
-                if self._tiers is not None and not sequence.admitted and self._tiers.rules.watches_queue:
+                if (
+                    self._tiers is not None
+                    and not sequence.admitted
+                    and self._tiers.rules.watches_queue
+                ):
                     self._tiers.admitted(sequence.number, list(sequence.keys(size)))
                 # computing again after a preemption, it finds its own blocks
                 sequence.blocks, sequence.loads = self.pool.claim(reach, not sequence.admitted)
-                sequence.named, sequence.computed = len(sequence.blocks), len(sequence.blocks) * size
+                sequence.named, sequence.computed = (
+                    len(sequence.blocks),
+                    len(sequence.blocks) * size,
+                )
                 if not sequence.admitted:
                     self.hit_tokens += sequence.computed
                 if self._whole_prompts:
-                    sequence.blocks = sequence.blocks + self.pool.take(self._blocks(sequence.tokens) - len(sequence.blocks))
+                    sequence.blocks = sequence.blocks + self.pool.take(
+                        self._blocks(sequence.tokens) - len(sequence.blocks)
+                    )
             self.waiting.popleft()
             sequence.admitted = True
             self.running.append(sequence)
@@ -298,7 +368,9 @@ class Scheduler:
             yield sequence, new
 
     def _receive(self, sequence: EngineSequence, handed: HandedOver) -> bool:
-        """Fetch the blocks of a prompt but those that the device has; False if there is no room. Its last token is computed here again."""
+        """Fetch the blocks of a prompt but those that the device has; False if there is no room.
+        Its last token is computed here again.
+        """
         reach = Reach(self.pool.found(sequence.keys(self._limits.block_tokens)), [])
         count = self._blocks(sequence.tokens)
         if not self.pool.has_room(reach, count):
@@ -313,12 +385,20 @@ class Scheduler:
         return True
 
     def _thin_for(self, sequence: EngineSequence, reach: Reach, below: bool = True) -> bool:
-        """Thin running sequences for one that waits, of which the cache has ``reach``; whether there is room for it now."""
+        """Thin running sequences for one that waits, of which the cache has ``reach``; whether
+        there is room for it now.
+        """
         count = self._blocks(sequence.tokens)
-        if self.thinned is None or not self.thinned.spare(self.running, count - len(reach.slots) + self.pool.not_held(reach)):
+        if self.thinned is None or not self.thinned.spare(
+            self.running, count - len(reach.slots) + self.pool.not_held(reach)
+        ):
             return False
-        keys = sequence.keys(self._limits.block_tokens)  # of what was found before some may have gone
-        return self.pool.has_room(self.pool.reach(keys) if below else Reach(self.pool.found(keys), []), count)
+        keys = sequence.keys(
+            self._limits.block_tokens
+        )  # of what was found before some may have gone
+        return self.pool.has_room(
+            self.pool.reach(keys) if below else Reach(self.pool.found(keys), []), count
+        )
 
     def _release(self, sequence: EngineSequence) -> None:
         """A sequence holds its blocks no longer."""
@@ -327,7 +407,9 @@ class Scheduler:
             self.thinned.give_back(sequence)
 
     def _has_to_wait(self, sequence: EngineSequence) -> bool:
-        """Whether a sequence computes nothing before all of its blocks are there; if its layers wait instead, the iteration reads them."""
+        """Whether a sequence computes nothing before all of its blocks are there; if its layers
+        wait instead, the iteration reads them.
+        """
         if not sequence.is_loading:
             return False
         if sequence.handed is not None or self._tiers is None or self._tiers.layers == 1:
@@ -352,7 +434,9 @@ class Scheduler:
     def _extend(self, sequence: EngineSequence, new: int) -> None:
         sequence.computed += new
         sequence.latest = new
-        sequence.blocks += self.pool.take(self._blocks(sequence.computed) - sequence.gone - len(sequence.blocks))
+        sequence.blocks += self.pool.take(
+            self._blocks(sequence.computed) - sequence.gone - len(sequence.blocks)
+        )
         size = self._limits.block_tokens
         for block in range(sequence.named, sequence.computed // size):
             self.pool.name(sequence.blocks[block - sequence.gone], sequence.key(block, size))
@@ -362,7 +446,10 @@ class Scheduler:
         """The batch as an iteration. A sequence whose tokens are all computed gets one more."""
         prefills, emits = [], []
         if self._prefills:
-            self.parts = [(number, sequence.computed - new, sequence.computed) for number, (sequence, new) in batch.items()]
+            self.parts = [
+                (number, sequence.computed - new, sequence.computed)
+                for number, (sequence, new) in batch.items()
+            ]
         decodes = keys = 0
         for number, (sequence, new) in batch.items():
             if new == 1:

@@ -1,4 +1,6 @@
-"""A prompt whose cache is sent layer by layer while it is computed, as Mooncake and vLLM's connectors can."""
+"""A prompt whose cache is sent layer by layer while it is computed, as Mooncake and vLLM's
+connectors can.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,19 @@ from hosim.serving.blocks import Awaited, BlockPool, KvTransfers, when_over
 class SentByLayers:
     """The cache of one prompt of ``tokens`` tokens, on its way between two engines.
 
-    What is ready is sent once the other engine has blocks for it: all that was ready before as one transfer, and each layer of what an
-    iteration fills when it has been computed. A block is sent when it is full, or the prompt ends in it. ``wake`` is called when all is
-    there.
+    What is ready is sent once the other engine has blocks for it: all that was ready before as one
+    transfer, and each layer of what an iteration fills when it has been computed. A block is sent
+    when it is full, or the prompt ends in it. ``wake`` is called when all is there.
     """
 
     def __init__(
-        self, transfers: KvTransfers, number: int, ends: tuple[int, int], tokens: int, block_tokens: int, wake: Callable[[], None]
+        self,
+        transfers: KvTransfers,
+        number: int,
+        ends: tuple[int, int],
+        tokens: int,
+        block_tokens: int,
+        wake: Callable[[], None],
     ) -> None:
         self._transfers = transfers
         self._number = number
@@ -38,8 +46,13 @@ class SentByLayers:
         return self._held is not None
 
     def filled(self, before: int, after: int) -> tuple[int, int]:
-        """The blocks that are full, or the prompt's last, when its tokens from ``before`` to ``after`` are computed."""
-        first, last = (self._whole if tokens == self._tokens else tokens // self._block_tokens for tokens in (before, after))
+        """The blocks that are full, or the prompt's last, when its tokens from ``before`` to
+        ``after`` are computed.
+        """
+        first, last = (
+            self._whole if tokens == self._tokens else tokens // self._block_tokens
+            for tokens in (before, after)
+        )
         return first, last
 
     def ready(self, first: int, last: int, layer: int = 0, layers: int = 1) -> None:
@@ -49,7 +62,9 @@ class SentByLayers:
             self._send()
 
     def prefilled(self, pool: BlockPool, blocks: Sequence[int]) -> None:
-        """All of the prompt has been computed; ``blocks`` of the sender's ``pool`` are held until all is there."""
+        """All of the prompt has been computed; ``blocks`` of the sender's ``pool`` are held until
+        all is there.
+        """
         self._held = pool, blocks
         self._wake()
         self._end()
@@ -70,7 +85,11 @@ class SentByLayers:
         """Send what is ready."""
         size = 0
         for first, last, layer, layers in self._ready:
-            whole = (last - max(first, self._skipped)) * self._transfers.block_bytes if last > self._skipped else 0
+            whole = (
+                (last - max(first, self._skipped)) * self._transfers.block_bytes
+                if last > self._skipped
+                else 0
+            )
             size += whole * (layer + 1) // layers - whole * layer // layers
         self._ready.clear()
         part = Awaited()

@@ -1,4 +1,6 @@
-"""What became of requests that were served: latencies, throughput and the cache, as a frame and as figures."""
+"""What became of requests that were served: latencies, throughput and the cache, as a frame and as
+figures.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An engine when an iteration begins: who runs and waits, the blocks that are held, and what the iteration computes.
+    """An engine when an iteration begins: who runs and waits, the blocks that are held, and what
+    the iteration computes.
 
-    ``instance`` is which of several engines it is, and ``below`` are the blocks taken in each tier below, on each device.
+    ``instance`` is which of several engines it is, and ``below`` are the blocks taken in each tier
+    below, on each device.
     """
 
     start_ns: int
@@ -39,9 +43,11 @@ class Sample:
 
 @dataclass(frozen=True, repr=False)
 class Served:
-    """What became of each request, by position: when it was first scheduled, when its tokens came, and the engine along the way.
+    """What became of each request, by position: when it was first scheduled, when its tokens came,
+    and the engine along the way.
 
-    ``token_ns`` are the times of all of its tokens. ``hit_tokens`` are tokens of prompts that were in the cache already.
+    ``token_ns`` are the times of all of its tokens. ``hit_tokens`` are tokens of prompts that were
+    in the cache already.
     """
 
     requests: tuple[Request, ...]
@@ -67,20 +73,23 @@ class Served:
         each = found["tpot_ns"]["mean"]
         then = "" if each is None else f", then one each {each / 1e6:.3g} ms"
         return (
-            f"<{counted(len(self.requests), 'request')} served: {found['output_tokens_per_s']:,.0f} tokens/s, "
+            f"<{counted(len(self.requests), 'request')} served: "
+            f"{found['output_tokens_per_s']:,.0f} tokens/s, "
             f"first token after {found['ttft_ns']['mean'] / 1e9:.3g} s{then} on average>"
         )
 
     def frame(self) -> DataFrame:
         """A row a request, times in nanoseconds.
 
-        ``ttft_ns`` is from arrival to the first token, ``latency_ns`` to the last, ``tpot_ns`` the mean time of each token after the first
-        (NaN for a single one).
+        ``ttft_ns`` is from arrival to the first token, ``latency_ns`` to the last, ``tpot_ns`` the
+        mean time of each token after the first (NaN for a single one).
         """
         from pandas import DataFrame
 
         rows = []
-        for request, scheduled, tokens in zip(self.requests, self.scheduled_ns, self.token_ns, strict=True):
+        for request, scheduled, tokens in zip(
+            self.requests, self.scheduled_ns, self.token_ns, strict=True
+        ):
             rows.append(
                 {
                     "arrival_ns": request.arrival_ns,
@@ -90,7 +99,9 @@ class Served:
                     "first_token_ns": tokens[0],
                     "last_token_ns": tokens[-1],
                     "ttft_ns": tokens[0] - request.arrival_ns,
-                    "tpot_ns": (tokens[-1] - tokens[0]) / (len(tokens) - 1) if len(tokens) > 1 else float("nan"),
+                    "tpot_ns": (tokens[-1] - tokens[0]) / (len(tokens) - 1)
+                    if len(tokens) > 1
+                    else float("nan"),
                     "latency_ns": tokens[-1] - request.arrival_ns,
                 }
             )
@@ -110,50 +121,72 @@ class Served:
         return frame
 
     def iterations(self) -> DataFrame:
-        """A row an iteration: when it starts and ends, who runs and waits, the blocks that are held, and the tokens that it computes.
+        """A row an iteration: when it starts and ends, who runs and waits, the blocks that are
+        held, and the tokens that it computes.
 
-        With tiers below the device there is a column for each, such as ``ddr_blocks``: the blocks that are taken there on each device.
+        With tiers below the device there is a column for each, such as ``ddr_blocks``: the blocks
+        that are taken there on each device.
         """
         from pandas import DataFrame
 
         frame = DataFrame([asdict(sample) for sample in self.samples])
         below = frame.pop("below")
         names = [] if self.kv is None else list(self.kv.tiers)[1:]
-        return frame.assign(**{f"{name}_blocks": [held[place] for held in below] for place, name in enumerate(names)})
+        return frame.assign(
+            **{
+                f"{name}_blocks": [held[place] for held in below]
+                for place, name in enumerate(names)
+            }
+        )
 
     @property
     def room(self) -> int:
         """Blocks of all engines."""
         engines, unlike = int(self.about.get("instances", 1)), self.about.get("prefill")
-        return self.blocks * engines + (int(unlike["instances"] * (unlike["blocks"] - self.blocks)) if unlike else 0)
+        return self.blocks * engines + (
+            int(unlike["instances"] * (unlike["blocks"] - self.blocks)) if unlike else 0
+        )
 
     @property
     def own_samples(self) -> tuple[Sample, ...]:
-        """The samples of engines with :attr:`blocks` blocks: of all, but for those that only prefill and are unlike the others."""
+        """The samples of engines with :attr:`blocks` blocks: of all, but for those that only
+        prefill and are unlike the others.
+        """
         unlike = self.about.get("prefill")
-        return self.samples if unlike is None else tuple(one for one in self.samples if one.instance >= unlike["instances"])
+        return (
+            self.samples
+            if unlike is None
+            else tuple(one for one in self.samples if one.instance >= unlike["instances"])
+        )
 
     @property
     def span_ns(self) -> int:
         """From the first arrival to the end of the last iteration."""
-        return max(sample.end_ns for sample in self.samples) - min(request.arrival_ns for request in self.requests)
+        return max(sample.end_ns for sample in self.samples) - min(
+            request.arrival_ns for request in self.requests
+        )
 
     def goodput(self, limits: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Of the requests those within limits such as ``ttft=2s,tpot=100ms``: how many, their share, and their rates per second.
+        """Of the requests those within limits such as ``ttft=2s,tpot=100ms``: how many, their
+        share, and their rates per second.
 
         Raises :class:`InputError`.
         """
         return goodput(self.frame(), self.span_ns, latency_limits(limits))
 
     def summary(self) -> dict[str, Any]:
-        """The ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second, shares from 0 to 1."""
+        """The ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second, shares
+        from 0 to 1.
+        """
         frame = self.frame()
         span = self.span_ns
         gaps = np.concatenate([np.diff(tokens) for tokens in self.token_ns])
         weights = np.array([sample.end_ns - sample.start_ns for sample in self.own_samples], float)
         held = np.array([sample.held_blocks for sample in self.own_samples], float)
         moved = {} if self.handed is None else {"kv_transfer": asdict(self.handed.figures)}
-        below = {} if self.kv is None else {"kv": self.kv.summary(int(frame["prompt_tokens"].sum()))}
+        below = (
+            {} if self.kv is None else {"kv": self.kv.summary(int(frame["prompt_tokens"].sum()))}
+        )
         return {
             "format": "hosim.serving/1",
             **self.about,
@@ -171,7 +204,9 @@ class Served:
             "prefix_hit_share": self.hit_tokens / int(frame["prompt_tokens"].sum()),
             "blocks": self.blocks,
             "peak_blocks": int(held.max()),
-            "mean_blocks": float(np.average(held, weights=weights)) if weights.sum() else float(held.mean()),
+            "mean_blocks": float(np.average(held, weights=weights))
+            if weights.sum()
+            else float(held.mean()),
             **moved,
             **below,
             **({} if self.weights is None else {"weights": asdict(self.weights)}),
@@ -183,5 +218,7 @@ def statistics(values: npt.ArrayLike) -> dict[str, float | None]:
     ordered = np.sort(np.asarray(values, float))
     if not len(ordered):
         return dict.fromkeys(("mean", *(f"p{share}" for share in SHARES)))
-    ranks: dict[str, float | None] = {f"p{share}": float(ordered[rank(share, len(ordered)) - 1]) for share in SHARES}
+    ranks: dict[str, float | None] = {
+        f"p{share}": float(ordered[rank(share, len(ordered)) - 1]) for share in SHARES
+    }
     return {"mean": float(ordered.mean()), **ranks}

@@ -1,4 +1,6 @@
-"""The queue of an engine whose requests have priorities: the least value first, then whoever came first."""
+"""The queue of an engine whose requests have priorities: the least value first, then whoever came
+first.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,14 @@ Item = TypeVar("Item")
 
 
 class WaitingByPriority(Generic[Item]):
-    """What a ``deque`` offers a scheduler, in the order of ``key``: whatever comes in, at either end, goes to its place."""
+    """What a ``deque`` offers a scheduler, in the order of ``key``: whatever comes in, at either
+    end, goes to its place.
+    """
 
     def __init__(self, key: Callable[[Item], tuple[int, ...]]) -> None:
-        self._key: Callable[[Item], tuple[int, ...]] = lambda item: tuple([-part for part in key(item)])
+        self._key: Callable[[Item], tuple[int, ...]] = lambda item: tuple(
+            [-part for part in key(item)]
+        )
         self._items: list[Item] = []  # the first one last, so that it is taken at once
 
     def __len__(self) -> int:

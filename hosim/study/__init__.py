@@ -39,7 +39,9 @@ else:
     )
 
 __all__ = [
-    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare", "compare_machines", "diff", "failures",
-    "lines", "machine_rows", "misfits", "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows",
-    "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept", "under_way",
+    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare",
+    "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits", "mispredictions",
+    "percentiles", "plan_against_reserved", "predicts", "price_rows", "reserved_line", "robustness",
+    "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept",
+    "under_way",
 ]  # fmt: skip

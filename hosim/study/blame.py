@@ -1,7 +1,9 @@
-"""What each stall waits for: the transfer, its channel, what occupied the channel, and what would have prevented the stall.
+"""What each stall waits for: the transfer, its channel, what occupied the channel, and what would
+have prevented the stall.
 
-From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8), so that what the main stream's stalls
-blame on a channel is the channel's ``exposed_ns``. The main stream's drain is a wait as well: for what the step goes on with.
+From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8),
+so that what the main stream's stalls blame on a channel is the channel's ``exposed_ns``. The main
+stream's drain is a wait as well: for what the step goes on with.
 """
 
 from __future__ import annotations
@@ -36,13 +38,16 @@ _FASTER = 10
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStall:
-    """One wait of a stream before an op. Times in nanoseconds; what is ``None`` does not exist for its cause.
+    """One wait of a stream before an op. Times in nanoseconds; what is ``None`` does not exist for
+    its cause.
 
-    The ``cause`` of the last one of the main stream may be ``drain``: its ops have ended, and the step goes on; then ``op`` is empty.
-    ``processor`` is the tier whose processor runs what it waits for, where that is not the stream's own.
-    ``tensor``, ``channel`` and the times are those of the transfer waited for: issued, started and ended. Of the time between issue and
-    start, others ``occupied`` the channel for ``occupied_ns``, and for ``held_back_ns`` it could have started but for room or its source.
-    ``bandwidth_bytes_per_s`` is what its channel would have had to give it to end in time.
+    The ``cause`` of the last one of the main stream may be ``drain``: its ops have ended, and the
+    step goes on; then ``op`` is empty. ``processor`` is the tier whose processor runs what it waits
+    for, where that is not the stream's own. ``tensor``, ``channel`` and the times are those of the
+    transfer waited for: issued, started and ended. Of the time between issue and start, others
+    ``occupied`` the channel for ``occupied_ns``, and for ``held_back_ns`` it could have started but
+    for room or its source. ``bandwidth_bytes_per_s`` is what its channel would have had to give it
+    to end in time.
     """
 
     stream: str
@@ -73,14 +78,28 @@ class ExplainedStall:
 COLUMNS = (
     *("stream", "op", "cause", "start_ns", "end_ns", "stall_ns", "processor"),
     *("tensor", "channel", "size_bytes", "issued_ns", "started_ns", "ended_ns"),
-    *("occupied", "occupied_ns", "held_back_ns", "contention_ns", "bandwidth_bytes_per_s", "prevented_by"),
+    *(
+        "occupied",
+        "occupied_ns",
+        "held_back_ns",
+        "contention_ns",
+        "bandwidth_bytes_per_s",
+        "prevented_by",
+    ),
 )
 
 
-def stall_rows(stalls: Iterable[ExplainedStall]) -> list[dict[str, int | float | bool | str | None]]:
+def stall_rows(
+    stalls: Iterable[ExplainedStall],
+) -> list[dict[str, int | float | bool | str | None]]:
     """The stalls as rows of :data:`COLUMNS`; the tensors that occupied a channel are one text."""
     return [
-        {column: ", ".join(value) if isinstance(value := getattr(stall, column), tuple) else value for column in COLUMNS}
+        {
+            column: ", ".join(value)
+            if isinstance(value := getattr(stall, column), tuple)
+            else value
+            for column in COLUMNS
+        }
         for stall in stalls
     ]
 
@@ -92,14 +111,20 @@ def frame_of(stalls: Iterable[ExplainedStall], notes: Iterable[str] = ()) -> Dat
     return frame(stall_rows(stalls), COLUMNS, notes)
 
 
-def stalls_of(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> tuple[Result, list[ExplainedStall]]:
-    """The replay of a plan with its timeline, and its stalls in order of time; the drain of the main stream is the last one.
+def stalls_of(
+    plan: Plan, hardware: Hardware, budget_bytes: int | None = None
+) -> tuple[Result, list[ExplainedStall]]:
+    """The replay of a plan with its timeline, and its stalls in order of time; the drain of the
+    main stream is the last one.
 
-    With several devices, the stalls are those of the device that ends last. Raises :class:`InfeasibleError` for a plan that does not fit.
+    With several devices, the stalls are those of the device that ends last. Raises
+    :class:`InfeasibleError` for a plan that does not fit.
     """
     result = engine.replay(plan, hardware, budget_bytes, record=True)
     if not result.feasible or result.timeline is None:
-        raise InfeasibleError(f"policy {plan.policy}: {result.error}; only a plan that fits has stalls to explain")
+        raise InfeasibleError(
+            f"policy {plan.policy}: {result.error}; only a plan that fits has stalls to explain"
+        )
     view = _View(plan, hardware, result, result.timeline)
     return result, list(view.stalls())
 
@@ -114,7 +139,9 @@ class _View:
         self.rooms = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
         self.rooms[hardware.device_tier] = min(result.budget_bytes, hardware.device.capacity_bytes)
         self.engines = {channel.name: channel.engines for channel in hardware.channels}
-        self.bandwidth = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
+        self.bandwidth = {
+            channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels
+        }
         self.destination = {channel.name: channel.destination for channel in hardware.channels}
         self.traffic = Traffic(timeline)
         self.op_ends: dict[int, list[int]] = {}
@@ -122,7 +149,9 @@ class _View:
             self.op_ends.setdefault(end, []).append(i)
         ran = sorted((end, i) for i, end in enumerate(timeline.op_end_ns) if end >= 0)
         self.ended_at, self.ended = [end for end, _ in ran], [i for _, i in ran]
-        used = {tier_of(self.graph.ops[i], hardware) for i in self.graph.elsewhere} | {hardware.device_tier}
+        used = {tier_of(self.graph.ops[i], hardware) for i in self.graph.elsewhere} | {
+            hardware.device_tier
+        }
         self.held = {tier: occupancy(timeline, tier) for tier in used}
         self.leaving: dict[tuple[str, int], list[int]] = {}
         for r in timeline.residencies:
@@ -136,10 +165,16 @@ class _View:
             yield drain
 
     def _drain(self) -> ExplainedStall | None:
-        """The wait of the main stream from its last op to the end of the step, by what the step is at for most of it."""
+        """The wait of the main stream from its last op to the end of the step, by what the step is
+        at for most of it.
+        """
         own = [i for i, op in enumerate(self.graph.ops) if op.stream == self.graph.main_stream]
         start = max([self.timeline.op_end_ns[i] for i in own], default=0)
-        path = [part for part in step_path(self.plan, self.hardware, self.timeline) if part.end_ns > start]
+        path = [
+            part
+            for part in step_path(self.plan, self.hardware, self.timeline)
+            if part.end_ns > start
+        ]
         if not own or not path:
             return None
         end = path[-1].end_ns
@@ -147,13 +182,21 @@ class _View:
         last = next(part for part in reversed(path) if part.what == what)
         said = f"{self._named(last)} ending earlier: {what} {human_time(most)} of it"
         found = ExplainedStall(self.graph.main_stream, "", DRAIN, start, end, said)
-        return replace(found, processor=last.where) if last.op >= 0 else replace(found, channel=last.where)
+        return (
+            replace(found, processor=last.where)
+            if last.op >= 0
+            else replace(found, channel=last.where)
+        )
 
     def _named(self, part: PathPart) -> str:
         """A part of the path, as a reader is told what should end earlier."""
         if part.op >= 0:
             return f"{self.graph.ops[part.op].name} of stream {self.graph.ops[part.op].stream}"
-        return f"{self._name(self.timeline.transfers[part.transfer].tensor)} over {part.where}" if part.transfer >= 0 else "the waits"
+        return (
+            f"{self._name(self.timeline.transfers[part.transfer].tensor)} over {part.where}"
+            if part.transfer >= 0
+            else "the waits"
+        )
 
     def _before_ops(self) -> Iterator[ExplainedStall]:
         for stall in self.timeline.stalls:
@@ -166,11 +209,15 @@ class _View:
                 yield self._producer(stall)
             else:
                 inspect = human_time(self.hardware.inspect_ns)
-                yield self._explained(stall, f"a plan made beforehand: inspecting an op takes {inspect}")
+                yield self._explained(
+                    stall, f"a plan made beforehand: inspecting an op takes {inspect}"
+                )
 
     def _explained(self, stall: Stall, prevented_by: str) -> ExplainedStall:
         op = self.graph.ops[stall.op]
-        return ExplainedStall(op.stream, op.name, stall.cause, stall.start_ns, stall.end_ns, prevented_by)
+        return ExplainedStall(
+            op.stream, op.name, stall.cause, stall.start_ns, stall.end_ns, prevented_by
+        )
 
     def _transfer(self, stall: Stall, x: Transfer) -> ExplainedStall:
         ahead = self.traffic.beside(x, x.issue_ns, x.start_ns)
@@ -192,56 +239,109 @@ class _View:
             bandwidth_bytes_per_s=needed,
         )
 
-    def _remedy(self, x: Transfer, ahead: Sequence[Transfer], occupied_ns: int, stall: Stall, needed: int | None) -> str:
-        """What would have let a transfer end earlier by a whole stall: the first of these that is enough, and more bandwidth."""
-        name, late, tier = self._name(x.tensor), stall.stall_ns, tier_of(self.graph.ops[stall.op], self.hardware)
+    def _remedy(
+        self,
+        x: Transfer,
+        ahead: Sequence[Transfer],
+        occupied_ns: int,
+        stall: Stall,
+        needed: int | None,
+    ) -> str:
+        """What would have let a transfer end earlier by a whole stall: the first of these that is
+        enough, and more bandwidth.
+        """
+        name, late, tier = (
+            self._name(x.tensor),
+            stall.stall_ns,
+            tier_of(self.graph.ops[stall.op], self.hardware),
+        )
         held_back = x.start_ns - x.issue_ns - occupied_ns
         ways = []
         if occupied_ns >= late:
             moved = human_size(sum(y.bytes for y in ahead))
-            ways.append(f"{self._some([y.tensor for y in ahead])} ({moved}) not ahead of it on {x.channel}")
+            ways.append(
+                f"{self._some([y.tensor for y in ahead])} ({moved}) not ahead of it on {x.channel}"
+            )
         if held_back >= late:
-            ways.append(f"room for it, or a copy to read, {human_time(late)} earlier: {x.channel} was idle")
+            ways.append(
+                f"room for it, or a copy to read, {human_time(late)} earlier: {x.channel} was idle"
+            )
         earlier = x.issue_ns - late
         made = self._maker(x)
         if not ways and made is not None and earlier < self.timeline.op_end_ns[made]:
-            ways.append(f"{self.graph.ops[made].name} of stream {self.graph.ops[made].stream}, which writes {name}, ending earlier")
+            ways.append(
+                f"{self.graph.ops[made].name} of stream {self.graph.ops[made].stream}, which "
+                f"writes {name}, ending earlier"
+            )
         elif not ways and earlier >= 0 and not self.traffic.beside(x, earlier, x.issue_ns):
             after = bisect_left(self.ended_at, earlier + 1)
-            place = f"at the end of {self.graph.ops[self.ended[after - 1]].name}" if after else "at time 0"
+            place = (
+                f"at the end of {self.graph.ops[self.ended[after - 1]].name}"
+                if after
+                else "at time 0"
+            )
             lacking = self._lacking(x, earlier)
-            room = f", with {human_size(lacking)} more of {self.destination[x.channel]}" if lacking > 0 else ""
-            ways.append(f"{name} issued {human_time(late)} earlier, {place} or before{room}: {x.channel} was idle")
+            room = (
+                f", with {human_size(lacking)} more of {self.destination[x.channel]}"
+                if lacking > 0
+                else ""
+            )
+            ways.append(
+                f"{name} issued {human_time(late)} earlier, {place} or before{room}: {x.channel} "
+                "was idle"
+            )
         if x.contention_ns >= late:
-            ways.append(f"no other traffic on what {x.channel} shares: that cost it {human_time(x.contention_ns)}")
+            ways.append(
+                f"no other traffic on what {x.channel} shares: that cost it "
+                f"{human_time(x.contention_ns)}"
+            )
         if needed is not None and needed <= _FASTER * self.bandwidth[x.channel]:
             ways.append(f"{human_rate(needed)} of {x.channel} for it")
         if not ways:
             home = self.graph.tensors[x.tensor].home
-            ways.append(f"{name} kept in {tier}" if home in (None, tier) else f"{name} living in {tier} and not in {home}")
+            ways.append(
+                f"{name} kept in {tier}"
+                if home in (None, tier)
+                else f"{name} living in {tier} and not in {home}"
+            )
             ways += [f"less moved before it over {x.channel}"] if ahead else []
         return "; or ".join(ways)
 
     def _maker(self, x: Transfer) -> int | None:
-        """The last op that has written what a transfer copies; ``None`` where it copies what was there at time 0."""
+        """The last op that has written what a transfer copies; ``None`` where it copies what was
+        there at time 0.
+        """
         ends = self.timeline.op_end_ns
         before = [(ends[i], i) for i in self.graph.writers[x.tensor] if 0 <= ends[i] <= x.issue_ns]
         return max(before)[1] if before else None
 
     def _lacking(self, x: Transfer, earlier: int) -> int:
-        """Bytes that a transfer would have lacked in the tier where ops use them, had it started earlier than it was issued."""
+        """Bytes that a transfer would have lacked in the tier where ops use them, had it started
+        earlier than it was issued.
+        """
         tier = self.destination[x.channel]
-        return self.held[tier].largest(earlier, x.issue_ns) + x.bytes - self.rooms[tier] if tier in self.held else 0
+        return (
+            self.held[tier].largest(earlier, x.issue_ns) + x.bytes - self.rooms[tier]
+            if tier in self.held
+            else 0
+        )
 
     def _room(self, op: int, end: int) -> str:
         described, tier = self.graph.ops[op], tier_of(self.graph.ops[op], self.hardware)
         begins = (
-            sum(self.graph.tensors[t].size_bytes for t in described.outputs if not self._held_before(t, end)) + described.workspace_bytes
+            sum(
+                self.graph.tensors[t].size_bytes
+                for t in described.outputs
+                if not self._held_before(t, end)
+            )
+            + described.workspace_bytes
         )
         if described.processor and self.hardware.devices > 1:
             return f"more of {tier}, which devices share"
         free = self.rooms[tier] - self.held[tier].at(end - 1)
-        left = sorted(self.leaving.get((tier, end), ()), key=self.graph.derived(canonical_places).__getitem__)
+        left = sorted(
+            self.leaving.get((tier, end), ()), key=self.graph.derived(canonical_places).__getitem__
+        )
         waited = f": it waited for {self._some(left)} to go" if left else ""
         return f"{human_size(max(begins - free, 1))} more of {tier}{waited}"
 
@@ -256,7 +356,11 @@ class _View:
             return self._explained(stall, "its producers ending earlier")
         named, waiting = self.graph.ops[ending[-1]], self.graph.ops[stall.op]
         found = self._explained(stall, f"{named.name} of stream {named.stream} ending earlier")
-        return found if named.processor == waiting.processor else replace(found, processor=tier_of(named, self.hardware))
+        return (
+            found
+            if named.processor == waiting.processor
+            else replace(found, processor=tier_of(named, self.hardware))
+        )
 
     def _name(self, tensor: int) -> str:
         return self.graph.tensors[tensor].name
@@ -265,11 +369,15 @@ class _View:
         """The first few of these by their names, and how many more there are."""
         rows = folded((self.graph.tensors[t], ()) for t in dict.fromkeys(tensors))
         more = tensors_of(rows[_NAMED:])
-        return ", ".join([row.name for row in rows[:_NAMED]]) + (f" and {more} more" if more else "")
+        return ", ".join([row.name for row in rows[:_NAMED]]) + (
+            f" and {more} more" if more else ""
+        )
 
 
 def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:
-    """Nanoseconds by (cause, what it is on), the largest first: a channel, the tier of another processor, or empty."""
+    """Nanoseconds by (cause, what it is on), the largest first: a channel, the tier of another
+    processor, or empty.
+    """
     total: dict[tuple[str, str], int] = {}
     for stall in stalls:
         key = stall.cause, stall.channel or stall.processor or ""

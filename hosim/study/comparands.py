@@ -23,10 +23,11 @@ def side_of(
     hardware: Hardware | None = None,
     budget_bytes: int | None = None,
 ) -> Side:
-    """One side of a comparison, from a plan, a result, the path of a file of either, or a policy: its name, the object or a function.
+    """One side of a comparison, from a plan, a result, the path of a file of either, or a policy:
+    its name, the object or a function.
 
-    With ``hardware``, plans are replayed as well. Raises :class:`InputError` for anything else, and for a plan file or a policy without the
-    graph or the machine that it needs.
+    With ``hardware``, plans are replayed as well. Raises :class:`InputError` for anything else, and
+    for a plan file or a policy without the graph or the machine that it needs.
     """
     tier = "hbm" if hardware is None else hardware.device_tier
     if isinstance(what, Result):
@@ -38,19 +39,25 @@ def side_of(
         if os.path.exists(text):
             return _loaded(text, graph, hardware, budget_bytes, tier)
         if text.partition(":")[0] not in policy_names():
-            raise InputError(f"neither a file nor a policy (policies: {', '.join(policy_names())})", source=text)
+            raise InputError(
+                f"neither a file nor a policy (policies: {', '.join(policy_names())})", source=text
+            )
         choice, label = parse_choice(text), text
     else:
         choice = as_choice(what)
         label = choice.label
     if graph is None or hardware is None or budget_bytes is None:
-        raise InputError("a policy needs a workload and a machine to plan for: name both", source=label)
+        raise InputError(
+            "a policy needs a workload and a machine to plan for: name both", source=label
+        )
     made = replace(make_plan(graph, hardware, choice, budget_bytes), policy=choice.label)
     check(made, hardware, budget_bytes)
     return _planned(label, made, hardware, budget_bytes, tier)
 
 
-def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
+def _loaded(
+    path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str
+) -> Side:
     from hosim.files import content
     from hosim.files.formats import unexpected
     from hosim.io import check_tiers, load_plan, result_from_dict
@@ -63,7 +70,9 @@ def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_by
     if isinstance(kind, str) and kind.startswith("hosim.result/"):
         return Side(path, result=result_from_dict(data, path), device_tier=tier)
     if not isinstance(kind, str) or not kind.startswith("hosim.plan/"):
-        got = InputError(f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path)
+        got = InputError(
+            f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path
+        )
         raise (None if kind else unexpected(path, "a plan or a result of hosim", ours=False)) or got
     if graph is None:
         raise InputError("name the workload that the plan is for (--workload)", source=path)
@@ -73,6 +82,8 @@ def _loaded(path: str, graph: Graph | None, hardware: Hardware | None, budget_by
     return _planned(path, plan, hardware, budget_bytes, tier)
 
 
-def _planned(label: str, plan: Plan, hardware: Hardware | None, budget_bytes: int | None, tier: str) -> Side:
+def _planned(
+    label: str, plan: Plan, hardware: Hardware | None, budget_bytes: int | None, tier: str
+) -> Side:
     result = None if hardware is None else engine.replay(plan, hardware, budget_bytes, record=True)
     return Side(label, plan, result, tier)

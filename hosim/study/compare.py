@@ -1,4 +1,6 @@
-"""One workload, one machine, one budget, several policies: plan each, verify the plan, replay it."""
+"""One workload, one machine, one budget, several policies: plan each, verify the plan, replay
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,18 @@ def compare(
     jitter: Jitter | None = None,
     record: bool = False,
 ) -> list[Result]:
-    """The result of each choice, in the order given, with ``ideal_ns``, and ``planning_s`` and ``replay_s`` measured.
+    """The result of each choice, in the order given, with ``ideal_ns``, and ``planning_s`` and
+    ``replay_s`` measured.
 
-    ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does. ``jitter`` applies to the replays, not to
-    the plans. A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called with what starts, ``keep``
-    with each plan and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives a result, too, which is
-    ``failed``. Ctrl-C in a block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the choices that have no result
-    yet, unless none has. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug, and
-    :class:`InputError` for a time of the machine that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
+    ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does.
+    ``jitter`` applies to the replays, not to the plans. A policy that does not fit gives a result
+    too, with ``feasible`` false. ``progress`` is called with what starts, ``keep`` with each plan
+    and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives
+    a result, too, which is ``failed``. Ctrl-C in a block that says what ends searches
+    (:mod:`hosim.base.search_control`) leaves out the choices that have no result yet, unless none
+    has. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug,
+    and :class:`InputError` for a time of the machine that changes nothing
+    (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
     check_measured_on(graph, hardware)
     results: list[Result] = []
@@ -50,7 +56,17 @@ def compare(
             return results
         begin = time.perf_counter()
         try:
-            plan, result = _answer(graph, hardware, choice, budget_bytes, progress, counting, against_reserved, jitter, record)
+            plan, result = _answer(
+                graph,
+                hardware,
+                choice,
+                budget_bytes,
+                progress,
+                counting,
+                against_reserved,
+                jitter,
+                record,
+            )
         except InfeasibleError as error:
             result = unplanned(graph, hardware, choice, budget_bytes, str(error))
             results.append(replace(result, planning_s=time.perf_counter() - begin))
@@ -63,7 +79,14 @@ def compare(
             results.append(replace(result, planning_s=time.perf_counter() - begin))
         else:
             said = (*result.notes, *map(str, notes_on_choice(choice, graph, hardware)))
-            results.append(replace(result, policy=choice.label, ideal_ns=resident_step(graph, hardware).makespan_ns, notes=said))
+            results.append(
+                replace(
+                    result,
+                    policy=choice.label,
+                    ideal_ns=resident_step(graph, hardware).makespan_ns,
+                    notes=said,
+                )
+            )
             keep(choice, plan, results[-1])
     if len(results) == len(choices):
         check_pinning(hardware, results)
@@ -94,8 +117,18 @@ def _answer(
         check(plan, hardware, budget_bytes)
     if not against_reserved or jitter is not None:
         progress(f"{choice.label}: replaying")
-        result = replay(plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record)
+        result = replay(
+            plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record
+        )
     elif record:
-        again = replay(plan, hardware, found.planned_bytes, counting=counting, reserve_bytes=budget_bytes, record=True, bounds=False)
+        again = replay(
+            plan,
+            hardware,
+            found.planned_bytes,
+            counting=counting,
+            reserve_bytes=budget_bytes,
+            record=True,
+            bounds=False,
+        )
         result = replace(result, timeline=again.timeline, by_device=again.by_device)
     return plan, replace(result, planning_s=planning_s)

@@ -1,4 +1,6 @@
-"""Two plans, or two results, side by side: figure by figure, tensor by tensor, op by op. What is equal is left out."""
+"""Two plans, or two results, side by side: figure by figure, tensor by tensor, op by op. What is
+equal is left out.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,12 @@ class Side:
 class Diff(InCells):
     """What differs between ``a`` and ``b``.
 
-    ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides treat differently: where it starts, how
-    often and how much it moves, and, with timelines, how long it is in the device tier. ``ops`` has one row per op that differs: the cache
-    ops after it that only one side has, and, with timelines, when it starts and how long it waits. Columns of the two sides end in ``_a``
-    and ``_b``. Of plans that are not ``replayed`` there are no figures. ``parts`` are the tensors by name that are parts of others.
+    ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides
+    treat differently: where it starts, how often and how much it moves, and, with timelines, how
+    long it is in the device tier. ``ops`` has one row per op that differs: the cache ops after it
+    that only one side has, and, with timelines, when it starts and how long it waits. Columns of
+    the two sides end in ``_a`` and ``_b``. Of plans that are not ``replayed`` there are no figures.
+    ``parts`` are the tensors by name that are parts of others.
     """
 
     a: str
@@ -62,7 +66,9 @@ class Diff(InCells):
         return not (self.figures or self.tensors or self.ops)
 
     def frame(self, which: str) -> DataFrame:
-        """The rows of ``figures``, ``tensors`` or ``ops`` as a pandas frame; raises :class:`InputError` for another name."""
+        """The rows of ``figures``, ``tensors`` or ``ops`` as a pandas frame; raises
+        :class:`InputError` for another name.
+        """
         from hosim.study.rows_of_answers import frame
 
         if which not in ("figures", "tensors", "ops"):
@@ -75,7 +81,10 @@ class Diff(InCells):
             return f"{self.a} and {self.b} are the same"
         counts = f"{counted(len(self.tensors), 'tensor')} and {counted(len(self.ops), 'op')}"
         if not self.replayed:
-            return f"{self.a} and {self.b} differ in {counts}; no figures are compared without hardware to replay on (--hardware)"
+            return (
+                f"{self.a} and {self.b} differ in {counts}; no figures are compared without "
+                "hardware to replay on (--hardware)"
+            )
         return f"{self.a} and {self.b} differ in {counted(len(self.figures), 'figure')}, {counts}"
 
     __repr__ = __str__
@@ -93,17 +102,29 @@ def diff(a: Side, b: Side) -> Diff:
     if a.plan is not None and b.plan is not None:
         _same_tensors(a.plan, b.plan)
         _plans(a.plan, b.plan, a.device_tier, tensors, ops)
-        if a.result is not None and b.result is not None and a.result.timeline is not None and b.result.timeline is not None:
+        if (
+            a.result is not None
+            and b.result is not None
+            and a.result.timeline is not None
+            and b.result.timeline is not None
+        ):
             _timelines(a, b, tensors, ops)
     elif a.result is None or b.result is None:
         raise InputError(
-            f"{a.label} and {b.label} are a plan and a result: give two plans, two results, or a machine to replay the plan on",
+            f"{a.label} and {b.label} are a plan and a result: give two plans, two results, or a "
+            "machine to replay the plan on",
             source="diff",
         )
     if a.result is not None and b.result is not None:
         figures = _figures(a.result, b.result)
     said = each_once(line for side in (a, b) for line in _notes(side))
-    parts = {t.name: t for side in (a, b) if side.plan is not None for t in side.plan.graph.tensors if t.of}
+    parts = {
+        t.name: t
+        for side in (a, b)
+        if side.plan is not None
+        for t in side.plan.graph.tensors
+        if t.of
+    }
     differ = _different(tensors, ("tensor", "kind", "size_bytes")), _different(ops, ("op",))
     return Diff(a.label, b.label, figures, *differ, replayed, said, parts)
 
@@ -115,21 +136,42 @@ def _notes(side: Side) -> Iterable[str]:
 
 
 def _same_tensors(a: Plan, b: Plan) -> None:
-    if [(t.name, t.size_bytes) for t in a.workload.tensors] != [(t.name, t.size_bytes) for t in b.workload.tensors]:
+    if [(t.name, t.size_bytes) for t in a.workload.tensors] != [
+        (t.name, t.size_bytes) for t in b.workload.tensors
+    ]:
         raise InputError(
-            f"{a.policy} is a plan for {a.workload.name}, {b.policy} one for {b.workload.name} with other tensors", source="diff"
+            f"{a.policy} is a plan for {a.workload.name}, {b.policy} one for {b.workload.name} "
+            "with other tensors",
+            source="diff",
         )
 
 
 def _different(rows: Mapping[str, Row], fixed: Sequence[str]) -> list[Row]:
-    """The rows in which a column differs between ``a`` and ``b``, without the columns that never differ."""
-    names = list(dict.fromkeys(key[:-2] for row in rows.values() for key in row if key not in fixed))
-    kept = [row for row in rows.values() if any(row.get(f"{name}_a") != row.get(f"{name}_b") for name in names)]
-    shown = [name for name in names if any(row.get(f"{name}_a") != row.get(f"{name}_b") for row in kept)]
-    return [{key: row.get(key) for key in (*fixed, *(f"{name}_{side}" for name in shown for side in "ab"))} for row in kept]
+    """The rows in which a column differs between ``a`` and ``b``, without the columns that never
+    differ.
+    """
+    names = list(
+        dict.fromkeys(key[:-2] for row in rows.values() for key in row if key not in fixed)
+    )
+    kept = [
+        row
+        for row in rows.values()
+        if any(row.get(f"{name}_a") != row.get(f"{name}_b") for name in names)
+    ]
+    shown = [
+        name for name in names if any(row.get(f"{name}_a") != row.get(f"{name}_b") for row in kept)
+    ]
+    return [
+        {
+            key: row.get(key)
+            for key in (*fixed, *(f"{name}_{side}" for name in shown for side in "ab"))
+        }
+        for row in kept
+    ]
 
 
-# -- figures -------------------------------------------------------------------------------------------------------
+# -- figures
+# --------------------------------------------------------------------------------------------------
 
 
 def flat(result: Result) -> dict[str, Value]:
@@ -147,10 +189,21 @@ def flat(result: Result) -> dict[str, Value]:
     }
     for tier, peak in result.peak_bytes.items():
         figures |= {f"{tier}_peak_bytes": peak, f"{tier}_peak_at_ns": result.peak_at_ns.get(tier)}
-        figures |= {f"{tier}_peak_{kind}_bytes": size for kind, size in result.peak_breakdown.get(tier, {}).items()}
+        figures |= {
+            f"{tier}_peak_{kind}_bytes": size
+            for kind, size in result.peak_breakdown.get(tier, {}).items()
+        }
     for name, c in result.channels.items():
-        figures |= {f"{name}_transfers": c.transfers, f"{name}_moved_bytes": c.bytes, f"{name}_busy_ns": c.busy_ns}
-        figures |= {f"{name}_queue_ns": c.queue_ns, f"{name}_contention_ns": c.contention_ns, f"{name}_exposed_ns": c.exposed_ns}
+        figures |= {
+            f"{name}_transfers": c.transfers,
+            f"{name}_moved_bytes": c.bytes,
+            f"{name}_busy_ns": c.busy_ns,
+        }
+        figures |= {
+            f"{name}_queue_ns": c.queue_ns,
+            f"{name}_contention_ns": c.contention_ns,
+            f"{name}_exposed_ns": c.exposed_ns,
+        }
     return {**figures, **result.plan, "error": result.error}
 
 
@@ -161,18 +214,24 @@ def _figures(a: Result, b: Result) -> list[Row]:
         one, other = of_a.get(name), of_b.get(name)
         if one != other:
             counted = isinstance(one, int) and isinstance(other, int) and not isinstance(one, bool)
-            rows.append({"figure": name, "a": one, "b": other, "change": other - one if counted else None})  # type: ignore[operator]
+            rows.append(
+                {"figure": name, "a": one, "b": other, "change": other - one if counted else None}  # type: ignore[operator]
+            )
     return rows
 
 
-# -- plans ---------------------------------------------------------------------------------------------------------
+# -- plans
+# --------------------------------------------------------------------------------------------------
 
 
 def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str, Row]) -> None:
     for op in dict.fromkeys([START, *(op.name for plan in (a, b) for op in plan.graph.ops)]):
         ops[op] = {"op": op}
     for tensor in (tensor for plan in (a, b) for tensor in plan.graph.derived(canonical).tensors):
-        tensors.setdefault(tensor.name, {"tensor": tensor.name, "kind": tensor.kind, "size_bytes": tensor.size_bytes})
+        tensors.setdefault(
+            tensor.name,
+            {"tensor": tensor.name, "kind": tensor.kind, "size_bytes": tensor.size_bytes},
+        )
     for side, plan in (("a", a), ("b", b)):
         graph = plan.graph
         copies = Counter((c.tensor, c.op) for c in plan.cache_ops)
@@ -180,13 +239,19 @@ def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str
             row = tensors[tensor.name]
             start = plan.initial.get(t, (tensor.home or device,) if t in graph.initial else ())
             prefetches, stores = copies[t, PREFETCH], copies[t, STORE]
-            row |= {f"starts_in_{side}": "+".join(start) or None, f"prefetches_{side}": prefetches, f"stores_{side}": stores}
+            row |= {
+                f"starts_in_{side}": "+".join(start) or None,
+                f"prefetches_{side}": prefetches,
+                f"stores_{side}": stores,
+            }
             row |= {f"copied_bytes_{side}": (prefetches + stores) * tensor.size_bytes}
         for op, issued in _after(plan).items():
             ops[op][f"cache_ops_{side}"] = ", ".join(issued)
         by_tensor: dict[str, list[str]] = {}
         for cache_op in sorted(plan.cache_ops, key=lambda c: c.after):
-            by_tensor.setdefault(graph.tensors[cache_op.tensor].name, []).append(f"{cache_op.op} after {_place(plan, cache_op)}")
+            by_tensor.setdefault(graph.tensors[cache_op.tensor].name, []).append(
+                f"{cache_op.op} after {_place(plan, cache_op)}"
+            )
         for name, listed in by_tensor.items():
             tensors[name][f"cache_ops_{side}"] = ", ".join(listed)
     for row in ops.values():
@@ -211,24 +276,39 @@ def _place(plan: Plan, cache_op: CacheOp) -> str:
     return START if cache_op.after == AT_START else plan.graph.ops[cache_op.after].name
 
 
-# -- timelines -----------------------------------------------------------------------------------------------------
+# -- timelines
+# --------------------------------------------------------------------------------------------------
 
 
 def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -> None:
-    for side, plan, result, device in (("a", a.plan, a.result, a.device_tier), ("b", b.plan, b.result, b.device_tier)):
+    for side, plan, result, device in (
+        ("a", a.plan, a.result, a.device_tier),
+        ("b", b.plan, b.result, b.device_tier),
+    ):
         assert plan is not None
         assert result is not None
         assert result.timeline is not None
         timeline, graph = result.timeline, plan.graph
         moved = _sums((x.tensor, x.bytes) for x in timeline.transfers)
         waited = _sums((stall.op, stall.stall_ns) for stall in timeline.stalls)
-        resident = _sums((r.tensor, r.end_ns - r.start_ns) for r in timeline.residencies if r.tier == device)
+        resident = _sums(
+            (r.tensor, r.end_ns - r.start_ns) for r in timeline.residencies if r.tier == device
+        )
         for t, tensor in enumerate(graph.tensors):
-            tensors[tensor.name].pop(f"copied_bytes_{side}", None)  # what channels carry takes its place: on the way, too
-            tensors[tensor.name] |= {f"moved_bytes_{side}": moved.get(t, 0), f"resident_ns_{side}": resident.get(t, 0)}
+            tensors[tensor.name].pop(
+                f"copied_bytes_{side}", None
+            )  # what channels carry takes its place: on the way, too
+            tensors[tensor.name] |= {
+                f"moved_bytes_{side}": moved.get(t, 0),
+                f"resident_ns_{side}": resident.get(t, 0),
+            }
         for i, op in enumerate(graph.ops):
             start, end = timeline.op_start_ns[i], timeline.op_end_ns[i]
-            ran: Row = {f"start_ns_{side}": start, f"took_ns_{side}": end - start, f"stall_ns_{side}": waited.get(i, 0)}
+            ran: Row = {
+                f"start_ns_{side}": start,
+                f"took_ns_{side}": end - start,
+                f"stall_ns_{side}": waited.get(i, 0),
+            }
             ops[op.name] |= ran if start >= 0 else {}
 
 

@@ -1,4 +1,6 @@
-"""A plan under another order of its ops: each op still follows its producers, and each cache op the op that it is issued after."""
+"""A plan under another order of its ops: each op still follows its producers, and each cache op the
+op that it is issued after.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,19 @@ from hosim.graph import Graph
 
 
 def drawn_order(graph: Graph, seed: int) -> list[int]:
-    """The positions of the ops in an order in which each follows its producers (:attr:`Graph.producers`); of those that may come next, any.
+    """The positions of the ops in an order in which each follows its producers
+    (:attr:`Graph.producers`); of those that may come next, any.
 
     The same seed gives the same order everywhere.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
-    >>> _ = b.tensor("a", 30), b.op("f", "any", outputs=["a"]), b.op("g", "any", inputs=["a"]), b.op("h", "any")
+    >>> _ = (
+    ...     b.tensor("a", 30),
+    ...     b.op("f", "any", outputs=["a"]),
+    ...     b.op("g", "any", inputs=["a"]),
+    ...     b.op("h", "any"),
+    ... )
     >>> [drawn_order(b.build(), seed) for seed in (0, 1, 4)]
     [[2, 0, 1], [0, 1, 2], [0, 2, 1]]
     """
@@ -40,7 +48,21 @@ def drawn_order(graph: Graph, seed: int) -> list[int]:
 
 
 def reordered(plan: Plan, order: list[int]) -> Plan:
-    """The plan with its ops listed as the positions of ``order`` say; it is a plan of the workload in that order."""
+    """The plan with its ops listed as the positions of ``order`` say; it is a plan of the workload
+    in that order.
+    """
     place = {old: new for new, old in enumerate(order)}
-    moves = tuple([move if move.after == AT_START else replace(move, after=place[move.after]) for move in plan.cache_ops])
-    return replace(plan, graph=permuted(plan.graph, order), cache_ops=moves, edits=None, proof=None, judgement=None)
+    moves = tuple(
+        [
+            move if move.after == AT_START else replace(move, after=place[move.after])
+            for move in plan.cache_ops
+        ]
+    )
+    return replace(
+        plan,
+        graph=permuted(plan.graph, order),
+        cache_ops=moves,
+        edits=None,
+        proof=None,
+        judgement=None,
+    )

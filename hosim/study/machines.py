@@ -1,8 +1,10 @@
-"""Which machine to book: one workload on several machines, and how much of each one's memory is enough.
+"""Which machine to book: one workload on several machines, and how much of each one's memory is
+enough.
 
-A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as if the device tier were large enough.
-The smallest one is found by bisection, to one part in :data:`STEPS` of what the machine would use. Bisection assumes that no plan is slower
-with more memory; a policy for which that does not hold may find a smaller budget enough, too.
+A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as
+if the device tier were large enough. The smallest one is found by bisection, to one part in
+:data:`STEPS` of what the machine would use. Bisection assumes that no plan is slower with more
+memory; a policy for which that does not hold may find a smaller budget enough, too.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ COLUMNS = (
 class OnMachine:
     """One policy on one machine.
 
-    ``result`` is that of the budget asked about. ``enough`` is the result of the smallest budget that is enough
-    (:mod:`hosim.study.machines`); ``None`` if none is, up to that of ``result``.
+    ``result`` is that of the budget asked about. ``enough`` is the result of the smallest budget
+    that is enough (:mod:`hosim.study.machines`); ``None`` if none is, up to that of ``result``.
     """
 
     hardware: Hardware
@@ -61,7 +63,9 @@ class OnMachine:
 
 @dataclass(frozen=True)
 class Machines:
-    """One workload on several machines: a line for each machine and policy, in the order given, and the notes on them."""
+    """One workload on several machines: a line for each machine and policy, in the order given, and
+    the notes on them.
+    """
 
     graph: Graph
     lines: Sequence[OnMachine]
@@ -73,16 +77,26 @@ class Machines:
         return frame(machine_rows(self), COLUMNS, self.notes)
 
     def __str__(self) -> str:
-        fitting = sorted((line for line in self.lines if line.result.feasible), key=lambda line: line.result.makespan_ns or 0)
-        said = [f"{_name(self, line)} takes {human_time(line.result.makespan_ns or 0)}{_enough(line)}" for line in fitting]
+        fitting = sorted(
+            (line for line in self.lines if line.result.feasible),
+            key=lambda line: line.result.makespan_ns or 0,
+        )
+        said = [
+            f"{_name(self, line)} takes {human_time(line.result.makespan_ns or 0)}{_enough(line)}"
+            for line in fitting
+        ]
         said += [
-            f"{_name(self, line)}: {'failed' if line.result.failed else 'does not fit'}" for line in self.lines if not line.result.feasible
+            f"{_name(self, line)}: {'failed' if line.result.failed else 'does not fit'}"
+            for line in self.lines
+            if not line.result.feasible
         ]
         return "; ".join(said)
 
 
 def machine_rows(found: Machines) -> list[dict[str, Value]]:
-    """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest budget that is enough, if any is."""
+    """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest budget
+    that is enough, if any is.
+    """
     return [_row(line) for line in found.lines]
 
 
@@ -107,18 +121,27 @@ def compare_machines(
     *,
     rescale: bool = False,
 ) -> Machines:
-    """Plan and replay the workload on each machine by each policy, within the budget, and find the smallest budget that is enough.
+    """Plan and replay the workload on each machine by each policy, within the budget, and find the
+    smallest budget that is enough.
 
-    ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it, at most what each machine has. A policy that finds no plan gives
-    a line as well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress`` is called with what starts.
-    Raises :class:`InputError` for an invalid budget and for two machines of one name, and :class:`PlanError` if the plan of one of hosim's
-    own policies breaks a rule.
+    ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it, at most what each machine
+    has. A policy that finds no plan gives a line as well, whose result is not feasible; so does one
+    that is not hosim's own and fails. ``progress`` is called with what starts. Raises
+    :class:`InputError` for an invalid budget and for two machines of one name, and
+    :class:`PlanError` if the plan of one of hosim's own policies breaks a rule.
     """
     names = Counter(machine.name for machine in machines)
     for name, count in names.items():
         if count > 1:
-            raise InputError(f"{count} machines are called {name!r}; give each once, by a name of its own", source="hardware")
-    asked = [Question(graph, machine, choice, budget, devices=devices, rescale=rescale) for machine in machines for choice in choices]
+            raise InputError(
+                f"{count} machines are called {name!r}; give each once, by a name of its own",
+                source="hardware",
+            )
+    asked = [
+        Question(graph, machine, choice, budget, devices=devices, rescale=rescale)
+        for machine in machines
+        for choice in choices
+    ]
     each = {question.hardware.name: question for question in asked}
     said = (
         [note for question in each.values() for note in question.notes]
@@ -135,12 +158,18 @@ def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachin
     try:
         result = attempt(question)
     except HosimError as error:
-        result = failed(question.graph, question.hardware, question.choice, question.budget_bytes, error)
-    enough = _smallest_enough(question, result, lambda budget: progress(f"{name} within {human_size(budget)}"))
+        result = failed(
+            question.graph, question.hardware, question.choice, question.budget_bytes, error
+        )
+    enough = _smallest_enough(
+        question, result, lambda budget: progress(f"{name} within {human_size(budget)}")
+    )
     return OnMachine(question.hardware, bounded_attempt(result), enough)
 
 
-def _smallest_enough(question: Question, result: Result, progress: Callable[[int], None]) -> Result | None:
+def _smallest_enough(
+    question: Question, result: Result, progress: Callable[[int], None]
+) -> Result | None:
     """The result of the smallest budget that is enough, which is at most that of ``result``."""
     if not _is_near(result):
         return None
@@ -171,38 +200,65 @@ def _name(found: Machines, line: OnMachine) -> str:
 
 def _enough(line: OnMachine) -> str:
     if line.enough is not None:
-        return f", and {human_size(line.enough.budget_bytes)} are enough to be within {human_percent(NEAR - 1, 0)} of everything resident"
+        return (
+            f", and {human_size(line.enough.budget_bytes)} are enough to be within "
+            f"{human_percent(NEAR - 1, 0)} of everything resident"
+        )
     slowdown = line.result.slowdown
     return "" if slowdown is None else f", {slowdown:.2f} times as long as with everything resident"
 
 
 _BOUND_BY_BYTES = 2
-"""Times the time of their FLOP that ops take for their bytes where device memory bounds the step."""
+"""Times the time of their FLOP that ops take for their bytes where device memory bounds the
+step.
+"""
 
 
 def _out_of_order(graph: Graph, lines: Sequence[OnMachine]) -> Iterator[Note]:
-    """A note for each machine on which a step that memory bounds takes longer than on one with less bandwidth.
+    """A note for each machine on which a step that memory bounds takes longer than on one with less
+    bandwidth.
 
-    With everything resident, a step whose bytes take most of its time should be ordered by bandwidth: else constants of kernels decide.
+    With everything resident, a step whose bytes take most of its time should be ordered by
+    bandwidth: else constants of kernels decide.
     """
-    times = {line.hardware.name: (line.hardware, line.result.ideal_ns) for line in lines if line.result.ideal_ns}
+    times = {
+        line.hardware.name: (line.hardware, line.result.ideal_ns)
+        for line in lines
+        if line.result.ideal_ns
+    }
     bound = [(machine, ns) for machine, ns in times.values() if _bound_by_bytes(graph, machine)]
     for machine, took in bound:
-        slower = [(other, ns) for other, ns in bound if other.device.bandwidth_bytes_per_s < machine.device.bandwidth_bytes_per_s]
-        ahead = min((pair for pair in slower if pair[1] < took), key=lambda pair: pair[0].device.bandwidth_bytes_per_s, default=None)
+        slower = [
+            (other, ns)
+            for other, ns in bound
+            if other.device.bandwidth_bytes_per_s < machine.device.bandwidth_bytes_per_s
+        ]
+        ahead = min(
+            (pair for pair in slower if pair[1] < took),
+            key=lambda pair: pair[0].device.bandwidth_bytes_per_s,
+            default=None,
+        )
         if ahead is not None:
             more = machine.device.bandwidth_bytes_per_s / ahead[0].device.bandwidth_bytes_per_s
             line = (
-                f"{ahead[0].name} is ahead of {machine.name}, whose memory has {more:.2g} times its bandwidth, in a step that memory "
-                "bounds: that order comes from constants of kernels that nobody measured on these machines, so do not go by it"
+                f"{ahead[0].name} is ahead of {machine.name}, whose memory has {more:.2g} times "
+                "its bandwidth, in a step that memory "
+                "bounds: that order comes from constants of kernels that nobody measured on these "
+                "machines, so do not go by it"
             )
             yield Note("order", line)
 
 
 def _bound_by_bytes(graph: Graph, machine: Hardware) -> bool:
-    """Whether the bytes of ops take at least :data:`_BOUND_BY_BYTES` times as long on a machine as their FLOP at its largest peak."""
+    """Whether the bytes of ops take at least :data:`_BOUND_BY_BYTES` times as long on a machine as
+    their FLOP at its largest peak.
+    """
     if any(op.duration_ns is not None for op in graph.ops) or not machine.compute.peak_flops:
         return False
     moved = sum(op.bytes_accessed for op in graph.ops) / machine.device.bandwidth_bytes_per_s
-    computed = sum(op.flops / machine.compute.peak_flops.get(op.dtype, max(machine.compute.peak_flops.values())) for op in graph.ops)
+    computed = sum(
+        op.flops
+        / machine.compute.peak_flops.get(op.dtype, max(machine.compute.peak_flops.values()))
+        for op in graph.ops
+    )
     return moved >= _BOUND_BY_BYTES * computed

@@ -1,7 +1,9 @@
-"""What predicting the routing gains and what mispredictions cost, measured by replaying one plan with different predictors.
+"""What predicting the routing gains and what mispredictions cost, measured by replaying one plan
+with different predictors.
 
-The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with perfect predictions, and with none. All four replays share
-the static plan of the backbone and the size of the cache, so that they differ only in their predictions.
+The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with perfect predictions,
+and with none. All four replays share the static plan of the backbone and the size of the cache, so
+that they differ only in their predictions.
 """
 
 from __future__ import annotations
@@ -22,12 +24,15 @@ from hosim.schedule.experts import Fetch, Rule
 
 @dataclass(frozen=True, slots=True)
 class Mispredictions:
-    """How well a replay's gates were predicted. Counts are of experts' tensors, times in nanoseconds.
+    """How well a replay's gates were predicted. Counts are of experts' tensors, times in
+    nanoseconds.
 
-    Of the ``chosen`` tensors, ``resident`` were in the cache already, ``prefetched`` came through a right prediction, and ``missed``
-    (``missed_bytes``) were fetched after the gate had decided. ``wrong`` tensors were prefetched for a decision that did not choose them:
-    ``wrong_bytes``, which occupied the channels for ``wrong_ns``. ``right_ns``, ``perfect_ns`` and ``none_ns`` are the makespans with only
-    the right predictions, with perfect prediction, and without any (``None``: that does not fit).
+    Of the ``chosen`` tensors, ``resident`` were in the cache already, ``prefetched`` came through a
+    right prediction, and ``missed`` (``missed_bytes``) were fetched after the gate had decided.
+    ``wrong`` tensors were prefetched for a decision that did not choose them: ``wrong_bytes``,
+    which occupied the channels for ``wrong_ns``. ``right_ns``, ``perfect_ns`` and ``none_ns`` are
+    the makespans with only the right predictions, with perfect prediction, and without any
+    (``None``: that does not fit).
     """
 
     policy: str
@@ -48,14 +53,18 @@ class Mispredictions:
 
     @property
     def harm_ns(self) -> int | None:
-        """The makespan that wrong prefetches cost; below 0 if they helped, as when a later decision found one in the cache."""
+        """The makespan that wrong prefetches cost; below 0 if they helped, as when a later decision
+        found one in the cache.
+        """
         return None if self.right_ns is None else self.makespan_ns - self.right_ns
 
     @property
     def lost_ns(self) -> int | None:
-        """The makespan that perfect prediction would save: on wrong prefetches, and on what was not predicted.
+        """The makespan that perfect prediction would save: on wrong prefetches, and on what was not
+        predicted.
 
-        It is below 0 if predictions that were wrong for their gate kept better experts in the cache.
+        It is below 0 if predictions that were wrong for their gate kept better experts in the
+        cache.
         """
         return None if self.perfect_ns is None else self.makespan_ns - self.perfect_ns
 
@@ -66,7 +75,9 @@ class Mispredictions:
 
 
 def predicts(plan: Plan) -> bool:
-    """Whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's steps."""
+    """Whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's
+    steps.
+    """
     return isinstance(_ordered(plan).runtime, Deciding)
 
 
@@ -75,30 +86,44 @@ def _ordered(plan: Plan) -> Plan:
     return plan_for(plan, plan.workload.derived(canonical))
 
 
-def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None) -> Mispredictions | None:
+def mispredictions(
+    plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None
+) -> Mispredictions | None:
     """What the predictions of a ``hybrid`` plan are worth; ``None`` if the plan does not fit.
 
-    ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises :class:`InputError` for a plan that does not
-    predict.
+    ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises
+    :class:`InputError` for a plan that does not predict.
     """
     plan = _ordered(plan)
     deciding = plan.runtime
     if not isinstance(deciding, Deciding):
-        raise InputError(f"the plan of {plan.policy} predicts no routing: expected one of hybrid, for a graph of a routing's steps")
+        raise InputError(
+            f"the plan of {plan.policy} predicts no routing: expected one of hybrid, for a graph "
+            "of a routing's steps"
+        )
     fetches: list[Fetch] = []
-    result = replay(replace(plan, runtime=replace(deciding, fetches=fetches)), hardware, budget_bytes, record=True)
+    result = replay(
+        replace(plan, runtime=replace(deciding, fetches=fetches)),
+        hardware,
+        budget_bytes,
+        record=True,
+    )
     if result.makespan_ns is None:
         return None
     sizes = [tensor.size_bytes for tensor in plan.graph.tensors]
     visits = deciding.table.routed.visits
     wrong = [f for f in fetches if f.predicted and f.tensor not in visits[f.visit].uses]
-    right = {(f.visit, f.tensor) for f in fetches if f.predicted and f.tensor in visits[f.visit].uses}
+    right = {
+        (f.visit, f.tensor) for f in fetches if f.predicted and f.tensor in visits[f.visit].uses
+    }
     missed = [f for f in fetches if not f.predicted]
     late = {(f.visit, f.tensor) for f in missed}
     chosen = sum(len(visit.uses) for visit in visits)
 
     def makespan(rule: Rule) -> int | None:
-        return replay(replace(plan, runtime=replace(deciding, rule=rule)), hardware, budget_bytes).makespan_ns
+        return replay(
+            replace(plan, runtime=replace(deciding, rule=rule)), hardware, budget_bytes
+        ).makespan_ns
 
     return Mispredictions(
         policy=policy or plan.policy,
@@ -120,7 +145,9 @@ def mispredictions(plan: Plan, hardware: Hardware, budget_bytes: int | None = No
 
 
 def _channel_ns(result: Result, fetches: list[Fetch], wanted: list[Fetch]) -> int:
-    """The time for which the transfers in ``wanted`` held an engine, among all those that the runtime issued for ``fetches``."""
+    """The time for which the transfers in ``wanted`` held an engine, among all those that the
+    runtime issued for ``fetches``.
+    """
     assert result.timeline is not None
     issued: dict[int, dict[int, list[Transfer]]] = defaultdict(lambda: defaultdict(list))
     for x in result.timeline.transfers:

@@ -1,7 +1,9 @@
-"""Shadow prices: how much time more of each resource would save. Each is found by a replay with it, and none is estimated.
+"""Shadow prices: how much time more of each resource would save. Each is found by a replay with it,
+and none is estimated.
 
-One list has them all: device memory, the rooms below, channels, fabrics, the bandwidth of memories, the FLOP/s of processors, and whether
-host memory is pinned. The plan stays as it is, except for device memory: of that a policy makes a plan for each amount.
+One list has them all: device memory, the rooms below, channels, fabrics, the bandwidth of memories,
+the FLOP/s of processors, and whether host memory is pinned. The plan stays as it is, except for
+device memory: of that a policy makes a plan for each amount.
 """
 
 from __future__ import annotations
@@ -30,10 +32,12 @@ Answer = Callable[[Hardware, int], Result]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One resource: what is changed (``added``), the makespan then, and the time saved (below 0: lost).
+    """One resource: what is changed (``added``), the makespan then, and the time saved (below 0:
+    lost).
 
-    ``added`` is an amount with its unit, or a change such as ``twice the bandwidth``. ``makespan_ns`` is ``None`` if the workload does not
-    fit, or if nothing says what the change would do: ``note`` says which. ``together`` names fabrics that were raised as well, because they
+    ``added`` is an amount with its unit, or a change such as ``twice the bandwidth``.
+    ``makespan_ns`` is ``None`` if the workload does not fit, or if nothing says what the change
+    would do: ``note`` says which. ``together`` names fabrics that were raised as well, because they
     would limit the channel.
     """
 
@@ -55,22 +59,32 @@ class Price:
             return f"{self.change}: {self.note or 'does not fit'}"
         verb = "saves" if self.saves_ns >= 0 else "costs"
         note = f" ({self.note})" if self.note else ""
-        return f"{self.change} {verb} {human_time(abs(self.saves_ns)) if self.saves_ns else 'nothing'}{note}"
+        return (
+            f"{self.change} {verb} "
+            f"{human_time(abs(self.saves_ns)) if self.saves_ns else 'nothing'}{note}"
+        )
 
 
 def lines(found: Sequence[Price]) -> list[str]:
-    """A line for each change that matters, one for those of which the same has to be said, and one for those that save nothing."""
-    matter = [str(price) for price in found if price.saves_ns or not (price.note or price.saves_ns == 0)]
+    """A line for each change that matters, one for those of which the same has to be said, and one
+    for those that save nothing.
+    """
+    matter = [
+        str(price) for price in found if price.saves_ns or not (price.note or price.saves_ns == 0)
+    ]
     same: dict[str, list[str]] = {}
     for price in found:
         if not price.saves_ns and (price.note or price.saves_ns == 0):
             same.setdefault(price.note, []).append(price.change)
-    idle = [f"Nothing is saved by {'; '.join(changes)}" for changes in [same.pop("", [])] if changes]
+    idle = [
+        f"Nothing is saved by {'; '.join(changes)}" for changes in [same.pop("", [])] if changes
+    ]
     return [*matter, *[f"{'; '.join(changes)}: {note}" for note, changes in same.items()], *idle]
 
 
 def steps_of(more_memory: object, more_bandwidth: object) -> tuple[int, int]:
-    """The memory and the bandwidth to price, in bytes and bytes per second, of the texts that people write.
+    """The memory and the bandwidth to price, in bytes and bytes per second, of the texts that
+    people write.
 
     Raises :class:`UnitError` that names the argument.
 
@@ -78,7 +92,10 @@ def steps_of(more_memory: object, more_bandwidth: object) -> tuple[int, int]:
     (1000000000, 10000000000)
     """
     read = []
-    for argument, parse, text in (("more_memory", parse_size, more_memory), ("more_bandwidth", parse_rate, more_bandwidth)):
+    for argument, parse, text in (
+        ("more_memory", parse_size, more_memory),
+        ("more_bandwidth", parse_rate, more_bandwidth),
+    ):
         try:
             read.append(parse(text))
         except UnitError as error:
@@ -106,10 +123,12 @@ def prices(
     progress: Callable[[str], None] = lambda doing: None,
     planned: Answer | None = None,
 ) -> list[Price]:
-    """The price of all that the plan uses of the machine, the one that saves most first; ``result`` is its replay.
+    """The price of all that the plan uses of the machine, the one that saves most first; ``result``
+    is its replay.
 
-    ``planned`` answers for other amounts of device memory; without it they are those of the plan as it is. Raises a channel's bandwidth
-    together with that of the fabrics it is part of (:mod:`hosim.study.wider_channels`). Raises :class:`InputError` for a step below 1.
+    ``planned`` answers for other amounts of device memory; without it they are those of the plan as
+    it is. Raises a channel's bandwidth together with that of the fabrics it is part of
+    (:mod:`hosim.study.wider_channels`). Raises :class:`InputError` for a step below 1.
     """
     if more_memory_bytes < 1 or more_bandwidth_bytes_per_s < 1:
         raise InputError("expected at least 1 B of memory and 1 B/s of bandwidth", source="prices")
@@ -125,10 +144,22 @@ def prices(
     for added, more in ((_size(more_memory_bytes), more_memory_bytes), ("twice the room", budget)):
         progress(f"with {human_size(more)} more of {device.name}")
         roomier = _with_tier(hardware, replace(device, capacity_bytes=device.capacity_bytes + more))
-        found.append(_price(_MoreOf(device.name, added, roomier), (planned or as_it_is)(roomier, budget + more), result))
+        found.append(
+            _price(
+                _MoreOf(device.name, added, roomier),
+                (planned or as_it_is)(roomier, budget + more),
+                result,
+            )
+        )
     for change in _changes(plan, hardware, result, more_bandwidth_bytes_per_s):
         progress(f"with {change.added} of {change.what}")
-        found.append(_price(change, change.note if change.hardware is None else as_it_is(change.hardware, budget), result))
+        found.append(
+            _price(
+                change,
+                change.note if change.hardware is None else as_it_is(change.hardware, budget),
+                result,
+            )
+        )
     return sorted(found, key=lambda price: -(price.saves_ns or 0))
 
 
@@ -136,57 +167,100 @@ def _changes(plan: Plan, hardware: Hardware, result: Result, more: int) -> Itera
     """Every change but that of device memory."""
     used = [channel for channel in hardware.channels if result.channels[channel.name].bytes]
     for channel in used:
-        for added, step in ((human_rate(more), more), ("twice the bandwidth", channel.bandwidth_bytes_per_s)):
+        for added, step in (
+            (human_rate(more), more),
+            ("twice the bandwidth", channel.bandwidth_bytes_per_s),
+        ):
             yield _MoreOf(channel.name, added, *widened(hardware, {channel.name: step}))
     sends = bool(plan.graph.derived_on(hardware, sent_bytes))
     for fabric in hardware.fabrics:
-        if (fabric.collectives and sends) or any([channel.name in fabric.channels for channel in used]):
-            for added, step in ((human_rate(more), more), ("twice the bandwidth", fabric.bandwidth_bytes_per_s)):
+        if (fabric.collectives and sends) or any(
+            [channel.name in fabric.channels for channel in used]
+        ):
+            for added, step in (
+                (human_rate(more), more),
+                ("twice the bandwidth", fabric.bandwidth_bytes_per_s),
+            ):
                 wider = replace(fabric, bandwidth_bytes_per_s=fabric.bandwidth_bytes_per_s + step)
-                yield _MoreOf(fabric.name, added, replace(hardware, fabrics=tuple([wider if f is fabric else f for f in hardware.fabrics])))
+                yield _MoreOf(
+                    fabric.name,
+                    added,
+                    replace(
+                        hardware,
+                        fabrics=tuple([wider if f is fabric else f for f in hardware.fabrics]),
+                    ),
+                )
     for tier in hardware.tiers:
-        if result.peak_bytes.get(tier.name) or any([tier.name in (channel.source, channel.destination) for channel in used]):
+        if result.peak_bytes.get(tier.name) or any(
+            [tier.name in (channel.source, channel.destination) for channel in used]
+        ):
             yield from _memory_and_processor(plan, hardware, tier, more)
             yield from _host_memory(hardware, tier, used)
 
 
-def _memory_and_processor(plan: Plan, hardware: Hardware, tier: Tier, more: int) -> Iterator[_MoreOf]:
+def _memory_and_processor(
+    plan: Plan, hardware: Hardware, tier: Tier, more: int
+) -> Iterator[_MoreOf]:
     graph = plan.graph
     ops = [op for op in graph.ops if tier_of(op, hardware) == tier.name]
     given = sum([op.duration_ns is not None for op in ops])
-    note = f"the times of {'all' if given == len(ops) else f'{given:,} of {len(ops):,}'} of its ops are given" if given else ""
+    note = (
+        f"the times of {'all' if given == len(ops) else f'{given:,} of {len(ops):,}'} of its ops "
+        "are given"
+        if given
+        else ""
+    )
     if tier.name != hardware.device_tier:
         roomier = replace(tier, capacity_bytes=2 * tier.capacity_bytes)
         yield _MoreOf(tier.name, "twice the room", _with_tier(hardware, roomier))
     if copies_compete(graph):
-        for added, step in ((human_rate(more), more), ("twice the bandwidth", tier.bandwidth_bytes_per_s)):
-            faster = _with_tier(hardware, replace(tier, bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s + step))
+        for added, step in (
+            (human_rate(more), more),
+            ("twice the bandwidth", tier.bandwidth_bytes_per_s),
+        ):
+            faster = _with_tier(
+                hardware, replace(tier, bandwidth_bytes_per_s=tier.bandwidth_bytes_per_s + step)
+            )
             yield _MoreOf(tier.name, added, faster, note=note)
     elif ops:
         yield _MoreOf(tier.name, "twice the bandwidth", None, note=note)
     compute = hardware.compute if tier.name == hardware.device_tier else tier.compute
     if ops and compute is not None:
-        twice = replace(compute, peak_flops={dtype: 2 * peak for dtype, peak in compute.peak_flops.items()})
+        twice = replace(
+            compute, peak_flops={dtype: 2 * peak for dtype, peak in compute.peak_flops.items()}
+        )
         if compute.processor is not None:
             best = {dtype: 2 * most for dtype, most in compute.processor.best_flops.items()}
             twice = replace(twice, processor=replace(compute.processor, best_flops=best))
         machine = _with_compute(hardware, tier, twice)
         note = note or _other_kernels(hardware, machine)
-        yield _MoreOf(tier.name, "twice the FLOP/s", None if given == len(ops) else machine, note=note)
+        yield _MoreOf(
+            tier.name, "twice the FLOP/s", None if given == len(ops) else machine, note=note
+        )
 
 
 def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
-    """What to say where a machine with more FLOP/s is most like another one of those whose kernels were measured."""
+    """What to say where a machine with more FLOP/s is most like another one of those whose kernels
+    were measured.
+    """
     if hardware.compute.processor is None:
         return ""
     from hosim.costmodel.kernels import most_like  # here, as numpy takes long to import
 
-    return "" if most_like(faster) == most_like(hardware) else f"kernels are then timed as those of {most_like(faster)}"
+    return (
+        ""
+        if most_like(faster) == most_like(hardware)
+        else f"kernels are then timed as those of {most_like(faster)}"
+    )
 
 
 def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Iterator[_MoreOf]:
     """Whether the tensors of a tier that copies to or from the device use are pinned."""
-    links = [channel for channel in used if {channel.source, channel.destination} == {tier.name, hardware.device_tier}]
+    links = [
+        channel
+        for channel in used
+        if {channel.source, channel.destination} == {tier.name, hardware.device_tier}
+    ]
     if tier.name == hardware.device_tier or tier.scope != "host" or not links:
         return
     if tier.pageable:
@@ -196,7 +270,9 @@ def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Ite
         pageable = None if note else _with_tier(hardware, replace(tier, pageable=tuple(KINDS)))
         yield _MoreOf(tier.name, "pageable memory", pageable, note=note)
     if tier.pin_ns and not tier.pin_pool:
-        yield _MoreOf(tier.name, "reuse of pinned memory", _with_tier(hardware, replace(tier, pin_pool=True)))
+        yield _MoreOf(
+            tier.name, "reuse of pinned memory", _with_tier(hardware, replace(tier, pin_pool=True))
+        )
 
 
 def _size(value: int) -> str:
@@ -204,14 +280,37 @@ def _size(value: int) -> str:
 
 
 def _price(change: _MoreOf, then: Result | str, now: Result) -> Price:
-    """The price of a change, of the result with it, or without a price, of why there is no result."""
-    if isinstance(then, str) or not then.feasible or then.makespan_ns is None or now.makespan_ns is None:
-        return Price(change.what, change.added, None, None, change.together, then if isinstance(then, str) else "")
-    return Price(change.what, change.added, then.makespan_ns, now.makespan_ns - then.makespan_ns, change.together, change.note)
+    """The price of a change, of the result with it, or without a price, of why there is no
+    result.
+    """
+    if (
+        isinstance(then, str)
+        or not then.feasible
+        or then.makespan_ns is None
+        or now.makespan_ns is None
+    ):
+        return Price(
+            change.what,
+            change.added,
+            None,
+            None,
+            change.together,
+            then if isinstance(then, str) else "",
+        )
+    return Price(
+        change.what,
+        change.added,
+        then.makespan_ns,
+        now.makespan_ns - then.makespan_ns,
+        change.together,
+        change.note,
+    )
 
 
 def _with_tier(hardware: Hardware, tier: Tier) -> Hardware:
-    return replace(hardware, tiers=tuple([tier if own.name == tier.name else own for own in hardware.tiers]))
+    return replace(
+        hardware, tiers=tuple([tier if own.name == tier.name else own for own in hardware.tiers])
+    )
 
 
 def _with_compute(hardware: Hardware, tier: Tier, compute: Compute) -> Hardware:

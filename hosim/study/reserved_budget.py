@@ -1,10 +1,13 @@
-"""Planning against reserved bytes instead of allocated ones: an allocator reserves more than the bytes that policies count.
+"""Planning against reserved bytes instead of allocated ones: an allocator reserves more than the
+bytes that policies count.
 
-A policy plans within a budget, and the plan is replayed with an allocator that may reserve no more than the budget. If that runs out of
-memory, the policy gets less than the budget (and so does the replay of a policy that decides during it), until the reserved bytes fit.
+A policy plans within a budget, and the plan is replayed with an allocator that may reserve no more
+than the budget. If that runs out of memory, the policy gets less than the budget (and so does the
+replay of a policy that decides during it), until the reserved bytes fit.
 
-hosim's own planner also plans with the allocator: it replays each plan that it compares as the allocator places blocks, in the order of its
-events, and so takes the one that is fastest under these bounds.
+hosim's own planner also plans with the allocator: it replays each plan that it compares as the
+allocator places blocks, in the order of its events, and so takes the one that is fastest under
+these bounds.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ _JUDGED = (1.0, 0.99, 0.97, 0.95, 0.93, 0.9, 0.85)
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """A plan whose reserved bytes fit: its result with the allocator, and the budget in bytes that the policy planned with."""
+    """A plan whose reserved bytes fit: its result with the allocator, and the budget in bytes that
+    the policy planned with.
+    """
 
     plan: Plan
     result: Result
@@ -52,17 +57,23 @@ class Reserved:
         return self.result.makespan_ns or 0
 
 
-def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting) -> Reserved:
+def plan_against_reserved(
+    graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting
+) -> Reserved:
     """The choice's plan for which the allocator reserves no more than the budget.
 
-    The policy gets shares of the budget, from all of it downwards, until its plan fits. If that plan waits for a free block, it is compared
-    with the plans of the next two shares, and the fastest wins. Where the plan for all of the budget does not fit or waits so, and ops of
-    the best plan still wait, hyperoffload also judges its plans by the allocator. Plans are verified, and the result comes from the replay
-    with the allocator. Raises :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the allocator ``ledger``,
-    which reserves nothing.
+    The policy gets shares of the budget, from all of it downwards, until its plan fits. If that
+    plan waits for a free block, it is compared with the plans of the next two shares, and the
+    fastest wins. Where the plan for all of the budget does not fit or waits so, and ops of the best
+    plan still wait, hyperoffload also judges its plans by the allocator. Plans are verified, and
+    the result comes from the replay with the allocator. Raises :class:`InfeasibleError` if no share
+    gives such a plan, and :class:`InputError` for the allocator ``ledger``, which reserves nothing.
     """
     if counting.allocator == LEDGER:
-        raise InputError(f"ledger reserves nothing: choose another allocator, such as {CACHING}", source="allocator")
+        raise InputError(
+            f"ledger reserves nothing: choose another allocator, such as {CACHING}",
+            source="allocator",
+        )
     search = _BudgetSearch(graph, hardware, choice, budget_bytes, counting)
     best: Reserved | None = None
     above = budget_bytes + 1
@@ -87,7 +98,8 @@ def plan_against_reserved(graph: Graph, hardware: Hardware, choice: PolicyChoice
         best = search.judged(best)
     if best is None:
         raise InfeasibleError(
-            f"policy {choice.label}: found no plan for which the allocator {counting.allocator} reserves at most "
+            f"policy {choice.label}: found no plan for which the allocator {counting.allocator} "
+            "reserves at most "
             f"{human_size(budget_bytes)}; with the whole budget, {search.failure}"
         )
     return replace(best, result=bounded(best.result, best.plan, hardware, budget_bytes))
@@ -99,8 +111,10 @@ def reserved_line(found: Reserved) -> str:
     assert result.allocator is not None
     state = result.allocator
     return (
-        f"the plan allocates {human_size(state.peak_allocated_bytes)} and the allocator {state.name} reserves "
-        f"{human_size(state.peak_reserved_bytes)} of {human_size(result.budget_bytes)}; planned within {human_size(found.planned_bytes)}"
+        f"the plan allocates {human_size(state.peak_allocated_bytes)} and the allocator "
+        f"{state.name} reserves "
+        f"{human_size(state.peak_reserved_bytes)} of {human_size(result.budget_bytes)}; planned "
+        f"within {human_size(found.planned_bytes)}"
     )
 
 
@@ -117,9 +131,18 @@ def _between(low: int, high: int) -> Iterator[int]:
 
 
 class _BudgetSearch:
-    """Plans of one choice under smaller and smaller budgets; ``failure`` says why the first did not fit."""
+    """Plans of one choice under smaller and smaller budgets; ``failure`` says why the first did not
+    fit.
+    """
 
-    def __init__(self, graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        choice: PolicyChoice,
+        budget_bytes: int,
+        counting: Counting,
+    ) -> None:
         self._graph = graph
         self._hardware = hardware
         self._choice = choice
@@ -127,46 +150,83 @@ class _BudgetSearch:
         self._counting = counting
         self.failure = ""
 
-    def attempt(self, planned: int, make: Make = make_plan, choice: PolicyChoice | None = None) -> Reserved | None:
-        """The plan within ``planned`` bytes, if the allocator's reserved bytes for it stay within the budget."""
+    def attempt(
+        self, planned: int, make: Make = make_plan, choice: PolicyChoice | None = None
+    ) -> Reserved | None:
+        """The plan within ``planned`` bytes, if the allocator's reserved bytes for it stay within
+        the budget.
+        """
         try:
             plan = make(self._graph, self._hardware, choice or self._choice, planned)
         except InfeasibleError as error:
             self.failure = self.failure or str(error)
             return None
         check(plan, self._hardware, planned)
-        result = replay(plan, self._hardware, planned, counting=self._counting, reserve_bytes=self._budget, bounds=False)
+        result = replay(
+            plan,
+            self._hardware,
+            planned,
+            counting=self._counting,
+            reserve_bytes=self._budget,
+            bounds=False,
+        )
         if not result.feasible:
             self.failure = self.failure or str(result.error)
             return None
         return Reserved(plan, replace(result, budget_bytes=self._budget), planned)
 
     def judged(self, best: Reserved | None) -> Reserved | None:
-        """The best of ``best`` and of what hosim's planner finds if it judges plans by the allocator.
+        """The best of ``best`` and of what hosim's planner finds if it judges plans by the
+        allocator.
 
-        It plans with little effort for shares of the budget that are no less than that of ``best``, and then with the wanted effort for the
-        one that did best.
+        It plans with little effort for shares of the budget that are no less than that of ``best``,
+        and then with the wanted effort for the one that did best.
         """
-        if self._choice.name != "hyperoffload" or (best is not None and not _has_waits(best.result)):
+        if self._choice.name != "hyperoffload" or (
+            best is not None and not _has_waits(best.result)
+        ):
             return best
         quick = replace(self._choice, parameters={**self._choice.parameters, "effort": 0.0})
         shares = [int(self._budget * share) for share in _JUDGED]
-        drafts = [self.attempt(planned, self._by_allocator, quick) for planned in shares if best is None or planned >= best.planned_bytes]
+        drafts = [
+            self.attempt(planned, self._by_allocator, quick)
+            for planned in shares
+            if best is None or planned >= best.planned_bytes
+        ]
         found = [draft for draft in drafts if draft is not None]
         if found and self._choice.parameters.get("effort") != 0:
             likely = min(found, key=lambda draft: draft.makespan_ns)
             thorough = self.attempt(likely.planned_bytes, self._by_allocator)
             found += [] if thorough is None else [thorough]
-        return min([*([] if best is None else [best]), *found], key=lambda each: each.makespan_ns, default=None)
+        return min(
+            [*([] if best is None else [best]), *found],
+            key=lambda each: each.makespan_ns,
+            default=None,
+        )
 
-    def _by_allocator(self, graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
+    def _by_allocator(
+        self, graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int
+    ) -> Plan:
         """The plan that hosim's planner makes if it judges plans by the allocator."""
 
         def judge(plan: Plan, machine: Hardware, within: int) -> Result:
-            return replay(plan, machine, within, counting=self._counting, reserve_bytes=self._budget, bounds=False)
+            return replay(
+                plan,
+                machine,
+                within,
+                counting=self._counting,
+                reserve_bytes=self._budget,
+                bounds=False,
+            )
 
         parameters = {**choice.policy.parameters, **choice.parameters}
-        make = partial(own.plan, hardware=hardware.fair_share, budget_bytes=budget_bytes, **parameters, judge=judge)
+        make = partial(
+            own.plan,
+            hardware=hardware.fair_share,
+            budget_bytes=budget_bytes,
+            **parameters,
+            judge=judge,
+        )
         return planned_in_order_of_uses(make, graph)
 
     def waits(self, found: Reserved) -> bool:

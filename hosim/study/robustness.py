@@ -1,8 +1,10 @@
-"""A plan's figures when ops and transfers do not take their nominal times, or ops run in another order.
+"""A plan's figures when ops and transfers do not take their nominal times, or ops run in another
+order.
 
-Each policy plans once, on nominal times. Its plan is replayed under several draws of jitter, the same draws for every policy
-(:mod:`hosim.jitter`), and of orders of the ops if those are asked for (:mod:`hosim.study.drawn_orders`). A run that does not fit counts as
-worse than any run that fits: percentiles include it at their end.
+Each policy plans once, on nominal times. Its plan is replayed under several draws of jitter, the
+same draws for every policy (:mod:`hosim.jitter`), and of orders of the ops if those are asked for
+(:mod:`hosim.study.drawn_orders`). A run that does not fit counts as worse than any run that fits:
+percentiles include it at their end.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ NOMINAL = 0
 """The run without jitter; the others are counted from 1."""
 
 FIGURES = ("makespan_ns", "stall_ns", "peak_bytes")
-"""The figures of each run: the makespan, the sum of the result's stalls, the peak of the device tier."""
+"""The figures of each run: the makespan, the sum of the result's stalls, the peak of the device
+tier.
+"""
 
 PERCENTILES = (50, 95)
 
@@ -54,13 +58,16 @@ def robustness(
     progress: Callable[[str], None] = lambda doing: None,
     order: bool = False,
 ) -> DataFrame:
-    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown error``, run 0 as planned.
+    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown
+    error``, run 0 as planned.
 
-    With ``order`` every other run has another order of the ops, in which each follows its producers, and a run in which the plan breaks a
-    rule does not fit; a policy that decides while the step runs decides anew. The slowdown is against everything resident, with nominal
-    times. Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same times for every policy. Raises
-    :class:`InputError` if there is nothing to draw, and :class:`PlanError` if the plan of one of hosim's own policies breaks a rule even
-    without jitter; others that fail have their ``error`` in every row.
+    With ``order`` every other run has another order of the ops, in which each follows its
+    producers, and a run in which the plan breaks a rule does not fit; a policy that decides while
+    the step runs decides anew. The slowdown is against everything resident, with nominal times.
+    Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same
+    times for every policy. Raises :class:`InputError` if there is nothing to draw, and
+    :class:`PlanError` if the plan of one of hosim's own policies breaks a rule even without jitter;
+    others that fail have their ``error`` in every row.
     """
     from pandas import DataFrame
 
@@ -68,8 +75,15 @@ def robustness(
         raise InputError(f"expected at least 1 run, got {runs}", source="runs")
     within("runs", runs, source="runs")
     if jitter.is_none and not order:
-        raise InputError("without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order", source="jitter")
-    rows = [row for choice in choices for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress, order)]
+        raise InputError(
+            "without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order",
+            source="jitter",
+        )
+    rows = [
+        row
+        for choice in choices
+        for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress, order)
+    ]
     frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
     frame.attrs["notes"] = each_once(notes(graph, hardware))
     return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
@@ -100,17 +114,34 @@ def _rows(
         seed = jitter.seed * _SEEDS + run
         drawn = None if run == NOMINAL or jitter.is_none else replace(jitter, seed=seed)
         try:
-            ordered = _in_another_order(plan, hardware, choice, budget_bytes, seed) if order and run != NOMINAL else plan
+            ordered = (
+                _in_another_order(plan, hardware, choice, budget_bytes, seed)
+                if order and run != NOMINAL
+                else plan
+            )
             result = engine.replay(ordered, hardware, budget_bytes, jitter=drawn)
         except HosimError as error:
             if choice.policy.is_own and (run == NOMINAL or not isinstance(error, PlanError)):
                 raise
-            yield choice.label, run, False, *_NO_FIGURES, str(error)  # streams that overtake one another may break a rule
+            yield (
+                choice.label,
+                run,
+                False,
+                *_NO_FIGURES,
+                str(error),
+            )  # streams that overtake one another may break a rule
             continue
-        yield _row(choice, run, replace(result, ideal_ns=resident_step(graph, hardware).makespan_ns), hardware)
+        yield _row(
+            choice,
+            run,
+            replace(result, ideal_ns=resident_step(graph, hardware).makespan_ns),
+            hardware,
+        )
 
 
-def _in_another_order(plan: Plan, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, seed: int) -> Plan:
+def _in_another_order(
+    plan: Plan, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, seed: int
+) -> Plan:
     """Raises :class:`PlanError` where the plan breaks a rule in that order."""
     ordered = reordered(plan, drawn_order(plan.graph, seed))
     if plan.runtime is not None:
@@ -124,14 +155,25 @@ def _in_another_order(plan: Plan, hardware: Hardware, choice: PolicyChoice, budg
 def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:
     stall = sum(result.stall_ns.values()) if result.feasible else None
     peak = result.peak_bytes[hardware.device_tier]
-    return choice.label, run, result.feasible, result.makespan_ns, stall, peak, result.slowdown, result.error
+    return (
+        choice.label,
+        run,
+        result.feasible,
+        result.makespan_ns,
+        stall,
+        peak,
+        result.slowdown,
+        result.error,
+    )
 
 
 def percentiles(frame: DataFrame) -> DataFrame:
-    """One row per policy and figure: ``policy figure runs infeasible nominal p50 p95``, from the rows of :func:`robustness`.
+    """One row per policy and figure: ``policy figure runs infeasible nominal p50 p95``, from the
+    rows of :func:`robustness`.
 
-    The p-th percentile is the least value that p per cent of the runs with jitter do not exceed (nearest rank). It is missing if too many
-    runs do not fit; ``nominal`` is missing if the run without jitter does not fit.
+    The p-th percentile is the least value that p per cent of the runs with jitter do not exceed
+    (nearest rank). It is missing if too many runs do not fit; ``nominal`` is missing if the run
+    without jitter does not fit.
     """
     from pandas import DataFrame
 
@@ -143,12 +185,23 @@ def percentiles(frame: DataFrame) -> DataFrame:
             values = sorted(fitting[figure])
             ranks = [rank(p, runs) for p in PERCENTILES]
             at = [values[rank - 1] if rank <= len(values) else None for rank in ranks]
-            rows.append((policy, figure, runs, runs - len(values), nominal[figure] if nominal["feasible"] else None, *at))
+            rows.append(
+                (
+                    policy,
+                    figure,
+                    runs,
+                    runs - len(values),
+                    nominal[figure] if nominal["feasible"] else None,
+                    *at,
+                )
+            )
     columns = ["policy", "figure", "runs", "infeasible", "nominal", *(f"p{p}" for p in PERCENTILES)]
     return DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[4:], "Int64"))
 
 
 def failures(frame: DataFrame) -> dict[str, str]:
-    """Why the first run that does not fit, of the rows of :func:`robustness`, does not; by policy, those with such runs alone."""
+    """Why the first run that does not fit, of the rows of :func:`robustness`, does not; by policy,
+    those with such runs alone.
+    """
     failed = frame[~frame["feasible"]].groupby("policy", sort=False)["error"].first()
     return {str(policy): str(error) for policy, error in failed.items()}

@@ -1,4 +1,6 @@
-"""Why what was varied changes nothing: studies whose rows all take the same time, by what their replays read."""
+"""Why what was varied changes nothing: studies whose rows all take the same time, by what their
+replays read.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,30 @@ from hosim.units import human_size, human_time
 Rows = Sequence[Mapping[str, Any]]
 
 
-def same_everywhere(question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]) -> str | None:
-    """Why every row has the same makespan, in a sentence: which of the varied fields no replay read. ``None`` where there is no reason."""
+def same_everywhere(
+    question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
+) -> str | None:
+    """Why every row has the same makespan, in a sentence: which of the varied fields no replay
+    read. ``None`` where there is no reason.
+    """
     makespans: set[Any] = {row["makespan_ns"] for row in rows}
     if len(rows) < 2 or len(makespans) > 1 or None in makespans:
         return None
     fields = dict.fromkeys(field for point in points for field in point)
-    varied = [field for field in fields if len({(type(point.get(field)), point.get(field)) for point in points}) > 1]
+    varied = [
+        field
+        for field in fields
+        if len({(type(point.get(field)), point.get(field)) for point in points}) > 1
+    ]
     found = [_unread(question, field.removeprefix(HARDWARE), rows) for field in varied]
     reasons = list(dict.fromkeys([reason for reason in found if reason is not None]))
-    moved = any([row.get(f"{channel.name}_moved_bytes") for channel in question.hardware.channels for row in rows])
+    moved = any(
+        [
+            row.get(f"{channel.name}_moved_bytes")
+            for channel in question.hardware.channels
+            for row in rows
+        ]
+    )
     fits = None if moved else _fits(question, rows)
     if not reasons and fits is None:
         return None
@@ -38,16 +54,29 @@ def _unread(question: Question, field: str, rows: Rows) -> str | None:
     hardware = question.hardware
     first, _, rest = field.partition(".")
     name, _, what = rest.partition(".")
-    if field == BUDGET or (first == "tiers" and name == hardware.device_tier and what == "capacity"):
+    if field == BUDGET or (
+        first == "tiers" and name == hardware.device_tier and what == "capacity"
+    ):
         return _fits(question, rows)
     if _reads_times(question, field):
         return _given(question, rate_of(field, hardware) or "")
     if first == "channels":
         return _unused([name], name, question.graph.main_stream, rows)
     if first == "fabrics":
-        over = [channel for fabric in hardware.fabrics if fabric.name == name for channel in fabric.channels]
-        collectives = any([fabric.collectives for fabric in hardware.fabrics if fabric.name == name])
-        return None if collectives else _unused(over, f"a channel of {name}", question.graph.main_stream, rows)
+        over = [
+            channel
+            for fabric in hardware.fabrics
+            if fabric.name == name
+            for channel in fabric.channels
+        ]
+        collectives = any(
+            [fabric.collectives for fabric in hardware.fabrics if fabric.name == name]
+        )
+        return (
+            None
+            if collectives
+            else _unused(over, f"a channel of {name}", question.graph.main_stream, rows)
+        )
     if first == "tiers" and not any([row.get(f"{name}{PEAK}") for row in rows]):
         return f"no tensor was in {name}"
     return None
@@ -55,7 +84,10 @@ def _unread(question: Question, field: str, rows: Rows) -> str | None:
 
 def _reads_times(question: Question, field: str) -> bool:
     """Whether a field, of a profile, says how fast ops are."""
-    return not field.startswith(POLICY) and rate_of(field.removeprefix(HARDWARE), question.hardware) is not None
+    return (
+        not field.startswith(POLICY)
+        and rate_of(field.removeprefix(HARDWARE), question.hardware) is not None
+    )
 
 
 def _given(question: Question, processor: str) -> str | None:
@@ -66,7 +98,10 @@ def _given(question: Question, processor: str) -> str | None:
         return f"no op runs on {tier}"
     if any([op.duration_ns is None for op in ops]):
         return None
-    return f"the times of the {counted(len(ops), 'op')} on {tier} are given, so they read no compute rate and no bandwidth of it"
+    return (
+        f"the times of the {counted(len(ops), 'op')} on {tier} are given, so they read no "
+        "compute rate and no bandwidth of it"
+    )
 
 
 def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | None:
@@ -74,7 +109,11 @@ def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | 
     if not any([row.get(f"{channel}_moved_bytes") for row in rows for channel in channels]):
         return f"no transfer used {of}"
     waits = any([row.get(f"{channel}_exposed_ns") for row in rows for channel in channels])
-    return None if waits or any([row["drain_ns"] for row in rows]) else f"no op of {stream} waited for {of}"
+    return (
+        None
+        if waits or any([row["drain_ns"] for row in rows])
+        else f"no op of {stream} waited for {of}"
+    )
 
 
 def _fits(question: Question, rows: Rows) -> str | None:
@@ -84,6 +123,7 @@ def _fits(question: Question, rows: Rows) -> str | None:
     if None in budgets or min(budgets) < peak:
         return None
     return (
-        f"everything fits within {human_size(min(budgets))} (the resident peak is {human_size(peak)}), so that nothing has to move; give a "
+        f"everything fits within {human_size(min(budgets))} (the resident peak is "
+        f"{human_size(peak)}), so that nothing has to move; give a "
         "smaller budget, such as -b 75%"
     )

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Blame(InCells):
-    """The stalls of a replay in order of time, and the shadow prices of what it used, the highest first.
+    """The stalls of a replay in order of time, and the shadow prices of what it used, the highest
+    first.
 
-    ``path_ns`` is what the step is at on its critical path, over all streams, by processor and channel, the largest first; it adds up to
-    the makespan. ``replanned`` says that the policy planned again for other amounts of device memory; every other price, and without it
-    that one, is of the plan as it is.
+    ``path_ns`` is what the step is at on its critical path, over all streams, by processor and
+    channel, the largest first; it adds up to the makespan. ``replanned`` says that the policy
+    planned again for other amounts of device memory; every other price, and without it that one, is
+    of the plan as it is.
     """
 
     policy: str
@@ -47,11 +49,17 @@ class Blame(InCells):
         """One row per price: ``what added makespan_ns saves_ns together note``."""
         from hosim.study.rows_of_answers import frame
 
-        return frame([{**row, "together": ", ".join(row["together"])} for row in price_rows(self.prices)], _PRICE, self.result.notes)
+        return frame(
+            [{**row, "together": ", ".join(row["together"])} for row in price_rows(self.prices)],
+            _PRICE,
+            self.result.notes,
+        )
 
     @property
     def by_cause(self) -> Mapping[tuple[str, str], int]:
-        """Nanoseconds by (cause, what it is on), the largest first: :func:`hosim.study.blame.by_cause`."""
+        """Nanoseconds by (cause, what it is on), the largest first:
+        :func:`hosim.study.blame.by_cause`.
+        """
         return by_cause(self.stalls)
 
     def __str__(self) -> str:
@@ -61,7 +69,9 @@ class Blame(InCells):
         total = sum(stall.stall_ns for stall in self.stalls)
         if not total:
             return f"{taken} and never waits{at}"
-        causes = ", ".join(f"{human_time(ns)} for {_cause(*key)}" for key, ns in self.by_cause.items())
+        causes = ", ".join(
+            f"{human_time(ns)} for {_cause(*key)}" for key, ns in self.by_cause.items()
+        )
         return f"{taken}, and its streams wait {human_time(total)}: {causes}{at}"
 
     __repr__ = __str__
@@ -72,7 +82,13 @@ _PRICE = ("what", "added", "makespan_ns", "saves_ns", "together", "note")
 
 def price_rows(found: Sequence[Price]) -> list[dict[str, Any]]:
     """The prices as rows, the highest first."""
-    return [{key: list(value) if isinstance(value := getattr(p, key), tuple) else value for key in _PRICE} for p in found]
+    return [
+        {
+            key: list(value) if isinstance(value := getattr(p, key), tuple) else value
+            for key in _PRICE
+        }
+        for p in found
+    ]
 
 
 def _cause(cause: str, on: str) -> str:
@@ -91,8 +107,8 @@ def blame(
 ) -> Blame:
     """Stalls and prices of the policy's plan, or of the ``plan`` given.
 
-    Prices are those of the plan as it is; but without a ``plan``, the policy plans again for other amounts of device memory. Raises
-    :class:`InfeasibleError` if the plan does not fit.
+    Prices are those of the plan as it is; but without a ``plan``, the policy plans again for other
+    amounts of device memory. Raises :class:`InfeasibleError` if the plan does not fit.
     """
     budget = question.budget_bytes
     made = plan
@@ -106,7 +122,22 @@ def blame(
         return attempt(replace(question, profile=hardware, budget=within))
 
     answer = planned if plan is None else None
-    found = prices(made, question.hardware, result, more_memory_bytes, more_bandwidth_bytes_per_s, progress, answer)
+    found = prices(
+        made,
+        question.hardware,
+        result,
+        more_memory_bytes,
+        more_bandwidth_bytes_per_s,
+        progress,
+        answer,
+    )
     assert result.timeline is not None
     path = spent_ns(step_path(made, question.hardware, result.timeline), 0, result.makespan_ns or 0)
-    return Blame(made.policy if plan is not None else question.choice.label, result, stalls, found, plan is None, path)
+    return Blame(
+        made.policy if plan is not None else question.choice.label,
+        result,
+        stalls,
+        found,
+        plan is None,
+        path,
+    )

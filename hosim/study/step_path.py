@@ -1,6 +1,8 @@
-"""What a step spends its time on: the chain of ops and transfers that ends last, each of which began when the one before it ended.
+"""What a step spends its time on: the chain of ops and transfers that ends last, each of which
+began when the one before it ended.
 
-It goes over all streams, the processors of all tiers and the drain, so that its parts add up to the makespan.
+It goes over all streams, the processors of all tiers and the drain, so that its parts add up to the
+makespan.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from hosim.processors import tier_of
 from hosim.result import Stall, Timeline
 
 OPS, COPIES, WAITS = "ops on", "copies over", "waits"
-"""What a part of the path is: ops on a processor, which its tier names, copies over a channel, or a wait that neither explains."""
+"""What a part of the path is: ops on a processor, which its tier names, copies over a channel, or a
+wait that neither explains.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """From ``start_ns`` to ``end_ns`` the step is at this: ``kind`` is one of the above, ``where`` the tier or the channel."""
+    """From ``start_ns`` to ``end_ns`` the step is at this: ``kind`` is one of the above, ``where``
+    the tier or the channel.
+    """
 
     kind: str
     where: str
@@ -35,13 +41,19 @@ class PathPart:
 
 
 def step_path(plan: Plan, hardware: Hardware, timeline: Timeline) -> list[PathPart]:
-    """The parts of the path, the first one first; each begins where the one before it ends, and the first at 0."""
+    """The parts of the path, the first one first; each begins where the one before it ends, and the
+    first at 0.
+    """
     walk = _Walk(plan, hardware, timeline)
     parts: list[PathPart] = []
     now = max(walk.ending, default=0)
     part = walk.first(walk.ending.get(now, ()))
     while now > 0:
-        if part is None:  # nothing that ends here let it begin: a runtime's inspection, or room that another device has left
+        if (
+            part is None
+            # nothing that ends here let it begin: a runtime's inspection, or room that another
+            # device has left
+        ):
             earlier = max([end for end in walk.ending if end < now], default=0)
             parts.append(PathPart(WAITS, "", earlier, now))
             now = earlier
@@ -71,11 +83,18 @@ class _Walk:
         self.plan, self.graph, self.timeline = plan, plan.graph, timeline
         self.ending: dict[int, list[PathPart]] = {}
         self._seen: set[PathPart] = set()
-        self._waited: dict[int, Stall] = {stall.op: stall for stall in timeline.stalls}  # in order of their ends: the last one stays
+        self._waited: dict[int, Stall] = {
+            stall.op: stall for stall in timeline.stalls
+        }  # in order of their ends: the last one stays
         times = zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)
-        self._ops = [PathPart(OPS, tier_of(self.graph.ops[i], hardware), start, end, op=i) for i, (start, end) in enumerate(times)]
+        self._ops = [
+            PathPart(OPS, tier_of(self.graph.ops[i], hardware), start, end, op=i)
+            for i, (start, end) in enumerate(times)
+        ]
         moves = enumerate(timeline.transfers)
-        self._transfers = [PathPart(COPIES, x.channel, x.start_ns, x.end_ns, transfer=k) for k, x in moves]
+        self._transfers = [
+            PathPart(COPIES, x.channel, x.start_ns, x.end_ns, transfer=k) for k, x in moves
+        ]
         for part in (*self._ops, *self._transfers):
             if part.end_ns >= 0:
                 self.ending.setdefault(part.end_ns, []).append(part)
@@ -101,11 +120,19 @@ class _Walk:
             if stall.cause == "capacity":
                 return [p for p in self.ending.get(part.start_ns, ()) if p.transfer >= 0]
             return [self._ops[i] for i in self.graph.producers[part.op]]
-        return [p for p in self.ending.get(part.start_ns, ()) if p.op >= 0 and self.graph.ops[p.op].stream == op.stream]
+        return [
+            p
+            for p in self.ending.get(part.start_ns, ())
+            if p.op >= 0 and self.graph.ops[p.op].stream == op.stream
+        ]
 
     def _before_transfer(self, part: PathPart) -> list[PathPart]:
         x = self.timeline.transfers[part.transfer]
         if x.start_ns > x.issue_ns:
             return [p for p in self.ending.get(x.start_ns, ()) if p.where == x.channel]
-        issued = self.plan.cache_ops[x.cache_op].after if 0 <= x.cache_op < len(self.plan.cache_ops) else -1
+        issued = (
+            self.plan.cache_ops[x.cache_op].after
+            if 0 <= x.cache_op < len(self.plan.cache_ops)
+            else -1
+        )
         return [self._ops[issued]] if issued >= 0 else []

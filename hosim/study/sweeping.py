@@ -1,4 +1,6 @@
-"""Many points of one question, each planned and replayed: a grid or a list over fields of workload, machine, policy and budget."""
+"""Many points of one question, each planned and replayed: a grid or a list over fields of workload,
+machine, policy and budget.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,29 @@ from typing import TYPE_CHECKING
 
 from hosim.errors import InputError
 from hosim.study.asked import Settings, Value
-from hosim.study.rows_of_answers import FEASIBLE, SLOWDOWN, TEXTS, Row, RowFile, figure_columns, frame, unique, varied, varied_columns
-from hosim.study.runs import AnyTask, Question, Runner, Task, check_fields, check_values, here, pack, point_key
+from hosim.study.rows_of_answers import (
+    FEASIBLE,
+    SLOWDOWN,
+    TEXTS,
+    Row,
+    RowFile,
+    figure_columns,
+    frame,
+    unique,
+    varied,
+    varied_columns,
+)
+from hosim.study.runs import (
+    AnyTask,
+    Question,
+    Runner,
+    Task,
+    check_fields,
+    check_values,
+    here,
+    pack,
+    point_key,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -19,7 +42,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The rows of a sweep, one per point, in order; ``computed`` of them now, the others came from the file."""
+    """The rows of a sweep, one per point, in order; ``computed`` of them now, the others came from
+    the file.
+    """
 
     rows: Sequence[Row]
     columns: Sequence[str]
@@ -38,20 +63,30 @@ def sweep(
     runner: Runner = here,
     progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
 ) -> Swept:
-    """The rows of all points: ``point``, the varied fields, and the figures of :func:`hosim.study.rows_of_answers.rows.figure_columns`.
+    """The rows of all points: ``point``, the varied fields, and the figures of
+    :func:`hosim.study.rows_of_answers.rows.figure_columns`.
 
-    A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet), each row is written as soon as it is known, and existing
-    rows are not computed again. ``progress`` is called with the number of rows done, of all rows, and of those that do not fit. Raises
-    :class:`InputError` for an unknown field, a number without its unit, and for a file of another sweep.
+    A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet), each row is
+    written as soon as it is known, and existing rows are not computed again. ``progress`` is called
+    with the number of rows done, of all rows, and of those that do not fit. Raises
+    :class:`InputError` for an unknown field, a number without its unit, and for a file of another
+    sweep.
     """
     if not points:
-        raise InputError("nothing to vary; give fields and values such as channels.h2d.bandwidth=25..200GB/s:8", source="vary")
+        raise InputError(
+            "nothing to vary; give fields and values such as channels.h2d.bandwidth=25..200GB/s:8",
+            source="vary",
+        )
     check_fields(question, dict.fromkeys(field for point in points for field in point))
     check_values(question, points)
     packed = pack(question)
     points, keys = unique(points, [point_key(packed.digest, point) for point in points])
     varying = varied_columns(points)
-    columns = ["point", *varying.values(), *(c for c in figure_columns(question.hardware) if c not in varying.values())]
+    columns = [
+        "point",
+        *varying.values(),
+        *(c for c in figure_columns(question.hardware) if c not in varying.values()),
+    ]
     tasks = [Task(key, packed, point) for key, point in zip(keys, points, strict=True)]
     figures = set(columns) - {*varying.values(), *TEXTS, FEASIBLE, SLOWDOWN}
     return swept(tasks, columns, figures, (SLOWDOWN,), varying, path, runner, progress)
@@ -69,7 +104,8 @@ def swept(
 ) -> Swept:
     """The rows of tasks with different keys, as :func:`sweep` says.
 
-    ``whole`` are the columns of whole numbers and ``numbers`` those of others; ``varying`` has the column of each varied field.
+    ``whole`` are the columns of whole numbers and ``numbers`` those of others; ``varying`` has the
+    column of each varied field.
     """
     settings = {task.key: task.settings for task in tasks}
     with RowFile(path, columns, list(settings), whole, numbers) as file:
@@ -101,5 +137,7 @@ def misfits(failed: int) -> str:
 
 
 def _begun(runner: Runner, tasks: Sequence[AnyTask]) -> Generator[dict[str, Value], None, None]:
-    """The runner's rows as a generator, so that closing it, when the sweep ends for any reason, ends the runner."""
+    """The runner's rows as a generator, so that closing it, when the sweep ends for any reason,
+    ends the runner.
+    """
     yield from runner(tasks)

@@ -1,4 +1,6 @@
-"""A calibration as a hardware profile: the file of a base profile, with fitted figures in place of its own."""
+"""A calibration as a hardware profile: the file of a base profile, with fitted figures in place of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,41 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.hardware import Channel, Hardware
 from hosim.io import hardware_from_dict
-from hosim.units import exact_rate, exact_size, exact_time, human_percent, human_rate, human_size, human_time
+from hosim.units import (
+    exact_rate,
+    exact_size,
+    exact_time,
+    human_percent,
+    human_rate,
+    human_size,
+    human_time,
+)
 from hosim.validate.calibration import Calibration
 from hosim.validate.fits import CONFIDENCE, ChannelFit, Figure, write_kernels
 from hosim.validate.op_costs import KindEfficiency, by_kind, scaled_constants, written_kinds
 
 PINNED = ("pinned", "host", "unknown")
-"""The kinds of host memory that give the profile's bandwidth, in order of preference: older recordings do not tell them apart."""
+"""The kinds of host memory that give the profile's bandwidth, in order of preference: older
+recordings do not tell them apart.
+"""
 
 
-def calibrated_profile(calibration: Calibration, base: Mapping[str, Any], name: str) -> dict[str, Any]:
+def calibrated_profile(
+    calibration: Calibration, base: Mapping[str, Any], name: str
+) -> dict[str, Any]:
     """The profile as in its file. ``base`` is the content of the base profile's file.
 
-    Raises :class:`InputError` if the base has no channel between the device and host memory for a fitted direction.
+    Raises :class:`InputError` if the base has no channel between the device and host memory for a
+    fitted direction.
     """
     machine = hardware_from_dict(base)
     data = deepcopy(dict(base))
     data["name"] = name
     device = f" on {calibration.device}" if calibration.device else ""
-    data["source"] = f"{machine.name}, calibrated from {', '.join(calibration.sources)}{device}. Before: {machine.source or 'no source'}"
+    data["source"] = (
+        f"{machine.name}, calibrated from {', '.join(calibration.sources)}{device}. Before: "
+        f"{machine.source or 'no source'}"
+    )
     _compute(data, calibration, machine)
     rates: dict[str, int] = {}
     for direction in ("h2d", "d2h"):
@@ -41,13 +59,24 @@ def calibrated_profile(calibration: Calibration, base: Mapping[str, Any], name: 
 
 
 def host_channel(machine: Hardware, direction: str) -> Channel:
-    """The channel between the device and host memory; raises :class:`InputError` if the machine has none."""
+    """The channel between the device and host memory; raises :class:`InputError` if the machine has
+    none.
+    """
     device = machine.device_tier
-    for tier in sorted((t for t in machine.tiers if t.name != device), key=lambda t: (t.name != "ddr", -t.bandwidth_bytes_per_s)):
-        channel = machine.channel_between.get((tier.name, device) if direction == "h2d" else (device, tier.name))
+    for tier in sorted(
+        (t for t in machine.tiers if t.name != device),
+        key=lambda t: (t.name != "ddr", -t.bandwidth_bytes_per_s),
+    ):
+        channel = machine.channel_between.get(
+            (tier.name, device) if direction == "h2d" else (device, tier.name)
+        )
         if channel is not None:
             return channel
-    raise InputError(f"has no {direction} channel between the device and host memory", source=machine.name, where="channels")
+    raise InputError(
+        f"has no {direction} channel between the device and host memory",
+        source=machine.name,
+        where="channels",
+    )
 
 
 def _compute(data: dict[str, Any], calibration: Calibration, machine: Hardware) -> None:
@@ -56,7 +85,10 @@ def _compute(data: dict[str, Any], calibration: Calibration, machine: Hardware) 
     if calibration.gap is not None and calibration.launch_ns is not None:
         compute["launch"] = exact_time(calibration.launch_ns)
         gap = _time(calibration.gap)
-        said.append(f"launch from {', '.join(calibration.sources)}: gap {gap}, {human_time(calibration.fixed_ns)} of the shortest ops")
+        said.append(
+            f"launch from {', '.join(calibration.sources)}: gap {gap}, "
+            f"{human_time(calibration.fixed_ns)} of the shortest ops"
+        )
     if calibration.efficiencies or calibration.kernels:
         others = written_kinds(calibration.efficiencies, machine)
         written = {kind: dict(of) for kind, of in machine.compute.efficiency_of.items()}
@@ -67,24 +99,43 @@ def _compute(data: dict[str, Any], calibration: Calibration, machine: Hardware) 
         compute["efficiency_of"] = written
         said += _kinds_said(calibration, others)
     if calibration.kernels:
-        write_kernels(compute, ((scale.kernel, scale.dtype, scaled_constants(scale, machine)) for scale in calibration.kernels))
-        listed = (f"{k.kernel} x {k.factor:.3g} and {human_time(k.fixed_ns)} (n={k.sizes} sizes)" for k in calibration.kernels)
+        write_kernels(
+            compute,
+            (
+                (scale.kernel, scale.dtype, scaled_constants(scale, machine))
+                for scale in calibration.kernels
+            ),
+        )
+        listed = (
+            f"{k.kernel} x {k.factor:.3g} and {human_time(k.fixed_ns)} (n={k.sizes} sizes)"
+            for k in calibration.kernels
+        )
         said.append(f"kernels, beside those of tables: {', '.join(listed)}")
     if said:
         before = compute.get("source")
-        compute["source"] = ". ".join([*said, _intervals(), *([f"Before: {before}"] if before else [])])
+        compute["source"] = ". ".join(
+            [*said, _intervals(), *([f"Before: {before}"] if before else [])]
+        )
         data["compute"] = compute
 
 
-def _kinds_said(calibration: Calibration, others: Mapping[tuple[str, str], KindEfficiency]) -> Iterator[str]:
+def _kinds_said(
+    calibration: Calibration, others: Mapping[tuple[str, str], KindEfficiency]
+) -> Iterator[str]:
     if calibration.efficiencies:
         listed = (
-            f"{e.kind} {e.dtype} {e.fraction.value:.3g} ({e.fraction.low:.3g} to {e.fraction.high:.3g}, n={e.fraction.samples})"
+            f"{e.kind} {e.dtype} {e.fraction.value:.3g} ({e.fraction.low:.3g} to "
+            f"{e.fraction.high:.3g}, n={e.fraction.samples})"
             for e in calibration.efficiencies
         )
-        yield f"efficiency_of, against {calibration.base}, from {', '.join(calibration.sources)}: {'; '.join(listed)}"
+        yield (
+            f"efficiency_of, against {calibration.base}, from {', '.join(calibration.sources)}: "
+            f"{'; '.join(listed)}"
+        )
     for level, words in (("alike", "as kinds that are alike"), ("assumed", "[assumption]")):
-        kinds = dict.fromkeys(kind for (kind, _), efficiency in others.items() if efficiency.level == level)
+        kinds = dict.fromkeys(
+            kind for (kind, _), efficiency in others.items() if efficiency.level == level
+        )
         if kinds:
             yield f"efficiency_of, {words}, in dtypes not listed: {', '.join(kinds)}"
 
@@ -120,7 +171,10 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
     if channel.beside:
         block["beside"] = {other: exact_rate(min(own, rate)) for other, rate in channel.beside}
     if channel.curve and pinned is None:
-        block["curve"] = [{"size": exact_size(size), "bandwidth": exact_rate(min(own, rate))} for size, rate in channel.curve]
+        block["curve"] = [
+            {"size": exact_size(size), "bandwidth": exact_rate(min(own, rate))}
+            for size, rate in channel.curve
+        ]
     before = block.get("source")
     kept = [] if pinned is not None else [f"bandwidth before: {before}"] if before else []
     block["source"] = ". ".join([*said, _intervals(), *kept])
@@ -139,30 +193,50 @@ def _points(way: ChannelFit, own: int) -> list[dict[str, str]]:
     return points
 
 
-def _fabrics(data: dict[str, Any], machine: Hardware, calibration: Calibration, rates: Mapping[str, int]) -> None:
-    """Raise a fabric to the bandwidth measured on each of its channels alone; one over both directions gets what both reached at once."""
+def _fabrics(
+    data: dict[str, Any], machine: Hardware, calibration: Calibration, rates: Mapping[str, int]
+) -> None:
+    """Raise a fabric to the bandwidth measured on each of its channels alone; one over both
+    directions gets what both reached at once.
+    """
     for fabric in machine.fabrics:
         block = data["fabrics"][fabric.name]
         ways = [name for name in rates if name in fabric.channels]
         if calibration.both is not None and len(ways) > 1:
             size, together = calibration.both
-            block["bandwidth"] = exact_rate(max(round(together.value), *(rates[name] for name in ways)))
-            block["source"] = f"{', '.join(calibration.sources)}: copies of {human_size(size)} both ways at once, {_rate(together)}"
+            block["bandwidth"] = exact_rate(
+                max(round(together.value), *(rates[name] for name in ways))
+            )
+            block["source"] = (
+                f"{', '.join(calibration.sources)}: copies of {human_size(size)} both ways at "
+                f"once, {_rate(together)}"
+            )
             continue
         least = max((rates[name] for name in ways), default=0)
         if least > fabric.bandwidth_bytes_per_s:
             block["bandwidth"] = exact_rate(least)
-            block["source"] = f"the fastest of its channels as calibrated; before: {block.get('source', 'no source')}"
+            block["source"] = (
+                "the fastest of its channels as calibrated; before: "
+                f"{block.get('source', 'no source')}"
+            )
 
 
 def _way(way: ChannelFit) -> str:
-    latency = f", latency {_time(way.latency)}" if way.latency else ", latency unknown: one size only"
+    latency = (
+        f", latency {_time(way.latency)}" if way.latency else ", latency unknown: one size only"
+    )
     error = ""
     if way.residuals.median is not None and way.residuals.p95 is not None:
-        error = f", residuals median {human_percent(way.residuals.median)} P95 {human_percent(way.residuals.p95)}"
+        error = (
+            f", residuals median {human_percent(way.residuals.median)} P95 "
+            f"{human_percent(way.residuals.p95)}"
+        )
     sizes = f"{human_size(way.sizes[0])} to {human_size(way.sizes[1])}"
     curve = "" if not way.curve else ", curve by size"
-    return f"{way.memory} memory from {', '.join(way.sources)}: {_rate(way.bandwidth)}{latency}{curve}; {sizes}{error}"
+    return (
+        f"{way.memory} memory from {', '.join(way.sources)}: "
+        f"{_rate(way.bandwidth)}{latency}{curve}; {sizes}{error}"
+    )
 
 
 def _intervals() -> str:
@@ -175,5 +249,7 @@ def _time(figure: Figure) -> str:
 
 
 def _rate(figure: Figure) -> str:
-    low, high, value = (human_rate(round(min(x, 1e18))) for x in (figure.low, figure.high, figure.value))
+    low, high, value = (
+        human_rate(round(min(x, 1e18))) for x in (figure.low, figure.high, figure.value)
+    )
     return f"{value} ({low} to {high}, n={figure.samples})"

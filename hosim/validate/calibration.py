@@ -1,7 +1,9 @@
-"""Calibration: a hardware profile from recordings, completed from a base profile. Every fitted figure names its source.
+"""Calibration: a hardware profile from recordings, completed from a base profile. Every fitted
+figure names its source.
 
-Channels are fitted to copies (:mod:`hosim.validate.fits.channel_fit`), ops to the work that follows from their operators' shapes
-(:mod:`hosim.validate.op_costs.op_fit`). A bandwidth sweep replaces the copies of traces, which contend with each other and with kernels.
+Channels are fitted to copies (:mod:`hosim.validate.fits.channel_fit`), ops to the work that follows
+from their operators' shapes (:mod:`hosim.validate.op_costs.op_fit`). A bandwidth sweep replaces the
+copies of traces, which contend with each other and with kernels.
 """
 
 from __future__ import annotations
@@ -19,18 +21,29 @@ from hosim.plain_text import counted
 from hosim.units import human_percent
 from hosim.validate.fits import ChannelFit, Figure, copies_of, fit_ways
 from hosim.validate.measurements import Measurements
-from hosim.validate.op_costs import Efficiency, KernelScale, fit_efficiencies, fit_gap, fit_host_launch, fixed_time, scale_kernels, work_of
+from hosim.validate.op_costs import (
+    Efficiency,
+    KernelScale,
+    fit_efficiencies,
+    fit_gap,
+    fit_host_launch,
+    fixed_time,
+    scale_kernels,
+    work_of,
+)
 
 FORMAT = "hosim.calibration/1"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The fitted figures, in nanoseconds and bytes per second; ``None`` or empty if the recordings lack them, and ``missing`` says why.
+    """The fitted figures, in nanoseconds and bytes per second; ``None`` or empty if the recordings
+    lack them, and ``missing`` says why.
 
-    ``fixed_ns`` is the time of the shortest ops, ``gap`` the time between queued ops; together they are the launch time of the profile.
-    ``host_launch`` is how long a launch occupies the host. ``both`` is (bytes of each copy, bytes per second of both together) for the
-    largest copies that ran both ways at once.
+    ``fixed_ns`` is the time of the shortest ops, ``gap`` the time between queued ops; together they
+    are the launch time of the profile. ``host_launch`` is how long a launch occupies the host.
+    ``both`` is (bytes of each copy, bytes per second of both together) for the largest copies that
+    ran both ways at once.
     """
 
     sources: tuple[str, ...]
@@ -52,7 +65,11 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, without held-out predictions."""
-        both = {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()} if self.both else None
+        both = (
+            {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()}
+            if self.both
+            else None
+        )
         return {
             "format": FORMAT,
             "sources": list(self.sources),
@@ -73,15 +90,20 @@ class Calibration:
 
 
 def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibration:
-    """Fit everything that the recordings allow. Efficiencies need the peaks and the bandwidth of a ``base``.
+    """Fit everything that the recordings allow. Efficiencies need the peaks and the bandwidth of a
+    ``base``.
 
-    Raises :class:`InputError` if there is nothing to fit: no copy to or from the host, no launches, no shapes.
+    Raises :class:`InputError` if there is nothing to fit: no copy to or from the host, no launches,
+    no shapes.
     """
     missing: list[str] = []
     ways = _ways(measured, missing)
     each = [work_of(trace) for trace in measured.traces]
     works = [work for one in each for work in one.works]
-    left, time_left = sum(one.kernels_left_out for one in each), sum(one.time_left_out_ns for one in each)
+    left, time_left = (
+        sum(one.kernels_left_out for one in each),
+        sum(one.time_left_out_ns for one in each),
+    )
     gap, host = fit_gap(measured.traces), fit_host_launch(measured.traces)
     fixed = fixed_time(works)
     efficiencies: tuple[Efficiency, ...] = ()
@@ -89,9 +111,13 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     if measured.traces and gap is None:
         missing.append("launch time: no kernel was queued behind another")
     if measured.traces and not works:
-        missing.append("efficiency: shapes of operators were not recorded; record with record_shapes=True")
+        missing.append(
+            "efficiency: shapes of operators were not recorded; record with record_shapes=True"
+        )
     elif works and base is None:
-        missing.append("efficiency: it is relative to the peaks of a profile; give a profile with --base")
+        missing.append(
+            "efficiency: it is relative to the peaks of a profile; give a profile with --base"
+        )
     elif base is not None:
         efficiencies, unknown = fit_efficiencies(works, base, fixed)
         kernels = scale_kernels(works, base, fixed) if works else ()
@@ -99,17 +125,32 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
         if left:
             share = time_left / max(1, time_left + sum(work.time_ns for work in works))
             missing.append(
-                f"efficiency of {counted(left, 'kernel')}, {human_percent(share, 0)} of the time: their work does not follow from recorded "
+                f"efficiency of {counted(left, 'kernel')}, {human_percent(share, 0)} of the time: "
+                "their work does not follow from recorded "
                 "shapes"
             )
     if not ways and gap is None and not works:
         why = "".join(f"; {line}" for line in missing if line.startswith("channels: "))
         raise InputError(
-            f"nothing to calibrate from: no copy to or from the host, no queued launches, no shapes{why}", source=measured.names[0]
+            "nothing to calibrate from: no copy to or from the host, no queued launches, no "
+            f"shapes{why}",
+            source=measured.names[0],
         )
     both = _both(measured)
     name = base.name if base else None
-    return Calibration(measured.names, measured.device, name, ways, gap, fixed, host, efficiencies, both, tuple(missing), kernels)
+    return Calibration(
+        measured.names,
+        measured.device,
+        name,
+        ways,
+        gap,
+        fixed,
+        host,
+        efficiencies,
+        both,
+        tuple(missing),
+        kernels,
+    )
 
 
 def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str], ChannelFit]:
@@ -119,17 +160,32 @@ def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str]
     copies = [copy for trace in measured.traces for copy in copies_of(trace.ops)]
     names = [trace.name for trace in measured.traces if copies_of(trace.ops)]
     ways = fit_ways(copies, names)
-    ends = [(direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")]
+    ends = [
+        (direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")
+    ]
     moved = sum(op.migration for trace in measured.traces for op in trace.ops)
     if moved:
         missing.append(
-            f"channels: {counted(moved, 'migration')} of managed memory by page faults, which are no copies that a plan asks for"
+            f"channels: {counted(moved, 'migration')} of managed memory by page faults, which are "
+            "no copies that a plan asks for"
         )
-    missing += [f"channel {end[0]}, {end[1]} memory: no such copy was recorded" for end in ends if end not in ways]
+    missing += [
+        f"channel {end[0]}, {end[1]} memory: no such copy was recorded"
+        for end in ends
+        if end not in ways
+    ]
     for way in ways.values():
         what = f"{way.direction}, {way.memory} memory"
-        missing += [f"latency of {what}: all copies have {way.sizes[0]:,} B"] if way.latency is None else []
-        missing += [f"bandwidth of {what}: no copy is larger than {way.sizes[1]:,} B"] if not way.tells_bandwidth else []
+        missing += (
+            [f"latency of {what}: all copies have {way.sizes[0]:,} B"]
+            if way.latency is None
+            else []
+        )
+        missing += (
+            [f"bandwidth of {what}: no copy is larger than {way.sizes[1]:,} B"]
+            if not way.tells_bandwidth
+            else []
+        )
     return ways
 
 
@@ -143,7 +199,9 @@ def _both(measured: Measurements) -> tuple[int, Figure] | None:
 
 
 def likely_base(device: str | None, known: Sequence[str]) -> str:
-    """The shipped profile of a device, which has most words of its name. Raises :class:`InputError` unless there is exactly one."""
+    """The shipped profile of a device, which has most words of its name. Raises :class:`InputError`
+    unless there is exactly one.
+    """
     shared = named_profiles(device, known)
     fitting = [name for name, count in shared.items() if count == max(shared.values())]
     if len(fitting) != 1:
@@ -154,7 +212,9 @@ def likely_base(device: str | None, known: Sequence[str]) -> str:
 
 
 def base_with_figures(device: DeviceInfo, profiles: Iterable[Hardware]) -> str | None:
-    """The profile with as many multiprocessors and about as much memory as a device whose name was not recorded; None unless it is one."""
+    """The profile with as many multiprocessors and about as much memory as a device whose name was
+    not recorded; None unless it is one.
+    """
     if not device.multiprocessors or not device.memory_bytes:
         return None
     fitting = [

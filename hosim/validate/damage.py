@@ -12,13 +12,16 @@ INSIDE_NS = 100_000
 """Ops of one stream run one after the other; clocks that round overlap by less than this."""
 
 BEFORE_NS = 1_000_000
-"""A kernel that begins while the one before it ends (programmatic launches) does so by less than this."""
+"""A kernel that begins while the one before it ends (programmatic launches) does so by less than
+this.
+"""
 
 
 def refuse_damage(trace: KinetoTrace, source: str) -> None:
     """Raise :class:`InputError` if ops of one stream overlap by more than a GPU allows.
 
-    Nodes of one CUDA graph may run side by side, and so may kernels in one queue of HIP, which serves several streams.
+    Nodes of one CUDA graph may run side by side, and so may kernels in one queue of HIP, which
+    serves several streams.
     """
     if any(call.name.startswith("hip") for call in trace.calls):
         return
@@ -34,7 +37,8 @@ def refuse_damage(trace: KinetoTrace, source: str) -> None:
             if over > allowed and (first.call is None or first.call != second.call):
                 at = f"{first.name[:40]} and {second.name[:40]} at {human_time(second.start_ns)}"
                 raise InputError(
-                    f"damaged: two ops of stream {stream} run at once for {human_time(over)}, which no GPU allows; record it again",
+                    f"damaged: two ops of stream {stream} run at once for {human_time(over)}, "
+                    "which no GPU allows; record it again",
                     source=source,
                     where=at,
                 )

@@ -1,17 +1,19 @@
 """Held-out prediction: one part of a recording, or other recordings, predict the rest.
 
-Op times of a recording's own second part come from :mod:`hosim.validate.op_costs.op_times`. Those of another recording are looked up only
-where the
-same op was recorded (name, grid, block and shapes of its operator); all others come from the cost model of the calibrated profile
-(:mod:`hosim.validate.modelled_times`), with an interval, or are left out. A transfer takes the median time of transfers of the same size,
-or, for a new size, the time of the fitted channel (:mod:`hosim.validate.fits.channel_fit`). The makespan comes from the structural replay,
-with
-predicted durations in place of recorded ones and with the launch latencies of the learned part. The replay is still given what the host
-did: its calls in order, and its work between them.
+Op times of a recording's own second part come from :mod:`hosim.validate.op_costs.op_times`. Those
+of another recording are looked up only where the
+same op was recorded (name, grid, block and shapes of its operator); all others come from the cost
+model of the calibrated profile (:mod:`hosim.validate.modelled_times`), with an interval, or are
+left out. A transfer takes the median time of transfers of the same size, or, for a new size, the
+time of the fitted channel (:mod:`hosim.validate.fits.channel_fit`). The makespan comes from the
+structural replay, with
+predicted durations in place of recorded ones and with the launch latencies of the learned part. The
+replay is still given what the host did: its calls in order, and its work between them.
 
-A recording is split between two of its iterations: whatever the host began earlier belongs to the first part. Without repetition, every
-group of like ops (same name, grid, block and shapes) is split in order of time instead: its first half predicts the second. Ops that are
-like no other are then left out, and the makespan is not predicted.
+A recording is split between two of its iterations: whatever the host began earlier belongs to the
+first part. Without repetition, every group of like ops (same name, grid, block and shapes) is split
+in order of time instead: its first half predicts the second. Ops that are like no other are then
+left out, and the makespan is not predicted.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ _WORST = 10
 
 @dataclass(frozen=True)
 class Learned:
-    """What a prediction is made from, without anything of the held-out part. ``period_ns`` is the median length of an iteration.
+    """What a prediction is made from, without anything of the held-out part. ``period_ns`` is the
+    median length of an iteration.
 
     ``copies`` are the median nanoseconds of copies by way and bytes.
     """
@@ -62,13 +65,16 @@ class Learned:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A recording's held-out part, predicted. Nanoseconds; errors are relative, signed where they are called ``error``.
+    """A recording's held-out part, predicted. Nanoseconds; errors are relative, signed where they
+    are called ``error``.
 
-    ``levels`` counts ops by what they share with the learned ones; of another recording, the works of its operators by where their times
-    are from: ``exact``, ``fitted``, ``alike`` (to fitted kinds) or ``assumed``. ``modelled`` says what the profile alone gives there.
-    ``unpredicted`` counts the kernels that are left out. ``transfers`` has those with learned directions and kinds of host
-    memory, ``strange_transfers`` counts the others. ``by_period_ns`` is another prediction of the makespan (from the first start of a
-    held-out op to the last end) that uses nothing of the held-out part: the number of iterations times the learned median length.
+    ``levels`` counts ops by what they share with the learned ones; of another recording, the works
+    of its operators by where their times are from: ``exact``, ``fitted``, ``alike`` (to fitted
+    kinds) or ``assumed``. ``modelled`` says what the profile alone gives there. ``unpredicted``
+    counts the kernels that are left out. ``transfers`` has those with learned directions and kinds
+    of host memory, ``strange_transfers`` counts the others. ``by_period_ns`` is another prediction
+    of the makespan (from the first start of a held-out op to the last end) that uses nothing of the
+    held-out part: the number of iterations times the learned median length.
     """
 
     trace: str
@@ -91,16 +97,26 @@ class HeldOut:
     @property
     def makespan_error(self) -> float | None:
         """The error of the replay's prediction."""
-        return self.predicted_ns / self.measured_ns - 1 if self.measured_ns and self.predicted_ns is not None else None
+        return (
+            self.predicted_ns / self.measured_ns - 1
+            if self.measured_ns and self.predicted_ns is not None
+            else None
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As the JSON report has it."""
-        period = self.by_period_ns / self.measured_ns - 1 if self.measured_ns and self.by_period_ns is not None else None
+        period = (
+            self.by_period_ns / self.measured_ns - 1
+            if self.measured_ns and self.by_period_ns is not None
+            else None
+        )
         return {
             "trace": self.trace,
             "learned_from": list(self.learned_from),
             "parted": self.parted,
-            "iterations": {"learned": self.iterations[0], "held_out": self.iterations[1]} if self.iterations else None,
+            "iterations": {"learned": self.iterations[0], "held_out": self.iterations[1]}
+            if self.iterations
+            else None,
             "ops": {
                 **self.ops.to_dict(),
                 "levels": dict(self.levels),
@@ -110,7 +126,10 @@ class HeldOut:
             "transfers": {
                 **self.transfers.to_dict(),
                 "not_learned": self.strange_transfers,
-                "ways": [{"direction": way[0], "memory": way[1], **errors.to_dict()} for way, errors in self.ways.items()],
+                "ways": [
+                    {"direction": way[0], "memory": way[1], **errors.to_dict()}
+                    for way, errors in self.ways.items()
+                ],
             },
             "makespan": {
                 "measured_ns": self.measured_ns,
@@ -127,8 +146,12 @@ class HeldOut:
         }
 
 
-def learn_from(traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], ChannelFit] | None = None) -> Learned:
-    """Learn from these recordings, or parts of them. ``ways`` are fitted to their copies unless given."""
+def learn_from(
+    traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], ChannelFit] | None = None
+) -> Learned:
+    """Learn from these recordings, or parts of them. ``ways`` are fitted to their copies unless
+    given.
+    """
     recorded, periods = [], []
     for trace in traces:
         found = repetitions(trace)
@@ -156,7 +179,9 @@ def _learned(
     for copy in copies:
         alike[copy.way, copy.size_bytes].append(copy.time_ns)
     medians = {key: median_low(times) for key, times in alike.items()}
-    return Learned(names, learn(recorded), fitted, medians, latencies, median_low(periods) if periods else None)
+    return Learned(
+        names, learn(recorded), fitted, medians, latencies, median_low(periods) if periods else None
+    )
 
 
 def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Learned:
@@ -168,7 +193,9 @@ def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Lea
 
 
 def learned_part(trace: KinetoTrace, share: float) -> KinetoTrace:
-    """The part of a recording that :func:`hold_out` learns from; the whole recording if it has only one iteration."""
+    """The part of a recording that :func:`hold_out` learns from; the whole recording if it has only
+    one iteration.
+    """
     found = repetitions(trace)
     return before(trace, found.starts_ns[-_held(found, share)]) if found.count > 1 else trace
 
@@ -180,9 +207,11 @@ def _held(found: Repetitions, share: float) -> int:
 
 
 def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
-    """The last ``share`` of a recording's iterations (at least one, and not all), predicted from those before.
+    """The last ``share`` of a recording's iterations (at least one, and not all), predicted from
+    those before.
 
-    Raises :class:`InputError` if the share is not between 0 and 1, or if no two ops of the recording are alike.
+    Raises :class:`InputError` if the share is not between 0 and 1, or if no two ops of the
+    recording are alike.
     """
     found = repetitions(trace)
     held = _held(found, share)
@@ -191,11 +220,22 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
     instant = found.starts_ns[-held]
     chosen = issued_from(trace, instant)
     learned = learn_before(trace, found, instant)
-    return _predict(trace, found, learned, chosen, f"between iterations, by {found.found_by}", (found.count - held, held))
+    return _predict(
+        trace,
+        found,
+        learned,
+        chosen,
+        f"between iterations, by {found.found_by}",
+        (found.count - held, held),
+    )
 
 
-def predict_trace(trace: KinetoTrace, learned: Learned, model: ModelledOps | None = None) -> HeldOut:
-    """A whole recording, predicted from others. Without a ``model`` ops are looked up, and left out where none is the same."""
+def predict_trace(
+    trace: KinetoTrace, learned: Learned, model: ModelledOps | None = None
+) -> HeldOut:
+    """A whole recording, predicted from others. Without a ``model`` ops are looked up, and left out
+    where none is the same.
+    """
     found = repetitions(trace)
     counts = (0, found.count) if found.count > 1 else None
     keys = keys_of(trace, found.starts_ns)
@@ -208,7 +248,15 @@ def predict_trace(trace: KinetoTrace, learned: Learned, model: ModelledOps | Non
         looked_up = bool(own) and len(known) == len(own)
         level = "exact" if looked_up else one.level
         name = f"{one.work.kind} {one.work.dtype}"
-        times.append(_OpTime(name, one.work.ops, one.work.time_ns, sum(known) if looked_up else one.predicted_ns, level))
+        times.append(
+            _OpTime(
+                name,
+                one.work.ops,
+                one.work.time_ns,
+                sum(known) if looked_up else one.predicted_ns,
+                level,
+            )
+        )
         placed.update(one.work.ops)
     for i, op in enumerate(trace.ops):
         if model is None and not is_transfer(op) and exact[i] is not None:
@@ -219,16 +267,38 @@ def predict_trace(trace: KinetoTrace, learned: Learned, model: ModelledOps | Non
     left = [i for i, op in enumerate(trace.ops) if not is_transfer(op) and i not in placed]
     kernels = [i for i in left if trace.ops[i].kind == "kernel"]
     if kernels:
-        why = "their work does not follow from recorded shapes" if model else "no op recorded before is the same, and there is no profile"
+        why = (
+            "their work does not follow from recorded shapes"
+            if model
+            else "no op recorded before is the same, and there is no profile"
+        )
         missing.append(f"{counted(len(kernels), 'kernel')} of {len(trace.kernels):,}: {why}")
     if left:
         missing.append("the makespan: not all ops are predicted")
-    predicted = _predict(trace, found, learned, range(len(trace.ops)), "another recording", counts, times=times, makespan=not left)
+    predicted = _predict(
+        trace,
+        found,
+        learned,
+        range(len(trace.ops)),
+        "another recording",
+        counts,
+        times=times,
+        makespan=not left,
+    )
     ops = predicted.ops
     if len(kernels) > MOST_UNKNOWN * len(trace.kernels):
-        missing.append(f"the total of op times: more than {human_percent(MOST_UNKNOWN, 0)} of the kernels are left out")
+        missing.append(
+            f"the total of op times: more than {human_percent(MOST_UNKNOWN, 0)} of the kernels "
+            "are left out"
+        )
         ops, total = replace(ops, total=None), None
-    return replace(predicted, ops=ops, missing=(*missing, *predicted.missing), unpredicted=len(kernels), modelled=total)
+    return replace(
+        predicted,
+        ops=ops,
+        missing=(*missing, *predicted.missing),
+        unpredicted=len(kernels),
+        modelled=total,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,18 +332,28 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
     alone = sum(trace.ops[group[0]].duration_ns for group in groups.values() if len(group) == 1)
     total = sum(trace.ops[i].duration_ns for group in groups.values() for i in group)
     if not chosen:
-        raise InputError("nothing can be held out: no two of its ops are alike; give another recording with --predict", source=trace.name)
+        raise InputError(
+            "nothing can be held out: no two of its ops are alike; give another recording with "
+            "--predict",
+            source=trace.name,
+        )
     out = set(chosen)
-    recorded = [(op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)]
+    recorded = [
+        (op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)
+    ]
     learned = _learned([trace], recorded, (), makespan=False)
     unlike = sum(len(group) == 1 for group in groups.values())
     missing = (
-        "one iteration only: parted within groups of like ops, the first of each group predict the others",
-        f"{counted(unlike, 'op')}, {human_percent(alone / max(total, 1), 0)} of the time, {'is' if unlike == 1 else 'are'} like no other: "
+        "one iteration only: parted within groups of like ops, the first of each group predict "
+        "the others",
+        f"{counted(unlike, 'op')}, {human_percent(alone / max(total, 1), 0)} of the time, "
+        f"{'is' if unlike == 1 else 'are'} like no other: "
         "left out",
         "the makespan: the rest of the iteration is what it would be learned from",
     )
-    return _predict(trace, found, learned, sorted(chosen), "within groups of like ops", None, missing)
+    return _predict(
+        trace, found, learned, sorted(chosen), "within groups of like ops", None, missing
+    )
 
 
 def _predict(
@@ -307,11 +387,15 @@ def _predict(
         copy = copies_of([op])
         way = learned.ways.get(copy[0].way) if copy else None
         if way is not None:
-            time: float = learned.copies.get((copy[0].way, copy[0].size_bytes), way.predict(copy[0].size_bytes))
+            time: float = learned.copies.get(
+                (copy[0].way, copy[0].size_bytes), way.predict(copy[0].size_bytes)
+            )
             by_way[way.direction, way.memory].append((op.duration_ns, time))
         else:
             strange += 1
-            way = next((w for (direction, _), w in learned.ways.items() if direction == op.direction), None)
+            way = next(
+                (w for (direction, _), w in learned.ways.items() if direction == op.direction), None
+            )
             time = way.predict(op.size_bytes or 0) if way is not None else 0
         durations[i] = round(time)
     for one in times or ():
@@ -324,7 +408,12 @@ def _predict(
     if not missing and makespan:
         measured, predicted, missing = _makespan(trace, learned, set(chosen), durations)
     if not pairs:
-        missing = (*missing, "transfers: the held-out part has none" if not strange else "transfers: none like these was learned")
+        missing = (
+            *missing,
+            "transfers: the held-out part has none"
+            if not strange
+            else "transfers: none like these was learned",
+        )
     return HeldOut(
         trace.name,
         learned.sources,
@@ -337,7 +426,9 @@ def _predict(
         strange,
         measured,
         predicted,
-        iterations[1] * learned.period_ns if iterations and learned.period_ns is not None and measured is not None else None,
+        iterations[1] * learned.period_ns
+        if iterations and learned.period_ns is not None and measured is not None
+        else None,
         _furthest(ops),
         missing,
     )
@@ -347,8 +438,14 @@ def _makespan(
     trace: KinetoTrace, learned: Learned, chosen: Collection[int], durations: Sequence[int]
 ) -> tuple[int | None, int | None, tuple[str, ...]]:
     if learned.latencies is None or all(op.call is None for op in trace.ops):
-        return None, None, ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well",)
-    replayed = structural_replay(structure(trace, latencies=learned.latencies, durations_ns=durations)).ops
+        return (
+            None,
+            None,
+            ("the makespan: no launch was recorded; record with ProfilerActivity.CPU as well",),
+        )
+    replayed = structural_replay(
+        structure(trace, latencies=learned.latencies, durations_ns=durations)
+    ).ops
     held = [replayed[i] for i in chosen]
     measured = span_ns((op.op.start_ns, op.op.end_ns) for op in held)
     return measured, span_ns((op.simulated_start_ns, op.simulated_end_ns) for op in held), ()
@@ -359,9 +456,14 @@ def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> ErrorSpread:
 
 
 def _furthest(ops: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int, int], ...]:
-    """The name, number, measured and predicted time of the groups of ops with the largest total errors."""
+    """The name, number, measured and predicted time of the groups of ops with the largest total
+    errors.
+    """
     groups: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for name, measured, predicted in ops:
         groups[name].append((measured, predicted))
-    rows = [(name, len(pairs), sum(m for m, _ in pairs), sum(p for _, p in pairs)) for name, pairs in groups.items()]
+    rows = [
+        (name, len(pairs), sum(m for m, _ in pairs), sum(p for _, p in pairs))
+        for name, pairs in groups.items()
+    ]
     return tuple(sorted(rows, key=lambda row: (-abs(row[3] - row[2]), row[0]))[:_WORST])

@@ -1,4 +1,6 @@
-"""The data for a calibration: traces, and bandwidth sweeps of the kit for GPU machines (:mod:`hosim.gpu`)."""
+"""The data for a calibration: traces, and bandwidth sweeps of the kit for GPU machines
+(:mod:`hosim.gpu`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from hosim.validate.validation import read_trace
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measured copies one at a time; ``both`` are pairs of copies, one each way at once: bytes of each, ns until both were through."""
+    """Measured copies one at a time; ``both`` are pairs of copies, one each way at once: bytes of
+    each, ns until both were through.
+    """
 
     name: str
     device: str | None
@@ -40,14 +44,19 @@ class Measurements:
     @property
     def device(self) -> str | None:
         """The name of the device, if a recording has it."""
-        names = [*(trace.device_name for trace in self.traces), *(sweep.device for sweep in self.sweeps)]
+        names = [
+            *(trace.device_name for trace in self.traces),
+            *(sweep.device for sweep in self.sweeps),
+        ]
         return next((name for name in names if name), None)
 
 
 def read_measurements(paths: Sequence[Path]) -> Measurements:
-    """Traces (a profiler's, or Nsight Systems exports), sweeps (the kit's ``bandwidth.json``) and folders of the kit, which have both.
+    """Traces (a profiler's, or Nsight Systems exports), sweeps (the kit's ``bandwidth.json``) and
+    folders of the kit, which have both.
 
-    Raises :class:`InputError` for anything else, for a damaged file, and for recordings of devices of different names.
+    Raises :class:`InputError` for anything else, for a damaged file, and for recordings of devices
+    of different names.
     """
     traces: list[KinetoTrace] = []
     sweeps: list[Sweep] = []
@@ -60,21 +69,39 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
                 sweeps.append(_sweep(path / "bandwidth.json", path.name))
             elif not inside:
                 raise InputError(
-                    "expected bandwidth.json, trace.json.gz or */trace.json.gz in it, as python -m hosim.gpu and hosim.record write them",
+                    "expected bandwidth.json, trace.json.gz or */trace.json.gz in it, as python "
+                    "-m hosim.gpu and hosim.record write them",
                     source=str(path),
                 )
-            traces += [replace(read_trace(trace), name="/".join((path.name, *trace.parent.relative_to(path).parts))) for trace in inside]
+            traces += [
+                replace(
+                    read_trace(trace),
+                    name="/".join((path.name, *trace.parent.relative_to(path).parts)),
+                )
+                for trace in inside
+            ]
         elif path.name.endswith("bandwidth.json"):
             sweeps.append(_sweep(path, path.parent.name or path.name))
         else:
             traces.append(read_trace(path))
-        added = [*(trace.name for trace in traces[known[0] :]), *(sweep.name for sweep in sweeps[known[1] :])]
+        added = [
+            *(trace.name for trace in traces[known[0] :]),
+            *(sweep.name for sweep in sweeps[known[1] :]),
+        ]
         files |= dict.fromkeys(added, str(path))
     found = Measurements(tuple(traces), tuple(sweeps), files)
-    names = {name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name}
+    names = {
+        name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name
+    }
     if len(names) > 1:
-        listed = ", ".join(map(str, paths[:3])) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-        raise InputError(f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate each separately", source=listed)
+        listed = ", ".join(map(str, paths[:3])) + (
+            f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+        )
+        raise InputError(
+            f"expected recordings of one device, got {' and '.join(sorted(names))}; calibrate "
+            "each separately",
+            source=listed,
+        )
     return found
 
 
@@ -86,5 +113,10 @@ def _sweep(path: Path, name: str) -> Sweep:
         if row.direction != "both"
         for time in row.times_ns
     ]
-    both = [(row.size_bytes, time) for row in swept.copies if row.direction == "both" for time in row.times_ns]
+    both = [
+        (row.size_bytes, time)
+        for row in swept.copies
+        if row.direction == "both"
+        for time in row.times_ns
+    ]
     return Sweep(name, swept.device, tuple(copies), tuple(both))

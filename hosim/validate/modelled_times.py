@@ -1,7 +1,8 @@
 """Op times of a recording by the cost model of a calibrated profile, beside the recorded ones.
 
-A recorded op lasts from its first instruction to its last: the gap to the next op, which the profile's launch time includes, is not part
-of it. Nothing recorded of the ops' times is used, only what their operators and kernels are.
+A recorded op lasts from its first instruction to its last: the gap to the next op, which the
+profile's launch time includes, is not part of it. Nothing recorded of the ops' times is used, only
+what their operators and kernels are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ MOST_UNKNOWN = 0.2
 _TOLD = 0.01
 """The least share of the time of a kind that is named."""
 MODEL_LEVELS = ("exact", "fitted", "alike", "assumed")
-"""Where a predicted time is from: the same op was recorded; its class or kind was; a kind that is alike was; none was."""
+"""Where a predicted time is from: the same op was recorded; its class or kind was; a kind that is
+alike was; none was.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,9 @@ class ModelledWork:
 
 @dataclass(frozen=True, slots=True)
 class ModelledTotal:
-    """All predicted works together, in nanoseconds: measured, predicted, and between what it should be nine times in ten."""
+    """All predicted works together, in nanoseconds: measured, predicted, and between what it should
+    be nine times in ten.
+    """
 
     measured_ns: int
     predicted_ns: int
@@ -66,18 +71,27 @@ class ModelledOps:
 
     @property
     def total(self) -> ModelledTotal:
-        """All works together. Kinds err independently, ops of a kind alike, and all of them somewhat alike."""
+        """All works together. Kinds err independently, ops of a kind alike, and all of them
+        somewhat alike.
+        """
         by_kind: defaultdict[tuple[str, str], float] = defaultdict(float)
         for one in self.works:
             by_kind[one.work.kind, one.work.dtype] += one.predicted_ns * one.spread
-        measured, predicted = sum(one.work.time_ns for one in self.works), sum(one.predicted_ns for one in self.works)
-        relative = sqrt(sum(part**2 for part in by_kind.values()) / max(predicted, 1) ** 2 + _COMMON_SPREAD**2)
+        measured, predicted = (
+            sum(one.work.time_ns for one in self.works),
+            sum(one.predicted_ns for one in self.works),
+        )
+        relative = sqrt(
+            sum(part**2 for part in by_kind.values()) / max(predicted, 1) ** 2 + _COMMON_SPREAD**2
+        )
         low, high = (round(predicted * exp(sign * _NINE_IN_TEN * relative)) for sign in (-1, 1))
         return ModelledTotal(measured, predicted, low, high)
 
     @property
     def without_data(self) -> str | None:
-        """Kinds that the recordings learned from say nothing of, with their share of the predicted time; None if there are none."""
+        """Kinds that the recordings learned from say nothing of, with their share of the predicted
+        time; None if there are none.
+        """
         total = max(1, sum(one.predicted_ns for one in self.works))
         shares: defaultdict[tuple[str, str], int] = defaultdict(int)
         spreads: dict[tuple[str, str], float] = {}
@@ -91,17 +105,30 @@ class ModelledOps:
             factor = exp(_NINE_IN_TEN * spreads[kind, dtype])
             if ns >= _TOLD * total:
                 share = human_percent(ns / total, 0)
-                listed.append(f"{kind} {dtype} ({share} of the predicted time, {1 / factor:.2f} to {factor:.2f} times that)")
+                listed.append(
+                    f"{kind} {dtype} ({share} of the predicted time, {1 / factor:.2f} to "
+                    f"{factor:.2f} times that)"
+                )
         return f"from recorded times, but assumed: {', '.join(listed)}" if listed else None
 
 
 def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) -> ModelledOps:
-    """The works of a recording by ``profile``, which is that of the calibration (:mod:`hosim.validate.calibrated_profile`)."""
+    """The works of a recording by ``profile``, which is that of the calibration
+    (:mod:`hosim.validate.calibrated_profile`).
+    """
     counted = work_of(trace).works
     placed = {i for work in counted for i in work.ops}
-    moved = [_moved(i, op) for i, op in enumerate(trace.ops) if i not in placed and op.size_bytes and not is_transfer(op)]
+    moved = [
+        _moved(i, op)
+        for i, op in enumerate(trace.ops)
+        if i not in placed and op.size_bytes and not is_transfer(op)
+    ]
     every = (*counted, *moved)
-    works = [w for w in every if (w.flops or w.bytes_accessed) and (not w.flops or peak_for(profile, w.dtype) is not None)]
+    works = [
+        w
+        for w in every
+        if (w.flops or w.bytes_accessed) and (not w.flops or peak_for(profile, w.dtype) is not None)
+    ]
     graph = graph_of(works)
     machine = replace(profile, compute=replace(profile.compute, launch_ns=calibration.fixed_ns))
     kernels = kernel_times_of(graph, machine)
@@ -109,7 +136,10 @@ def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) ->
     found = []
     for i, (work, ns) in enumerate(zip(works, op_durations(graph, machine), strict=True)):
         if i in kernels and work.kernel in scales:
-            level, spread = ("fitted" if scales[work.kernel].sizes else "assumed"), scales[work.kernel].spread
+            level, spread = (
+                ("fitted" if scales[work.kernel].sizes else "assumed"),
+                scales[work.kernel].spread,
+            )
         else:
             kind = efficiency_of(work.kind, work.dtype, calibration.efficiencies, profile)
             level, spread = kind.level, kind.spread

@@ -1,4 +1,6 @@
-"""Plans that the kit for GPU machines ran: what hosim predicted of each, beside what was measured."""
+"""Plans that the kit for GPU machines ran: what hosim predicted of each, beside what was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ _FIGURES = ("allocated_bytes", "reserved_bytes", "step_ns")
 
 
 def plan_rows(folder: Path) -> list[dict[str, Any]]:
-    """A row for each captured step and each plan of it: the step first, then larger shares before smaller ones.
+    """A row for each captured step and each plan of it: the step first, then larger shares before
+    smaller ones.
 
-    What was not predicted or not measured is ``None``; ``error`` says why there is no plan, and ``same_results`` whether the first steps
-    gave the same bits as with everything resident. Integers in nanoseconds and bytes. Raises :class:`InputError` for a damaged folder.
+    What was not predicted or not measured is ``None``; ``error`` says why there is no plan, and
+    ``same_results`` whether the first steps gave the same bits as with everything resident.
+    Integers in nanoseconds and bytes. Raises :class:`InputError` for a damaged folder.
     """
     rows = []
     for step in sorted(path.parent for path in folder.glob("[!.]*-step/predicted.json")):
@@ -24,7 +28,9 @@ def plan_rows(folder: Path) -> list[dict[str, Any]]:
         plans = [path.parent for path in folder.glob(f"{name}-plan-*/predicted.json")]
         resident = _run(step)
         rows.append(_row(step, resident, resident))
-        rows += [_row(plan, _run(plan), resident) for plan in sorted(plans, key=_share, reverse=True)]
+        rows += [
+            _row(plan, _run(plan), resident) for plan in sorted(plans, key=_share, reverse=True)
+        ]
     return rows
 
 

@@ -1,9 +1,11 @@
-"""Recordings of several ranks of one program, replayed together: their collectives wait for each other.
+"""Recordings of several ranks of one program, replayed together: their collectives wait for each
+other.
 
-In the recording of one rank a collective takes as long as it waits for the others. Here it takes as long as on the rank that came last,
-and begins when all of the ranks that are given have come. Collectives are matched by process group and number in it (by their order, if
-the recordings have no numbers); the clocks of the ranks by the ends of these collectives. That kernels of one rank wait for room on their
-device is left out.
+In the recording of one rank a collective takes as long as it waits for the others. Here it takes as
+long as on the rank that came last, and begins when all of the ranks that are given have come.
+Collectives are matched by process group and number in it (by their order, if the recordings have no
+numbers); the clocks of the ranks by the ends of these collectives. That kernels of one rank wait
+for room on their device is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from hosim.errors import InputError
 from hosim.graph import Graph, Op
 from hosim.importers.recordings import KinetoTrace, ProgramOrder
 from hosim.validate.recorded_steps import RECORDING, StartErrors, Structure, start_errors
-from hosim.validate.replay_verdicts import UnexplainedSpan, best_structure, beyond, errors_to_dict, explains, judge
+from hosim.validate.replay_verdicts import (
+    UnexplainedSpan,
+    best_structure,
+    beyond,
+    errors_to_dict,
+    explains,
+    judge,
+)
 
 Numbered = tuple[str, int]
 """A process group and the number of a collective in it."""
@@ -28,7 +37,8 @@ Numbered = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRank:
-    """One rank: its recording, the nanoseconds of its clock before that of the first rank, and the errors of the replay and its rivals.
+    """One rank: its recording, the nanoseconds of its clock before that of the first rank, and the
+    errors of the replay and its rivals.
 
     ``spans`` are what the rank alone does not explain.
     """
@@ -45,7 +55,9 @@ class ReplayedRank:
 
 
 def replay_ranks(traces: Sequence[KinetoTrace]) -> tuple[ReplayedRank, ...]:
-    """The ranks of a program replayed together. Raises :class:`InputError` if no collective is in two of the recordings."""
+    """The ranks of a program replayed together. Raises :class:`InputError` if no collective is in
+    two of the recordings.
+    """
     judged = [best_structure(trace) for trace in traces]
     structures = [built for built, _, _ in judged]
     matched = _matched(structures)
@@ -57,7 +69,16 @@ def replay_ranks(traces: Sequence[KinetoTrace]) -> tuple[ReplayedRank, ...]:
         verdict = judge(built, alone, rivals)
         count = sum(r in members for members in matched)
         ranks.append(
-            ReplayedRank(built.trace.name, offsets[r], count, explains(errors, *rivals), errors, verdict.errors, *rivals, verdict.spans)
+            ReplayedRank(
+                built.trace.name,
+                offsets[r],
+                count,
+                explains(errors, *rivals),
+                errors,
+                verdict.errors,
+                *rivals,
+                verdict.spans,
+            )
         )
     return tuple(ranks)
 
@@ -85,7 +106,10 @@ def rank_complaint(rank: ReplayedRank, bound: float) -> str:
     """Why a rank fails a test with this bound, as a share of its span; empty if it passes."""
     if not rank.explained:
         causes = dict.fromkeys(span.cause for span in rank.spans)
-        return f"not explained with the other ranks: {', '.join(causes) or 'a collective that waits for other ranks'}"
+        return (
+            "not explained with the other ranks: "
+            f"{', '.join(causes) or 'a collective that waits for other ranks'}"
+        )
     return beyond(rank.errors, bound)
 
 
@@ -96,7 +120,9 @@ def _numbered(trace: KinetoTrace, order: ProgramOrder) -> Mapping[Numbered, int]
     for i in order.order:
         collective = trace.ops[i].collective
         if collective is not None:
-            number = counted[collective.group] if collective.sequence is None else collective.sequence
+            number = (
+                counted[collective.group] if collective.sequence is None else collective.sequence
+            )
             counted[collective.group] += 1
             found.setdefault((collective.group, number), i)
     return found
@@ -111,7 +137,8 @@ def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
                 count = sum(key[0] == group for key in others)
                 if unnumbered and count and count != sum(key[0] == group for key in numbered):
                     raise InputError(
-                        f"it has another number of collectives of process group {group} than {built.trace.name}, and these have no "
+                        f"it has another number of collectives of process group {group} than "
+                        f"{built.trace.name}, and these have no "
                         "numbers; record the same steps on all ranks",
                         source=other.trace.name,
                     )
@@ -122,7 +149,8 @@ def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
     matched = [members for members in together.values() if len(members) > 1]
     if not matched:
         raise InputError(
-            "no collective is in two of the recordings, by its process group; record ranks of one program with PyTorch 2.3 or newer",
+            "no collective is in two of the recordings, by its process group; record ranks of one "
+            "program with PyTorch 2.3 or newer",
             source=", ".join(built.trace.name for built in structures),
         )
     return matched
@@ -133,19 +161,26 @@ def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
     groups: dict[str, bool] = {}
     for op in trace.ops:
         if op.collective is not None:
-            groups[op.collective.group] = groups.get(op.collective.group, False) or op.collective.sequence is None
+            groups[op.collective.group] = (
+                groups.get(op.collective.group, False) or op.collective.sequence is None
+            )
     return groups
 
 
 def _offsets(traces: Sequence[KinetoTrace], matched: Sequence[Mapping[int, int]]) -> list[int]:
-    """By how much the clock of each rank is ahead of that of the first: the middle of the differences of the ends of collectives."""
+    """By how much the clock of each rank is ahead of that of the first: the middle of the
+    differences of the ends of collectives.
+    """
     offsets: dict[int, int] = {0: 0}
     while len(offsets) < len(traces):
         gained: defaultdict[int, list[int]] = defaultdict(list)
         for members in matched:
             known = [r for r in members if r in offsets]
             for r in members.keys() - offsets.keys():
-                gained[r] += [traces[r].ops[members[r]].end_ns - traces[k].ops[members[k]].end_ns + offsets[k] for k in known]
+                gained[r] += [
+                    traces[r].ops[members[r]].end_ns - traces[k].ops[members[k]].end_ns + offsets[k]
+                    for k in known
+                ]
         found = {r: median_low(times) for r, times in gained.items() if times}
         if not found:
             raise InputError(
@@ -162,7 +197,11 @@ def _replayed(
     """Starts and ends of the ops of each rank, on its own clock."""
     later = [max(offsets) - offset for offset in offsets]
     joint = _Joint(structures, matched, later)
-    timeline = replay(Plan(Graph("ranks", (), tuple(joint.ops), {"source": "ranks of a program"})), RECORDING, record=True).timeline
+    timeline = replay(
+        Plan(Graph("ranks", (), tuple(joint.ops), {"source": "ranks of a program"})),
+        RECORDING,
+        record=True,
+    ).timeline
     if timeline is None:
         raise InputError("the replay of the ranks did not end", source="ranks")
     starts, ends = [], []
@@ -170,25 +209,43 @@ def _replayed(
         begun = [timeline.op_start_ns[joint.at[r][head]] - later[r] for head in built.heads]
         over = [timeline.op_end_ns[joint.done[r][head]] - later[r] for head in built.heads]
         together = {members[r] for members in matched if r in members}
-        ends.append([over[i] if i in together else begun[i] + duration for i, duration in enumerate(built.durations_ns)])
+        ends.append(
+            [
+                over[i] if i in together else begun[i] + duration
+                for i, duration in enumerate(built.durations_ns)
+            ]
+        )
         starts.append(begun)
     return starts, ends
 
 
 class _Joint:
-    """The graph of all ranks. Each collective is an op without duration on each rank, and one more that begins when all ranks have come.
+    """The graph of all ranks. Each collective is an op without duration on each rank, and one more
+    that begins when all ranks have come.
 
     ``at`` has the position here of each op of a rank, ``done`` that of the op at which it is over.
     """
 
-    def __init__(self, structures: Sequence[Structure], matched: Sequence[Mapping[int, int]], later_ns: Sequence[int]) -> None:
+    def __init__(
+        self,
+        structures: Sequence[Structure],
+        matched: Sequence[Mapping[int, int]],
+        later_ns: Sequence[int],
+    ) -> None:
         self.ops: list[Op] = []
         self.at = [[-1] * len(built.graph.ops) for built in structures]
         self.done = [[-1] * len(built.graph.ops) for built in structures]
         self._graphs = [built.graph.ops for built in structures]
         self._later = later_ns
-        self._collective = {(r, structures[r].heads[i]): m for m, members in enumerate(matched) for r, i in members.items()}
-        self._takes = [min(structures[r].trace.ops[i].duration_ns for r, i in members.items()) for members in matched]
+        self._collective = {
+            (r, structures[r].heads[i]): m
+            for m, members in enumerate(matched)
+            for r, i in members.items()
+        }
+        self._takes = [
+            min(structures[r].trace.ops[i].duration_ns for r, i in members.items())
+            for members in matched
+        ]
         self._missing = [len(members) for members in matched]
         self._entered: list[list[tuple[int, int]]] = [[] for _ in matched]
         self._inside: set[tuple[int, str]] = set()
@@ -200,7 +257,11 @@ class _Joint:
             pending = [self._advance(r, positions) for r, positions in enumerate(pending)]
         stuck = [structures[r].trace.name for r, positions in enumerate(pending) if positions]
         if stuck:
-            raise InputError("its collectives come in another order than on the other ranks; are these ranks of one run?", source=stuck[0])
+            raise InputError(
+                "its collectives come in another order than on the other ranks; are these ranks "
+                "of one run?",
+                source=stuck[0],
+            )
 
     def _advance(self, r: int, positions: Sequence[int]) -> list[int]:
         """Place what a rank can do; what is left."""
@@ -209,7 +270,11 @@ class _Joint:
         for at in positions:
             op = self._graphs[r][at]
             stream = str(op.stream)
-            if stream in held or (r, stream) in self._inside or any(self.done[r][d] < 0 for d in op.deps):
+            if (
+                stream in held
+                or (r, stream) in self._inside
+                or any(self.done[r][d] < 0 for d in op.deps)
+            ):
                 left.append(at)
                 held.add(stream)
                 continue
@@ -238,5 +303,14 @@ class _Joint:
             duration += self._later[r]
         self._begun.add(stream)
         name = f"rank{r}.{len(self.ops)}"
-        self.ops.append(replace(op, name=name, deps=tuple(sorted(set(deps))), stream=stream, duration_ns=duration, workspace_bytes=0))
+        self.ops.append(
+            replace(
+                op,
+                name=name,
+                deps=tuple(sorted(set(deps))),
+                stream=stream,
+                duration_ns=duration,
+                workspace_bytes=0,
+            )
+        )
         return len(self.ops) - 1

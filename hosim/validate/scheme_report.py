@@ -1,4 +1,6 @@
-"""What ``hosim validate`` finds in a folder of the kit for GPU machines: offload schemes predicted from the resident run, and plans."""
+"""What ``hosim validate`` finds in a folder of the kit for GPU machines: offload schemes predicted
+from the resident run, and plans.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,25 @@ _RESIDENT = re.compile(r"(?P<model>\w+)-(?P<mode>[a-z]+)-(?P<length>\d+)-residen
 
 
 def validate_schemes(folder: Path) -> dict[str, Any]:
-    """Predicted and, where a scheme was recorded, measured figures of each model, mode and length whose resident run is in the folder.
+    """Predicted and, where a scheme was recorded, measured figures of each model, mode and length
+    whose resident run is in the folder.
 
-    ``plans`` are those of :func:`plan_rows`. Integers in nanoseconds and bytes, null if not measured; ``error`` is signed and relative. A
-    dry run has no device to predict from, and so no ``runs``. Raises :class:`InputError` for a folder that the kit did not write, or that
-    has nothing to compare.
+    ``plans`` are those of :func:`plan_rows`. Integers in nanoseconds and bytes, null if not
+    measured; ``error`` is signed and relative. A dry run has no device to predict from, and so no
+    ``runs``. Raises :class:`InputError` for a folder that the kit did not write, or that has
+    nothing to compare.
     """
     meta = read_json(folder / "meta.json", ["device", "models", "dry_run"])
-    found = [match for path in sorted(folder.iterdir()) if (match := _RESIDENT.fullmatch(path.name))]
+    found = [
+        match for path in sorted(folder.iterdir()) if (match := _RESIDENT.fullmatch(path.name))
+    ]
     runs = sorted((match["model"], match["mode"], int(match["length"])) for match in found)
     plans = plan_rows(folder)
     if not runs and not plans:
         raise InputError(
-            "no resident run (MODEL-MODE-LENGTH-resident) to predict from; record it with: python -m hosim.gpu measure", source=str(folder)
+            "no resident run (MODEL-MODE-LENGTH-resident) to predict from; record it with: python "
+            "-m hosim.gpu measure",
+            source=str(folder),
         )
     device, dry = meta["device"], meta["dry_run"] is True
     return {
@@ -38,7 +46,11 @@ def validate_schemes(folder: Path) -> dict[str, Any]:
         "recording": folder.resolve().name,
         "device": device.get("name") if isinstance(device, Mapping) else None,
         "dry_run": dry,
-        "runs": [] if dry else [_run(*key, prediction) for key in runs for prediction in predict_recording(folder, *key)],
+        "runs": []
+        if dry
+        else [
+            _run(*key, prediction) for key in runs for prediction in predict_recording(folder, *key)
+        ],
         "plans": plans,
     }
 

@@ -14,8 +14,19 @@ from hosim.files.formats import is_kineto, read_source, unexpected
 from hosim.importers.recordings import KinetoTrace, read_kineto
 from hosim.validate.damage import refuse_damage
 from hosim.validate.recorded_steps import Latencies, ReplayedOp, StructuralReplay
-from hosim.validate.replay_verdicts import UnexplainedSpan, Verdict, replay_and_judge, verdict_to_dict
-from hosim.validate.snapshots import Curve, MemoryReplay, read_snapshot, replay_history, replay_memory
+from hosim.validate.replay_verdicts import (
+    UnexplainedSpan,
+    Verdict,
+    replay_and_judge,
+    verdict_to_dict,
+)
+from hosim.validate.snapshots import (
+    Curve,
+    MemoryReplay,
+    read_snapshot,
+    replay_history,
+    replay_memory,
+)
 
 __all__ = ["Validation", "beside", "read_trace", "validate", "validation_to_dict"]
 
@@ -25,7 +36,9 @@ _LISTED = 10
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """A recording and its replays: ``times`` of its ops, ``memory`` of its allocations; ``missing`` says why one is None."""
+    """A recording and its replays: ``times`` of its ops, ``memory`` of its allocations; ``missing``
+    says why one is None.
+    """
 
     trace: str
     device: str | None
@@ -46,10 +59,17 @@ class Validation:
 
     @property
     def drawn_ops(self) -> list[tuple[str, str, int, int, tuple[int, int], tuple[int, int]]]:
-        """Name, kind, device and stream of each op, and the nanoseconds of its start and end as recorded and as replayed."""
+        """Name, kind, device and stream of each op, and the nanoseconds of its start and end as
+        recorded and as replayed.
+        """
         ops = self.times.ops if self.times else ()
-        intervals = [((x.op.start_ns, x.op.end_ns), (x.simulated_start_ns, x.simulated_end_ns)) for x in ops]
-        return [(x.op.name, x.op.kind, x.op.device, x.op.stream, *both) for x, both in zip(ops, intervals, strict=True)]
+        intervals = [
+            ((x.op.start_ns, x.op.end_ns), (x.simulated_start_ns, x.simulated_end_ns)) for x in ops
+        ]
+        return [
+            (x.op.name, x.op.kind, x.op.device, x.op.stream, *both)
+            for x, both in zip(ops, intervals, strict=True)
+        ]
 
     @property
     def drawn_spans(self) -> list[tuple[int, int, str]]:
@@ -58,7 +78,9 @@ class Validation:
 
     @property
     def drawn_memory(self) -> tuple[Curve, Mapping[str, Curve | None]] | None:
-        """Nanoseconds of the allocations and frees, and the bytes after each: recorded and replayed."""
+        """Nanoseconds of the allocations and frees, and the bytes after each: recorded and
+        replayed.
+        """
         memory = self.memory
         if memory is None:
             return None
@@ -71,12 +93,16 @@ class Validation:
 
 
 def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
-    """The recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight Systems. Raises :class:`InputError`."""
+    """The recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight Systems.
+    Raises :class:`InputError`.
+    """
     return (_reader(Path(path)) or read_kineto)(path)
 
 
 def _reader(path: Path) -> Callable[[str | os.PathLike[str]], KinetoTrace] | None:
-    """What reads a recording of another program, by how it begins; ``None`` for other files. Long recordings are not read for that."""
+    """What reads a recording of another program, by how it begins; ``None`` for other files. Long
+    recordings are not read for that.
+    """
     try:
         if not path.is_file():
             return None
@@ -84,14 +110,24 @@ def _reader(path: Path) -> Callable[[str | os.PathLike[str]], KinetoTrace] | Non
             begin = file.read(16)
     except (OSError, ValueError):  # the reader reports it
         return None
-    return next((reads for recordings in added("recordings") for recognises, reads in recordings if recognises(begin)), None)
+    return next(
+        (
+            reads
+            for recordings in added("recordings")
+            for recognises, reads in recordings
+            if recognises(begin)
+        ),
+        None,
+    )
 
 
 def validate(path: str | os.PathLike[str], device: int | None = None) -> Validation:
-    """Replay a recording: a profiler's trace, an Nsight Systems export, or a snapshot of torch's allocator, recognised by its contents.
+    """Replay a recording: a profiler's trace, an Nsight Systems export, or a snapshot of torch's
+    allocator, recognised by its contents.
 
-    ``device`` is the accelerator whose memory is replayed (default: the one with most to replay). Raises :class:`InputError` for a damaged
-    file or any other file, and for a recording without device activity and allocations.
+    ``device`` is the accelerator whose memory is replayed (default: the one with most to replay).
+    Raises :class:`InputError` for a damaged file or any other file, and for a recording without
+    device activity and allocations.
     """
     other = _reader(Path(path))
     if other is not None:
@@ -104,17 +140,31 @@ def validate(path: str | os.PathLike[str], device: int | None = None) -> Validat
         try:
             memory = replay_history(snapshot, device)
         except InputError as error:
-            raise InputError(error.message, source=error.source or os.fspath(path), where=error.where) from None
+            raise InputError(
+                error.message, source=error.source or os.fspath(path), where=error.where
+            ) from None
         missing = (_NO_TIMES,) if memory.measured_bytes is not None else (_NO_TIMES, _OTHER_CHOICES)
-        return Validation(Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, memory, missing)
-    expected = "a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a snapshot of torch.cuda.memory"
-    raise unexpected(os.fspath(path), expected) or InputError(f"expected {expected}", source=os.fspath(path))
+        return Validation(
+            Path(path).name.removesuffix(".gz").rpartition(".")[0], None, None, memory, missing
+        )
+    expected = (
+        "a trace of the PyTorch profiler (JSON), an SQLite export of Nsight Systems, or a "
+        "snapshot of torch.cuda.memory"
+    )
+    raise unexpected(os.fspath(path), expected) or InputError(
+        f"expected {expected}", source=os.fspath(path)
+    )
 
 
 _SNAPSHOT_KEYS = (b'"segments"', b'"device_traces"')
 _NO_TIMES = "times: the history of an allocator has no kernels"
-_OTHER_CHOICES = "memory: hosim's allocator chose otherwise than the recorded one, so that what its blocks took is not known"
-_NO_MEMORY = "memory: the recording has no allocations of a device (profile_memory=True records them)"
+_OTHER_CHOICES = (
+    "memory: hosim's allocator chose otherwise than the recorded one, so that what "
+    "its blocks took is not known"
+)
+_NO_MEMORY = (
+    "memory: the recording has no allocations of a device (profile_memory=True records them)"
+)
 _NO_TOTALS = "memory: the recorded allocations come without totals to compare with"
 
 
@@ -141,7 +191,9 @@ def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation
 
 
 def validation_to_dict(validation: Validation) -> dict[str, Any]:
-    """The figures as ``hosim validate --json`` prints them: integers in nanoseconds and bytes, null where the recording does not say."""
+    """The figures as ``hosim validate --json`` prints them: integers in nanoseconds and bytes, null
+    where the recording does not say.
+    """
     times, memory = validation.times, validation.memory
     return {
         "format": FORMAT,
@@ -149,7 +201,9 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
         "device": validation.device,
         "kernels": len(times.kernels) if times else 0,
         **verdict_to_dict(validation.verdict, times),
-        "makespan": beside("ns", times.measured_ns if times else None, times.simulated_ns if times else None),
+        "makespan": beside(
+            "ns", times.measured_ns if times else None, times.simulated_ns if times else None
+        ),
         "kernel_start": {
             "mean_error_ns": times.mean_start_error_ns if times else None,
             "p95_error_ns": times.p95_start_error_ns if times else None,
@@ -170,7 +224,9 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
 
 
 def beside(unit: str, measured: int | None, simulated: int | None) -> dict[str, Any]:
-    """A measured figure and the simulated one, in nanoseconds (``ns``) or ``bytes``, and by how much that is off."""
+    """A measured figure and the simulated one, in nanoseconds (``ns``) or ``bytes``, and by how
+    much that is off.
+    """
     error = simulated / measured - 1 if measured and simulated is not None else None
     return {f"measured_{unit}": measured, f"simulated_{unit}": simulated, "error": error}
 
@@ -189,7 +245,12 @@ def _copies(times: StructuralReplay | None) -> dict[str, Any]:
 def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
     if memory is None:
         keys = (
-            *("measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "requested_peak_bytes"),
+            *(
+                "measured_peak_bytes",
+                "simulated_peak_bytes",
+                "max_abs_error_bytes",
+                "requested_peak_bytes",
+            ),
             *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
         )
         return dict.fromkeys(keys)
@@ -212,7 +273,9 @@ def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
 
 
 def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
-    """The count of numbers of the recording that the replay was given, and the constants fitted to it."""
+    """The count of numbers of the recording that the replay was given, and the constants fitted to
+    it.
+    """
     if times is None:
         return None
     given = times.given
@@ -221,7 +284,9 @@ def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
         "host_segments": given.host_segments,
         "overlaps": given.overlaps,
         "starts": given.starts,
-        "constants": {name: _constant(times.constants, name) for name in sorted(times.constants.listed)},
+        "constants": {
+            name: _constant(times.constants, name) for name in sorted(times.constants.listed)
+        },
         "recurring": [
             {
                 "name": one.name,
@@ -239,7 +304,12 @@ def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
 def _constant(constants: Latencies, name: str) -> dict[str, Any]:
     """A fitted constant with how many samples it has, and between what nine tenths of them lie."""
     low, high = constants.spreads.get(name, (None, None))
-    return {"ns": constants.listed[name], "samples": constants.samples.get(name, 0), "low_ns": low, "high_ns": high}
+    return {
+        "ns": constants.listed[name],
+        "samples": constants.samples.get(name, 0),
+        "low_ns": low,
+        "high_ns": high,
+    }
 
 
 def _op(replayed: ReplayedOp) -> dict[str, Any]:

@@ -44,7 +44,9 @@ def graph() -> Graph:
         (np.float32(0.5), 505, 505),
     ],
 )
-def test_sizes_and_shares_of_the_resident_peak(text: float | str | None, wanted: int, counts: int, graph: Graph) -> None:
+def test_sizes_and_shares_of_the_resident_peak(
+    text: float | str | None, wanted: int, counts: int, graph: Graph
+) -> None:
     assert parse_budget(text, graph, HARDWARE) == (wanted, counts)
 
 
@@ -62,7 +64,11 @@ def test_sizes_and_shares_of_the_resident_peak(text: float | str | None, wanted:
         ("0 B", "0 B leaves no memory at all"),
         ("0%", "0% leaves no memory at all; expected a size such as '40 GiB' or a share"),
         (1.5, "got 1.5"),
-        (12e9, "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75, got 12000000000.0"),
+        (
+            12e9,
+            "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such "
+            "as '75%' or 0.75, got 12000000000.0",
+        ),
         (float("nan"), "got nan"),
         (0.0, "0.0 leaves no memory at all; expected whole bytes, a size"),
         (1e-9, "1e-09 leaves no memory at all"),
@@ -70,7 +76,9 @@ def test_sizes_and_shares_of_the_resident_peak(text: float | str | None, wanted:
         ("0.01%", "0.01% leaves no memory at all"),
     ],
 )
-def test_what_is_no_budget_is_refused_in_one_line(text: float | str, said: str, graph: Graph) -> None:
+def test_what_is_no_budget_is_refused_in_one_line(
+    text: float | str, said: str, graph: Graph
+) -> None:
     with pytest.raises(InputError) as refused:
         parse_budget(text, graph, HARDWARE)
     message = str(refused.value)
@@ -84,5 +92,9 @@ def test_what_is_no_budget_is_refused_in_one_line(text: float | str, said: str, 
 def test_a_share_of_a_recording_without_memory(budget: str | float) -> None:
     builder = GraphBuilder("recorded")
     builder.op("f", "kernel", duration_ns=5)
-    with pytest.raises(InputError, match=r"of the workload's memory is nothing, as it has no tensors; give a size such as '40 GiB'$"):
+    with pytest.raises(
+        InputError,
+        match=r"of the workload's memory is nothing, as it has no tensors; give a size such as "
+        r"'40 GiB'$",
+    ):
         parse_budget(budget, builder.build(), HARDWARE)

@@ -16,9 +16,20 @@ def layered(draw):
     ops = []
     for i in range(draw(st.integers(1, 12))):
         earlier = st.lists(st.integers(0, i - 1), unique=True, max_size=3) if i else st.just([])
-        ops.append(Op(f"f{i}", "any", tuple(draw(earlier)), (i,), deps=tuple(draw(earlier)), stream=draw(st.sampled_from("abc"))))
+        ops.append(
+            Op(
+                f"f{i}",
+                "any",
+                tuple(draw(earlier)),
+                (i,),
+                deps=tuple(draw(earlier)),
+                stream=draw(st.sampled_from("abc")),
+            )
+        )
     durations = draw(st.lists(st.integers(0, 20), min_size=len(ops), max_size=len(ops)))
-    return Graph("layered", tuple(Tensor(f"t{i}", 1) for i in range(len(ops))), tuple(ops)), durations
+    return Graph(
+        "layered", tuple(Tensor(f"t{i}", 1) for i in range(len(ops))), tuple(ops)
+    ), durations
 
 
 def diamond():
@@ -58,11 +69,25 @@ def test_no_ops():
 def test_it_is_the_longest_path_of_networkx(drawn):
     graph, durations = drawn
     view = nx.DiGraph()
-    view.add_nodes_from(range(-1, len(graph.ops)))  # -1: a start of no duration, so that an edge carries the duration of its head
+    view.add_nodes_from(
+        range(-1, len(graph.ops))
+    )  # -1: a start of no duration, so that an edge carries the duration of its head
     view.add_weighted_edges_from((-1, i, durations[i]) for i in range(len(graph.ops)))
     for i, op in enumerate(graph.ops):
-        earlier = [j for j in range(i) if graph.ops[j].stream == op.stream or j in op.deps or set(graph.ops[j].uses) & set(op.uses)]
-        reads_only = {j for j in earlier if graph.ops[j].stream != op.stream and j not in op.deps and not _conflict(graph.ops[j], op)}
+        earlier = [
+            j
+            for j in range(i)
+            if graph.ops[j].stream == op.stream
+            or j in op.deps
+            or set(graph.ops[j].uses) & set(op.uses)
+        ]
+        reads_only = {
+            j
+            for j in earlier
+            if graph.ops[j].stream != op.stream
+            and j not in op.deps
+            and not _conflict(graph.ops[j], op)
+        }
         view.add_weighted_edges_from((j, i, durations[i]) for j in earlier if j not in reads_only)
     path = critical_path(graph, durations)
     assert path.length_ns == nx.dag_longest_path_length(view)

@@ -65,8 +65,12 @@ def test_an_op_that_overwrites_makes_the_contents_dead() -> None:
 
 
 @given(graphs(max_ops=10, max_streams=2), st.data())
-def test_gaps_are_the_runs_of_ops_that_do_not_use_a_tensor(graph: Graph, data: st.DataObject) -> None:
-    """Mark the ops that use a tensor: every run of others is a gap if the tensor is there before and wanted after, and they are all."""
+def test_gaps_are_the_runs_of_ops_that_do_not_use_a_tensor(
+    graph: Graph, data: st.DataObject
+) -> None:
+    """Mark the ops that use a tensor: every run of others is a gap if the tensor is there before
+    and wanted after, and they are all.
+    """
     count = len(graph.ops)
     for t, tensor in enumerate(graph.tensors):
         used = [t in op.inputs or t in op.outputs or t in op.mutates for op in graph.ops]
@@ -81,8 +85,13 @@ def test_gaps_are_the_runs_of_ops_that_do_not_use_a_tensor(graph: Graph, data: s
                 idle = bool(tensor.persistent and t in graph.initial)
             assert len(covering) == idle, (tensor.name, i)
         for (a, b), gap in found.items():
-            writers = [i for i in range(a + 1) if t in graph.ops[i].outputs or t in graph.ops[i].mutates]
-            assert (gap.version, gap.written) == (len(writers), writers[-1] if writers else AT_START)
+            writers = [
+                i for i in range(a + 1) if t in graph.ops[i].outputs or t in graph.ops[i].mutates
+            ]
+            assert (gap.version, gap.written) == (
+                len(writers),
+                writers[-1] if writers else AT_START,
+            )
             if b < count:
                 assert gap.returns == (t in graph.ops[b].inputs or t in graph.ops[b].mutates)
             else:

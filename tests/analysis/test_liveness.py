@@ -1,4 +1,6 @@
-"""Live ranges and the everything-resident account, against hand-made curves and a step-by-step simulation."""
+"""Live ranges and the everything-resident account, against hand-made curves and a step-by-step
+simulation.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,16 @@ KINDS = ["parameter", "activation", "gradient", "output", "buffer", "optimizer_s
 
 @st.composite
 def small_graphs(draw):
-    """One stream; tensors of any kind, some with a home though not persistent; reads, writes in place, outputs."""
+    """One stream; tensors of any kind, some with a home though not persistent; reads, writes in
+    place, outputs.
+    """
     tensors = [
-        Tensor(f"t{i}", draw(st.integers(0, 50)), draw(st.sampled_from(KINDS)), draw(st.sampled_from([None, "hbm"])))
+        Tensor(
+            f"t{i}",
+            draw(st.integers(0, 50)),
+            draw(st.sampled_from(KINDS)),
+            draw(st.sampled_from([None, "hbm"])),
+        )
         for i in range(draw(st.integers(0, 6)))
     ]
     ops, known = [], [i for i, tensor in enumerate(tensors) if tensor.persistent or tensor.home]
@@ -26,7 +35,16 @@ def small_graphs(draw):
         made = [t for t in range(len(tensors)) if t not in inputs and t not in mutates]
         outputs = draw(st.lists(st.sampled_from(made), unique=True, max_size=2)) if made else []
         known = sorted({*known, *outputs})
-        ops.append(Op(f"f{i}", "any", tuple(inputs), tuple(outputs), tuple(mutates), workspace_bytes=draw(st.integers(0, 9))))
+        ops.append(
+            Op(
+                f"f{i}",
+                "any",
+                tuple(inputs),
+                tuple(outputs),
+                tuple(mutates),
+                workspace_bytes=draw(st.integers(0, 9)),
+            )
+        )
     return Graph("small", tuple(tensors), tuple(ops))
 
 
@@ -36,9 +54,15 @@ def stepped(graph):
     curve = []
     for i, op in enumerate(graph.ops):
         held.update(op.uses)
-        curve.append((sum(graph.tensors[t].size_bytes for t in held) + op.workspace_bytes, sorted(held)))
+        curve.append(
+            (sum(graph.tensors[t].size_bytes for t in held) + op.workspace_bytes, sorted(held))
+        )
         later = {t for after in graph.ops[i + 1 :] for t in after.uses}
-        held = {t for t in held if t in later or graph.tensors[t].persistent or graph.tensors[t].kind == "output"}
+        held = {
+            t
+            for t in held
+            if t in later or graph.tensors[t].persistent or graph.tensors[t].kind == "output"
+        }
     return curve
 
 
@@ -105,7 +129,12 @@ def test_outputs_stay_and_homeless_products_go():
 def test_no_ops():
     assert static_curve(Graph("g", (), ())) == []
     peak = static_peak(Graph("g", (Tensor("w", 3, "parameter"),), ()))
-    assert (peak.bytes, peak.op, dict(peak.breakdown), peak.residents) == (3, -1, {"parameter": 3}, (0,))
+    assert (peak.bytes, peak.op, dict(peak.breakdown), peak.residents) == (
+        3,
+        -1,
+        {"parameter": 3},
+        (0,),
+    )
 
 
 @given(small_graphs())
@@ -123,7 +152,10 @@ def test_the_curve_is_what_a_walk_over_the_ops_holds(graph):
 def test_the_work_grows_with_the_ops():
     def lines(count):
         tensors = tuple(Tensor(f"t{i}", 1 + i % 7) for i in range(count))
-        ops = tuple(Op(f"f{i}", "any", (i - 1, max(0, i - 90)) if i > 90 else (), (i,)) for i in range(count))
+        ops = tuple(
+            Op(f"f{i}", "any", (i - 1, max(0, i - 90)) if i > 90 else (), (i,))
+            for i in range(count)
+        )
         return lines_run(static_curve, Graph("long", tensors, ops))
 
     assert lines(4000) <= 2.03 * lines(2000)  # anything quadratic: four times

@@ -7,7 +7,13 @@ from dataclasses import replace
 import pytest
 
 from hosim import engine
-from hosim.analysis.remarks import NoOffload, StrongestRival, fastest_with_ours, no_offload, strongest_rival
+from hosim.analysis.remarks import (
+    NoOffload,
+    StrongestRival,
+    fastest_with_ours,
+    no_offload,
+    strongest_rival,
+)
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.graph import Graph, GraphBuilder
@@ -21,7 +27,9 @@ MACHINE = Hardware("machine", (Tier("hbm", 1000, 10**12, "device"),), (), Comput
 
 
 def step() -> Graph:
-    """Two ops of 50 ns that make 40 B each, one after the other, beside a weight of 30 B, 70 B at a time."""
+    """Two ops of 50 ns that make 40 B each, one after the other, beside a weight of 30 B, 70 B at a
+    time.
+    """
     b = GraphBuilder("step")
     b.tensor("w", 30, "parameter")
     for i in range(2):
@@ -47,14 +55,18 @@ def result(policy: str, makespan_ns: int | None) -> Result:
         (69, None, None),
     ],
 )
-def test_not_to_offload_is_the_answer_where_it_takes_less_time_of_devices(budget: int, fastest_ns: int | None, answer: NoOffload) -> None:
+def test_not_to_offload_is_the_answer_where_it_takes_less_time_of_devices(
+    budget: int, fastest_ns: int | None, answer: NoOffload
+) -> None:
     assert no_offload(step(), 100, 70, budget, fastest_ns) == answer
 
 
 def test_the_link_is_not_blamed_where_ops_may_run_beside_the_device() -> None:
     """A home PC was told not to offload, as the link were too slow, over which no weight went."""
     graph = step()
-    beside = Graph(graph.name, graph.tensors, tuple([replace(op, also_on=(("ddr", 500),)) for op in graph.ops]))
+    beside = Graph(
+        graph.name, graph.tensors, tuple([replace(op, also_on=(("ddr", 500),)) for op in graph.ops])
+    )
     asked = 100, 70, 35, 1100
     assert no_offload(graph, *asked) == NoOffload("link", 100, 70, 2, 1100)
     assert no_offload(beside, *asked) is None
@@ -77,36 +89,66 @@ def test_several_streams_hold_what_their_replay_does() -> None:
 
 
 def test_the_answer_in_a_sentence() -> None:
-    fits, slow = NoOffload("fits", 10**6, 2**20, 1, None), NoOffload("link", 10**6, 2**20, 3, 4 * 10**6)
+    fits, slow = (
+        NoOffload("fits", 10**6, 2**20, 1, None),
+        NoOffload("link", 10**6, 2**20, 3, 4 * 10**6),
+    )
     assert no_offload_sentence(fits, 2**30) == (
-        "Do not offload: everything fits. Resident, the step takes 1.00 ms and 1.00 MiB of the budget of 1.00 GiB."
+        "Do not offload: everything fits. Resident, the step takes 1.00 ms and 1.00 MiB of the "
+        "budget of 1.00 GiB."
     )
     assert no_offload_sentence(slow, 2**19) == (
-        "Do not offload: the link is too slow for this step. The fastest plan takes 4.00 ms; with everything resident the step takes "
+        "Do not offload: the link is too slow for this step. The fastest plan takes 4.00 ms; with "
+        "everything resident the step takes "
         "1.00 ms, so that the 3 devices which hold it take 3.00 ms together."
     )
 
 
-OURS, OTHER, SLOW, FAILED = result("hyperoffload", 90), result("static_split", 100), result("belady:x=1", 150), result("g10", None)
+OURS, OTHER, SLOW, FAILED = (
+    result("hyperoffload", 90),
+    result("static_split", 100),
+    result("belady:x=1", 150),
+    result("g10", None),
+)
 
 
 @pytest.mark.parametrize(
     ("results", "rival", "said"),
     [
-        ([OURS, SLOW, OTHER, FAILED], StrongestRival("static_split", 100, 1 - 0.9), "static_split, 100 ns; hyperoffload takes 10 % less"),
-        ([replace(OURS, makespan_ns=120), OTHER], StrongestRival("static_split", 100, 1 - 1.2), "hyperoffload takes 20 % more"),
-        ([replace(OURS, makespan_ns=100), OTHER], StrongestRival("static_split", 100, 0.0), "hyperoffload takes as long"),
+        (
+            [OURS, SLOW, OTHER, FAILED],
+            StrongestRival("static_split", 100, 1 - 0.9),
+            "static_split, 100 ns; hyperoffload takes 10 % less",
+        ),
+        (
+            [replace(OURS, makespan_ns=120), OTHER],
+            StrongestRival("static_split", 100, 1 - 1.2),
+            "hyperoffload takes 20 % more",
+        ),
+        (
+            [replace(OURS, makespan_ns=100), OTHER],
+            StrongestRival("static_split", 100, 0.0),
+            "hyperoffload takes as long",
+        ),
         ([OURS, replace(OTHER, policy="optimal"), FAILED], None, ""),
         ([OTHER, SLOW], None, ""),
     ],
 )
-def test_the_strongest_rival(results: list[Result], rival: StrongestRival | None, said: str) -> None:
+def test_the_strongest_rival(
+    results: list[Result], rival: StrongestRival | None, said: str
+) -> None:
     assert strongest_rival(results) == rival
     assert said in strongest(results).plain
     data = comparison_to_dict(results, answer=NoOffload("link", 1, 2, 3, 4))
     assert comparison_from_dict(data) == results
     assert ("strongest_rival" in data) == (rival is not None)
-    assert data["do_not_offload"] == {"reason": "link", "resident_ns": 1, "resident_bytes": 2, "devices": 3, "fastest_ns": 4}
+    assert data["do_not_offload"] == {
+        "reason": "link",
+        "resident_ns": 1,
+        "resident_bytes": 2,
+        "devices": 3,
+        "fastest_ns": 4,
+    }
 
 
 def test_rivals_alone_do_not_say_how_fast_a_plan_can_be() -> None:

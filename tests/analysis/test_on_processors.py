@@ -1,4 +1,6 @@
-"""Graphs with ops on other processors (docs/contract.md, rule 20) outside a replay: verifier, liveness, bounds, files, policies."""
+"""Graphs with ops on other processors (docs/contract.md, rule 20) outside a replay: verifier,
+liveness, bounds, files, policies.
+"""
 
 from dataclasses import replace
 
@@ -20,7 +22,12 @@ from hosim.policies import policy_named, policy_names
 GB = 10**9
 MACHINE = Hardware(
     "with a CPU",
-    (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11, compute=Compute({"fp32": GB}, 0.5, 3, {"optimizer": {"fp32": 0.7}}))),
+    (
+        Tier("hbm", 100, 10**12, "device"),
+        Tier(
+            "ddr", 1000, 10**11, compute=Compute({"fp32": GB}, 0.5, 3, {"optimizer": {"fp32": 0.7}})
+        ),
+    ),
     (Channel("h2d", "ddr", "hbm", GB), Channel("d2h", "hbm", "ddr", GB)),
     Compute({}),
 )
@@ -33,7 +40,17 @@ def step() -> Graph:
     b.tensor("g", 30, "gradient")
     b.tensor("s", 40, "optimizer_state", "ddr")
     b.op("f", "matmul", inputs=["w"], outputs=["g"], duration_ns=30)
-    b.op("u", "optimizer", inputs=["g"], mutates=["s"], outputs=["w"], duration_ns=50, workspace_bytes=9, stream="cpu", processor="ddr")
+    b.op(
+        "u",
+        "optimizer",
+        inputs=["g"],
+        mutates=["s"],
+        outputs=["w"],
+        duration_ns=50,
+        workspace_bytes=9,
+        stream="cpu",
+        processor="ddr",
+    )
     b.op("h", "matmul", inputs=["w"], duration_ns=10)
     return b.build()
 
@@ -46,7 +63,10 @@ def with_ddr(**fields) -> Hardware:
 
 
 def rules(*cache_ops, graph=None, machine=MACHINE):
-    return [(finding.rule, finding.op) for finding in verify(Plan(graph or step(), cache_ops=cache_ops), machine)]
+    return [
+        (finding.rule, finding.op)
+        for finding in verify(Plan(graph or step(), cache_ops=cache_ops), machine)
+    ]
 
 
 def test_the_verifier_knows_where_ops_run():
@@ -57,7 +77,11 @@ def test_the_verifier_knows_where_ops_run():
     assert rules(STORE, CacheOp("detach", 1, "ddr", None, 0), BACK) == [("read", 1)]
     assert rules(STORE, BACK, machine=with_ddr(compute=None)) == [("processor", 1)]
     assert ("capacity", 1) in rules(
-        STORE, BACK, machine=replace(MACHINE, tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], capacity_bytes=98)))
+        STORE,
+        BACK,
+        machine=replace(
+            MACHINE, tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], capacity_bytes=98))
+        ),
     )
 
 
@@ -83,7 +107,11 @@ def test_files():
     assert workload_from_dict(workload_to_dict(step())) == step()
     data = workload_to_dict(step())
     data["ops"][1]["stream"] = "compute"
-    with pytest.raises(InputError, match=r"ops\[1\]\.processor: op 'u' is on the stream 'compute' with ops of another processor"):
+    with pytest.raises(
+        InputError,
+        match=r"ops\[1\]\.processor: op 'u' is on the stream 'compute' with ops of another "
+        r"processor",
+    ):
         workload_from_dict(data)
     data = hardware_to_dict(MACHINE)
     data["tiers"]["ddr"]["compute"]["processor"] = {"multiprocessors": 4, "clock": "2 GHz"}

@@ -13,7 +13,11 @@ from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named
 
-DRAWS: tuple[Callable[[int, int], Instance], ...] = (instance, instance_on_streams, instance_of_parts)
+DRAWS: tuple[Callable[[int, int], Instance], ...] = (
+    instance,
+    instance_on_streams,
+    instance_of_parts,
+)
 
 
 @given(draw=st.sampled_from(DRAWS), number=st.integers(0, 400))
@@ -21,7 +25,11 @@ def test_it_is_no_more_than_the_bound(draw: Callable[[int, int], Instance], numb
     case = draw(number, 33)
     bounds = LowerBounds(case.graph, case.hardware)
     quick = bounds.quick_ns(case.budget_bytes)
-    assert 0 < quick <= bounds.bound_ns(case.budget_bytes, quick, repeats=True, homes_kept=True, compete=None)
+    assert (
+        0
+        < quick
+        <= bounds.bound_ns(case.budget_bytes, quick, repeats=True, homes_kept=True, compete=None)
+    )
     for name in ("static_split", "layerwise", "g10", "belady"):
         try:
             plan = policy_named(name).plan(case.graph, case.hardware, case.budget_bytes)
@@ -38,5 +46,10 @@ def test_it_knows_what_has_to_come_up() -> None:
     b.op("f", "matmul", inputs=["w"], duration_ns=50)
     graph = b.build()
     tiers = (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11))
-    hw = Hardware("toy", tiers, (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)), Compute({}))
+    hw = Hardware(
+        "toy",
+        tiers,
+        (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+        Compute({}),
+    )
     assert LowerBounds(graph, hw).quick_ns(80) == 90

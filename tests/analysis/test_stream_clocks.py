@@ -21,11 +21,20 @@ def ended(clocks: StreamClocks, count: int) -> list[set[int]]:
 
 
 def test_what_has_ended_when_an_op_has() -> None:
-    # a: 0, 2, 4, 6; b: 1, 3; c: 5. Op 3 follows 2; op 4 follows nothing else, 5 follows 3, 6 follows 1
+    # a: 0, 2, 4, 6; b: 1, 3; c: 5. Op 3 follows 2; op 4 follows nothing else, 5 follows 3, 6
+    # follows 1
     clocks = StreamClocks(ops_on("a", "b", "a", "b", "a", "c", "a"))
     for followed in ((), (), (), (2, AT_START), (), (3,), (1,)):
         clocks.advance(followed)
-    assert ended(clocks, 7) == [{0}, {1}, {0, 2}, {0, 1, 2, 3}, {0, 2, 4}, {0, 1, 2, 3, 5}, {0, 1, 2, 4, 6}]
+    assert ended(clocks, 7) == [
+        {0},
+        {1},
+        {0, 2},
+        {0, 1, 2, 3},
+        {0, 2, 4},
+        {0, 1, 2, 3, 5},
+        {0, 1, 2, 4, 6},
+    ]
     assert clocks.ended_by(AT_START, 0)
     assert clocks.ended_by(AT_START, AT_START)
     assert not clocks.ended_by(0, AT_START)

@@ -38,15 +38,21 @@ def plan():
     b.op("f", "any", inputs=["w"], outputs=["a"], duration_ns=50, workspace_bytes=8)
     b.op("g", "any", deps=["f"], duration_ns=5, stream="side")
     b.op("h", "any", inputs=["a"], mutates=["s"], deps=["g"], duration_ns=20)
-    moves = (CacheOp(PREFETCH, 0, "ddr", "hbm", AT_START), CacheOp(STORE, 1, "hbm", "ddr", 0), CacheOp(DETACH, 0, "hbm", None, 0))
+    moves = (
+        CacheOp(PREFETCH, 0, "ddr", "hbm", AT_START),
+        CacheOp(STORE, 1, "hbm", "ddr", 0),
+        CacheOp(DETACH, 0, "hbm", None, 0),
+    )
     return Plan(b.build(), "manual", moves)
 
 
 def right():
-    """w comes 0..40, f runs 40..90. After f, s is stored (5 + 20 / 2 = 15: 90..105) and w detached; g runs 90..95.
+    """w comes 0..40, f runs 40..90. After f, s is stored (5 + 20 / 2 = 15: 90..105) and w detached;
+    g runs 90..95.
 
-    h follows g and mutates s, so that it waits for g till 95, then for the store till 105: 105..125.
-    hbm: s 20 from 0; w 40 over 0..90; a 30 over 40..125; workspace 8 over 40..90. Peak 98 at 40. ddr: w 40 throughout, s 20 over 90..105.
+    h follows g and mutates s, so that it waits for g till 95, then for the store till 105:
+    105..125. hbm: s 20 from 0; w 40 over 0..90; a 30 over 40..125; workspace 8 over 40..90. Peak 98
+    at 40. ddr: w 40 throughout, s 20 over 90..105.
     """
     timeline = Timeline(
         op_start_ns=(40, 90, 105),
@@ -57,7 +63,10 @@ def right():
             Stall(2, "dependency", 90, 95),
             Stall(2, "transfer", 95, 105, 1),
         ),
-        transfers=(Transfer(0, 0, "h2d", 40, 0, 0, 40, 0), Transfer(1, 1, "d2h", 20, 90, 90, 105, 0)),
+        transfers=(
+            Transfer(0, 0, "h2d", 40, 0, 0, 40, 0),
+            Transfer(1, 1, "d2h", 20, 90, 90, 105, 0),
+        ),
         residencies=(
             Residency(0, "ddr", 0, 125, 40),
             Residency(0, "hbm", 0, 90, 40),
@@ -90,7 +99,11 @@ def right():
             "d2h": ChannelFigures(1, 20, 15, 0, 0, 10, 5, 15 / 125),
         },
         plan={"prefetches": 1, "stores": 1, "detaches": 1},
-        streams={"side": StreamFigures(5, {"dependency": 90, "transfer": 0, "capacity": 0, "runtime": 0}, 30)},
+        streams={
+            "side": StreamFigures(
+                5, {"dependency": 90, "transfer": 0, "capacity": 0, "runtime": 0}, 30
+            )
+        },
         notes=("durations: times as given for all 3 ops",),
         timeline=timeline,
     )
@@ -127,7 +140,9 @@ def with_residency(k, *new, **fields):
 
 
 def with_channel(name, **fields):
-    return replace(right(), channels={**right().channels, name: replace(right().channels[name], **fields)})
+    return replace(
+        right(), channels={**right().channels, name: replace(right().channels[name], **fields)}
+    )
 
 
 def with_stalls(*new, without=()):
@@ -143,20 +158,44 @@ WRONG = {
     "an op before its input is there": (with_op(0, 39, 89), "stall"),
     "another makespan": (replace(right(), makespan_ns=126), "makespan"),
     "a stall that is missing": (with_stalls(without=(2,)), "stall"),
-    "a stall of the wrong cause": (with_stalls(Stall(2, "capacity", 95, 105), without=(3,)), "stall"),
-    "a transfer stall that is blamed on nothing": (with_stalls(Stall(2, "transfer", 95, 105), without=(3,)), "blame"),
-    "a transfer stall that is blamed on another's transfer": (with_stalls(Stall(2, "transfer", 95, 105, 0), without=(3,)), "blame"),
-    "a dependency stall that is blamed on a transfer": (with_stalls(Stall(2, "dependency", 90, 95, 1), without=(2,)), "blame"),
+    "a stall of the wrong cause": (
+        with_stalls(Stall(2, "capacity", 95, 105), without=(3,)),
+        "stall",
+    ),
+    "a transfer stall that is blamed on nothing": (
+        with_stalls(Stall(2, "transfer", 95, 105), without=(3,)),
+        "blame",
+    ),
+    "a transfer stall that is blamed on another's transfer": (
+        with_stalls(Stall(2, "transfer", 95, 105, 0), without=(3,)),
+        "blame",
+    ),
+    "a dependency stall that is blamed on a transfer": (
+        with_stalls(Stall(2, "dependency", 90, 95, 1), without=(2,)),
+        "blame",
+    ),
     "a stall of no cause": (with_stalls(Stall(2, "weather", 95, 105), without=(3,)), "stall"),
-    "stalls that overlap": (with_stalls(Stall(0, "transfer", 0, 30, 0), Stall(0, "transfer", 20, 30, 0), without=(0,)), "stall"),
+    "stalls that overlap": (
+        with_stalls(Stall(0, "transfer", 0, 30, 0), Stall(0, "transfer", 20, 30, 0), without=(0,)),
+        "stall",
+    ),
     "a busy time that is off": (replace(right(), busy_ns=71), "division"),
-    "a drain that is off": (replace(right(), streams={"side": replace(right().streams["side"], drain_ns=29)}), "division"),
+    "a drain that is off": (
+        replace(right(), streams={"side": replace(right().streams["side"], drain_ns=29)}),
+        "division",
+    ),
     "a stream without figures": (replace(right(), streams={}), "division"),
-    "a stall total that is off": (replace(right(), stall_ns={**right().stall_ns, "transfer": 49}), "division"),
+    "a stall total that is off": (
+        replace(right(), stall_ns={**right().stall_ns, "transfer": 49}),
+        "division",
+    ),
     "a tensor that is not there over the whole op": (with_residency(1, end_ns=80), "resident"),
     "an output that is never held": (with_residency(4), "resident"),
     "a tensor of the wrong size": (with_residency(1, bytes=41), "residency"),
-    "a tensor held twice": (with_residency(2, Residency(1, "hbm", 0, 125, 20), Residency(1, "hbm", 50, 60, 20)), "residency"),
+    "a tensor held twice": (
+        with_residency(2, Residency(1, "hbm", 0, 125, 20), Residency(1, "hbm", 50, 60, 20)),
+        "residency",
+    ),
     "a workspace that ends early": (with_residency(5, end_ns=80), "residency"),
     "a tensor that comes from nowhere": (with_residency(3, start_ns=80), "residency"),
     "a dead tensor that stays": (with_residency(4, end_ns=126), "release"),
@@ -179,7 +218,12 @@ WRONG = {
     "a transfer on a channel that is not there": (with_transfer(1, channel="p2p"), "channel"),
     "a transfer on the wrong channel": (with_transfer(1, channel="h2d"), "whole"),
     "a transfer of nobody": (with_transfer(1, cache_op=7), "whole"),
-    "a cache op that never ran": (replace(right(), timeline=replace(right().timeline, transfers=right().timeline.transfers[:1])), "whole"),
+    "a cache op that never ran": (
+        replace(
+            right(), timeline=replace(right().timeline, transfers=right().timeline.transfers[:1])
+        ),
+        "whole",
+    ),
     "a source that is not held": (with_residency(2, start_ns=0, end_ns=100), "copy"),
     "a copy of what is being written": (with_op(2, 100, 120), "copy"),
     "bytes that are off": (with_channel("h2d", bytes=41), "figures"),
@@ -187,9 +231,15 @@ WRONG = {
     "a queue time that is off": (with_channel("d2h", queue_ns=1), "figures"),
     "a hidden time that is off": (with_channel("h2d", hidden_ns=1), "figures"),
     "a utilization that is off": (with_channel("h2d", utilization=0.5), "figures"),
-    "a channel without figures": (replace(right(), channels={"h2d": right().channels["h2d"]}), "figures"),
+    "a channel without figures": (
+        replace(right(), channels={"h2d": right().channels["h2d"]}),
+        "figures",
+    ),
     "an exposed time that is off": (with_channel("d2h", exposed_ns=9, hidden_ns=6), "exposed"),
-    "counts that are off": (replace(right(), plan={"prefetches": 1, "stores": 2, "detaches": 1}), "counts"),
+    "counts that are off": (
+        replace(right(), plan={"prefetches": 1, "stores": 2, "detaches": 1}),
+        "counts",
+    ),
 }
 
 
@@ -200,15 +250,21 @@ def test_a_wrong_result_is_caught(what):
 
 
 def busy_channel(*transfers):
-    """A plan of one store a tensor, all after the first op, with these transfers of 10 bytes: (cache op, start, end)."""
+    """A plan of one store a tensor, all after the first op, with these transfers of 10 bytes:
+    (cache op, start, end).
+    """
     b = GraphBuilder("queue")
     for t in range(len(transfers)):
         b.tensor(f"s{t}", 10, "optimizer_state")
     b.op("f", "any", duration_ns=0)
     moves = tuple(CacheOp(STORE, t, "hbm", "ddr", 0) for t in range(len(transfers)))
     right_one = replay(Plan(b.build(), "m", moves), MACHINE, record=True)
-    records = tuple(Transfer(c, c, "d2h", 10, 0, start, end, end - start - 10) for c, start, end in transfers)
-    return replace(right_one, timeline=replace(right_one.timeline, transfers=records)), Plan(b.build(), "m", moves)
+    records = tuple(
+        Transfer(c, c, "d2h", 10, 0, start, end, end - start - 10) for c, start, end in transfers
+    )
+    return replace(right_one, timeline=replace(right_one.timeline, transfers=records)), Plan(
+        b.build(), "m", moves
+    )
 
 
 def test_queues_engines_and_bandwidth():
@@ -219,7 +275,9 @@ def test_queues_engines_and_bandwidth():
     assert "engines" in rules(*busy_channel((0, 0, 10), (1, 9, 19), (2, 20, 30)))
     two = replace(MACHINE, channels=(MACHINE.channels[0], replace(MACHINE.channels[1], engines=2)))
     # two engines share 2 GB/s: 20 bytes flow in 5..15; in 5..12 they do not
-    assert not {"engines", "bandwidth", "queue"} & rules(*busy_channel((0, 0, 15), (1, 0, 15), (2, 15, 25)), machine=two)
+    assert not {"engines", "bandwidth", "queue"} & rules(
+        *busy_channel((0, 0, 15), (1, 0, 15), (2, 15, 25)), machine=two
+    )
     assert "bandwidth" in rules(*busy_channel((0, 0, 12), (1, 0, 12), (2, 15, 25)), machine=two)
 
 
@@ -228,14 +286,20 @@ def test_cache_ops_of_a_tensor_take_effect_one_after_the_other():
     b.tensor("w", 40, "parameter")
     b.op("f", "any", duration_ns=1)
     two_ways = replace(
-        MACHINE, tiers=(*MACHINE.tiers, Tier("nvme", 1000, GB)), channels=(*MACHINE.channels, Channel("n", "hbm", "nvme", GB))
+        MACHINE,
+        tiers=(*MACHINE.tiers, Tier("nvme", 1000, GB)),
+        channels=(*MACHINE.channels, Channel("n", "hbm", "nvme", GB)),
     )
-    moves = Plan(b.build(), "m", (CacheOp(STORE, 0, "hbm", "ddr"), CacheOp(STORE, 0, "hbm", "nvme")))
+    moves = Plan(
+        b.build(), "m", (CacheOp(STORE, 0, "hbm", "ddr"), CacheOp(STORE, 0, "hbm", "nvme"))
+    )
     result = replay(moves, two_ways, record=True)
     assert rules(result, moves, two_ways) == set()
     first, second = result.timeline.transfers
     early = (first, replace(second, start_ns=second.start_ns - 1, contention_ns=1))
-    assert "one-by-one" in rules(replace(result, timeline=replace(result.timeline, transfers=early)), moves, two_ways)
+    assert "one-by-one" in rules(
+        replace(result, timeline=replace(result.timeline, transfers=early)), moves, two_ways
+    )
 
 
 def test_a_result_without_its_timeline_is_refused():
@@ -262,4 +326,6 @@ def test_the_golden_cases_pass(shared):
     for golden in json.loads((shared / "golden" / "cases.json").read_text())["cases"]:
         machine = hardware_from_dict(yaml.safe_load(golden["hardware_yaml"]))
         written = plan_from_dict(golden["plan"], workload_from_dict(golden["workload"]))
-        assert [str(f) for f in check_result(written, machine, replay(written, machine, record=True))] == []
+        assert [
+            str(f) for f in check_result(written, machine, replay(written, machine, record=True))
+        ] == []

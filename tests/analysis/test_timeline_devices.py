@@ -1,4 +1,6 @@
-"""The check of several devices finds what is wrong: replays of one machine, held against another, and figures that were changed."""
+"""The check of several devices finds what is wrong: replays of one machine, held against another,
+and figures that were changed.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +18,11 @@ from hosim.result import Spread
 GB = 10**9
 MACHINE = Hardware(
     "four",
-    (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 400, 10**11, "host"), Tier("nvme", 1000, 10**10, "host")),
+    (
+        Tier("hbm", 100, 10**12, "device"),
+        Tier("ddr", 400, 10**11, "host"),
+        Tier("nvme", 1000, 10**10, "host"),
+    ),
     (Channel("h2d", "ddr", "hbm", GB), Channel("n2h", "nvme", "ddr", GB)),
     Compute({}),
     fabrics=(Fabric("root", GB, ("h2d",), "host"),),
@@ -63,9 +69,15 @@ def test_more_bandwidth_than_a_channel_between_shared_tiers_has():
 
 
 def test_more_room_than_a_shared_tier_has():
-    cramped = replace(MACHINE, tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], capacity_bytes=79), MACHINE.tiers[2]))
+    cramped = replace(
+        MACHINE,
+        tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], capacity_bytes=79), MACHINE.tiers[2]),
+    )
     assert rules(right(), cramped) == {"capacity"}
-    enough = replace(MACHINE, tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], capacity_bytes=80), MACHINE.tiers[2]))
+    enough = replace(
+        MACHINE,
+        tiers=(MACHINE.tiers[0], replace(MACHINE.tiers[1], capacity_bytes=80), MACHINE.tiers[2]),
+    )
     assert rules(right(), enough) == set()
 
 
@@ -73,11 +85,22 @@ def test_figures_over_all_devices():
     result = right()
     assert result.devices.makespan_ns == Spread(90, 90, 90)
     assert rules(replace(result, makespan_ns=91)) == {"devices"}
-    assert rules(replace(result, devices=replace(result.devices, stall_ns=Spread(79, 80, 80)))) == {"devices"}
+    assert rules(replace(result, devices=replace(result.devices, stall_ns=Spread(79, 80, 80)))) == {
+        "devices"
+    }
     assert rules(replace(result, devices=None)) == {"devices"}
     assert rules(replace(result, peak_bytes={**result.peak_bytes, "ddr": 40})) == {"peak"}
-    failed = replace(result.by_device[1], feasible=False, error="out of memory", makespan_ns=None, busy_ns=None, drain_ns=None)
-    assert rules(replace(result, by_device=(result.by_device[0], failed, *result.by_device[2:]))) == {"devices"}
+    failed = replace(
+        result.by_device[1],
+        feasible=False,
+        error="out of memory",
+        makespan_ns=None,
+        busy_ns=None,
+        drain_ns=None,
+    )
+    assert rules(
+        replace(result, by_device=(result.by_device[0], failed, *result.by_device[2:]))
+    ) == {"devices"}
 
 
 def test_a_device_of_its_own_duration():

@@ -1,13 +1,16 @@
-"""What each arm of the planner's search is worth: ``python tests/bench/ablate.py --out rows.csv``, on 40 cases that are unlike.
+"""What each arm of the planner's search is worth: ``python tests/bench/ablate.py --out rows.csv``,
+on 40 cases that are unlike.
 
-Each case is planned for with all arms, and once more without each of them. The table has a line for each arm: how much longer the plans
-are without it, on average and at most, on how many cases by more than :data:`WORTH`, and its share of the work when all arms are on. An
-arm whose gain is below that on all cases can go.
+Each case is planned for with all arms, and once more without each of them. The table has a line for
+each arm: how much longer the plans are without it, on average and at most, on how many cases by
+more than :data:`WORTH`, and its share of the work when all arms are on. An arm whose gain is below
+that on all cases can go.
 
-Each row is written when it is measured, and a later run leaves out those that are in the file: it can be stopped at any time. Rows of
-other versions of hosim are measured again. ``--cases NAME ...`` takes some of the cases, and ``--effort`` is that of each search;
-``--report`` measures nothing and says what the file has, of any version. Cases of graphs that lie outside of the project are skipped, with
-a line that says so, where these are missing.
+Each row is written when it is measured, and a later run leaves out those that are in the file: it
+can be stopped at any time. Rows of other versions of hosim are measured again. ``--cases NAME ...``
+takes some of the cases, and ``--effort`` is that of each search; ``--report`` measures nothing and
+says what the file has, of any version. Cases of graphs that lie outside of the project are skipped,
+with a line that says so, where these are missing.
 """
 
 from __future__ import annotations
@@ -53,12 +56,18 @@ ALPHA = 0.1
 LOCAL = "local search"
 EVERYTHING = ""
 """What a row is without: nothing."""
-PIPELINE, OWN = (import_module(f"hosim.{name}") for name in ("planner.hyperoffload.pipeline", "policies.own.hyperoffload"))
+PIPELINE, OWN = (
+    import_module(f"hosim.{name}")
+    for name in ("planner.hyperoffload.pipeline", "policies.own.hyperoffload")
+)
 FACTORIES = {"ranking": PIPELINE, "rewriting": OWN, "asking_rivals": OWN}
-"""Arms that are made for each search, by the functions that make them, and where these are called."""
+"""Arms that are made for each search, by the functions that make them, and where these are
+called.
+"""
 
 
-# -- the cases -----------------------------------------------------------------------------------------------------------
+# -- the cases
+# --------------------------------------------------------------------------------------------------
 
 
 def shipped(name: str) -> Callable[[], Graph]:
@@ -68,11 +77,15 @@ def shipped(name: str) -> Callable[[], Graph]:
 
 def spec(**builder: Any) -> Callable[[], Graph]:
     """A model as a builder makes it."""
-    return lambda: make({"format": "hosim.spec/1", "name": "w", "builder": {"fused": True, **builder}}, "w")
+    return lambda: make(
+        {"format": "hosim.spec/1", "name": "w", "builder": {"fused": True, **builder}}, "w"
+    )
 
 
 def made(name: str, *given: Any, **more: Any) -> Callable[[], Graph]:
-    """A graph of the file outside of the project; raises FileNotFoundError where that is missing."""
+    """A graph of the file outside of the project; raises FileNotFoundError where that is
+    missing.
+    """
     return lambda: getattr(_made(), name)(*given, **more)
 
 
@@ -152,7 +165,8 @@ def given(name: str) -> tuple[Graph, Hardware, int]:
     return made_graph, hardware, parse_budget(budget, made_graph, hardware)[1]
 
 
-# -- the arms ------------------------------------------------------------------------------------------------------------
+# -- the arms
+# --------------------------------------------------------------------------------------------------
 
 
 def named(arm: Arm) -> str:
@@ -166,7 +180,9 @@ def arms() -> list[str]:
 
 
 class Counted:
-    """The arms of one search, all but one, with the work that each does; ``total`` is all work of the search."""
+    """The arms of one search, all but one, with the work that each does; ``total`` is all work of
+    the search.
+    """
 
     def __init__(self, without: str) -> None:
         self.without = without
@@ -208,20 +224,25 @@ class Counted:
                 patched.enter_context(patch.object(FACTORIES[factory], factory, counted(factory)))
             if self.without == LOCAL:
                 patched.enter_context(patch.object(Search, "_pool", lambda *_: None))
-            plan = policy_named("hyperoffload").plan(graph, hardware, budget_bytes, effort=effort, alpha=ALPHA)
+            plan = policy_named("hyperoffload").plan(
+                graph, hardware, budget_bytes, effort=effort, alpha=ALPHA
+            )
         took = replay(plan, hardware, budget_bytes).makespan_ns
         assert took is not None
         return took
 
 
-# -- rows ----------------------------------------------------------------------------------------------------------------
+# -- rows
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
-    """A case without one arm: its makespan (empty where nothing fits), the work of the search and CPU seconds of planning.
+    """A case without one arm: its makespan (empty where nothing fits), the work of the search and
+    CPU seconds of planning.
 
-    ``spent`` is the work of each arm, ``name=work`` with spaces between; what is missing of the whole is that of local search.
+    ``spent`` is the work of each arm, ``name=work`` with spaces between; what is missing of the
+    whole is that of local search.
     """
 
     case: str
@@ -233,7 +254,9 @@ class Row:
     version: str
 
 
-def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float) -> Row:
+def measured(
+    case: str, without: str, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float
+) -> Row:
     """The row of a case without an arm."""
     counted = Counted(without)
     begun = time.process_time()
@@ -242,7 +265,9 @@ def measured(case: str, without: str, graph: Graph, hardware: Hardware, budget_b
     except InfeasibleError:
         took = None
     spent = " ".join(f"{name}={work}" for name, work in counted.spent.items())
-    return Row(case, without, took, counted.total, round(time.process_time() - begun, 2), spent, VERSION)
+    return Row(
+        case, without, took, counted.total, round(time.process_time() - begun, 2), spent, VERSION
+    )
 
 
 def read(file: Path, *, every: bool = False) -> list[Row]:
@@ -252,7 +277,15 @@ def read(file: Path, *, every: bool = False) -> list[Row]:
     with file.open(newline="") as text:
         rows = [row for row in csv.DictReader(text) if every or row["version"] == VERSION]
     return [
-        Row(r["case"], r["without"], int(r["makespan_ns"] or 0) or None, int(r["work"]), float(r["cpu_s"]), r["spent"], r["version"])
+        Row(
+            r["case"],
+            r["without"],
+            int(r["makespan_ns"] or 0) or None,
+            int(r["work"]),
+            float(r["cpu_s"]),
+            r["spent"],
+            r["version"],
+        )
         for r in rows
     ]
 
@@ -281,20 +314,34 @@ def write(row: Row, file: Path) -> None:
         if new:
             out.writerow([field.name for field in fields(Row)])
         out.writerow(astuple(row))
-    print(f"{row.case} without {row.without or 'nothing'}: {row.makespan_ns} ns, {row.work} of work, {row.cpu_s} s", file=sys.stderr)
+    print(
+        f"{row.case} without {row.without or 'nothing'}: {row.makespan_ns} ns, {row.work} of "
+        f"work, {row.cpu_s} s",
+        file=sys.stderr,
+    )
 
 
-# -- the table -----------------------------------------------------------------------------------------------------------
+# -- the table
+# --------------------------------------------------------------------------------------------------
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
     """The lines of the table."""
     whole = {row.case: row for row in rows if row.without == EVERYTHING}
-    yield "| without | makespan longer by, mean | at most | on | by more than 0.05 % in | share of the work |"
+    yield (
+        "| without | makespan longer by, mean | at most | on | by more than 0.05 % in | share "
+        "of the work |"
+    )
     yield "|---|---|---|---|---|---|"
     for arm in arms():
-        these = [(row.case, row.makespan_ns) for row in rows if row.without == arm and row.case in whole]
-        longer = {c: took / most - 1 for c, took in these if took is not None and (most := whole[c].makespan_ns)}
+        these = [
+            (row.case, row.makespan_ns) for row in rows if row.without == arm and row.case in whole
+        ]
+        longer = {
+            c: took / most - 1
+            for c, took in these
+            if took is not None and (most := whole[c].makespan_ns)
+        }
         nothing = [case for case, took in these if took is None and whole[case].makespan_ns]
         if not longer:
             continue
@@ -310,22 +357,36 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
 
 def share(row: Row, arm: str) -> float:
     """Which part of the work of a row an arm did."""
-    spent = {name: int(work) for name, _, work in (part.partition("=") for part in row.spent.split())}
-    return (row.work - sum(spent.values()) if arm == LOCAL else spent.get(arm, 0)) / max(1, row.work)
+    spent = {
+        name: int(work) for name, _, work in (part.partition("=") for part in row.spent.split())
+    }
+    return (row.work - sum(spent.values()) if arm == LOCAL else spent.get(arm, 0)) / max(
+        1, row.work
+    )
 
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases", nargs="+", choices=list(CASES), default=list(CASES), metavar="NAME"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/ablation.csv"))
-    parser.add_argument("--effort", type=float, default=1.0, help="of each search; one file is of one effort")
+    parser.add_argument(
+        "--effort", type=float, default=1.0, help="of each search; one file is of one effort"
+    )
     parser.add_argument("--report", action="store_true")
     asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     if not asked.report:
         measure_all(asked.cases, asked.out, asked.effort)
-    print("\n".join(table([row for row in read(asked.out, every=asked.report) if row.case in asked.cases])))
+    print(
+        "\n".join(
+            table([row for row in read(asked.out, every=asked.report) if row.case in asked.cases])
+        )
+    )
 
 
 if __name__ == "__main__":

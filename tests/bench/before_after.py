@@ -1,13 +1,15 @@
-"""Plans and results of one revision, to hold another revision against: a hash of each, for every shipped workload on six machines.
+"""Plans and results of one revision, to hold another revision against: a hash of each, for every
+shipped workload on six machines.
 
     python tests/bench/before_after.py record before.jsonl          # in the checkout of the one revision
     python tests/bench/before_after.py record after.jsonl           # in that of the other
     python tests/bench/before_after.py compare before.jsonl after.jsonl
 
-A case is a workload, a machine, a policy and a budget. Its plan and its result are those that the command line gives; the result is
-hashed without ``planning_s`` and ``replay_s``. ``record`` appends one line a case and skips the cases that its file already has, so it
-can be interrupted. It takes the cases in an order that depends on their names' hashes alone, so that a run that ends early is a fair
-sample. ``--path`` names a checkout whose hosim to run (default: this one).
+A case is a workload, a machine, a policy and a budget. Its plan and its result are those that the
+command line gives; the result is hashed without ``planning_s`` and ``replay_s``. ``record`` appends
+one line a case and skips the cases that its file already has, so it can be interrupted. It takes
+the cases in an order that depends on their names' hashes alone, so that a run that ends early is a
+fair sample. ``--path`` names a checkout whose hosim to run (default: this one).
 """
 
 from __future__ import annotations
@@ -22,14 +24,23 @@ import sys
 import tempfile
 from pathlib import Path
 
-MACHINES = ("a100-80gb-sxm", "ascend-910c-supernode", "gh200-96gb", "h100-80gb-sxm", "h200-141gb-sxm", "rtx-4090")
+MACHINES = (
+    "a100-80gb-sxm",
+    "ascend-910c-supernode",
+    "gh200-96gb",
+    "h100-80gb-sxm",
+    "h200-141gb-sxm",
+    "rtx-4090",
+)
 POLICIES = ("hyperoffload", "layerwise", "g10")
 BUDGETS = ("40%", "60%", "75%", "90%")
 HERE = Path(__file__).resolve().parents[2]
 
 
 def cases(root: Path) -> list[str]:
-    workloads = sorted({path.name.split(".yaml")[0].split(".json")[0] for path in (root / "workloads").iterdir()})
+    workloads = sorted(
+        {path.name.split(".yaml")[0].split(".json")[0] for path in (root / "workloads").iterdir()}
+    )
     names = [" ".join(parts) for parts in itertools.product(workloads, MACHINES, POLICIES, BUDGETS)]
     return sorted(names, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
 
@@ -96,12 +107,17 @@ def compare(before: Path, after: Path) -> int:
             if one[case].get(key) != other[case].get(key):
                 print(f"  {key}: {one[case].get(key)} -> {other[case].get(key)}")
     missing = len(one) + len(other) - 2 * len(both)
-    print(f"{len(both)} cases in both files, {len(differ)} differ" + (f"; {missing} are in one file only" if missing else ""))
+    print(
+        f"{len(both)} cases in both files, {len(differ)} differ"
+        + (f"; {missing} are in one file only" if missing else "")
+    )
     return 1 if differ or missing else 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     what = parser.add_subparsers(dest="what", required=True)
     recording = what.add_parser("record")
     recording.add_argument("file", type=Path)

@@ -1,9 +1,12 @@
-"""How far the lower bound is below proved optima: ``python tests/bench/bound_gap.py --known tests/bench/optima_seed_0.csv``.
+"""How far the lower bound is below proved optima: ``python tests/bench/bound_gap.py --known
+tests/bench/optima_seed_0.csv``.
 
-Of the instances of ``tests/instances.py`` that the file has as proved it prints the mean, the 95th percentile and the largest gap and CPU
-seconds, for two bounds: that on plans which leave tensors where the workload puts them below, as all plans do that the solver chooses
-from, and that on plans of any initial residency, which may truly be faster than the optimum. ``--step`` takes every n-th instance.
-``--parts`` takes steps that use parts of tensors: ``python tests/bench/bound_gap.py --parts --known tests/bench/optima_parts_seed_0.csv``.
+Of the instances of ``tests/instances.py`` that the file has as proved it prints the mean, the 95th
+percentile and the largest gap and CPU seconds, for two bounds: that on plans which leave tensors
+where the workload puts them below, as all plans do that the solver chooses from, and that on plans
+of any initial residency, which may truly be faster than the optimum. ``--step`` takes every n-th
+instance. ``--parts`` takes steps that use parts of tensors: ``python tests/bench/bound_gap.py
+--parts --known tests/bench/optima_parts_seed_0.csv``.
 """
 
 from __future__ import annotations
@@ -47,11 +50,16 @@ def main() -> int:
         mean = sum(gap for gap, _ in found) / len(found)
         most = percentile([gap for gap, _ in found], 0.95)
         print(
-            f"{which}: {len(found)} instances, below the optimum by {mean:.2%} on average, {most:.2%} at the 95th percentile, "
-            f"{max(found)[0]:.2%} at most ({max(found)[1]}), 3 % or less on {sum(gap <= 0.03 for gap, _ in found)}"
+            f"{which}: {len(found)} instances, below the optimum by {mean:.2%} on average, "
+            f"{most:.2%} at the 95th percentile, "
+            f"{max(found)[0]:.2%} at most ({max(found)[1]}), 3 % or less on "
+            f"{sum(gap <= 0.03 for gap, _ in found)}"
         )
     count = sum(map(len, gaps.values()))
-    print(f"bounds above an optimum: {broken}; CPU seconds a bound: {(time.process_time() - begin) / count:.2f}")
+    print(
+        f"bounds above an optimum: {broken}; CPU seconds a bound: "
+        f"{(time.process_time() - begin) / count:.2f}"
+    )
     return bool(broken)
 
 

@@ -1,9 +1,12 @@
-"""Is the plan for a training step slower than one with checkpointed layers? ``python tests/bench/checkpointing.py``.
+"""Is the plan for a training step slower than one with checkpointed layers? ``python
+tests/bench/checkpointing.py``.
 
-Every model with training, machine and share of its memory is planned twice within the same bytes: the step as it is, in which hyperoffload
-chooses what runs again, and the step whose layers the builder has checkpointed, as users do it (``checkpoint: true``), in which it may
-choose more. A line for each: both makespans, their ratio, and the seconds of CPU that the plan of the step as it is took. At the end the
-largest ratio and the geometric mean. ``--draw N --seed S`` takes N steps at random in place of the listed ones.
+Every model with training, machine and share of its memory is planned twice within the same bytes:
+the step as it is, in which hyperoffload chooses what runs again, and the step whose layers the
+builder has checkpointed, as users do it (``checkpoint: true``), in which it may choose more. A line
+for each: both makespans, their ratio, and the seconds of CPU that the plan of the step as it is
+took. At the end the largest ratio and the geometric mean. ``--draw N --seed S`` takes N steps at
+random in place of the listed ones.
 """
 
 from __future__ import annotations
@@ -26,7 +29,14 @@ from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 
 SHARES = ("60%", "45%", "30%")
-MACHINES = ("a100-80gb-sxm", "h100-80gb-sxm", "gh200-96gb", "rtx-4090", "l40s", "ascend-910c-supernode")
+MACHINES = (
+    "a100-80gb-sxm",
+    "h100-80gb-sxm",
+    "gh200-96gb",
+    "rtx-4090",
+    "l40s",
+    "ascend-910c-supernode",
+)
 MODELS: tuple[Mapping[str, object], ...] = (
     {"model": "bert-large", "batch": 64, "sequence": 512},
     {"model": "t5-large", "batch": 8, "sequence": 512, "layers": 8},
@@ -48,7 +58,12 @@ class Step:
 
     def graph(self, *, checkpoint: bool = False) -> Graph:
         """The step as it is, or with checkpointed layers."""
-        builder = {**self.builder, "phase": "train", "fused": True, **({"checkpoint": True} if checkpoint else {})}
+        builder = {
+            **self.builder,
+            "phase": "train",
+            "fused": True,
+            **({"checkpoint": True} if checkpoint else {}),
+        }
         return make({"format": "hosim.spec/1", "name": "step", "builder": builder}, "step")
 
     def hardware(self) -> Hardware:
@@ -89,7 +104,9 @@ def drawn(count: int, seed: int) -> Iterator[Step]:
 def makespan_ns(graph: Graph, hardware: Hardware, budget: int) -> int | None:
     """That of hyperoffload's plan; None if nothing fits."""
     try:
-        return replay(policy_named("hyperoffload").plan(graph, hardware, budget), hardware, budget).makespan_ns
+        return replay(
+            policy_named("hyperoffload").plan(graph, hardware, budget), hardware, budget
+        ).makespan_ns
     except HosimError:
         return None
 
@@ -109,16 +126,22 @@ def main(arguments: list[str] | None = None) -> int:
         rival = makespan_ns(step.graph(checkpoint=True), hardware, budget)
         if own is None or rival is None:
             print(
-                f"{step}: {'nothing fits' if own is rival else 'checkpointed alone fits' if own is None else 'fits as it is alone'}",
+                f"{step}: "
+                f"{'nothing fits' if own is rival else 'checkpointed alone fits' if own is None else 'fits as it is alone'}",
                 flush=True,
             )
             continue
         ratios.append(own / rival)
         print(
-            f"{step}: {own / 1e6:.2f} ms, checkpointed {rival / 1e6:.2f} ms, ratio {own / rival:.3f}, planned in {took:.1f} s", flush=True
+            f"{step}: {own / 1e6:.2f} ms, checkpointed {rival / 1e6:.2f} ms, ratio "
+            f"{own / rival:.3f}, planned in {took:.1f} s",
+            flush=True,
         )
     if ratios:
-        print(f"{len(ratios)} steps: largest ratio {max(ratios):.3f}, geometric mean {geometric_mean(ratios):.3f}")
+        print(
+            f"{len(ratios)} steps: largest ratio {max(ratios):.3f}, geometric mean "
+            f"{geometric_mean(ratios):.3f}"
+        )
     return 0
 
 

@@ -1,4 +1,6 @@
-"""What judging a plan takes in the planner's search: a change of a few choices on a graph of 2,000 ops, in time and in replays."""
+"""What judging a plan takes in the planner's search: a change of a few choices on a graph of 2,000
+ops, in time and in replays.
+"""
 
 from random import Random
 
@@ -16,7 +18,9 @@ LAYERS, CHANGES = 400, 400
 
 
 def within_a_share(share: float) -> Problem:
-    """A step of 2,000 ops, with memory for ``share`` of it, on a machine whose two channels share a fabric."""
+    """A step of 2,000 ops, with memory for ``share`` of it, on a machine whose two channels share a
+    fabric.
+    """
     held = 10_000 * LAYERS
     hardware = Hardware(
         "bench",
@@ -29,7 +33,9 @@ def within_a_share(share: float) -> Problem:
 
 
 def judging(share: float) -> tuple[float, float]:
-    """CPU seconds of a judgement and of a replay: random changes of a sweep's choices, one in two with what the search would accept."""
+    """CPU seconds of a judgement and of a replay: random changes of a sweep's choices, one in two
+    with what the search would accept.
+    """
     problem = within_a_share(share)
     budget = problem.hardware.device.capacity_bytes
     choices = select(problem, budget, Weights()).choices
@@ -38,7 +44,11 @@ def judging(share: float) -> tuple[float, float]:
     moves, draw = ChoiceMoves(problem, simulator.tiers), Random(0)
     gaps = [gap for t in sorted(choices) for gap in moves.gaps[t]]
     changes = [moves.random(draw, choices, draw.choice(gaps), gaps) for _ in range(CHANGES)]
-    taken = cpu_seconds(lambda: [simulator.judge(each, cost[1] if k % 2 else None) for k, each in enumerate(changes)])
+    taken = cpu_seconds(
+        lambda: [
+            simulator.judge(each, cost[1] if k % 2 else None) for k, each in enumerate(changes)
+        ]
+    )
     plan = insert(problem, choices, "bench")
     whole = min(cpu_seconds(lambda: replay(plan, problem.hardware, budget)) for _ in range(3))
     return taken / CHANGES, whole

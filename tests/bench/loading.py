@@ -1,4 +1,6 @@
-"""A workload of 100,000 ops loads in a few times what Python takes to parse its JSON, and in proportion to its size."""
+"""A workload of 100,000 ops loads in a few times what Python takes to parse its JSON, and in
+proportion to its size.
+"""
 
 import json
 import tempfile
@@ -17,7 +19,14 @@ def chain(n: int) -> Graph:
     for i in range(n):
         inputs = [last, b.tensor(f"model.layers.{i}.weight", 2**20, "parameter")]
         last = b.tensor(f"model.layers.{i}.out", 2**20)
-        b.op(f"model.layers.{i}.linear", "matmul", inputs=inputs, outputs=[last], flops=10**9, bytes_accessed=3 * 2**20)
+        b.op(
+            f"model.layers.{i}.linear",
+            "matmul",
+            inputs=inputs,
+            outputs=[last],
+            flops=10**9,
+            bytes_accessed=3 * 2**20,
+        )
     return b.build()
 
 
@@ -35,7 +44,9 @@ def saved(n: int) -> Path:
 @measure("100,000 ops: load, in json.loads of the same text", most=5)
 def load_and_parse() -> float:
     path = saved(100_000)
-    load, parse = least([lambda: load_workload(path), lambda: json.loads(path.read_text())], rounds=4)
+    load, parse = least(
+        [lambda: load_workload(path), lambda: json.loads(path.read_text())], rounds=4
+    )
     return load / parse
 
 
@@ -49,5 +60,7 @@ def load_tenfold() -> float:
 @measure("100,000 ops: save, in saves of 10,000", most=18)
 def save_tenfold() -> float:
     small, large, path = chain(10_000), chain(100_000), Path(folder().name) / "saved.json"
-    few, many = least([lambda: save_workload(small, path), lambda: save_workload(large, path)], rounds=4)
+    few, many = least(
+        [lambda: save_workload(small, path), lambda: save_workload(large, path)], rounds=4
+    )
     return many / few

@@ -14,6 +14,12 @@ def alike() -> float:
     return cpu_seconds(lambda: replay(pooled(OPS), supernode(384), fold=False))
 
 
-@measure("48 devices of 2,000 ops each with jitter: no two do the same at the same time", most=180 / 8, unit="s")
+@measure(
+    "48 devices of 2,000 ops each with jitter: no two do the same at the same time",
+    most=180 / 8,
+    unit="s",
+)
 def jittered() -> float:
-    return cpu_seconds(lambda: replay(pooled(OPS), supernode(48), fold=False, jitter=Jitter(1, 0.05, 0.1)))
+    return cpu_seconds(
+        lambda: replay(pooled(OPS), supernode(48), fold=False, jitter=Jitter(1, 0.05, 0.1))
+    )

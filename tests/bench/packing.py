@@ -1,4 +1,5 @@
-"""Static allocation: published instances, some that are meant to be like one that is not at hand, and many tensors.
+"""Static allocation: published instances, some that are meant to be like one that is not at hand,
+and many tensors.
 
 ``python tests/bench/packing.py`` prints the figures instance by instance.
 """
@@ -46,12 +47,16 @@ def published_instances() -> Iterator[Packed]:
     for path in sorted(PUBLISHED.glob("*.csv")):
         with path.open() as file:
             rows = list(csv.DictReader(file))
-        lowers, uppers, sizes = ([int(row[key]) for row in rows] for key in ("lower", "upper", "size"))
+        lowers, uppers, sizes = (
+            [int(row[key]) for row in rows] for key in ("lower", "upper", "size")
+        )
         yield packed(f"minimalloc {path.name[0]}", (lowers, uppers, sizes), PUBLISHED_CAPACITY)
 
 
 def instances_like_i() -> Iterator[Packed]:
-    """Memory cut into 374 tensors or so, of each kind as many as there are seeds, where the most that lives fills the capacity."""
+    """Memory cut into 374 tensors or so, of each kind as many as there are seeds, where the most
+    that lives fills the capacity.
+    """
     for kind, of in LIKE_I.items():
         for seed in SEEDS:
             problem = of(seed)
@@ -67,7 +72,11 @@ def _most_live(problem: Problem) -> int:
     return int(np.cumsum(change).max())
 
 
-@measure("the slowest of minimalloc's published instances, packed into the known height", most=30, unit="s")
+@measure(
+    "the slowest of minimalloc's published instances, packed into the known height",
+    most=30,
+    unit="s",
+)
 def published() -> float:
     return max(each.seconds for each in published_instances())
 
@@ -91,11 +100,19 @@ def like_i_height() -> float:
 def many() -> float:
     rng = np.random.default_rng(1)
     lowers = rng.integers(0, 100_000, 60_000)
-    problem = lowers.tolist(), (lowers + rng.geometric(0.01, 60_000)).tolist(), (512 * rng.integers(1, 1000, 60_000)).tolist()
+    problem = (
+        lowers.tolist(),
+        (lowers + rng.geometric(0.01, 60_000)).tolist(),
+        (512 * rng.integers(1, 1000, 60_000)).tolist(),
+    )
     return cpu_seconds(lambda: pack(*problem))
 
 
 if __name__ == "__main__":
     print("| instance | reached | capacity | times | CPU s |\n|---|--:|--:|--:|--:|")
     for made in (*published_instances(), *instances_like_i()):
-        print(f"| {made.instance} | {made.height} | {made.capacity} | {made.height / made.capacity:.4f} | {made.seconds:.1f} |", flush=True)
+        print(
+            f"| {made.instance} | {made.height} | {made.capacity} | "
+            f"{made.height / made.capacity:.4f} | {made.seconds:.1f} |",
+            flush=True,
+        )

@@ -15,7 +15,8 @@ from hosim.shipped import find_hardware
 
 
 def training(layers: int, larger: int = 1) -> Graph:
-    """A step of 5 ops a layer: two forward, two backward, one update; activations and parameters have gaps, 76 in 100 ops.
+    """A step of 5 ops a layer: two forward, two backward, one update; activations and parameters
+    have gaps, 76 in 100 ops.
 
     Activations are so many times ``larger``.
     """
@@ -26,7 +27,9 @@ def training(layers: int, larger: int = 1) -> Graph:
         b.tensor(f"m{k}", 4000, "optimizer_state")
         b.tensor(f"h{k}", 3000 * larger + k % 5)
         b.tensor(f"a{k}", 1000 * larger)
-        b.op(f"up{k}", "matmul", inputs=[last, f"w{k}"], outputs=[f"h{k}"], duration_ns=4000 + k % 11)
+        b.op(
+            f"up{k}", "matmul", inputs=[last, f"w{k}"], outputs=[f"h{k}"], duration_ns=4000 + k % 11
+        )
         b.op(f"act{k}", "gelu", inputs=[f"h{k}"], outputs=[f"a{k}"], duration_ns=500)
         last = f"a{k}"
     for k in reversed(range(layers)):
@@ -35,14 +38,22 @@ def training(layers: int, larger: int = 1) -> Graph:
         b.tensor(f"gw{k}", 2000 + k % 7, "gradient")
         b.op(f"act_grad{k}", "gelu", inputs=[last, f"h{k}"], outputs=[f"gh{k}"], duration_ns=700)
         before = f"a{k - 1}" if k else "x"
-        b.op(f"up_grad{k}", "matmul", inputs=[f"gh{k}", f"w{k}", before], outputs=[f"ga{k}", f"gw{k}"], duration_ns=8000 + k % 13)
+        b.op(
+            f"up_grad{k}",
+            "matmul",
+            inputs=[f"gh{k}", f"w{k}", before],
+            outputs=[f"ga{k}", f"gw{k}"],
+            duration_ns=8000 + k % 13,
+        )
         last = f"ga{k}"
         b.op(f"update{k}", "adam", inputs=[f"gw{k}"], mutates=[f"w{k}", f"m{k}"], duration_ns=600)
     return b.build()
 
 
 def plan_training(layers: int, bytes_per_s: int = 10**9, larger: int = 1) -> float:
-    """CPU seconds to plan a step within 60 % of what it takes; at a third of the bandwidth it waits for transfers, whoever plans."""
+    """CPU seconds to plan a step within 60 % of what it takes; at a third of the bandwidth it waits
+    for transfers, whoever plans.
+    """
     graph = training(layers, larger)
     held = (6_000 + 4_000 * larger) * layers
     hardware = Hardware(
@@ -52,7 +63,11 @@ def plan_training(layers: int, bytes_per_s: int = 10**9, larger: int = 1) -> flo
         Compute({}),
     )
     plans = []
-    taken = cpu_seconds(lambda: plans.append(policy_named("hyperoffload").plan(graph, hardware, hardware.device.capacity_bytes)))
+    taken = cpu_seconds(
+        lambda: plans.append(
+            policy_named("hyperoffload").plan(graph, hardware, hardware.device.capacity_bytes)
+        )
+    )
     assert replay(plans[0], hardware).feasible
     return taken
 
@@ -78,11 +93,24 @@ def two_thousand() -> float:
     return min(plan_training(400, SLOW) for _ in range(2))
 
 
-@measure("hyperoffload for eight layers of a prefill on an H100 at 75 %, 335 ops that wait for transfers", most=1, unit="s")
+@measure(
+    "hyperoffload for eight layers of a prefill on an H100 at 75 %, 335 ops that wait for "
+    "transfers",
+    most=1,
+    unit="s",
+)
 def eight_layers() -> float:
     machine = load_hardware(find_hardware("h100-80gb-sxm"))
-    builder = {"model": "llama-3.1-8b", "phase": "prefill", "sequence": 4096, "batch": 1, "layers": 8}
-    graph = make({"format": "hosim.spec/1", "name": "eight layers", "builder": builder}, "eight layers")
+    builder = {
+        "model": "llama-3.1-8b",
+        "phase": "prefill",
+        "sequence": 4096,
+        "batch": 1,
+        "layers": 8,
+    }
+    graph = make(
+        {"format": "hosim.spec/1", "name": "eight layers", "builder": builder}, "eight layers"
+    )
     _, budget = parse_budget("75%", graph, machine)
     replay(policy_named("resident").plan(graph, machine, 10**12), machine)  # imports what it needs
     return cpu_seconds(lambda: policy_named("hyperoffload").plan(graph, machine, budget))
@@ -98,7 +126,11 @@ def hundred_thousand() -> float:
     return plan_training(20_000, SLOW)
 
 
-@measure("hyperoffload for 100,000 ops that wait for transfers, with activations four times as large", most=30, unit="s")
+@measure(
+    "hyperoffload for 100,000 ops that wait for transfers, with activations four times as large",
+    most=30,
+    unit="s",
+)
 def hundred_thousand_of_large_activations() -> float:
     return plan_training(20_000, SLOW, larger=4)
 

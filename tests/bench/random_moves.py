@@ -1,9 +1,11 @@
 """Changes of a plan that a random search tries; they know nothing of the planner.
 
-A change shifts cache ops to earlier or later ops; takes a tensor's stay below away, or gives it one more, or another tier; or has a
-persistent tensor begin the step elsewhere, unless the workload puts it below. It is made to one tensor, to those alike (the same sizes,
-kinds and numbers of users, as the layers of a network have), or to all that moves in a window of ops; more often than not near a stall of
-the last replay, and of the kinds that saved time lately. Whether it is legal is for the verifier.
+A change shifts cache ops to earlier or later ops; takes a tensor's stay below away, or gives it one
+more, or another tier; or has a persistent tensor begin the step elsewhere, unless the workload puts
+it below. It is made to one tensor, to those alike (the same sizes, kinds and numbers of users, as
+the layers of a network have), or to all that moves in a window of ops; more often than not near a
+stall of the last replay, and of the kinds that saved time lately. Whether it is legal is for the
+verifier.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from hosim.result import Result
 Move = tuple[dict[int, Entries], dict[int, tuple[str, ...]]]
 
 
-KINDS = {"shift": 0.34, "shift all": 0.06, "take": 0.18, "give": 0.16, "exchange": 0.18, "as started": 0.04, "other tier": 0.04}
+KINDS = {
+    "shift": 0.34,
+    "shift all": 0.06,
+    "take": 0.18,
+    "give": 0.16,
+    "exchange": 0.18,
+    "as started": 0.04,
+    "other tier": 0.04,
+}
 """Kinds of changes, and how often each is tried."""
 WIDTHS = {"alone": 0.6, "some": 0.2, "all": 0.2}
 """Of how many of the tensors that are alike, and how often."""
@@ -35,15 +45,23 @@ class Moves:
         self.last = len(graph.ops) - 1
         self.below = [tier.name for tier in hardware.tiers if tier.name != self.device]
         self.users = graph.users
-        self.free = {t for t, tensor in enumerate(graph.tensors) if tensor.persistent and tensor.home in (None, self.device)}
-        self.used = [t for t in range(len(graph.tensors)) if self.users[t] and graph.tensors[t].size_bytes]
+        self.free = {
+            t
+            for t, tensor in enumerate(graph.tensors)
+            if tensor.persistent and tensor.home in (None, self.device)
+        }
+        self.used = [
+            t for t in range(len(graph.tensors)) if self.users[t] and graph.tensors[t].size_bytes
+        ]
         alike: dict[object, list[int]] = {}
         for t in self.used:
             tensor = graph.tensors[t]
             alike.setdefault((tensor.size_bytes, tensor.kind, len(self.users[t])), []).append(t)
         self.alike = {t: group for group in alike.values() for t in group}
         largest = max((graph.tensors[t].size_bytes for t in self.used), default=0)
-        self.large = [t for t in self.used if graph.tensors[t].size_bytes * 200 >= largest] or self.used
+        self.large = [
+            t for t in self.used if graph.tensors[t].size_bytes * 200 >= largest
+        ] or self.used
         self.arms = [(kind, scope) for kind in KINDS for scope in WIDTHS]
         self.paid = dict.fromkeys(self.arms, 0.0)
         self.arm = self.arms[0]
@@ -51,7 +69,8 @@ class Moves:
         self.transfers: list[tuple[int, int]] = []
         self.starts: dict[tuple[int, int], int] = {}
 
-    # -- where ---------------------------------------------------------------------------------------------------------
+    # -- where
+    # ----------------------------------------------------------------------------------------------
 
     def look(self, result: Result, state: State) -> None:
         """Takes in where a replay waits, and when transfers of it start."""
@@ -62,12 +81,16 @@ class Moves:
         for stall in timeline.stalls:
             if stall.cause != "dependency":
                 total += stall.stall_ns
-                tensor = None if stall.transfer is None else timeline.transfers[stall.transfer].tensor
+                tensor = (
+                    None if stall.transfer is None else timeline.transfers[stall.transfer].tensor
+                )
                 self.stalls.append((total, stall.op, tensor))
         ends = timeline.op_end_ns
         order = sorted(range(len(ends)), key=lambda i: ends[i])
         times = [ends[i] for i in order]
-        self.transfers = sorted((bisect_right(times, x.start_ns) - 1, x.tensor) for x in timeline.transfers)
+        self.transfers = sorted(
+            (bisect_right(times, x.start_ns) - 1, x.tensor) for x in timeline.transfers
+        )
         self.starts = {}
         count: dict[int, int] = {}
         for x in sorted(timeline.transfers, key=lambda x: (x.cache_op, x.start_ns)):
@@ -89,7 +112,9 @@ class Moves:
         return self.draw.randint(0, self.last), None
 
     def _moved(self, state: State, op: int, width: int) -> list[int]:
-        """Tensors with transfers that start up to ``width`` ops before an op, or a little after it."""
+        """Tensors with transfers that start up to ``width`` ops before an op, or a little after
+        it.
+        """
         lo = bisect_left(self.transfers, (op - width,))
         hi = bisect_right(self.transfers, (op + width // 4, len(self.users)))
         return [t for _, t in self.transfers[lo:hi] if t in state.entries]
@@ -104,10 +129,13 @@ class Moves:
         at, reach = group.index(t), self.draw.choice((1, 2, 4))
         return group[max(0, at - reach) : at + reach + 1]
 
-    # -- what ----------------------------------------------------------------------------------------------------------
+    # -- what
+    # ----------------------------------------------------------------------------------------------
 
     def draw_move(self, state: State) -> Move | None:
-        """A change, as what is different of some tensors; of kinds and scopes that paid lately more often."""
+        """A change, as what is different of some tensors; of kinds and scopes that paid lately more
+        often.
+        """
         paid = sum(self.paid.values())
         weights = [
             share * WIDTHS[scope] * 0.5 + (self.paid[kind, scope] / paid if paid else 0.0)
@@ -149,7 +177,9 @@ class Moves:
         if t is None:
             return None
         own = state.entries[t]
-        near = [k for k, entry in enumerate(own) if abs(entry.after - op) <= 2 * width] or list(range(len(own)))
+        near = [k for k, entry in enumerate(own) if abs(entry.after - op) <= 2 * width] or list(
+            range(len(own))
+        )
         k = self.draw.choice(near)
         by = self._distance()
         changed: dict[int, Entries] = {}
@@ -193,7 +223,9 @@ class Moves:
         return changed, {}
 
     def _as_started(self, state: State, op: int, width: int) -> Move:
-        """Transfers of a window are issued when they started: what waits in a queue keeps nobody behind it from going first."""
+        """Transfers of a window are issued when they started: what waits in a queue keeps nobody
+        behind it from going first.
+        """
         changed = {}
         for t in set(self._moved(state, op, 3 * width)):
             listed, k = state.entries[t], 0
@@ -212,16 +244,28 @@ class Moves:
         if t is None or len(self.below) < 2:
             return None
         one = self.draw.choice(
-            sorted({tier for e in state.entries[t] for tier in (e.source, e.destination) if tier not in (None, self.device)})
+            sorted(
+                {
+                    tier
+                    for e in state.entries[t]
+                    for tier in (e.source, e.destination)
+                    if tier not in (None, self.device)
+                }
+            )
         )
         other = self.draw.choice([tier for tier in self.below if tier != one])
-        return {x: renamed_tier(state.entries[x], one, other) for x in self._scope(t) if x in state.entries}, {
+        return {
+            x: renamed_tier(state.entries[x], one, other)
+            for x in self._scope(t)
+            if x in state.entries
+        }, {
             x: tuple(other if tier == one else tier for tier in state.initial[x])
             for x in self._scope(t)
             if x in state.initial and x in self.free
         }
 
-    # -- stays below ---------------------------------------------------------------------------------------------------
+    # -- stays below
+    # ----------------------------------------------------------------------------------------------
 
     def _take(self, state: State, t: int | None) -> Move | None:
         """A stay below goes: its detach and prefetch, and perhaps the store before it."""
@@ -232,7 +276,11 @@ class Moves:
         entries: dict[int, Entries] = {}
         initial: dict[int, tuple[str, ...]] = {}
         for x in self._scope(t):
-            found = [stay for stay in stays(state.entries.get(x, ())) if x in self.free or None not in stay]
+            found = [
+                stay
+                for stay in stays(state.entries.get(x, ()))
+                if x in self.free or None not in stay
+            ]
             if found:
                 first, last = found[int(pick * len(found))]
                 entries[x], change = self._without(state, x, first, last, with_store=with_store)
@@ -250,8 +298,17 @@ class Moves:
         if first is not None and last is not None:
             return kept, {}
         # it began the step below, or ended it there: now it does neither
-        ends = {k for f, e in stays(listed) for k in (f, e) if k is not None and (f is None or e is None)}
-        kept = tuple(entry for k, entry in enumerate(listed) if k not in ends | (gone if with_store else set()))
+        ends = {
+            k
+            for f, e in stays(listed)
+            for k in (f, e)
+            if k is not None and (f is None or e is None)
+        }
+        kept = tuple(
+            entry
+            for k, entry in enumerate(listed)
+            if k not in ends | (gone if with_store else set())
+        )
         both = (self.device, *(tier for tier in state.initial.get(t, ()) if tier != self.device))
         return kept, {t: both if self.draw.random() < 0.5 else (self.device,)}
 
@@ -279,7 +336,9 @@ class Moves:
         return None
 
     def _gap(self, state: State, t: int, op: int) -> int | None:
-        """Which gap between users of a tensor an op lies in: 0 before the first and after the last, for those that survive the step."""
+        """Which gap between users of a tensor an op lies in: 0 before the first and after the last,
+        for those that survive the step.
+        """
         users = self.users[t]
         k = bisect_left(users, op)
         if 0 < k < len(users):
@@ -290,7 +349,11 @@ class Moves:
         """The gap of this number, if the tensor stays in the device tier there."""
         users, listed = self.users[t], state.entries.get(t, ())
         if gap == 0:
-            return 0 if t in self.free and self.device in state.initial.get(t, (self.device,)) else None
+            return (
+                0
+                if t in self.free and self.device in state.initial.get(t, (self.device,))
+                else None
+            )
         if gap >= len(users):
             return None
         inside = [e for e in listed if users[gap - 1] <= e.after < users[gap] and e.op != STORE]
@@ -301,7 +364,9 @@ class Moves:
     ) -> tuple[Entries, dict[int, tuple[str, ...]]]:
         users, listed = self.users[t], list(state.entries.get(t, ()))
         if gap == 0:
-            start = max(AT_START, users[0] - 1 - int(ahead * self.draw.randint(0, max(1, users[0]))))
+            start = max(
+                AT_START, users[0] - 1 - int(ahead * self.draw.randint(0, max(1, users[0])))
+            )
             added = [Entry(start, self._rank(), PREFETCH, where, self.device)]
             ending = [Entry(users[-1], self._rank(), STORE, self.device, where)] if store else []
             ending.append(Entry(users[-1], self._rank(), DETACH, self.device, None))
@@ -309,7 +374,10 @@ class Moves:
         before, after = users[gap - 1], users[gap]
         back = max(before, after - 1 - int(ahead * (after - 1 - before) * self.draw.random()))
         stay = [Entry(before, self._rank(), STORE, self.device, where)] if store else []
-        stay += [Entry(before, self._rank(), DETACH, self.device, None), Entry(back, self._rank(), PREFETCH, where, self.device)]
+        stay += [
+            Entry(before, self._rank(), DETACH, self.device, None),
+            Entry(back, self._rank(), PREFETCH, where, self.device),
+        ]
         place = sum(entry.after < before for entry in listed)
         return ranked([*listed[:place], *stay, *listed[place:]]), {}
 

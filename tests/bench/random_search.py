@@ -1,7 +1,9 @@
-"""Is there a better plan nearby? A random search that knows nothing of the planner: it changes a plan, and replays it.
+"""Is there a better plan nearby? A random search that knows nothing of the planner: it changes a
+plan, and replays it.
 
-What comes out a little slower is kept at first, less and less later (threshold accepting), with returns to the best plan. Every plan that
-is kept has passed the verifier. :mod:`random_moves` has the changes.
+What comes out a little slower is kept at first, less and less later (threshold accepting), with
+returns to the best plan. Every plan that is kept has passed the verifier. :mod:`random_moves` has
+the changes.
 """
 
 from __future__ import annotations
@@ -22,12 +24,16 @@ from hosim.hardware import Hardware
 from hosim.result import Result
 
 _TRIES = 20
-"""How many changes are drawn for each replay that is asked for, at most: one that changes nothing is not replayed."""
+"""How many changes are drawn for each replay that is asked for, at most: one that changes nothing
+is not replayed.
+"""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search has found: the best plan, its nanoseconds, those at the beginning, and how much it replayed and verified."""
+    """What a search has found: the best plan, its nanoseconds, those at the beginning, and how much
+    it replayed and verified.
+    """
 
     plan: Plan
     makespan_ns: int
@@ -53,7 +59,8 @@ def search(
     enough: float = 1.0,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Search from a plan until so many replays, or CPU seconds of this process, are spent, or this part of the time is saved.
+    """Search from a plan until so many replays, or CPU seconds of this process, are spent, or this
+    part of the time is saved.
 
     For a number of replays it is the same plan each time.
     """
@@ -77,7 +84,9 @@ class _Search:
         self.moves = Moves(plan.graph, hardware, self.draw)
         self.moves.look(result, self.state)
 
-    def run(self, replays: int | None, seconds: float | None, enough: float, tell: Callable[[str], None]) -> Found:
+    def run(
+        self, replays: int | None, seconds: float | None, enough: float, tell: Callable[[str], None]
+    ) -> Found:
         """The best of all plans seen."""
         stale, told, stuck = 0, 0.0, 0
         while (spent := self._spent(replays, seconds)) < 1 and self._gain() < enough:
@@ -86,15 +95,30 @@ class _Search:
             stale = 0 if kept == 2 else stale + 1
             stuck = 0 if kept else stuck + 1
             if stale > 400 + 800 * spent and self.state is not self.best:  # back to the best
-                self.state, self.makespan, self.kept_plan, stale = self.best, self.best_ns, self.best_plan, 0
+                self.state, self.makespan, self.kept_plan, stale = (
+                    self.best,
+                    self.best_ns,
+                    self.best_plan,
+                    0,
+                )
                 self._look()
             if stuck > 60:
                 self.moves.anywhere()
                 stuck = 0
             if spent >= told:
-                tell(f"{spent:4.0%} {self.replays} replays, {self.best_ns / 1e6:.3f} of {self.begin_ns / 1e6:.3f} ms ({self._gain():.2%})")
+                tell(
+                    f"{spent:4.0%} {self.replays} replays, {self.best_ns / 1e6:.3f} of "
+                    f"{self.begin_ns / 1e6:.3f} ms ({self._gain():.2%})"
+                )
                 told += 0.1
-        return Found(self.best_plan, self.best_ns, self.begin_ns, self.replays, self.verified, time.process_time() - self.begin)
+        return Found(
+            self.best_plan,
+            self.best_ns,
+            self.begin_ns,
+            self.replays,
+            self.verified,
+            time.process_time() - self.begin,
+        )
 
     def _gain(self) -> float:
         return 1 - self.best_ns / self.begin_ns

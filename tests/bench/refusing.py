@@ -1,6 +1,8 @@
-"""Files of a few megabytes, or holes, that claim up to 10 GB: each is refused within seconds and a few hundred MB.
+"""Files of a few megabytes, or holes, that claim up to 10 GB: each is refused within seconds and a
+few hundred MB.
 
-Each file is read by a ``hosim`` of its own. This process stays small, because the memory of a process counts from that of its parent on.
+Each file is read by a ``hosim`` of its own. This process stays small, because the memory of a
+process counts from that of its parent on.
 """
 
 import gzip
@@ -24,7 +26,9 @@ MOST = 190 * MIB
 
 def packed(start: bytes) -> Callable[[Path], None]:
     """10 GiB of spaces after a start, in 640 members of gzip: ten megabytes."""
-    return lambda path: path.write_bytes(gzip.compress(start) + gzip.compress(b" " * (16 * MIB), 9) * 640) and None
+    return lambda path: (
+        path.write_bytes(gzip.compress(start) + gzip.compress(b" " * (16 * MIB), 9) * 640) and None
+    )
 
 
 def archive(claimed: int) -> bytes:
@@ -35,17 +39,36 @@ def archive(claimed: int) -> bytes:
     name = b"x/models/model.json"
     sizes = struct.pack("<LLLHH", 0, len(data), claimed, len(name), 0)
     local = b"PK\x03\x04" + struct.pack("<HHHHH", 20, 0, 8, 0, 0) + sizes + name
-    central = b"PK\x01\x02" + struct.pack("<HHHHHH", 20, 20, 0, 8, 0, 0) + sizes + struct.pack("<HHHLL", 0, 0, 0, 0, 0) + name
-    return local + data + central + b"PK\x05\x06" + struct.pack("<HHHHLLH", 0, 0, 1, 1, len(central), len(local) + len(data), 0)
+    central = (
+        b"PK\x01\x02"
+        + struct.pack("<HHHHHH", 20, 20, 0, 8, 0, 0)
+        + sizes
+        + struct.pack("<HHHLL", 0, 0, 0, 0, 0)
+        + name
+    )
+    return (
+        local
+        + data
+        + central
+        + b"PK\x05\x06"
+        + struct.pack("<HHHHLLH", 0, 0, 1, 1, len(central), len(local) + len(data), 0)
+    )
 
 
 def circular(path: Path) -> None:
-    """A database of 3 MB in which a scan visits one leaf more often than it can count: each page above it leads sixty times to the next."""
+    """A database of 3 MB in which a scan visits one leaf more often than it can count: each page
+    above it leads sixty times to the next.
+    """
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA page_size = 512")
         connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT)")
-        connection.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, globalPid)")
-        connection.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, 5)", ((i, i) for i in range(100_000)))
+        connection.execute(
+            "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, globalPid)"
+        )
+        connection.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, 0, 7, 5)",
+            ((i, i) for i in range(100_000)),
+        )
     listed = connection.execute("SELECT rootpage FROM sqlite_master WHERE name LIKE '%KERNEL'")
     root_page = listed.fetchone()[0]
     connection.close()
@@ -55,7 +78,8 @@ def circular(path: Path) -> None:
     leaf = max(page for page in range(512, len(content), 512) if content[page] == 13)
     root = 512 * (root_page - 1)
     for page, below in zip([root, *inside], [*inside, leaf], strict=True):
-        # a header of 12 bytes, then the places of the cells, each of which begins with the number of a page
+        # a header of 12 bytes, then the places of the cells, each of which begins with the number
+        # of a page
         cells = struct.unpack_from(">H", content, page + 3)[0]
         number = struct.pack(">L", below // 512 + 1)
         for place in (8, *struct.unpack_from(f">{cells}H", content, page + 12)):
@@ -89,7 +113,14 @@ def text(start: bytes, repeated: bytes, size: int = MOST) -> Callable[[Path], No
 GRAPH = b"\x08\x09\x3a" + b"\x80\x80\x80\x5a"
 """The beginning of an ONNX model whose graph has 189 MB."""
 
-CHAKRA = b"\x10\x0a\x05" + b"0.0.4" + b"\x12\x07\x0a\x05" + b"schem" + b"\x80\x80\x80\x5a" + b"\x08\x01\x12\x01a"
+CHAKRA = (
+    b"\x10\x0a\x05"
+    + b"0.0.4"
+    + b"\x12\x07\x0a\x05"
+    + b"schem"
+    + b"\x80\x80\x80\x5a"
+    + b"\x08\x01\x12\x01a"
+)
 
 BOMBS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "gzip, a trace": ("x.json.gz", packed(b'{"traceEvents": [')),
@@ -100,7 +131,10 @@ BOMBS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "sqlite, a hole": ("x.sqlite", hole(b"SQLite format 3\0")),
     "YAML, lists": ("x.yaml", text(b"format: hosim.workload/1\nx: [", b"[], ")),
     "YAML, lines": ("x.yaml", text(b"format: hosim.workload/1\nx:\n", b"- y\n", MIB * 8)),
-    "YAML, aliases": ("x.yaml", text(b"format: hosim.workload/1\na: &a [x]\n", b"b: [*a, *a]\n", 2 * MIB)),
+    "YAML, aliases": (
+        "x.yaml",
+        text(b"format: hosim.workload/1\na: &a [x]\n", b"b: [*a, *a]\n", 2 * MIB),
+    ),
     "JSON, lists": ("x.json", text(b'{"traceEvents": [', b"[],")),
     "JSON, objects": ("x.json", text(b'{"format": "hosim.workload/1", "x": [', b'{"a":1},')),
     "JSON, depth": ("x.json", text(b'{"traceEvents": ', b"[", 2 * MIB)),
@@ -110,7 +144,10 @@ BOMBS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "ONNX, nodes of two bytes": ("x.onnx", text(GRAPH, b"\x0a\x00")),
     "ONNX, a hole": ("x.onnx", hole(b"\x08\x09\x3a\x80\x80\x80\x80\x20")),
     "Chakra, fields": ("x.et", text(CHAKRA, b"\x28\x01")),
-    "MindIR, nodes": ("x.mindir", text(b"\x0a\x050.1.0\x12\x09MindSpore\x3a\x80\x80\x80\x5a", b"\x0a\x00")),
+    "MindIR, nodes": (
+        "x.mindir",
+        text(b"\x0a\x050.1.0\x12\x09MindSpore\x3a\x80\x80\x80\x5a", b"\x0a\x00"),
+    ),
     "no known format, a hole": ("x", hole(b"")),
 }
 
@@ -123,7 +160,11 @@ def refusals() -> dict[str, tuple[float, float, str]]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / file
             write(path)
-            command = ["validate", str(path)] if path.suffix == ".sqlite" else ["import", str(path), "-o", f"{folder}/o.json"]
+            command = (
+                ["validate", str(path)]
+                if path.suffix == ".sqlite"
+                else ["import", str(path), "-o", f"{folder}/o.json"]
+            )
             program = [sys.executable, "-c", "from hosim.cli.main import main; main()", *command]
             with open(f"{folder}/said", "w+") as said:
                 process = subprocess.Popen(program, stderr=said, stdout=said)
@@ -133,7 +174,11 @@ def refusals() -> dict[str, tuple[float, float, str]]:
                 line = said.read()
             if process.returncode != 2 or line.count("\n") != 1:
                 raise AssertionError(f"{name}: code {process.returncode}: {line[:300]}")
-            found[name] = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 10**6, line.replace(str(path), file).strip()
+            found[name] = (
+                used.ru_utime + used.ru_stime,
+                used.ru_maxrss * 1024 / 10**6,
+                line.replace(str(path), file).strip(),
+            )
     return found
 
 

@@ -1,4 +1,5 @@
-"""What a replay of 100,000 ops takes in time and memory, next to a bare simpy loop that does the same timeouts; and one of a million.
+"""What a replay of 100,000 ops takes in time and memory, next to a bare simpy loop that does the
+same timeouts; and one of a million.
 
 ``python tests/bench/replaying.py`` prints the replays on each profile, in bare loops, as a table.
 """
@@ -10,7 +11,10 @@ import tracemalloc
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2])]
+    sys.path[:0] = [
+        str(Path(__file__).resolve().parents[1]),
+        str(Path(__file__).resolve().parents[2]),
+    ]
 
 import simpy
 from long_chain import MACHINE, chain_and_branches, modelled, on
@@ -26,7 +30,9 @@ OPS = 100_000
 MANY = 1_000_000
 PROFILES = sorted((Path(__file__).resolve().parents[2] / "hardware_profiles").glob("*.yaml"))
 WAYS = ("measured", "compete", "modelled")
-"""Times of ops that were measured; the same beside copies that share memory bandwidth; times of the cost model, which these lengthen."""
+"""Times of ops that were measured; the same beside copies that share memory bandwidth; times of the
+cost model, which these lengthen.
+"""
 
 
 def bare(graph: Graph) -> None:
@@ -53,7 +59,9 @@ def times_bare(streams: int) -> float:
 def times_a_tenth(streams: int) -> float:
     large, small = chain_and_branches(OPS, streams), chain_and_branches(OPS // 10, streams)
     replay(large, MACHINE), replay(small, MACHINE)
-    whole, ten = least([lambda: replay(large, MACHINE), lambda: [replay(small, MACHINE) for _ in range(10)]])
+    whole, ten = least(
+        [lambda: replay(large, MACHINE), lambda: [replay(small, MACHINE) for _ in range(10)]]
+    )
     return 10 * whole / ten
 
 
@@ -62,13 +70,19 @@ def bare_of_one() -> float:
     return times_bare(1)
 
 
-@measure("100,000 ops on two streams, in bare simpy loops, which never wait for one another", most=4.5)
+@measure(
+    "100,000 ops on two streams, in bare simpy loops, which never wait for one another", most=4.5
+)
 def bare_of_two() -> float:
     return times_bare(2)
 
 
-def in_bare_loops(profile: Hardware, streams: int, way: str, ops: int = OPS // 5, rounds: int = 5) -> tuple[float, float]:
-    """What a replay on a profile takes, in bare loops: one of a plan that was replayed before, and one of a plan that is new."""
+def in_bare_loops(
+    profile: Hardware, streams: int, way: str, ops: int = OPS // 5, rounds: int = 5
+) -> tuple[float, float]:
+    """What a replay on a profile takes, in bare loops: one of a plan that was replayed before, and
+    one of a plan that is new.
+    """
     plan = chain_and_branches(ops, streams)
     here, machine = on(profile, modelled(plan) if way == "modelled" else plan)
     compete = True if way == "compete" else None
@@ -77,7 +91,9 @@ def in_bare_loops(profile: Hardware, streams: int, way: str, ops: int = OPS // 5
         replay(Plan(here.graph, here.policy, here.cache_ops), machine, compete=compete)
 
     replay(here, machine, compete=compete)
-    loop, again, first = least([lambda: bare(plan.graph), lambda: replay(here, machine, compete=compete), fresh], rounds)
+    loop, again, first = least(
+        [lambda: bare(plan.graph), lambda: replay(here, machine, compete=compete), fresh], rounds
+    )
     return again / loop, first / loop
 
 
@@ -95,28 +111,46 @@ def profiles_of_two() -> float:
     return slowest(2, "measured")
 
 
-@measure("on one stream, beside copies that share memory bandwidth, the slowest of all profiles, in bare simpy loops", most=4.0)
+@measure(
+    "on one stream, beside copies that share memory bandwidth, the slowest of all profiles, in "
+    "bare simpy loops",
+    most=4.0,
+)
 def competing_of_one() -> float:
     return slowest(1, "compete")
 
 
-@measure("on two streams, beside copies that share memory bandwidth, the slowest of all profiles, in bare simpy loops", most=5.0)
+@measure(
+    "on two streams, beside copies that share memory bandwidth, the slowest of all profiles, in "
+    "bare simpy loops",
+    most=5.0,
+)
 def competing_of_two() -> float:
     return slowest(2, "compete")
 
 
-@measure("on one stream, ops that such copies slow down, the slowest of all profiles, in bare simpy loops", most=4.0)
+@measure(
+    "on one stream, ops that such copies slow down, the slowest of all profiles, in bare simpy "
+    "loops",
+    most=4.0,
+)
 def slowed_of_one() -> float:
     return slowest(1, "modelled")
 
 
-@measure("on two streams, ops that such copies slow down, the slowest of all profiles, in bare simpy loops", most=5.0)
+@measure(
+    "on two streams, ops that such copies slow down, the slowest of all profiles, in bare simpy "
+    "loops",
+    most=5.0,
+)
 def slowed_of_two() -> float:
     return slowest(2, "modelled")
 
 
 def a_million() -> tuple[float, float, float]:
-    """CPU seconds of building a graph of a million ops and of its first replay on an H100, and the most bytes of both together."""
+    """CPU seconds of building a graph of a million ops and of its first replay on an H100, and the
+    most bytes of both together.
+    """
     times: list[float] = []
     build = GraphBuilder.build
 
@@ -133,7 +167,11 @@ def a_million() -> tuple[float, float, float]:
     machine = load_hardware(profile)
     before = time.process_time()
     replay(plan, machine)
-    return times[0] - begin, time.process_time() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return (
+        times[0] - begin,
+        time.process_time() - before,
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
 
 
 @measure("a million ops with GraphBuilder, made up and built", most=5.0, unit="s")
@@ -146,7 +184,11 @@ def million_replayed() -> float:
     return a_million()[1]
 
 
-@measure("a million ops on an H100: the most memory of the process that builds and replays them", most=1.0, unit="GB")
+@measure(
+    "a million ops on an H100: the most memory of the process that builds and replays them",
+    most=1.0,
+    unit="GB",
+)
 def million_bytes() -> float:
     return a_million()[2] / 1e9
 
@@ -161,11 +203,19 @@ def tenth_of_two() -> float:
     return times_a_tenth(2)
 
 
-@measure("100,000 ops: the most memory while replaying, with all that is derived from the graph", most=1500, unit="B an op")
+@measure(
+    "100,000 ops: the most memory while replaying, with all that is derived from the graph",
+    most=1500,
+    unit="B an op",
+)
 def memory() -> float:
     plan = chain_and_branches(OPS, 2)
-    replay(Plan(plan.graph, "resident", (), dict.fromkeys(plan.graph.initial, ("hbm",))), MACHINE)  # imports what it needs
-    fresh = Plan(Graph(plan.graph.name, plan.graph.tensors, plan.graph.ops), plan.policy, plan.cache_ops)
+    replay(
+        Plan(plan.graph, "resident", (), dict.fromkeys(plan.graph.initial, ("hbm",))), MACHINE
+    )  # imports what it needs
+    fresh = Plan(
+        Graph(plan.graph.name, plan.graph.tensors, plan.graph.ops), plan.policy, plan.cache_ops
+    )
     tracemalloc.start()
     replay(fresh, MACHINE)
     _, peak = tracemalloc.get_traced_memory()
@@ -173,12 +223,28 @@ def memory() -> float:
 
 
 def main() -> None:
-    """Print what replays take on each profile, in bare loops: of a plan again, and of a new plan."""
-    print("| profile | " + " | ".join(f"{way}, {n}" for n in (1, 2) for way in WAYS) + " |\n|---|" + "---|" * 2 * len(WAYS))
+    """Print what replays take on each profile, in bare loops: of a plan again, and of a new
+    plan.
+    """
+    print(
+        "| profile | "
+        + " | ".join(f"{way}, {n}" for n in (1, 2) for way in WAYS)
+        + " |\n|---|"
+        + "---|" * 2 * len(WAYS)
+    )
     for profile in PROFILES:
         machine = load_hardware(profile)
-        cells = [in_bare_loops(machine, streams, way, ops=10_000, rounds=5) for streams in (1, 2) for way in WAYS]
-        print(f"| {profile.stem} | " + " | ".join(f"{again:.2f} ({first:.2f})" for again, first in cells) + " |", flush=True)
+        cells = [
+            in_bare_loops(machine, streams, way, ops=10_000, rounds=5)
+            for streams in (1, 2)
+            for way in WAYS
+        ]
+        print(
+            f"| {profile.stem} | "
+            + " | ".join(f"{again:.2f} ({first:.2f})" for again, first in cells)
+            + " |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

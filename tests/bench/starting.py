@@ -16,14 +16,21 @@ def process(*arguments: str):
 @measure("hosim --help, in imports of its argument parser", most=3)
 def helping() -> float:
     help_, parsing = least(
-        [process("-c", "from hosim.cli.main import main; main()", "--help"), process("-c", "import typer")], clock=cpu_of_children
+        [
+            process("-c", "from hosim.cli.main import main; main()", "--help"),
+            process("-c", "import typer"),
+        ],
+        clock=cpu_of_children,
     )
     return help_ / parsing
 
 
 @measure("import hosim, beyond what it needs of the standard library", most=0.15, unit="s")
 def importing() -> float:
-    own, standard = least([process("-c", "import hosim"), process("-c", "import dataclasses, typing, inspect")], clock=cpu_of_children)
+    own, standard = least(
+        [process("-c", "import hosim"), process("-c", "import dataclasses, typing, inspect")],
+        clock=cpu_of_children,
+    )
     return own - standard
 
 
@@ -33,6 +40,15 @@ def examples() -> float:
     for name in hosim.__all__:
         if name != "__version__":
             named = getattr(hosim, name)
-            found = doctest.DocTestFinder(recurse=False).find(named, name, globs={**vars(sys.modules[named.__module__])})
-            seconds += [cpu_seconds(lambda test=test: doctest.DocTestRunner(verbose=False).run(test, out=lambda _: None)) for test in found]
+            found = doctest.DocTestFinder(recurse=False).find(
+                named, name, globs={**vars(sys.modules[named.__module__])}
+            )
+            seconds += [
+                cpu_seconds(
+                    lambda test=test: doctest.DocTestRunner(verbose=False).run(
+                        test, out=lambda _: None
+                    )
+                )
+                for test in found
+            ]
     return max(seconds)

@@ -1,6 +1,8 @@
-"""A sweep's points take what direct calls take, and two processes do nearly twice as many: no graph is read again for a point.
+"""A sweep's points take what direct calls take, and two processes do nearly twice as many: no graph
+is read again for a point.
 
-In CPU time, which says the same on a busy machine; elapsed time and 1,000 points are for ``sweep_rate.py``.
+In CPU time, which says the same on a busy machine; elapsed time and 1,000 points are for
+``sweep_rate.py``.
 """
 
 from time import process_time
@@ -19,7 +21,10 @@ def a_point() -> float:
     return cost_of_a_point(asked(), points(4))
 
 
-@measure("CPU for a point in a pool of two processes, asking included, in points of one process", most=2 / RATE)
+@measure(
+    "CPU for a point in a pool of two processes, asking included, in points of one process",
+    most=2 / RATE,
+)
 def pooled() -> float:
     # two cores give 2 / this times the rate of one
     of, at, two = asked(), points(POINTS), pool(2)

@@ -1,7 +1,9 @@
-"""How fast a sweep is: points a second of one process and of two, and what a point takes beyond a direct call.
+"""How fast a sweep is: points a second of one process and of two, and what a point takes beyond a
+direct call.
 
-``python tests/bench/sweep_rate.py --points 1000`` sweeps Llama-3.1-8B's prefill with ``hyperoffload`` and exits with 1 unless two processes
-compute at least 1.7 times as many points a second as one, and a point takes at most 1.2 times as long as a direct call.
+``python tests/bench/sweep_rate.py --points 1000`` sweeps Llama-3.1-8B's prefill with
+``hyperoffload`` and exits with 1 unless two processes compute at least 1.7 times as many points a
+second as one, and a point takes at most 1.2 times as long as a direct call.
 """
 
 import argparse
@@ -16,7 +18,19 @@ from hosim.io import load_any, load_hardware
 from hosim.shipped import find_hardware, find_workload
 from hosim.study import sweep
 from hosim.study.asked import Settings, parse_choice, read_vary
-from hosim.study.runs import Question, Runner, Task, check, here, make_plan, pack, point_key, pool, replay, solve
+from hosim.study.runs import (
+    Question,
+    Runner,
+    Task,
+    check,
+    here,
+    make_plan,
+    pack,
+    point_key,
+    pool,
+    replay,
+    solve,
+)
 
 RATE, COST = 1.7, 1.2
 """Two processes to one, at least; a point to a direct call, at most."""
@@ -24,14 +38,18 @@ RATE, COST = 1.7, 1.2
 
 def asked(workload: str = "llama-3.1-8b-prefill-4k") -> Question:
     machine = load_hardware(find_hardware("h100-80gb-sxm"))
-    return Question(load_any(find_workload(workload)), machine, parse_choice("hyperoffload"), "12 GiB")
+    return Question(
+        load_any(find_workload(workload)), machine, parse_choice("hyperoffload"), "12 GiB"
+    )
 
 
 def points(count: int) -> list[Settings]:
     """Bandwidths, and for each four budgets."""
     budgets = 4
     steps = max(2, -(-count // budgets))
-    return list(read_vary([f"channels.h2d.bandwidth=40..55GB/s:{steps}", "budget=12GiB,13GiB,14GiB,15GiB"]))[:count]
+    return list(
+        read_vary([f"channels.h2d.bandwidth=40..55GB/s:{steps}", "budget=12GiB,13GiB,14GiB,15GiB"])
+    )[:count]
 
 
 def cost_of_a_point(of: Question, at: Sequence[Settings]) -> float:
@@ -88,7 +106,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--direct", type=int, default=24, help="points that are compared with direct calls")
+    parser.add_argument(
+        "--direct", type=int, default=24, help="points that are compared with direct calls"
+    )
     options = parser.parse_args()
     of, at = asked(), points(options.points)
     cost = cost_of_a_point(of, at[: options.direct])
@@ -96,8 +116,14 @@ def main() -> int:
     many = rate(of, at, pool(options.jobs), cpu_of_children)  # their start included
     assert one.rows == many.rows
     whole, count = one.seconds / many.seconds, len(at)
-    print(f"{count:,} points: {one.seconds:.1f} s by one process, {many.seconds:.1f} s by {options.jobs}: {whole:.2f} times the rate")
-    print(f"CPU a point: {one.cpu_seconds / count:.3f} s, {many.cpu_seconds / count:.3f} s; {cost:.3f} times that of a direct call")
+    print(
+        f"{count:,} points: {one.seconds:.1f} s by one process, {many.seconds:.1f} s by "
+        f"{options.jobs}: {whole:.2f} times the rate"
+    )
+    print(
+        f"CPU a point: {one.cpu_seconds / count:.3f} s, {many.cpu_seconds / count:.3f} s; "
+        f"{cost:.3f} times that of a direct call"
+    )
     return 0 if whole >= RATE and cost <= COST else 1
 
 

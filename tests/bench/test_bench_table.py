@@ -43,13 +43,24 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_fails_is_a_row_and_the_table_goes_on(toy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_is_a_row_and_the_table_goes_on(
+    toy: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert bench.main(["--out", str(toy / "build")]) == 0
     assert bench.main(["--out", str(toy / "build"), "--strict"]) == 1
     written = json.loads((toy / "build" / "bench.json").read_text())
-    found = [(figure["subject"], figure["what"], figure["figure"], figure["held"], figure["failure"]) for figure in written["figures"]]
+    found = [
+        (figure["subject"], figure["what"], figure["figure"], figure["held"], figure["failure"])
+        for figure in written["figures"]
+    ]
     assert found == [
-        ("no_such_subject", "all of it", None, False, "ModuleNotFoundError: No module named 'no_such_subject'"),
+        (
+            "no_such_subject",
+            "all of it",
+            None,
+            False,
+            "ModuleNotFoundError: No module named 'no_such_subject'",
+        ),
         ("toy_subject", "held", 4.5, True, ""),
         ("toy_subject", "not held", 5.5, False, ""),
         ("toy_subject", "raises", None, False, "exit code 1"),
@@ -66,7 +77,9 @@ def test_what_fails_is_a_row_and_the_table_goes_on(toy: Path, capfd: pytest.Capt
 def test_strict_is_content_where_all_is_held(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "SUBJECTS", ("toy_subject",))
     assert bench.main(["--out", str(toy / "build"), "--strict", "--only", "toy_subject.first"]) == 0
-    assert bench.main(["--out", str(toy / "build"), "--strict", "--only", "toy_subject.second"]) == 1
+    assert (
+        bench.main(["--out", str(toy / "build"), "--strict", "--only", "toy_subject.second"]) == 1
+    )
 
 
 def test_measures_are_chosen_by_name_or_by_what_they_say_and_there_has_to_be_one(
@@ -74,14 +87,20 @@ def test_measures_are_chosen_by_name_or_by_what_they_say_and_there_has_to_be_one
 ) -> None:
     monkeypatch.setattr(bench, "SUBJECTS", ("toy_subject",))
     assert bench.main(["--out", str(toy / "build"), "--only", "not held"]) == 0
-    assert [row["what"] for row in json.loads((toy / "build" / "bench.json").read_text())["figures"]] == ["not held"]
+    assert [
+        row["what"] for row in json.loads((toy / "build" / "bench.json").read_text())["figures"]
+    ] == ["not held"]
     with pytest.raises(SystemExit, match="2"):
         bench.main(["--out", str(toy / "build"), "--only", "nowhere"])
     assert "no measure has 'nowhere'" in capfd.readouterr().err
 
 
 def test_every_subject_has_measures_with_names_of_their_own() -> None:
-    named = [(subject, name) for subject in bench.SUBJECTS for name in MEASURE.findall((HERE / f"{subject}.py").read_text())]
+    named = [
+        (subject, name)
+        for subject in bench.SUBJECTS
+        for name in MEASURE.findall((HERE / f"{subject}.py").read_text())
+    ]
     assert len(named) == len(set(named)) >= 20
     assert {subject for subject, _ in named} == set(bench.SUBJECTS)
 
@@ -89,4 +108,6 @@ def test_every_subject_has_measures_with_names_of_their_own() -> None:
 def test_a_figure_at_its_bound_is_held() -> None:
     made = measure("x", most=2)(lambda: 2.0)
     assert Row("s", made.what, made.unit, made.most, made.take()).held
-    assert "2 times | 2 times | yes" in table([Row("s", "x", "times", 2, 2.0)], {"cpu": "c", "cores": 1, "python": "3", "load": 0})
+    assert "2 times | 2 times | yes" in table(
+        [Row("s", "x", "times", 2, 2.0)], {"cpu": "c", "cores": 1, "python": "3", "load": 0}
+    )

@@ -1,4 +1,6 @@
-"""Steps of the comparison with checkpointed layers: what is drawn for a seed, and what a line says."""
+"""Steps of the comparison with checkpointed layers: what is drawn for a seed, and what a line
+says.
+"""
 
 import checkpointing
 from checkpointing import MOST_OPS, Step, drawn, listed
@@ -12,7 +14,9 @@ def test_what_is_drawn_is_the_same_for_a_seed_and_small_enough():
 
 
 def test_a_step_is_planned_with_and_without_checkpoints(monkeypatch, capsys):
-    step = Step({"model": "bert-large", "batch": 4, "sequence": 128, "layers": 2}, "rtx-4090", "100%")
+    step = Step(
+        {"model": "bert-large", "batch": 4, "sequence": 128, "layers": 2}, "rtx-4090", "100%"
+    )
     assert len(step.graph(checkpoint=True).ops) > len(step.graph().ops)
     monkeypatch.setattr(checkpointing, "listed", lambda: iter([step]))
     assert checkpointing.main([]) == 0

@@ -19,7 +19,13 @@ def cells(*times):
 
 
 def test_a_cell_says_how_much_less_is_taken():
-    assert [ahead(90, 100), ahead(101, 100), ahead(100, None), ahead(None, None), ahead(None, 5)] == [
+    assert [
+        ahead(90, 100),
+        ahead(101, 100),
+        ahead(100, None),
+        ahead(None, None),
+        ahead(None, 5),
+    ] == [
         "+10.0 %",
         "-1.0 %",
         "alone fits",
@@ -31,10 +37,16 @@ def test_a_cell_says_how_much_less_is_taken():
 @pytest.mark.parametrize(
     ("times", "least"),
     [
-        ([(100, 100), (100, 100), (100, 102), (100, 100)], "b"),  # an even cell below one with an advantage does not count
+        (
+            [(100, 100), (100, 100), (100, 102), (100, 100)],
+            "b",
+        ),  # an even cell below one with an advantage does not count
         ([(100, 102), (100, 100), (100, 100), (100, 100)], "none"),
         ([(100, 100), (100, 100), (100, None), (None, None)], "b"),
-        ([(100, 100), (100, 100), (100, 100), (None, None)], "c"),  # where nothing fits there is nothing to compare
+        (
+            [(100, 100), (100, 100), (100, 100), (None, None)],
+            "c",
+        ),  # where nothing fits there is nothing to compare
     ],
 )
 def test_the_budget_from_which_on_there_is_no_advantage(times, least):
@@ -43,14 +55,21 @@ def test_the_budget_from_which_on_there_is_no_advantage(times, least):
 
 def test_a_missing_cell_is_an_error():
     some = cells(*[(80, 100)] * len(SHARES))
-    assert tables(some, ["w"])["moves"].splitlines()[2] == f"| w | {MACHINE} | " + "+20.0 % | " * len(SHARES) + "none |"
+    assert (
+        tables(some, ["w"])["moves"].splitlines()[2]
+        == f"| w | {MACHINE} | " + "+20.0 % | " * len(SHARES) + "none |"
+    )
     with pytest.raises(SystemExit, match=f"not among the cells: w at {SHARES[1]}$"):
         tables([some[0], *some[2:]], ["w"])
 
 
 def test_cells_of_other_machines_and_of_several_devices_are_left_aside():
     some = cells(*[(80, 100)] * len(SHARES))
-    others = [replace(cell, own_ns=1, moves_ns=1, **other) for cell in some for other in ({"machine": "m"}, {"devices": 8})]
+    others = [
+        replace(cell, own_ns=1, moves_ns=1, **other)
+        for cell in some
+        for other in ({"machine": "m"}, {"devices": 8})
+    ]
     assert tables([*some, *others], ["w"]) == tables(some, ["w"])
 
 
@@ -65,9 +84,16 @@ def test_the_page_has_every_workload():
 def test_the_page_has_what_a_cell_says():
     cell = measure("vit-l-16-train", "h100-80gb-sxm", "75%", 1, moves=True)
     (row,) = [
-        line for line in PAGE.read_text().partition("<!-- moves -->")[2].partition("<!-- end -->")[0].splitlines() if cell.workload in line
+        line
+        for line in PAGE.read_text()
+        .partition("<!-- moves -->")[2]
+        .partition("<!-- end -->")[0]
+        .splitlines()
+        if cell.workload in line
     ]
-    assert row.strip("| ").split(" | ")[2 + SHARES.index("75%")] == ahead(cell.moves_ns, cell.rival_ns)
+    assert row.strip("| ").split(" | ")[2 + SHARES.index("75%")] == ahead(
+        cell.moves_ns, cell.rival_ns
+    )
 
 
 def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
@@ -78,12 +104,24 @@ def test_a_cell_that_fails_is_written_with_its_error_and_tried_again(tmp_path):
     fine = Cell("w", "m", "75%", 1, 10, "", None, 10, 0.0)
     file = tmp_path / "cells.csv"
     write(file, [cell])
-    write(file, [fine, *(replace(fine, share="60%", version=VERSION.replace(name, f"older {name}")) for name in VERSIONS)])
+    write(
+        file,
+        [
+            fine,
+            *(
+                replace(fine, share="60%", version=VERSION.replace(name, f"older {name}"))
+                for name in VERSIONS
+            ),
+        ],
+    )
     assert known(file) == [fine]
 
 
 def test_a_report_names_the_cells_in_which_a_rival_is_better():
-    better, worse = Cell("w", "m", "75%", 1, 10, "r", 11, 10, 1.0), Cell("w", "m", "60%", 1, 12, "r", 11, 10, 3.0)
+    better, worse = (
+        Cell("w", "m", "75%", 1, 10, "r", 11, 10, 1.0),
+        Cell("w", "m", "60%", 1, 12, "r", 11, 10, 3.0),
+    )
     assert summary([better, worse]).splitlines() == [
         "2 cells, hyperoffload worse in 1, 0 failed",
         "planned in 2.0 s (median), 3.0 s (90th percentile), 3.0 s (longest)",

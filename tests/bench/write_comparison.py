@@ -1,6 +1,8 @@
-"""``python tests/bench/write_comparison.py CELLS``: the tables of docs/comparison.md, from what ``tests/bench/grid.py --moves`` wrote.
+"""``python tests/bench/write_comparison.py CELLS``: the tables of docs/comparison.md, from what
+``tests/bench/grid.py --moves`` wrote.
 
-The page names the command that makes the cells. A cell that is not there is an error: none is left out.
+The page names the command that makes the cells. A cell that is not there is an error: none is left
+out.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ def ahead(own_ns: int | None, rival_ns: int | None) -> str:
     return "alone fits" if rival_ns is None else f"{1 - own_ns / rival_ns:+.1%}".replace("%", " %")
 
 
-def no_advantage_from(times: Sequence[tuple[int | None, int | None]], shares: Sequence[str] = SHARES) -> str:
-    """The least share from which on the strongest rival is as good, of pairs of own and rival's times from the largest share down."""
+def no_advantage_from(
+    times: Sequence[tuple[int | None, int | None]], shares: Sequence[str] = SHARES
+) -> str:
+    """The least share from which on the strongest rival is as good, of pairs of own and rival's
+    times from the largest share down.
+    """
     least = "none"
     for share, (own_ns, rival_ns) in zip(shares, times, strict=True):
         if own_ns is not None and (rival_ns is None or own_ns <= (1 - EVEN) * rival_ns):
@@ -40,8 +46,14 @@ def no_advantage_from(times: Sequence[tuple[int | None, int | None]], shares: Se
 
 def tables(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, str]:
     """The page's tables by their names."""
-    by_key = {(cell.workload, cell.share): cell for cell in cells if (cell.machine, cell.devices) == (MACHINE, 1)}
-    missing = [f"{name} at {share}" for name in names for share in SHARES if (name, share) not in by_key]
+    by_key = {
+        (cell.workload, cell.share): cell
+        for cell in cells
+        if (cell.machine, cell.devices) == (MACHINE, 1)
+    }
+    missing = [
+        f"{name} at {share}" for name in names for share in SHARES if (name, share) not in by_key
+    ]
     if missing:
         raise SystemExit(f"not among the cells: {', '.join(missing)}")
     rows = {name: [by_key[name, share] for share in SHARES] for name in names}
@@ -50,12 +62,23 @@ def tables(cells: Sequence[Cell], names: Sequence[str]) -> dict[str, str]:
         times = {name: [(own(cell), cell.rival_ns) for cell in row] for name, row in rows.items()}
         return table(
             ["workload", "machine", *SHARES, "no advantage from"],
-            [[name, rows[name][0].machine, *(ahead(*pair) for pair in row), no_advantage_from(row)] for name, row in times.items()],
+            [
+                [
+                    name,
+                    rows[name][0].machine,
+                    *(ahead(*pair) for pair in row),
+                    no_advantage_from(row),
+                ]
+                for name, row in times.items()
+            ],
         )
 
     return {
         "moves": compared(lambda cell: cell.moves_ns),
-        "rivals": table(["workload", *SHARES], [[name, *(cell.rival or "none fits" for cell in row)] for name, row in rows.items()]),
+        "rivals": table(
+            ["workload", *SHARES],
+            [[name, *(cell.rival or "none fits" for cell in row)] for name, row in rows.items()],
+        ),
         "whole": compared(lambda cell: cell.own_ns),
     }
 

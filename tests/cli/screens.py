@@ -1,4 +1,6 @@
-"""What commands print on a terminal, with its colours and empty lines, for a chain of eight layers that trains on the toy machine."""
+"""What commands print on a terminal, with its colours and empty lines, for a chain of eight layers
+that trains on the toy machine.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,16 @@ SCREENS = (
     "diff plan.json layerwise -w w.json -H toy -b 60B --top 1",
     "sweep w.json -H toy --vary channels.h2d.bandwidth=1..2GB/s:2 --vary budget=20B,60B --jobs 1",
     "frontier w.json -H toy -p layerwise --points 3 --refine 1",
-    "fit w.json -H toy -b 80B -p layerwise --smallest channels.h2d.bandwidth=0.1..0.9GB/s:9 --slowdown 3",
+    "fit w.json -H toy -b 80B -p layerwise --smallest channels.h2d.bandwidth=0.1..0.9GB/s:9 "
+    "--slowdown 3",
     "fit w.json -H toy -b 20B --smallest channels.h2d.bandwidth=1..9GB/s:9",
     "robustness w.json -H toy -b 60B -p hyperoffload,resident --runs 3",
     "pipeline first.json last.json -H toy -p layerwise",
     "validate trace.json",
     "calibrate trace.json",
     "import trace.json -o traced.json && workload show traced.json",
-    "check -c cases.toml && baseline write -c cases.toml && check -c cases.toml && baseline show toy -c cases.toml",
+    "check -c cases.toml && baseline write -c cases.toml && check -c cases.toml && baseline show "
+    "toy -c cases.toml",
     "hardware list  # 80 columns",
     "policies  # 80 columns",
     "pipeline first.json last.json -H toy -p layerwise -b 45B  # 80 columns",
@@ -56,7 +60,9 @@ SCREENS = (
     "diff hyperoffload layerwise -w w.json -H toy -b 60B --top 2  # 80 columns",
     "robustness w.json -H toy -b 60B -p hyperoffload,resident --runs 3  # 60 columns",
 )
-"""Each for itself; ``&&`` separates commands that follow one another. A terminal has 120 columns unless it says otherwise."""
+"""Each for itself; ``&&`` separates commands that follow one another. A terminal has 120 columns
+unless it says otherwise.
+"""
 _STYLE = re.compile("\x1b\\[([0-9;]*)m")
 _TOOK = re.compile(r"(?:Replay|Planning \+ replay) took.*?s\.(?:\x1b\[0m)?\s*\n", re.DOTALL)
 
@@ -70,16 +76,33 @@ def files() -> None:
     for i in range(4):
         weight = b.tensor(f"w{i}", 10 + i, "parameter", home="ddr" if i % 2 else None)
         inputs, last = [last, weight], b.tensor(f"a{i}", 12 - i, "activation")
-        b.op(f"f{i}", "matmul", inputs=inputs, outputs=[last], duration_ns=20 + i, flops=1000 * i, bytes_accessed=33)
+        b.op(
+            f"f{i}",
+            "matmul",
+            inputs=inputs,
+            outputs=[last],
+            duration_ns=20 + i,
+            flops=1000 * i,
+            bytes_accessed=33,
+        )
     for i in reversed(range(4)):
-        b.op(f"b{i}", "matmul_grad", inputs=[f"a{i}", f"w{i}"], outputs=[b.tensor(f"g{i}", 7, "gradient")], duration_ns=30)
+        b.op(
+            f"b{i}",
+            "matmul_grad",
+            inputs=[f"a{i}", f"w{i}"],
+            outputs=[b.tensor(f"g{i}", 7, "gradient")],
+            duration_ns=30,
+        )
         b.op(f"u{i}", "update", inputs=[f"g{i}"], mutates=[f"w{i}"], duration_ns=3)
     graph = b.build()
     save_workload(graph, "w.json")
     save_plan(plan(graph, "toy", budget="60B"), "plan.json")
     _stages()
     Path("trace.json").write_text(json.dumps(step()))
-    Path("cases.toml").write_text('[cases.toy]\nworkload = "w.json"\nhardware = "toy"\npolicy = "hyperoffload"\nbudget = "60B"\n')
+    Path("cases.toml").write_text(
+        '[cases.toy]\nworkload = "w.json"\nhardware = "toy"\npolicy = "hyperoffload"\nbudget = '
+        '"60B"\n'
+    )
 
 
 def _stages() -> None:
@@ -98,9 +121,16 @@ def _stages() -> None:
 
 
 def screen(commands: str) -> str:
-    """What commands write on both streams, and their exit codes. Behind a line stand the styles in it; how long it took is left out."""
+    """What commands write on both streams, and their exit codes. Behind a line stand the styles in
+    it; how long it took is left out.
+    """
     line, _, width = commands.partition("  # ")
-    terminal = {"COLUMNS": width.partition(" ")[0] or "120", "FORCE_COLOR": "1", "TERM": "xterm", "NO_COLOR": None}
+    terminal = {
+        "COLUMNS": width.partition(" ")[0] or "120",
+        "FORCE_COLOR": "1",
+        "TERM": "xterm",
+        "NO_COLOR": None,
+    }
     lines = [f"$ hosim {commands}"]
     for command in line.split(" && "):
         shown = CliRunner().invoke(app, command.split(), env=terminal, color=True)
@@ -116,7 +146,10 @@ def _line(line: str) -> str:
 
 def kept() -> dict[str, str]:
     """The screens of the file, by command."""
-    return {text.partition("\n")[0]: f"$ hosim {text}" for text in KEPT.read_text().split("$ hosim ")[1:]}
+    return {
+        text.partition("\n")[0]: f"$ hosim {text}"
+        for text in KEPT.read_text().split("$ hosim ")[1:]
+    }
 
 
 if __name__ == "__main__":

@@ -79,7 +79,18 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     step = folder / "step.md"
     step.write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(step))
-    files = ("--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--html", "p.html", "--github", "--json")
+    files = (
+        "--junit",
+        "j.xml",
+        "--sarif",
+        "s.json",
+        "--summary",
+        "s.md",
+        "--html",
+        "p.html",
+        "--github",
+        "--json",
+    )
     out, told = hosim("check", *files, code=1)
     said = json.loads(out)
     (case,) = said["cases"]
@@ -98,7 +109,10 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     page = re.sub("</?code>", "`", unescape(Path("p.html").read_text()))
     assert all(f"<li>{line}</li>" in page for line in explained)
     assert annotation.startswith("::error file=hosim.toml,line=1,title=toy%3A regression")
-    assert annotation.partition("::error")[2].partition("::")[2].replace("%25", "%").split("%0A") == explained
+    assert (
+        annotation.partition("::error")[2].partition("::")[2].replace("%25", "%").split("%0A")
+        == explained
+    )
     summary = Path("s.md").read_text()
     assert step.read_text() == "before\n" + summary
     assert all(line in summary for line in explained)
@@ -109,7 +123,9 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_reports_of_a_check_that_passes_name_no_failure(folder: Path) -> None:
     hosim("baseline", "write")
-    out, told = hosim("check", "--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--github", "--json")
+    out, told = hosim(
+        "check", "--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--github", "--json"
+    )
     assert json.loads(out)["passed"]
     assert not told
     assert ET.parse("j.xml").getroot().get("failures") == "0"
@@ -135,15 +151,22 @@ def test_update_removes_what_has_no_case_and_show_shows(folder: Path) -> None:
     assert "no case with this name" in out
     hosim("baseline", "show", "toy", code=2)
     _, told = hosim("baseline", "update")
-    assert told.splitlines() == ["wrote hosim-baselines/toy.toml", "removed hosim-baselines/gone.toml"]
+    assert told.splitlines() == [
+        "wrote hosim-baselines/toy.toml",
+        "removed hosim-baselines/gone.toml",
+    ]
     out, _ = hosim("baseline", "show", "toy")
     assert "peak.hbm" in out
     assert json.loads(hosim("baseline", "show", "toy", "--json")[0])["metrics"]["peak.hbm"] == 70
 
 
-def test_cases_in_pyproject_and_from_a_folder_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cases_in_pyproject_and_from_a_folder_below(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder / "hosim.toml").unlink()
-    (folder / "pyproject.toml").write_text('[project]\nname = "x"\n\n' + CASES.replace("[cases", "[tool.hosim.cases"))
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "x"\n\n' + CASES.replace("[cases", "[tool.hosim.cases")
+    )
     hosim("baseline", "write")
     assert (folder / "hosim-baselines/toy.toml").is_file()
     (folder / "below").mkdir()
@@ -167,15 +190,27 @@ def test_two_processes_give_what_one_gives(folder: Path) -> None:
         ("[cases]", "cases: expected"),
         (CASES.replace("[", "[["), "hosim.toml: "),
         ('[cases."../x"]\nhardware = "toy"\n', "cases.../x: expected a name of letters"),
-        (CASES + 'colour = "red"\n', "cases.toy.colour: unknown key 'colour' (known: workload, entry,"),
+        (
+            CASES + 'colour = "red"\n',
+            "cases.toy.colour: unknown key 'colour' (known: workload, entry,",
+        ),
         (CASES + 'entry = "a:b"\n', "cases.toy: expected one of workload, entry and serve"),
         (CASES + 'plan = "p.json"\n', "cases.toy: expected either a policy or a plan"),
         (CASES + 'tolerance = {peak = "5"}\n', "tolerance.peak: expected a size"),
-        (CASES.replace("toy.json", "none.json"), "case toy: none.json: no file and no shipped workload"),
+        (
+            CASES.replace("toy.json", "none.json"),
+            "case toy: none.json: no file and no shipped workload",
+        ),
         (CASES.replace('"resident"', '"residen"'), "case toy: "),
-        (CASES.replace('"toy"', '"toyy"'), "case toy: toyy: no file and no shipped hardware profile"),
+        (
+            CASES.replace('"toy"', '"toyy"'),
+            "case toy: toyy: no file and no shipped hardware profile",
+        ),
         (CASES + 'budget = "5"\n', "case toy: budget: expected a size"),
-        ('[cases.e]\nentry = "no.such.module:f"\nhardware = "toy"\n', "case e: no.such.module:f: cannot be imported"),
+        (
+            '[cases.e]\nentry = "no.such.module:f"\nhardware = "toy"\n',
+            "case e: no.such.module:f: cannot be imported",
+        ),
     ],
     ids=map(str, range(13)),
 )
@@ -196,9 +231,12 @@ def test_without_a_file_of_cases_it_says_what_to_write(folder: Path) -> None:
 
 def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "shop_models.py").write_text(
-        "from hosim import GraphBuilder\n\n\ndef small():\n    b = GraphBuilder('small')\n    b.tensor('a', 30)\n"
-        "    b.op('f', 'relu', outputs=['a'], duration_ns=5)\n    return b.build()\n\n\ndef wrong():\n    return 5\n\n\n"
-        "def broken():\n    raise RuntimeError('no luck\\nat all')\n\n\ndef leaves():\n    print('bye')\n    raise SystemExit(0)\n"
+        "from hosim import GraphBuilder\n\n\ndef small():\n    b = GraphBuilder('small')\n    "
+        "b.tensor('a', 30)\n"
+        "    b.op('f', 'relu', outputs=['a'], duration_ns=5)\n    return b.build()\n\n\ndef "
+        "wrong():\n    return 5\n\n\n"
+        "def broken():\n    raise RuntimeError('no luck\\nat all')\n\n\ndef leaves():\n    "
+        "print('bye')\n    raise SystemExit(0)\n"
     )
     (folder / "shop_raises.py").write_text("raise ValueError('not today')\n")
     (folder / "shop_leaves.py").write_text("raise SystemExit(0)\n")
@@ -218,19 +256,29 @@ def test_an_entry_gives_a_graph(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         ("shop_typo:f", "cannot be imported: raised SyntaxError: invalid syntax"),
         ("shop_models.py", "cases.e.entry: expected package.module:function"),
     ):
-        (folder / "hosim.toml").write_text(entry.replace("small", name) if "shop" not in name else entry.replace("shop_models:small", name))
+        (folder / "hosim.toml").write_text(
+            entry.replace("small", name)
+            if "shop" not in name
+            else entry.replace("shop_models:small", name)
+        )
         told = hosim("check", "--jobs", "1", code=2)[1]
         assert expected in told.splitlines()[-1]
     monkeypatch.delitem(sys.modules, "shop_models")
 
 
 def test_a_case_of_a_matrix_is_shown(folder: Path) -> None:
-    matrix = '[matrix.m]\nworkloads = ["toy.json"]\nhardware = ["toy"]\npolicies = ["resident"]\nbudgets = ["100 B", "60 B"]\n'
+    matrix = (
+        '[matrix.m]\nworkloads = ["toy.json"]\nhardware = ["toy"]\npolicies = '
+        '["resident"]\nbudgets = ["100 B", "60 B"]\n'
+    )
     (folder / "hosim.toml").write_text(matrix)
     hosim("baseline", "show", "m/toy.json/toy/resident/100 B", code=2)
     hosim("baseline", "write")
     assert "2 cases: 2 same." in hosim("check")[0]
-    assert "m/toy.json/toy/resident/100 B: durations: times as given for all 3 ops" in hosim("check")[0]
+    assert (
+        "m/toy.json/toy/resident/100 B: durations: times as given for all 3 ops"
+        in hosim("check")[0]
+    )
     said = json.loads(hosim("baseline", "show", "m/toy.json/toy/resident/100 B", "--json")[0])
     assert said["metrics"]["peak.hbm"] == 70
     assert "70 B" in hosim("baseline", "show", "m/toy.json/toy/resident/100 B")[0]
@@ -239,8 +287,10 @@ def test_a_case_of_a_matrix_is_shown(folder: Path) -> None:
 
 
 TABLES = {
-    "case": '[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\npolicy = "layerwise"\nbudget = "90 B"\n',
-    "matrix": '[matrix.a]\nworkloads = ["workload.json"]\nhardware = ["hw.yaml"]\npolicies = ["layerwise"]\nbudgets = ["90 B"]\n',
+    "case": '[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\npolicy = '
+    '"layerwise"\nbudget = "90 B"\n',
+    "matrix": '[matrix.a]\nworkloads = ["workload.json"]\nhardware = ["hw.yaml"]\npolicies = '
+    '["layerwise"]\nbudgets = ["90 B"]\n',
 }
 
 
@@ -249,7 +299,9 @@ TABLES = {
 def test_baselines_keep_names_of_tiers_and_channels(name: str, table: str, folder: Path) -> None:
     write_toy(folder)
     for old in ('"ddr"', '"h2d"'):
-        (folder / "hw.yaml").write_text((folder / "hw.yaml").read_text().replace(old, json.dumps(name)))
+        (folder / "hw.yaml").write_text(
+            (folder / "hw.yaml").read_text().replace(old, json.dumps(name))
+        )
     (folder / "hosim.toml").write_text(TABLES[table])
     hosim("baseline", "write")
     assert "1 case: 1 same." in hosim("check", "--no-cache")[0]
@@ -261,24 +313,50 @@ def test_a_plan_that_breaks_rules_is_one_line_with_the_count_of_the_rest(folder:
     plan = json.loads((folder / "plan.json").read_text())
     plan["cache_ops"] += [{"op": "detach", "tensor": "w", "from": "hbm", "after": "f"}] * 50
     (folder / "plan.json").write_text(json.dumps(plan))
-    (folder / "hosim.toml").write_text('[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\nplan = "plan.json"\n')
+    (folder / "hosim.toml").write_text(
+        '[cases.a]\nworkload = "workload.json"\nhardware = "hw.yaml"\nplan = "plan.json"\n'
+    )
     out, err = hosim("baseline", "write", code=2)
     assert (out, err.count("\n"), "and 49 more" in err) == ("", 1, True), err
 
 
-def test_one_case_that_cannot_be_read_leaves_the_others_their_verdicts_and_reports(folder: Path) -> None:
-    """For each way of not being read: a workload that is not there, a damaged baseline, a function that raises."""
+def test_one_case_that_cannot_be_read_leaves_the_others_their_verdicts_and_reports(
+    folder: Path,
+) -> None:
+    """For each way of not being read: a workload that is not there, a damaged baseline, a function
+    that raises.
+    """
     (folder / "shop_breaks.py").write_text("def broken():\n    raise RuntimeError('no luck')\n")
     other = CASES.replace("cases.toy", "cases.bad")
     breaks = '[cases.breaks]\nentry = "shop_breaks:broken"\nhardware = "toy"\n'
-    (folder / "hosim.toml").write_text(CASES + other.replace("toy.json", "none.json") + breaks + CASES.replace("cases.toy", "cases.last"))
+    (folder / "hosim.toml").write_text(
+        CASES
+        + other.replace("toy.json", "none.json")
+        + breaks
+        + CASES.replace("cases.toy", "cases.last")
+    )
     told = hosim("baseline", "write", "-j", "1", code=2)[1]
-    assert told.splitlines()[-1].startswith("error: case bad: none.json: no file and no shipped workload")
+    assert told.splitlines()[-1].startswith(
+        "error: case bad: none.json: no file and no shipped workload"
+    )
     assert told.endswith("(and 1 more)\n")
-    assert sorted(path.name for path in Path("hosim-baselines").iterdir()) == ["last.toml", "toy.toml"]
+    assert sorted(path.name for path in Path("hosim-baselines").iterdir()) == [
+        "last.toml",
+        "toy.toml",
+    ]
     Path("hosim-baselines/last.toml").write_text("x")
     worsen(folder)
-    reports = ("--junit", "j.xml", "--sarif", "s.json", "--summary", "s.md", "--html", "h.html", "--github")
+    reports = (
+        "--junit",
+        "j.xml",
+        "--sarif",
+        "s.json",
+        "--summary",
+        "s.md",
+        "--html",
+        "h.html",
+        "--github",
+    )
     for jobs in ("1", "2"):
         out, told = hosim("check", "-j", jobs, "--json", *reports, code=2)
         found = {case["case"]: case["verdict"] for case in json.loads(out)["cases"]}
@@ -286,8 +364,14 @@ def test_one_case_that_cannot_be_read_leaves_the_others_their_verdicts_and_repor
         assert told.splitlines()[-1].startswith("error: case bad: none.json")
     junit = ET.parse("j.xml").getroot()
     assert (junit.get("tests"), junit.get("failures"), junit.get("errors")) == ("4", "1", "3")
-    assert [case.get("name") for case in junit if case.find("error") is not None] == ["bad", "breaks", "last"]
-    assert {result["ruleId"] for result in json.loads(Path("s.json").read_text())["runs"][0]["results"]} == {"regression", "error"}
+    assert [case.get("name") for case in junit if case.find("error") is not None] == [
+        "bad",
+        "breaks",
+        "last",
+    ]
+    assert {
+        result["ruleId"] for result in json.loads(Path("s.json").read_text())["runs"][0]["results"]
+    } == {"regression", "error"}
     assert "| bad | **error** | none.json" in Path("s.md").read_text()
     assert "none.json" in Path("h.html").read_text()
     assert sum(line.startswith("::error") for line in told.splitlines()) == 4
@@ -301,8 +385,12 @@ def test_a_kind_with_spaces_is_written_and_read(folder: Path) -> None:
     assert "no baseline changed" in hosim("baseline", "update", "-j", "1")[1]
 
 
-@pytest.mark.parametrize("how", ["dots", "absolute", "a link", "the folder itself", "a link of a file"])
-def test_baselines_lie_in_the_folder_of_the_cases(how: str, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize(
+    "how", ["dots", "absolute", "a link", "the folder itself", "a link of a file"]
+)
+def test_baselines_lie_in_the_folder_of_the_cases(
+    how: str, folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     outside = tmp_path_factory.mktemp("outside")
     places = {"dots": f"../{outside.name}", "absolute": str(outside), "the folder itself": "."}
     given = places.get(how, "kept-here")
@@ -324,4 +412,7 @@ def test_update_removes_no_file_that_is_no_baseline(folder: Path) -> None:
     (folder / "settings").mkdir()
     (folder / "settings" / "mine.toml").write_text("x = 1\n")
     hosim("baseline", "update", "-j", "1")
-    assert sorted(path.name for path in (folder / "settings").iterdir()) == ["mine.toml", "toy.toml"]
+    assert sorted(path.name for path in (folder / "settings").iterdir()) == [
+        "mine.toml",
+        "toy.toml",
+    ]

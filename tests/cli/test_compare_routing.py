@@ -1,4 +1,6 @@
-"""``hosim compare-policies --routing``: steps of a trace under policies that know the routing and one that does not."""
+"""``hosim compare-policies --routing``: steps of a trace under policies that know the routing and
+one that does not.
+"""
 
 import json
 from pathlib import Path
@@ -18,34 +20,58 @@ def folder(tmp_path: Path) -> Path:
     routing = moe_toy.routing(2, 4)
     save_workload(routing.graph, tmp_path / "moe.json")
     save_hardware(moe_toy.machine(), tmp_path / "toy.yaml")
-    save_routing(generate(routing.graph, routing.gates, steps=4, top=2, seed=2), tmp_path / "routing.json")
+    save_routing(
+        generate(routing.graph, routing.gates, steps=4, top=2, seed=2), tmp_path / "routing.json"
+    )
     return tmp_path
 
 
 def compare(folder: Path, *arguments: object, code: int = 0) -> str:
-    command = ["compare-policies", folder / "moe.json", "--hardware", folder / "toy.yaml", *arguments]
-    outcome = CliRunner().invoke(app, [str(argument) for argument in command], env={"COLUMNS": "120"})
+    command = [
+        "compare-policies",
+        folder / "moe.json",
+        "--hardware",
+        folder / "toy.yaml",
+        *arguments,
+    ]
+    outcome = CliRunner().invoke(
+        app, [str(argument) for argument in command], env={"COLUMNS": "120"}
+    )
     assert outcome.exit_code == code, outcome.stderr
     return outcome.stdout if code == 0 else outcome.stderr
 
 
 def test_json(folder: Path) -> None:
-    routed = ["--routing", folder / "routing.json", "--policies", "hybrid:cache_bytes=160B,on_demand", "--json"]
+    routed = [
+        "--routing",
+        folder / "routing.json",
+        "--policies",
+        "hybrid:cache_bytes=160B,on_demand",
+        "--json",
+    ]
     data = json.loads(compare(folder, *routed, "--steps", "1:3"))
     jsonschema.validate(data, schema("comparison"))
     assert [result["workload"] for result in data["results"]] == ["moe@1-2"] * 2
-    assert [result["policy"] for result in data["results"]] == ["hybrid:cache_bytes=160B", "on_demand"]
+    assert [result["policy"] for result in data["results"]] == [
+        "hybrid:cache_bytes=160B",
+        "on_demand",
+    ]
     (row,) = data["mispredictions"]
     assert row["policy"] == "hybrid:cache_bytes=160B"
     assert row["makespan_ns"] == data["results"][0]["makespan_ns"]
     assert row["decisions"] == 4
     assert json.loads(compare(folder, *routed, "--steps", 3))["results"][0]["workload"] == "moe@3"
-    assert json.loads(compare(folder, *routed, "--steps", "2:"))["results"][0]["workload"] == "moe@2-3"
+    assert (
+        json.loads(compare(folder, *routed, "--steps", "2:"))["results"][0]["workload"] == "moe@2-3"
+    )
     assert json.loads(compare(folder, *routed))["results"][0]["workload"] == "moe@0-3"
 
 
 def test_tables(folder: Path) -> None:
-    words = [" ".join(line.split()) for line in compare(folder, "--routing", folder / "routing.json").splitlines()]
+    words = [
+        " ".join(line.split())
+        for line in compare(folder, "--routing", folder / "routing.json").splitlines()
+    ]
     assert "Predictions (experts' tensors)" in words
     assert any(line.startswith("hybrid 16 ") for line in words)
     assert any("see what gates choose before they do" in line for line in words)
@@ -60,7 +86,11 @@ def test_without_routing_there_is_nothing_of_it(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ("4", "steps: expected a step such as 3 or a range such as 0:8, got '4'; the routing has steps 0 to 3"),
+        (
+            "4",
+            "steps: expected a step such as 3 or a range such as 0:8, got '4'; the routing has "
+            "steps 0 to 3",
+        ),
         ("1:9", "got '1:9'"),
         ("2:2", "got '2:2'"),
         ("-1", "got '-1'"),
@@ -70,12 +100,18 @@ def test_without_routing_there_is_nothing_of_it(folder: Path) -> None:
     ],
 )
 def test_steps_that_there_are_not(folder: Path, steps: str, message: str) -> None:
-    assert message in compare(folder, "--routing", folder / "routing.json", f"--steps={steps}", code=2)
+    assert message in compare(
+        folder, "--routing", folder / "routing.json", f"--steps={steps}", code=2
+    )
 
 
 def test_other_bad_input(folder: Path) -> None:
     assert "error: --steps requires --routing" in compare(folder, "--steps", "1", code=2)
-    assert "expected a routing (hosim.routing/1), this is a workload" in compare(folder, "--routing", folder / "moe.json", code=2)
+    assert "expected a routing (hosim.routing/1), this is a workload" in compare(
+        folder, "--routing", folder / "moe.json", code=2
+    )
     assert "nowhere.json: no such file" in compare(folder, "--routing", "nowhere.json", code=2)
     routing = ["--routing", folder / "routing.json", "--policies", "hybrid:predictor=oracle"]
-    assert "policy hybrid: predictor: expected one of previous, popular, none, perfect" in compare(folder, *routing, code=2)
+    assert "policy hybrid: predictor: expected one of previous, popular, none, perfect" in compare(
+        folder, *routing, code=2
+    )

@@ -1,4 +1,5 @@
-"""Ctrl-C at chosen moments of the program's life: while it loads, reads options, starts processes, works and ends.
+"""Ctrl-C at chosen moments of the program's life: while it loads, reads options, starts processes,
+works and ends.
 
 Each ends with 130 and one line.
 """
@@ -16,7 +17,9 @@ from toy_files import NOTE, write_toy
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULE, _, FUNCTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["hosim"].partition(":")
+MODULE, _, FUNCTION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+    "hosim"
+].partition(":")
 START = f"from {MODULE} import {FUNCTION} as program; program()"
 """What the program ``hosim`` does."""
 AT_AN_IMPORT = """
@@ -53,7 +56,9 @@ def run(folder: Path, code: str, *arguments: str) -> tuple[int, str, str]:
     write_toy(folder)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code + START, *arguments]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     return ended.returncode, ended.stdout, ended.stderr
 
 
@@ -69,7 +74,10 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
             ("typer", ["--help"]),
             ("hosim.files.reading", PLAN),  # when it looks at the value of -o
             ("hosim.errors", ["--help"]),
-            ("hosim.analysis.verifying.verifier", ["replay", "plan.json", "workload.json", "-H", "hw.yaml"]),
+            (
+                "hosim.analysis.verifying.verifier",
+                ["replay", "plan.json", "workload.json", "-H", "hw.yaml"],
+            ),
             ("hosim.study.runs.run_policy", PLAN),
             ("rich.console", ["policies"]),
             ("hosim.cli.cmd_workload", ["--help"]),
@@ -77,7 +85,11 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
     ),
 )
 def test_while_a_module_is_loaded(module: str, arguments: list[str], tmp_path: Path) -> None:
-    assert run(tmp_path, AT_AN_IMPORT.replace("MODULE", module), *arguments) == (130, "", "interrupted\n")
+    assert run(tmp_path, AT_AN_IMPORT.replace("MODULE", module), *arguments) == (
+        130,
+        "",
+        "interrupted\n",
+    )
 
 
 def test_while_python_runs_code_whose_errors_it_only_prints(tmp_path: Path) -> None:
@@ -105,10 +117,22 @@ if any("spawn_main" in word or "popen_loky" in word for word in sys.orig_argv):
         interrupt()
     sys.addaudithook(at_an_import)
 """
-SWEEP = ["sweep", "workload.json", "-H", "hw.yaml", "-p", "layerwise", "--vary", "budget=80%,90%,100%", "-j", "2"]
+SWEEP = [
+    "sweep",
+    "workload.json",
+    "-H",
+    "hw.yaml",
+    "-p",
+    "layerwise",
+    "--vary",
+    "budget=80%,90%,100%",
+    "-j",
+    "2",
+]
 WRITE = ["baseline", "write", "-j", "2", "--no-cache"]
 CASES = "".join(
-    f'[cases.{name}]\nworkload = "workload.json"\nhardware = "hw.yaml"\npolicy = "layerwise"\nbudget = "{budget}"\n'
+    f'[cases.{name}]\nworkload = "workload.json"\nhardware = "hw.yaml"\npolicy = '
+    f'"layerwise"\nbudget = "{budget}"\n'
     for name, budget in (("a", "90%"), ("b", "100%"))
 )
 
@@ -127,7 +151,11 @@ thread.add_call_item_to_queue = lambda self: hand_over(self) if self.is_shutting
 
 def test_before_the_pool_has_handed_over_a_task(tmp_path: Path) -> None:
     """loky's thread then fails over a task that it has given up already."""
-    assert interrupted_by_a_worker(tmp_path, "", *SWEEP, before=HANDS_OVER_LATE) == (130, "", f"{NOTE}interrupted\n")
+    assert interrupted_by_a_worker(tmp_path, "", *SWEEP, before=HANDS_OVER_LATE) == (
+        130,
+        "",
+        f"{NOTE}interrupted\n",
+    )
 
 
 @pytest.mark.parametrize("module", ["", "hosim.gate.checking"])
@@ -136,11 +164,17 @@ def test_while_processes_of_a_check_start(module: str, tmp_path: Path) -> None:
     assert interrupted_by_a_worker(tmp_path, module, *WRITE) == (130, "", "interrupted\n")
 
 
-def interrupted_by_a_worker(folder: Path, module: str, *arguments: str, before: str = "") -> tuple[int, str, str]:
-    """What a command ends with if its first worker process sends Ctrl-C as it starts (no module), or when it imports a module."""
+def interrupted_by_a_worker(
+    folder: Path, module: str, *arguments: str, before: str = ""
+) -> tuple[int, str, str]:
+    """What a command ends with if its first worker process sends Ctrl-C as it starts (no module),
+    or when it imports a module.
+    """
     (folder / "sitecustomize.py").write_text(IN_A_WORKER.replace("MODULE", module))
     write_toy(folder)
-    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + before + START
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n" + before + START
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         cwd=folder,

@@ -25,7 +25,12 @@ def files(tmp_path):
         (tmp_path / name).write_text(json.dumps(data))
     root = "fabrics:\n  root: {bandwidth: 1.5 GB/s, channels: [h2d, d2h]}\n"
     (tmp_path / "h.yaml").write_text(find_hardware("toy").read_text() + root)
-    return [str(tmp_path / "p.json"), str(tmp_path / "w.json"), "--hardware", str(tmp_path / "h.yaml")]
+    return [
+        str(tmp_path / "p.json"),
+        str(tmp_path / "w.json"),
+        "--hardware",
+        str(tmp_path / "h.yaml"),
+    ]
 
 
 def figures(*arguments):
@@ -36,12 +41,16 @@ def figures(*arguments):
 
 def test_devices(files):
     assert "devices" not in figures(*files)
-    # the root carries 1.5 bytes a nanosecond for a host's devices: alone 40 B take 40 ns, of four each has 0.375: 107 ns
+    # the root carries 1.5 bytes a nanosecond for a host's devices: alone 40 B take 40 ns, of four
+    # each has 0.375: 107 ns
     data = figures(*files, "--devices", "4")
     assert data["makespan_ns"] == 157
     assert data["devices"]["count"] == data["devices"]["feasible"] == 4
     assert data["devices"]["makespan_ns"] == {"min": 157, "median": 157, "max": 157}
-    assert data["devices"]["each"] == [{"makespan_ns": 157, "stall_ns": 107, "peak_bytes": {"hbm": 40, "ddr": 40}}] * 4
+    assert (
+        data["devices"]["each"]
+        == [{"makespan_ns": 157, "stall_ns": 107, "peak_bytes": {"hbm": 40, "ddr": 40}}] * 4
+    )
     assert data["peak_bytes"] == {"hbm": 40, "ddr": 160}
     many = figures(*files, "--devices", "25")
     assert many["devices"]["count"] == 25

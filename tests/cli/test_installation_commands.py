@@ -20,14 +20,26 @@ def fake_packages(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> 
             raise metadata.PackageNotFoundError(package)
         return versions[package]
 
-    needs = ["numpy>=1.26", "torch>=2.13; extra == 'torch'", "transformers>=5; extra == 'torch'", "onnx>=1.22; extra == 'onnx'"]
+    needs = [
+        "numpy>=1.26",
+        "torch>=2.13; extra == 'torch'",
+        "transformers>=5; extra == 'torch'",
+        "onnx>=1.22; extra == 'onnx'",
+    ]
     monkeypatch.setattr(metadata, "version", version)
     monkeypatch.setattr(metadata, "requires", lambda name: needs)
 
 
-def test_the_doctor_says_what_is_missing_for_what(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """transformers is too old, ortools, distributed and pyarrow are not there, and 2.130.0 is more than 2.13."""
-    fake_packages(monkeypatch, {"numpy": "2.0", "torch": "2.130.0+cpu", "transformers": "4.57", "onnx": "1.22.0rc1"})
+def test_the_doctor_says_what_is_missing_for_what(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """transformers is too old, ortools, distributed and pyarrow are not there, and 2.130.0 is more
+    than 2.13.
+    """
+    fake_packages(
+        monkeypatch,
+        {"numpy": "2.0", "torch": "2.130.0+cpu", "transformers": "4.57", "onnx": "1.22.0rc1"},
+    )
     monkeypatch.setenv("HOSIM_CACHE", str(tmp_path))
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "kept").write_bytes(b"12345")
@@ -50,20 +62,33 @@ def test_the_extras_are_those_of_the_package(root: Path) -> None:
     import tomllib
 
     given = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    packages = {extra: {requirement.partition(">=")[0] for requirement in given[extra]} for extra in given.keys() - {"dev", "docs"}}
+    packages = {
+        extra: {requirement.partition(">=")[0] for requirement in given[extra]}
+        for extra in given.keys() - {"dev", "docs"}
+    }
     assert {extra: set(names) for extra, (names, _) in EXTRAS.items()} == packages
 
 
-def test_the_notebooks_are_written_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebooks_are_written_once(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     there = {path.name: path.read_bytes() for path in (root / "notebooks").glob("*.ipynb")}
     for _ in range(2):
         done = CliRunner().invoke(app, ["notebooks", "a/b"])
         assert (done.exit_code, done.stdout) == (0, "")
         assert {path.name: path.read_bytes() for path in Path("a/b").iterdir()} == there
-    assert done.stderr == f"wrote {len(there)} notebooks to a/b; jupyter lab a/b/{min(there)} opens the first one\n"
+    assert (
+        done.stderr
+        == f"wrote {len(there)} notebooks to a/b; jupyter lab a/b/{min(there)} opens the first "
+        "one\n"
+    )
     own = Path("a/b") / min(there)
     own.write_text("mine")
     done = CliRunner().invoke(app, ["notebooks", "a/b"])
     assert (done.exit_code, own.read_text()) == (2, "mine")
-    assert done.stderr == f"error: {own}: there is another file of that name: move it away, or name another folder\n"
+    assert (
+        done.stderr
+        == f"error: {own}: there is another file of that name: move it away, or name another "
+        "folder\n"
+    )

@@ -1,4 +1,6 @@
-"""Commands about times of kernels: tables imported, constants fitted, and where each op's time is from."""
+"""Commands about times of kernels: tables imported, constants fitted, and where each op's time is
+from.
+"""
 
 import json
 from pathlib import Path
@@ -46,20 +48,44 @@ def test_only_one_machine(folder: Path) -> None:
     assert error == "error: --machine: the tables have several machines; expected one of a, b\n"
     assert (
         "no machine 'c'; expected one of a, b"
-        in run("import-kernels", folder / "two.csv", "-o", folder / "t.csv", "--machine", "c", code=2).output
+        in run(
+            "import-kernels", folder / "two.csv", "-o", folder / "t.csv", "--machine", "c", code=2
+        ).output
     )
-    assert "b, all_gather, fp16: 1 times" in run("import-kernels", folder / "two.csv", "-o", folder / "t.csv", "--machine", "b").output
+    assert (
+        "b, all_gather, fp16: 1 times"
+        in run(
+            "import-kernels", folder / "two.csv", "-o", folder / "t.csv", "--machine", "b"
+        ).output
+    )
 
 
 def test_constants_are_fitted_into_a_profile(folder: Path) -> None:
-    said = run("calibrate", "--kernels", folder / "rows.csv", "--base", folder / "machine.json", "-o", folder / "new.yaml").output
+    said = run(
+        "calibrate",
+        "--kernels",
+        folder / "rows.csv",
+        "--base",
+        folder / "machine.json",
+        "-o",
+        folder / "new.yaml",
+    ).output
     assert "all_gather" in said
     machine = load_hardware(folder / "new.yaml")
     constants = machine.compute.kernels["all_gather"]["fp16"]
     assert machine.name == "new"
     assert constants["fixed_cycles"] == pytest.approx(7, rel=0.2)
     assert "kernels from rows.csv, median error" in (folder / "new.yaml").read_text()
-    report = json.loads(run("calibrate", "--kernels", folder / "rows.csv", "--base", folder / "machine.json", "--json").stdout)
+    report = json.loads(
+        run(
+            "calibrate",
+            "--kernels",
+            folder / "rows.csv",
+            "--base",
+            folder / "machine.json",
+            "--json",
+        ).stdout
+    )
     assert report["format"] == "hosim.kernel_calibration/1"
     assert report["kernels"][0]["errors"]["rows"] == 12
     assert report["kernels"][0]["values"] == constants
@@ -72,7 +98,10 @@ def test_constants_are_fitted_into_a_profile(folder: Path) -> None:
         (["--machine", "a"], "calibrate: --machine requires --kernels"),
         (["--kernels", "rows.csv"], "--base: --kernels needs --base"),
         (["t.json", "--kernels", "rows.csv"], "calibrate: --kernels fits tables alone"),
-        (["--kernels", "rows.csv", "--base", "toy"], "toy: compute.processor: lacks the vendor's figures"),
+        (
+            ["--kernels", "rows.csv", "--base", "toy"],
+            "toy: compute.processor: lacks the vendor's figures",
+        ),
     ],
 )
 def test_what_cannot_be_fitted(folder: Path, arguments: list[str], message: str) -> None:
@@ -85,7 +114,9 @@ def test_links_are_needed_for_collectives(folder: Path) -> None:
     (folder / "no.json").write_text(json.dumps({**PROFILE, "compute": compute}))
     assert (
         "compute.processor.links: has no links"
-        in run("calibrate", "--kernels", folder / "rows.csv", "--base", folder / "no.json", code=2).output
+        in run(
+            "calibrate", "--kernels", folder / "rows.csv", "--base", folder / "no.json", code=2
+        ).output
     )
 
 
@@ -95,16 +126,28 @@ def test_a_workload_shows_where_its_times_are_from(folder: Path) -> None:
         ["all_gather", "all_gather", "fitted", "model", "1", "9.50", "us"],
         ["norm", "-", "guess", "1", "6.00", "us"],
     ]
-    every = run("workload", "show", folder / "w.json", "-H", folder / "machine.json", "--ops").output
-    assert ["g0", "all_gather", "2", "1000000", "9.50", "us", "fitted", "model"] in [line.split() for line in every.splitlines()]
-    assert "--ops requires --hardware" in run("workload", "show", folder / "w.json", "--ops", code=2).output
+    every = run(
+        "workload", "show", folder / "w.json", "-H", folder / "machine.json", "--ops"
+    ).output
+    assert ["g0", "all_gather", "2", "1000000", "9.50", "us", "fitted", "model"] in [
+        line.split() for line in every.splitlines()
+    ]
+    assert (
+        "--ops requires --hardware"
+        in run("workload", "show", folder / "w.json", "--ops", code=2).output
+    )
 
 
 def test_the_clock_under_load_is_stated(folder: Path) -> None:
     processor = {**PROFILE["compute"]["processor"], "sustained": "800 kHz"}
-    (folder / "hot.json").write_text(json.dumps({**PROFILE, "compute": {**PROFILE["compute"], "processor": processor}}))
+    (folder / "hot.json").write_text(
+        json.dumps({**PROFILE, "compute": {**PROFILE["compute"], "processor": processor}})
+    )
     shown = run("hardware", "show", folder / "hot.json").output
-    assert "processor  10 multiprocessors at 1.00 MHz; peaks count at the 800 kHz that it sustains" in shown
+    assert (
+        "processor  10 multiprocessors at 1.00 MHz; peaks count at the 800 kHz that it sustains"
+        in shown
+    )
     for more in ((), ("--ops",)):
         times = run("workload", "show", folder / "w.json", "-H", folder / "hot.json", *more).output
         assert "Times on machine; peaks count at the 800 kHz that it sustains" in times
@@ -117,7 +160,20 @@ def test_an_explained_plan_says_where_its_times_are_from(folder: Path) -> None:
     builder.op("f", "all_gather", outputs=["a"], kernel="all_gather", sizes=(2, 1_000_000))
     builder.op("h", "norm", inputs=["a"], duration_ns=500)
     save_workload(builder.build(), folder / "g.json")
-    told = run("plan", folder / "g.json", "-H", folder / "machine.json", "-p", "resident", "--explain").output
+    told = run(
+        "plan", folder / "g.json", "-H", folder / "machine.json", "-p", "resident", "--explain"
+    ).output
     assert "Times of ops: measured 5.0 %, fitted model 95 %." in told
-    data = json.loads(run("plan", folder / "g.json", "-H", folder / "machine.json", "-p", "resident", "--explain", "--json").stdout)
+    data = json.loads(
+        run(
+            "plan",
+            folder / "g.json",
+            "-H",
+            folder / "machine.json",
+            "-p",
+            "resident",
+            "--explain",
+            "--json",
+        ).stdout
+    )
     assert data["op_time_origins"] == {"fitted model": 1, "measured": 1}

@@ -11,4 +11,7 @@ def test_lines_that_a_service_would_take_for_commands_get_a_backslash() -> None:
         assert log.write(text) == len(text)
     log.command("::error::own")
     log.flush()
-    assert log.buffer.getvalue().decode() == "a::b\n  \\::error::x::y\n\\##[group]z\n\n#\n\t\\::\n::error::own\n"
+    assert (
+        log.buffer.getvalue().decode()
+        == "a::b\n  \\::error::x::y\n\\##[group]z\n\n#\n\t\\::\n::error::own\n"
+    )

@@ -1,4 +1,6 @@
-"""The program itself: it starts at once, never shows a traceback, and its exit codes are those documented."""
+"""The program itself: it starts at once, never shows a traceback, and its exit codes are those
+documented.
+"""
 
 import json
 import os
@@ -33,17 +35,29 @@ def exit_code() -> object:
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(HosimError("no"), 2), (InputError("no"), 2), (UnitError("no"), 2), (InfeasibleError("no"), 3)], ids=repr
+    ("error", "code"),
+    [
+        (HosimError("no"), 2),
+        (InputError("no"), 2),
+        (UnitError("no"), 2),
+        (InfeasibleError("no"), 3),
+    ],
+    ids=repr,
 )
 def test_an_error_is_one_line_and_its_exit_code(
-    error: HosimError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: HosimError,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     raising(monkeypatch, error)
     assert exit_code() == code
     assert capsys.readouterr() == ("", "error: no\n")
 
 
-def test_ctrl_c_ends_it_with_the_code_of_the_shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_it_with_the_code_of_the_shell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     raising(monkeypatch, KeyboardInterrupt())
     assert exit_code() == 130
     assert capsys.readouterr() == ("", "interrupted\n")
@@ -56,7 +70,8 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(
     monkeypatch.delenv("HOSIM_DEBUG", raising=False)
     assert exit_code() == program.BUG
     assert capsys.readouterr().err == (
-        "error: internal error of hosim: ZeroDivisionError: division by zero; HOSIM_DEBUG=1 shows where, SECURITY.md says how to "
+        "error: internal error of hosim: ZeroDivisionError: division by zero; HOSIM_DEBUG=1 shows "
+        "where, SECURITY.md says how to "
         "report it\n"
     )
     monkeypatch.setenv("HOSIM_DEBUG", "1")
@@ -88,8 +103,19 @@ def test_every_command_has_help_and_says_its_exit_codes() -> None:
     top = runner.invoke(program.app, ["--help"]).stdout
     assert "Exit codes: 0 ok, 1 a gate found a regression, 2 wrong usage or bad input, 3" in top
     assert "..." not in top.partition("Plan and replay:")[2], "a summary is cut short"
-    commands = re.findall(r"^  ([a-z][a-z-]+)  ", top[top.index("Plan and replay:") :], re.MULTILINE)
-    assert {"compare-policies", "plan", "replay", "import", "workload", "hardware", "policies", "schema"} <= set(commands)
+    commands = re.findall(
+        r"^  ([a-z][a-z-]+)  ", top[top.index("Plan and replay:") :], re.MULTILINE
+    )
+    assert {
+        "compare-policies",
+        "plan",
+        "replay",
+        "import",
+        "workload",
+        "hardware",
+        "policies",
+        "schema",
+    } <= set(commands)
     for command in commands:
         shown = runner.invoke(program.app, [command, "--help"])
         assert shown.exit_code == 0
@@ -103,7 +129,9 @@ def test_version() -> None:
 
 
 def test_json_on_stdout_is_nothing_but_json() -> None:
-    printed = subprocess.run([*HOSIM, "schema", "result"], capture_output=True, text=True, check=True)
+    printed = subprocess.run(
+        [*HOSIM, "schema", "result"], capture_output=True, text=True, check=True
+    )
     assert json.loads(printed.stdout)["$schema"].startswith("https://json-schema.org/")
     assert printed.stderr == ""
 
@@ -112,7 +140,13 @@ def test_a_closed_pipe_is_no_error_worth_words() -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        ended = subprocess.run([*HOSIM, "schema", "result"], stdout=write_end, stderr=subprocess.PIPE, text=True, check=False)
+        ended = subprocess.run(
+            [*HOSIM, "schema", "result"],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
     finally:
         os.close(write_end)
     assert (ended.stderr, ended.returncode) == ("", 2)  # 1 would stand for a gate
@@ -120,29 +154,51 @@ def test_a_closed_pipe_is_no_error_worth_words() -> None:
 
 def loaded(code: str) -> dict[str, bool]:
     """The modules that a process has imported after ``code``, and whether each is a package."""
-    listing = f"{code}\nimport json, sys; print(); print(json.dumps({{n: hasattr(m, '__path__') for n, m in sys.modules.items()}}))"
-    lines = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.splitlines()
+    listing = (
+        f"{code}\nimport json, sys; print(); print(json.dumps({{n: hasattr(m, '__path__') "
+        f"for n, m in sys.modules.items()}}))"
+    )
+    lines = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return dict(json.loads(lines[-1]))
 
 
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_imports_its_argument_parser_and_no_other_package(option: str) -> None:
     own = f"from hosim.cli.main import app; app([{option!r}], standalone_mode=False)"
-    bare = "import typer; app = typer.Typer(rich_markup_mode=None); app.command()(lambda: None); app(['--help'], standalone_mode=False)"
+    bare = (
+        "import typer; app = typer.Typer(rich_markup_mode=None); app.command()(lambda: None); "
+        "app(['--help'], standalone_mode=False)"
+    )
     packages = {name.partition(".")[0] for name in set(loaded(own)) - set(loaded(bare))}
     assert packages - sys.stdlib_module_names == {"hosim"}
 
 
 def test_help_imports_the_commands_and_no_other_room() -> None:
     """Of the rooms beside the core it imports what they add, and their commands."""
-    found = {name: package for name, package in loaded("import hosim.cli.main").items() if name.partition(".")[0] == "hosim"}
+    found = {
+        name: package
+        for name, package in loaded("import hosim.cli.main").items()
+        if name.partition(".")[0] == "hosim"
+    }
     others = {"hosim.formats", "hosim.serving", "hosim.serving.commands"}
-    assert {name for name, package in found.items() if package} == {"hosim", "hosim.base", "hosim.cli"} | others
-    inside = [name for name, package in found.items() if not package and name.startswith(("hosim.formats.", "hosim.serving."))]
+    assert {name for name, package in found.items() if package} == {
+        "hosim",
+        "hosim.base",
+        "hosim.cli",
+    } | others
+    inside = [
+        name
+        for name, package in found.items()
+        if not package and name.startswith(("hosim.formats.", "hosim.serving."))
+    ]
     assert [name for name in inside if not name.endswith(".added") and ".cmd_" not in name] == []
 
 
-def test_a_file_that_is_wrong_has_no_traceback_even_when_asked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_wrong_has_no_traceback_even_when_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     error = InputError("no")
     error.__cause__ = ValueError("inside")
     raising(monkeypatch, error)

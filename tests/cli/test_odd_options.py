@@ -1,4 +1,6 @@
-"""Options with values of any size, and files that are none: a command answers within its contract, in one line."""
+"""Options with values of any size, and files that are none: a command answers within its contract,
+in one line.
+"""
 
 import os
 from pathlib import Path
@@ -25,19 +27,27 @@ def hosim(line: str, *more: str) -> Result:
 @pytest.mark.parametrize("sigma", ["1e151", "1e155", "1e300", "1.7e308"])
 @pytest.mark.parametrize("option", ["--op-sigma", "--transfer-sigma"])
 def test_times_may_vary_by_any_finite_number(option: str, sigma: str) -> None:
-    replay, robustness = "replay plan.json workload.json -H hw.yaml", "robustness workload.json -H hw.yaml --runs 3"
+    replay, robustness = (
+        "replay plan.json workload.json -H hw.yaml",
+        "robustness workload.json -H hw.yaml --runs 3",
+    )
     for command, said in ((replay, ""), (robustness, NOTE)):
         outcome = hosim(command, option, sigma)
         assert (outcome.exit_code, outcome.stderr) == (0, said), outcome.exception
 
 
-@pytest.mark.parametrize("command", ["sweep workload.json -H hw.yaml --vary budget=90B,100B", "check", "baseline write"])
+@pytest.mark.parametrize(
+    "command", ["sweep workload.json -H hw.yaml --vary budget=90B,100B", "check", "baseline write"]
+)
 @pytest.mark.parametrize("jobs", [1025, 2**31, 2**63, 10**30])
 def test_processes_beyond_any_machine_are_refused(command: str, jobs: int) -> None:
     outcome = hosim(command, "--jobs", str(jobs))
     assert outcome.exit_code == 2
     said = outcome.stderr.removeprefix(NOTE)
-    assert said.startswith(f"error: jobs: expected at most 1024 processes, got {jobs if jobs < 2**63 else 'more'}; HOSIM_LIMITS=")
+    assert said.startswith(
+        f"error: jobs: expected at most 1024 processes, got {jobs if jobs < 2**63 else 'more'}; "
+        "HOSIM_LIMITS="
+    )
     assert said.count("\n") == 1
 
 

@@ -1,4 +1,5 @@
-"""No figure of one answer contradicts another: what commands print in tables, sentences, JSON and pages, and frames have, is one number.
+"""No figure of one answer contradicts another: what commands print in tables, sentences, JSON and
+pages, and frames have, is one number.
 
 The numbers are of one replay of the policy's plan, and of one step with everything resident.
 """
@@ -58,7 +59,9 @@ class Asked:
 
     @cached_property
     def budget_bytes(self) -> int:
-        return min(self.resident.peak_bytes * self.percent // 100, self.machine.device.capacity_bytes)
+        return min(
+            self.resident.peak_bytes * self.percent // 100, self.machine.device.capacity_bytes
+        )
 
     @cached_property
     def result(self) -> Result | None:
@@ -82,10 +85,17 @@ class Asked:
         return {name: channel.bytes for name, channel in self.result.channels.items()}
 
     def said(self, *command: str, question: bool = True) -> str:
-        """What a command prints; with ``question``, of the workload on the machine within the budget under the policy."""
+        """What a command prints; with ``question``, of the workload on the machine within the
+        budget under the policy.
+        """
         asked = ["w.json", "-H", "h.yaml", "-b", f"{self.percent}%"] if question else []
         first = 2 if command[1:2] == ("p.json",) else 1
-        done = CliRunner().invoke(app, [*command[:first], *asked, *command[first:]], env={"COLUMNS": "400"}, catch_exceptions=False)
+        done = CliRunner().invoke(
+            app,
+            [*command[:first], *asked, *command[first:]],
+            env={"COLUMNS": "400"},
+            catch_exceptions=False,
+        )
         assert done.exit_code in (0, 1, 3), done.output
         return done.stdout if "--json" in command else re.sub(r"[\s│]+", " ", done.output)
 
@@ -103,7 +113,10 @@ def figures(asked: Asked, row: Any) -> None:
     if row.get("ideal_ns") is not None or asked.result is not None:
         assert row["ideal_ns"] == asked.resident.makespan_ns
     if asked.result is not None:
-        assert (row["makespan_ns"], row[f"{asked.tier}_peak_bytes"]) == (asked.result.makespan_ns, asked.peak)
+        assert (row["makespan_ns"], row[f"{asked.tier}_peak_bytes"]) == (
+            asked.result.makespan_ns,
+            asked.peak,
+        )
         assert {name: row[f"{name}_moved_bytes"] for name in asked.moved} == asked.moved
 
 
@@ -111,7 +124,10 @@ def result_figures(asked: Asked, data: Any, ideal: bool = True) -> None:
     """The object of one result has the numbers of the answer."""
     moved = {f"{name}_moved_bytes": channel["bytes"] for name, channel in data["channels"].items()}
     peaks = {f"{tier}_peak_bytes": size for tier, size in data["peak_bytes"].items()}
-    figures(asked, {"ideal_ns": asked.resident.makespan_ns if not ideal else None, **data, **peaks, **moved})
+    figures(
+        asked,
+        {"ideal_ns": asked.resident.makespan_ns if not ideal else None, **data, **peaks, **moved},
+    )
 
 
 def shown(asked: Asked, text: str) -> None:
@@ -123,10 +139,15 @@ def shown(asked: Asked, text: str) -> None:
         if asked.resident.makespan_ns:
             assert f"all resident {human_time(asked.resident.makespan_ns)})" in text
         if asked.peak:
-            time, peak = re.escape(human_time(result.makespan_ns)), re.escape(human_size(asked.peak))
+            time, peak = (
+                re.escape(human_time(result.makespan_ns)),
+                re.escape(human_size(asked.peak)),
+            )
             assert re.search(rf"{POLICY} {time} .*? {peak} .*?{POLICY} {asked.tier} {peak} ", text)
         for name, moved in asked.moved.items():
-            assert not moved or re.search(rf"{POLICY} {name} [\d,]+ {re.escape(human_size(moved))} ", text)
+            assert not moved or re.search(
+                rf"{POLICY} {name} [\d,]+ {re.escape(human_size(moved))} ", text
+            )
 
 
 def plain(written: Path) -> str:
@@ -136,12 +157,20 @@ def plain(written: Path) -> str:
 
 
 def compare_policies(asked: Asked) -> None:
-    data, text = asked.data("compare-policies", "-p", POLICY), asked.said("compare-policies", "-p", POLICY)
+    data, text = (
+        asked.data("compare-policies", "-p", POLICY),
+        asked.said("compare-policies", "-p", POLICY),
+    )
     result_figures(asked, data["results"][0], ideal=False)
     shown(asked, text)
     if asked.result is not None:
-        assert f"within {human_size(asked.budget_bytes)}: {human_time(asked.result.makespan_ns or 0)}" in text
-        figures(asked, hosim.compare(asked.graph, asked.machine, POLICY, f"{asked.percent}%").iloc[0])
+        assert (
+            f"within {human_size(asked.budget_bytes)}: {human_time(asked.result.makespan_ns or 0)}"
+            in text
+        )
+        figures(
+            asked, hosim.compare(asked.graph, asked.machine, POLICY, f"{asked.percent}%").iloc[0]
+        )
     (row,) = asked.data("compare-policies", "-H", "h.yaml,h.yaml", "-p", POLICY)["rows"]
     assert row["budget_bytes"] == asked.budget_bytes
     if asked.result is not None:
@@ -151,16 +180,24 @@ def compare_policies(asked: Asked) -> None:
 
 def plan(asked: Asked) -> None:
     said = asked.said("plan", "-p", POLICY, "-o", "p.json")
-    if takes := re.search(r"Resident, the step takes (\S+ \S+) and (\S+ \S+) of the budget of (\S+ \w+)", said):
+    if takes := re.search(
+        r"Resident, the step takes (\S+ \S+) and (\S+ \S+) of the budget of (\S+ \w+)", said
+    ):
         sizes = human_size(asked.resident.peak_bytes), human_size(asked.budget_bytes)
         assert takes.groups() == (human_time(asked.resident.makespan_ns), *sizes)
     if asked.result is None or asked.graph.elsewhere:
         return
-    data, text = asked.data("plan", "-p", POLICY, "--explain"), asked.said("plan", "-p", POLICY, "--explain", "--all")
+    data, text = (
+        asked.data("plan", "-p", POLICY, "--explain"),
+        asked.said("plan", "-p", POLICY, "--explain", "--all"),
+    )
     found = data["budget_bytes"], data["makespan_ns"], data["peak"]["after_bytes"]
     assert found == (asked.budget_bytes, asked.result.makespan_ns, asked.peak)
     assert {name: channel["bytes"] for name, channel in data["channels"].items()} == asked.moved
-    assert f"holds {human_size(asked.peak)} at most, within a budget of {human_size(asked.budget_bytes)}" in text
+    assert (
+        f"holds {human_size(asked.peak)} at most, within a budget of "
+        f"{human_size(asked.budget_bytes)}" in text
+    )
     at_home = all(tensor.home in (None, asked.tier) for tensor in asked.graph.tensors)
     if len(asked.graph.streams) == 1 and at_home:  # else it is named for what it is
         assert data["peak"]["before_bytes"] == asked.resident.peak_bytes
@@ -172,8 +209,15 @@ def replayed(asked: Asked) -> None:
     asked.said("plan", "-p", POLICY, "-o", "p.json")
     result_figures(asked, asked.data("replay", "p.json"))
     shown(asked, asked.said("replay", "p.json"))
-    again = hosim.replay(load_plan(asked.folder / "p.json", asked.graph), asked.machine, f"{asked.percent}%")
-    assert (again.makespan_ns, again.peak_bytes[asked.tier], again.budget_bytes, again.ideal_ns) == (
+    again = hosim.replay(
+        load_plan(asked.folder / "p.json", asked.graph), asked.machine, f"{asked.percent}%"
+    )
+    assert (
+        again.makespan_ns,
+        again.peak_bytes[asked.tier],
+        again.budget_bytes,
+        again.ideal_ns,
+    ) == (
         asked.result.makespan_ns,
         asked.peak,
         asked.budget_bytes,
@@ -183,7 +227,12 @@ def replayed(asked: Asked) -> None:
 
 def fit(asked: Asked) -> None:
     c = asked.machine.channels[0]
-    limits = ("--smallest", f"channels.{c.name}.bandwidth={c.bandwidth_bytes_per_s}..{2 * c.bandwidth_bytes_per_s}B/s:2", "-p", POLICY)
+    limits = (
+        "--smallest",
+        f"channels.{c.name}.bandwidth={c.bandwidth_bytes_per_s}..{2 * c.bandwidth_bytes_per_s}B/s:2",
+        "-p",
+        POLICY,
+    )
     data, text = asked.data("fit", *limits), asked.said("fit", *limits)
     now = "_bytes_per_s", c.bandwidth_bytes_per_s
     probed = [row for row in data["rows"] if as_integer(row[f"channels.{c.name}.bandwidth"]) == now]
@@ -201,8 +250,14 @@ def sweep(asked: Asked) -> None:
     figures(asked, data["rows"][0])
     if asked.result is not None:
         time, peak = human_time(asked.result.makespan_ns or 0), human_size(asked.peak)
-        assert re.search(rf" {asked.percent}% {human_size(asked.budget_bytes)} {re.escape(time)} .*? {re.escape(peak)} ", text)
-    frame = hosim.sweep(asked.graph, asked.machine, POLICY, None, vary={"budget": [f"{asked.percent}%"]}, jobs=1)
+        assert re.search(
+            rf" {asked.percent}% {human_size(asked.budget_bytes)} {re.escape(time)} .*? "
+            rf"{re.escape(peak)} ",
+            text,
+        )
+    frame = hosim.sweep(
+        asked.graph, asked.machine, POLICY, None, vary={"budget": [f"{asked.percent}%"]}, jobs=1
+    )
     figures(asked, frame.iloc[0])
 
 
@@ -214,7 +269,9 @@ def frontier(asked: Asked) -> None:
     assert last["budget_bytes"] == min(asked.budget_bytes, most_needed(asked.graph, asked.machine))
     if last["budget_bytes"] == asked.budget_bytes:
         figures(asked, last)
-        frame = hosim.frontier(asked.graph, asked.machine, POLICY, f"{asked.percent}%", points=2, refine=0).frame
+        frame = hosim.frontier(
+            asked.graph, asked.machine, POLICY, f"{asked.percent}%", points=2, refine=0
+        ).frame
         figures(asked, frame.iloc[-1])
         if asked.result is not None:
             peak, time = human_size(asked.peak), human_time(asked.result.makespan_ns or 0)
@@ -226,7 +283,10 @@ def blame(asked: Asked) -> None:
     if asked.result is None:
         return
     data, text = asked.data("blame", "-p", POLICY), asked.said("blame", "-p", POLICY)
-    assert (data["budget_bytes"], data["makespan_ns"]) == (asked.budget_bytes, asked.result.makespan_ns)
+    assert (data["budget_bytes"], data["makespan_ns"]) == (
+        asked.budget_bytes,
+        asked.result.makespan_ns,
+    )
     assert sum(part["ns"] for part in data["critical_path"]) == asked.result.makespan_ns
     assert f"{POLICY} takes {human_time(asked.result.makespan_ns or 0)}" in text
 
@@ -239,10 +299,16 @@ def diff(asked: Asked) -> None:
     if " Figures" not in f" {text}":  # everything resident breaks a rule on such a machine
         return
     data = asked.data(*sides, question=False)
-    expected = {"budget_bytes": asked.budget_bytes, "makespan_ns": asked.result.makespan_ns, f"{asked.tier}_peak_bytes": asked.peak}
+    expected = {
+        "budget_bytes": asked.budget_bytes,
+        "makespan_ns": asked.result.makespan_ns,
+        f"{asked.tier}_peak_bytes": asked.peak,
+    }
     expected |= {f"{name}_moved_bytes": moved for name, moved in asked.moved.items()}
     listed = {row["figure"]: row["b"] for row in data["figures"]}
-    assert {name: value for name, value in listed.items() if name in expected}.items() <= expected.items()
+    assert {
+        name: value for name, value in listed.items() if name in expected
+    }.items() <= expected.items()
     if "makespan_ns" in listed:
         assert f" {human_time(asked.result.makespan_ns or 0)} " in asked.row(text, "makespan")
     if data["tensors"] and all("moved_bytes_b" in row for row in data["tensors"]):
@@ -250,7 +316,10 @@ def diff(asked: Asked) -> None:
 
 
 def gate(asked: Asked) -> None:
-    case = f'workload = "w.json"\nhardware = "h.yaml"\npolicy = "{POLICY}"\nbudget = "{asked.percent}%"\n'
+    case = (
+        f'workload = "w.json"\nhardware = "h.yaml"\npolicy = "{POLICY}"\nbudget = '
+        f'"{asked.percent}%"\n'
+    )
     (asked.folder / "hosim.toml").write_text(f"[cases.c]\n{case}")
     asked.said("baseline", "write", "-j", "1", question=False)
     if asked.result is None:
@@ -270,21 +339,37 @@ def gate(asked: Asked) -> None:
 def robustness(asked: Asked) -> None:
     drawn = ("-p", POLICY, "--runs", "1", "--op-sigma", "0.1")
     data, text = asked.data("robustness", *drawn), asked.said("robustness", *drawn)
-    assert (data["budget_bytes"], data["ideal_ns"]) == (asked.budget_bytes, asked.resident.makespan_ns)
+    assert (data["budget_bytes"], data["ideal_ns"]) == (
+        asked.budget_bytes,
+        asked.resident.makespan_ns,
+    )
     assert f"all resident {human_time(asked.resident.makespan_ns)})" in text
     if asked.result is not None:
         (row,) = data["policies"]
-        assert (row["makespan_ns"]["nominal"], row["peak_bytes"]["nominal"]) == (asked.result.makespan_ns, asked.peak)
+        assert (row["makespan_ns"]["nominal"], row["peak_bytes"]["nominal"]) == (
+            asked.result.makespan_ns,
+            asked.peak,
+        )
         assert f" {human_time(asked.result.makespan_ns or 0)} " in asked.row(text, POLICY)
 
 
 def workload(asked: Asked) -> None:
-    """What no machine is given for has a name of its own: it is another figure than the peak on a machine."""
+    """What no machine is given for has a name of its own: it is another figure than the peak on a
+    machine.
+    """
     peak = static_peak(asked.graph).bytes
     data = asked.data("workload", "show", "w.json", question=False)
-    assert data["listed_order_peak_bytes"] == sum(data["listed_order_peak_breakdown"].values()) == peak
-    texts = [asked.said("workload", "show", "w.json", question=False), asked.said("import", "w.json", "-o", "v.json", question=False)]
-    assert all(f"peak in listed order {human_size(peak)} (" in text and "resident" not in text for text in texts)
+    assert (
+        data["listed_order_peak_bytes"] == sum(data["listed_order_peak_breakdown"].values()) == peak
+    )
+    texts = [
+        asked.said("workload", "show", "w.json", question=False),
+        asked.said("import", "w.json", "-o", "v.json", question=False),
+    ]
+    assert all(
+        f"peak in listed order {human_size(peak)} (" in text and "resident" not in text
+        for text in texts
+    )
 
 
 def pages(asked: Asked) -> None:
@@ -304,7 +389,9 @@ def questions(draw: st.DrawFn, processors: bool) -> tuple[Graph, Hardware, int]:
     else:
         machine = draw(hardware())
         graph = draw(graphs(8, 3, homes=[tier.name for tier in machine.tiers]))
-    tiers = tuple(replace(tier, pin_ns=0, pin_pool=False) for tier in sized(machine, graph, 10**6).tiers)
+    tiers = tuple(
+        replace(tier, pin_ns=0, pin_pool=False) for tier in sized(machine, graph, 10**6).tiers
+    )
     return graph, replace(machine, tiers=tiers), draw(st.sampled_from((55, 70, 85, 100)))
 
 
@@ -325,7 +412,9 @@ COMMANDS: tuple[Callable[[Asked], None], ...] = (
 
 
 @pytest.mark.parametrize("processors", [False, True], ids=["device", "processors"])
-@pytest.mark.parametrize(("number", "command"), list(enumerate(COMMANDS)), ids=[command.__name__ for command in COMMANDS])
+@pytest.mark.parametrize(
+    ("number", "command"), list(enumerate(COMMANDS)), ids=[command.__name__ for command in COMMANDS]
+)
 def test_the_same_quantity_is_the_same_number_in_every_answer(
     number: int,
     command: Callable[[Asked], None],
@@ -335,7 +424,12 @@ def test_the_same_quantity_is_the_same_number_in_every_answer(
 ) -> None:
     @seed(number)  # other questions for each command
     @settings(
-        max_examples=1, derandomize=False, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=1,
+        derandomize=False,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     @given(questions(processors))
     def holds(question: tuple[Graph, Hardware, int]) -> None:
@@ -345,10 +439,14 @@ def test_the_same_quantity_is_the_same_number_in_every_answer(
         save_workload(graph, folder / "w.json")
         save_hardware(machine, folder / "h.yaml")
         monkeypatch.chdir(folder)
-        asked = Asked(folder, hosim.load(folder / "w.json"), hosim.load_hardware(folder / "h.yaml"), percent)
+        asked = Asked(
+            folder, hosim.load(folder / "w.json"), hosim.load_hardware(folder / "h.yaml"), percent
+        )
         assume(asked.result is not None or processors)
         command(asked)
 
     empty = image(blank([1])[0])
-    monkeypatch.setattr(Figure, "savefig", lambda figure, file, **how: file.write(empty))  # what takes long has no text
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, file, **how: file.write(empty)
+    )  # what takes long has no text
     holds()

@@ -84,7 +84,9 @@ def parameters(command: Any, name: str = "") -> Iterator[tuple[str, dict[str, An
     for below, inner in getattr(command, "commands", {}).items():
         yield from parameters(inner, f"{name} {below}".strip())
     if not hasattr(command, "commands"):
-        yield from ((f"{name} {parameter.opts[0]}", vars(parameter)) for parameter in command.params)
+        yield from (
+            (f"{name} {parameter.opts[0]}", vars(parameter)) for parameter in command.params
+        )
 
 
 @pytest.fixture(scope="module")
@@ -94,18 +96,28 @@ def every() -> dict[str, dict[str, Any]]:
 
 def test_numbers(every: dict[str, dict[str, Any]]) -> None:
     found = {name: (p["default"], p.get("min"), p.get("max")) for name, p in every.items()}
-    numbers = {name: given for name, given in found.items() if type(given[0]) in (int, float) or given[1:] != (None, None)}
+    numbers = {
+        name: given
+        for name, given in found.items()
+        if type(given[0]) in (int, float) or given[1:] != (None, None)
+    }
     assert numbers == NUMBERS
 
 
-def test_flags_are_off_and_what_says_its_default_itself_shows_no_other(every: dict[str, dict[str, Any]]) -> None:
+def test_flags_are_off_and_what_says_its_default_itself_shows_no_other(
+    every: dict[str, dict[str, Any]],
+) -> None:
     assert all(p["default"] is False for p in every.values() if p.get("is_flag"))
     silent = {
         "check --against",
         "sweep --jobs",
         "serve-frontier --jobs",
         "serve-sweep --jobs",
-        *(f"{name} {what}" for name in ("check", "baseline write", "baseline update") for what in ("cases", "--jobs")),
+        *(
+            f"{name} {what}"
+            for name in ("check", "baseline write", "baseline update")
+            for what in ("cases", "--jobs")
+        ),
     }
     assert {name for name, p in every.items() if not p["show_default"]} == silent
 
@@ -124,7 +136,12 @@ def test_the_program_says_what_it_has_and_no_more() -> None:
 def test_every_command_has_examples_that_it_takes() -> None:
     top = typer.main.get_command(main.app)
     assert isinstance(top, typer.core.TyperGroup)
-    others = {name: row[2] for tables in added("commands") for table in tables.values() for name, row in table.items()}
+    others = {
+        name: row[2]
+        for tables in added("commands")
+        for table in tables.values()
+        for name, row in table.items()
+    }
     assert set(EXAMPLES) | set(others) == set(top.commands)
     for name, examples in {**EXAMPLES, **others}.items():
         told = CliRunner().invoke(main.app, [name, "--help"], env={"COLUMNS": "300"}).output
@@ -136,7 +153,9 @@ def test_every_command_has_examples_that_it_takes() -> None:
                 command, below, rest = top.commands[name], context, words[1:]
                 if isinstance(command, typer.core.TyperGroup):
                     command, rest = command.commands[rest[0]], rest[1:]
-                command.make_context(name, rest, parent=below, resilient_parsing=True)  # an unknown option is an error
+                command.make_context(
+                    name, rest, parent=below, resilient_parsing=True
+                )  # an unknown option is an error
 
 
 def test_each_section_of_the_help_has_an_example_of_its_own() -> None:
@@ -147,30 +166,53 @@ def test_each_section_of_the_help_has_an_example_of_its_own() -> None:
         assert listed[2].startswith(f"{example}\n")
 
 
-@pytest.mark.parametrize(("word", "found"), [("h1", "h100 h100-80gb-cxl h100-80gb-sxm h100-96gb"), ("rtx-4", "rtx-4090"), ("x", "")])
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("h1", "h100 h100-80gb-cxl h100-80gb-sxm h100-96gb"), ("rtx-4", "rtx-4090"), ("x", "")],
+)
 def test_names_of_machines_are_completed(word: str, found: str) -> None:
-    line = {"_HOSIM_COMPLETE": "complete_bash", "COMP_WORDS": f"hosim plan w -H {word}", "COMP_CWORD": "4"}
-    assert " ".join(sorted(CliRunner().invoke(main.app, [], prog_name="hosim", env=line).output.split())) == found
+    line = {
+        "_HOSIM_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"hosim plan w -H {word}",
+        "COMP_CWORD": "4",
+    }
+    assert (
+        " ".join(
+            sorted(CliRunner().invoke(main.app, [], prog_name="hosim", env=line).output.split())
+        )
+        == found
+    )
 
 
 @pytest.mark.parametrize("options", [["-q"], [], ["-v"]])
-def test_how_much_a_command_says(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_much_a_command_says(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing, the file that was written, and besides what began when."""
     monkeypatch.chdir(tmp_path)
     write_toy(tmp_path)
     asked = ["import", "workload.json", "-o", "x.json"]
     for words in ([*asked, *options], [*options, *asked]):
         said = CliRunner().invoke(main.app, words).stderr
-        assert ("wrote x.json: toy" in said, " s  reading workload.json" in said) == (options != ["-q"], options == ["-v"])
+        assert ("wrote x.json: toy" in said, " s  reading workload.json" in said) == (
+            options != ["-q"],
+            options == ["-v"],
+        )
     refused = CliRunner().invoke(main.app, ["import", "no.json", "-o", "x.json", *options]).stderr
     assert "error: no.json" in refused
 
 
-def test_a_log_gets_lines_until_the_work_has_ended(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_lines_until_the_work_has_ended(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOSIM_PROGRESS")
-    monkeypatch.setattr("hosim.cli.progress.amount", lambda: NORMAL)  # another test may have asked for more
+    monkeypatch.setattr(
+        "hosim.cli.progress.amount", lambda: NORMAL
+    )  # another test may have asked for more
     monkeypatch.setattr("hosim.cli.progress.time.monotonic", lambda: 7.0)
-    monkeypatch.setattr("hosim.api.repeats.repeated", lambda do, every_s: nullcontext(written.append(do)))
+    monkeypatch.setattr(
+        "hosim.api.repeats.repeated", lambda do, every_s: nullcontext(written.append(do))
+    )
     written: list[Callable[[], None]] = []
     with progress("a") as tell:
         written[0]()
@@ -191,15 +233,27 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert listed("hardware", "list")["aliases"]["h100"] == "h100-80gb-sxm"
     (workload,) = listed("workload", "list")["workloads"]
     assert workload == listed("workload", "show", str(tmp_path / "workload.json"))
-    assert (workload["bytes"], workload["listed_order_peak_bytes"]) == ({"parameter": 40, "activation": 30}, 70)
+    assert (workload["bytes"], workload["listed_order_peak_bytes"]) == (
+        {"parameter": 40, "activation": 30},
+        70,
+    )
     monkeypatch.setattr("hosim.models.listing.PRESETS", {"gpt2": PRESETS["gpt2"]})
     figures = {"layers": 12, "parameters": 124439808, "weights_bytes": 2 * 124439808}
     gpt2 = {"name": "gpt2", **figures, "runs": ["train", "prefill", "decode"], "left_out": []}
     assert listed("workload", "models") == {"models": [gpt2]}
     assert "124 million" in CliRunner().invoke(main.app, ["workload", "models"]).stdout
-    quantised = ListedModel("gpt-oss", 1, 10**9, ("decode",), ("the quantisation of the weights (mxfp4): all are in the dtype of the run",))
+    quantised = ListedModel(
+        "gpt-oss",
+        1,
+        10**9,
+        ("decode",),
+        ("the quantisation of the weights (mxfp4): all are in the dtype of the run",),
+    )
     shown = lines(models([quantised, replace(quantised, name="other")]))
-    assert "Left out of gpt-oss, other: the quantisation of the weights (mxfp4): all are in the dtype of the run." in shown
+    assert (
+        "Left out of gpt-oss, other: the quantisation of the weights (mxfp4): all are in the "
+        "dtype of the run." in shown
+    )
     policies = {policy["name"]: policy for policy in listed("policies")["policies"]}
     assert policies["lookahead"]["parameters"] == {"k": 4, "placement": "fastest"}
 
@@ -208,7 +262,12 @@ def test_what_ships_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr("hosim.shipped.hardware", lambda: ["toy", "h100-80gb-sxm"])
     listed = CliRunner().invoke(main.app, ["hardware", "list"]).stdout
     assert [name in listed for name in ("toy", "h100-80gb-sxm", "a100")] == [True, True, False]
-    made = {"format": "hosim.workload/1", "name": "mine", "tensors": [], "ops": [{"name": "f", "kind": "any", "duration_ns": 1}]}
+    made = {
+        "format": "hosim.workload/1",
+        "name": "mine",
+        "tensors": [],
+        "ops": [{"name": "f", "kind": "any", "duration_ns": 1}],
+    }
     (tmp_path / "mine.json").write_text(json.dumps(made))
     monkeypatch.setattr("hosim.shipped.workloads", lambda: [str(tmp_path / "mine.json")])
     assert "mine" in CliRunner().invoke(main.app, ["workload", "list"]).stdout

@@ -14,7 +14,9 @@ run = CliRunner().invoke
 
 @pytest.fixture(autouse=True)
 def pair(tmp_path, monkeypatch):
-    """Two stages on the machine ``toy``: 50 ns, 10 for what is sent, 70 ns with w from below, 40 ns of which nobody hides."""
+    """Two stages on the machine ``toy``: 50 ns, 10 for what is sent, 70 ns with w from below, 40 ns
+    of which nobody hides.
+    """
     monkeypatch.chdir(tmp_path)
     message = {"stream": "comm", "message": "x", "duration_ns": 10}
     first, last = hosim.GraphBuilder("first"), hosim.GraphBuilder("last")
@@ -39,7 +41,10 @@ def test_json_table_and_trace(tmp_path, pair):
     assert done.exit_code == 0, done.output
     data = json.loads(run(app, [*ARGUMENTS, "--json"]).stdout)
     assert (data["format"], data["feasible"], data["step_ns"]) == ("hosim.stages/1", True, 130)
-    assert [(one["makespan_ns"], one["bubble_ns"], one["busy_ns"]) for one in data["stages"]] == [(60, 70, 50), (130, 50, 70)]
+    assert [(one["makespan_ns"], one["bubble_ns"], one["busy_ns"]) for one in data["stages"]] == [
+        (60, 70, 50),
+        (130, 50, 70),
+    ]
     assert data["bubble"] == 120 / 260
     table = run(app, ARGUMENTS, env={"COLUMNS": "140"})
     assert "the step takes 130 ns" in table.stdout
@@ -56,12 +61,16 @@ def test_the_table_says_whose_stages_they_are_and_what_ties_them(tmp_path, pair)
     assert said.startswith("2 stages of first to last on toy;")
     assert "Planned by layerwise, each stage alone" in said
     assert "message" not in said
-    assert "on_demand decides while the stages run." in " ".join(run(app, [*ARGUMENTS[:-1], "on_demand"]).stdout.split())
+    assert "on_demand decides while the stages run." in " ".join(
+        run(app, [*ARGUMENTS[:-1], "on_demand"]).stdout.split()
+    )
     b = hosim.GraphBuilder("alone")
     b.tensor("x", 30)
     b.op("f", "matmul", outputs=["x"], duration_ns=50)
     hosim.save_workload(b.build(), tmp_path / "alone.json")
-    said = " ".join(run(app, ["pipeline", "alone.json", "alone.json", *ARGUMENTS[3:]]).stdout.split())
+    said = " ".join(
+        run(app, ["pipeline", "alone.json", "alone.json", *ARGUMENTS[3:]]).stdout.split()
+    )
     assert said.startswith("2 stages of alone on toy;")
     assert "No op of these workloads has a message, so no stage waits for another one." in said
 
@@ -82,7 +91,10 @@ def test_what_does_not_fit(pair):
         (["gpt2:phase=train"], "expected a model with pipeline=2 or more"),
         (["first.json", "first.json"], "expected one send and one recv of the message 'x'"),
         (["first.json", "nonesuch.json"], "nonesuch.json"),
-        (["gpt2:phase=train:sequence=8:layers=2:pipeline=2"] * 2, "or a model alone, which stands for all of its stages"),
+        (
+            ["gpt2:phase=train:sequence=8:layers=2:pipeline=2"] * 2,
+            "or a model alone, which stands for all of its stages",
+        ),
     ],
 )
 def test_wrong_workloads(arguments, said):
@@ -93,14 +105,28 @@ def test_wrong_workloads(arguments, said):
 
 
 def test_stages_that_would_wait_for_ever_in_another_order_keep_theirs(monkeypatch):
-    """The first stage sends and then receives, the second receives and then sends. If that one sent first, too, neither would go on."""
+    """The first stage sends and then receives, the second receives and then sends. If that one sent
+    first, too, neither would go on.
+    """
     graphs = []
     for messages in ("ab", "ba"):
         b = hosim.GraphBuilder(f"stage {messages}")
         b.tensor("x", 30, "input")
         b.tensor("y", 30)
-        put = {"name": "put", "kind": "send", "inputs": ["x"], "message": messages[0], "duration_ns": 10}
-        get = {"name": "get", "kind": "recv", "outputs": ["y"], "message": messages[1], "duration_ns": 10}
+        put = {
+            "name": "put",
+            "kind": "send",
+            "inputs": ["x"],
+            "message": messages[0],
+            "duration_ns": 10,
+        }
+        get = {
+            "name": "get",
+            "kind": "recv",
+            "outputs": ["y"],
+            "message": messages[1],
+            "duration_ns": 10,
+        }
         for op in (put, get) if messages == "ab" else (get, put):
             b.op(**op)
         graphs.append(b.build())
@@ -133,7 +159,15 @@ def test_wrong_arguments_of_functions(pair):
         hosim.replay_stages([plan], "toy")
 
 
-STEP = {"model": "gpt2", "phase": "train", "sequence": 16, "layers": 4, "pipeline": 2, "link": "50 GB/s", "optimizer": "none"}
+STEP = {
+    "model": "gpt2",
+    "phase": "train",
+    "sequence": 16,
+    "layers": 4,
+    "pipeline": 2,
+    "link": "50 GB/s",
+    "optimizer": "none",
+}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +186,15 @@ def test_stages_of_builders(more):
     messages = [sorted(op.message for op in plan.graph.ops if op.message) for plan in plans]
     assert messages[0] == messages[1]
     borders = 3 if "chunks" in more else 1
-    assert len(messages[0]) == 2 * borders * more["micro_batches"] + 1  # there and back, and the table that both ends have
+    assert (
+        len(messages[0]) == 2 * borders * more["micro_batches"] + 1
+    )  # there and back, and the table that both ends have
     for stage, (plan, one) in enumerate(zip(plans, result.stages, strict=True)):
         alone = hosim.replay(plan, "h100")
         message = 16 * 768 * 2
-        assert 0 <= one.peak_bytes["hbm"] - alone.peak_bytes["hbm"] <= message  # a send that waits holds what it sends
+        assert (
+            0 <= one.peak_bytes["hbm"] - alone.peak_bytes["hbm"] <= message
+        )  # a send that waits holds what it sends
         lone = hosim.load({**STEP, **more, "stage": stage})
         assert [op.kind for op in lone.ops] == [op.kind for op in plan.graph.ops]
         assert not any(op.message for op in lone.ops)

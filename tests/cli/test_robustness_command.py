@@ -22,8 +22,13 @@ ARGUMENTS = [
 WORKLOAD = {
     "format": "hosim.workload/1",
     "name": "four",
-    "tensors": [{"name": f"w{i}", "bytes": 30, "kind": "parameter", "home": "hbm"} for i in range(4)],
-    "ops": [{"name": f"f{i}", "kind": "any", "inputs": [f"w{i}"], "duration_ns": 1000 * i + 500} for i in range(4)],
+    "tensors": [
+        {"name": f"w{i}", "bytes": 30, "kind": "parameter", "home": "hbm"} for i in range(4)
+    ],
+    "ops": [
+        {"name": f"f{i}", "kind": "any", "inputs": [f"w{i}"], "duration_ns": 1000 * i + 500}
+        for i in range(4)
+    ],
 }
 
 
@@ -34,7 +39,12 @@ def test_json_and_table(tmp_path, monkeypatch):
     assert done.exit_code == 0, done.output
     data = json.loads(done.stdout)
     assert done.stdout == run(app, [*ARGUMENTS, "--seed", "5", "--json"]).stdout  # to the byte
-    assert (data["format"], data["workload"], data["hardware"], data["devices"]) == ("hosim.robustness/1", "four", "toy", 1)
+    assert (data["format"], data["workload"], data["hardware"], data["devices"]) == (
+        "hosim.robustness/1",
+        "four",
+        "toy",
+        1,
+    )
     assert data["budget_bytes"] == 90
     assert data["jitter"] == {"seed": 5, "op_sigma": 0.05, "transfer_sigma": 0.1}
     resident, on_demand, lookahead = data["policies"]
@@ -54,14 +64,31 @@ def test_json_and_table(tmp_path, monkeypatch):
 def test_exit_codes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.json").write_text(json.dumps(WORKLOAD))
-    assert run(app, ["robustness", "w.json", "--hardware", "toy", "--budget", "90 B", "--policies", "resident"]).exit_code == 3
+    assert (
+        run(
+            app,
+            [
+                "robustness",
+                "w.json",
+                "--hardware",
+                "toy",
+                "--budget",
+                "90 B",
+                "--policies",
+                "resident",
+            ],
+        ).exit_code
+        == 3
+    )
     nothing = run(app, [*ARGUMENTS, "--op-sigma", "0", "--transfer-sigma", "0"])
     assert nothing.exit_code == 2
     assert "without jitter all runs are the same" in nothing.output
 
 
 def test_orders_of_ops(tmp_path, monkeypatch):
-    """The ops of the workload are free: what is kept in memory holds in every order, and takes as long; with --order jitter may be none."""
+    """The ops of the workload are free: what is kept in memory holds in every order, and takes as
+    long; with --order jitter may be none.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "w.json").write_text(json.dumps(WORKLOAD))
     asked = [

@@ -1,4 +1,5 @@
-"""Whole screens stay as they are kept in ``screens.txt``; after a change that is meant, ``python tests/cli/screens.py`` writes them.
+"""Whole screens stay as they are kept in ``screens.txt``; after a change that is meant, ``python
+tests/cli/screens.py`` writes them.
 
 Their tables lose no figure, however wide the terminal is.
 """
@@ -60,7 +61,9 @@ def test_no_screen_is_kept_that_nothing_shows() -> None:
 
 
 def test_no_table_cuts_a_figure_at_any_width(shown: Shown) -> None:
-    """Every size and time is made as long as they get, and different from all others: it is there whole, or its column is named."""
+    """Every size and time is made as long as they get, and different from all others: it is there
+    whole, or its column is named.
+    """
     tables = {_headers(table): table for command in screens.SCREENS for table in shown(command)[1]}
     assert len(tables) > 30
     for headers, table in tables.items():
@@ -68,8 +71,14 @@ def test_no_table_cuts_a_figure_at_any_width(shown: Shown) -> None:
         widest = rendered(table, WIDTHS[-1])
         for width in WIDTHS:
             found = rendered(table, width)
-            left_out = " ".join(found.partition("Empty: ")[2].split() + found.partition("Not shown: ")[2].split())
-            kept = [c for c in table.columns if c.no_wrap and " ".join(str(c.header).split()) not in left_out]
+            left_out = " ".join(
+                found.partition("Empty: ")[2].split() + found.partition("Not shown: ")[2].split()
+            )
+            kept = [
+                c
+                for c in table.columns
+                if c.no_wrap and " ".join(str(c.header).split()) not in left_out
+            ]
             cut = [str(cell) for column in kept for cell in column.cells if str(cell) not in found]
             assert not cut, (width, headers, cut)
             if found == widest:  # no wider terminal shows more
@@ -83,4 +92,7 @@ def _headers(table: OpenTable) -> str:
 def _lengthen(table: OpenTable) -> None:
     numbers = count(1000)
     for column in table.columns:
-        column._cells = [Text(f"{next(numbers)} MiB") if _FIGURE.fullmatch(str(cell)) else cell for cell in column.cells]
+        column._cells = [
+            Text(f"{next(numbers)} MiB") if _FIGURE.fullmatch(str(cell)) else cell
+            for cell in column.cells
+        ]

@@ -18,14 +18,19 @@ MACHINE = ("-H", "h100-80gb-sxm", "-b", "50%")
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "120"})
+    return CliRunner().invoke(
+        app, [str(argument) for argument in arguments], env={"COLUMNS": "120"}
+    )
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two layers of Llama."""
     path = tmp_path_factory.mktemp("workload") / "llama.yaml"
-    path.write_text("format: hosim.spec/1\nname: llama\nbuilder: {model: llama-3.1-8b, phase: prefill, sequence: 4096, layers: 2}\n")
+    path.write_text(
+        "format: hosim.spec/1\nname: llama\nbuilder: {model: llama-3.1-8b, phase: prefill, "
+        "sequence: 4096, layers: 2}\n"
+    )
     return str(path)
 
 
@@ -46,7 +51,18 @@ def test_the_plan_of_a_clock_is_made_again_by_its_work(llama: str, tmp_path: Pat
 
 
 def test_a_comparison_says_how_its_search_ended(llama: str) -> None:
-    shown = run("compare-policies", llama, *MACHINE, "-p", "layerwise,hyperoffload", "--work", "1", "--within", "1%", "--json")
+    shown = run(
+        "compare-policies",
+        llama,
+        *MACHINE,
+        "-p",
+        "layerwise,hyperoffload",
+        "--work",
+        "1",
+        "--within",
+        "1%",
+        "--json",
+    )
     assert shown.exit_code == 0, shown.stderr
     labels = [result["policy"] for result in json.loads(shown.stdout)["results"]]
     assert labels == ["layerwise", "hyperoffload:effort=1000.0:within=0.01:work=1"]
@@ -59,10 +75,22 @@ def test_a_comparison_says_how_its_search_ended(llama: str) -> None:
         (["--time", "soon"], "error: time: expected a time such as '2 s'"),
         (["--within", "2"], "error: within: expected a share from 0 to 1"),
         (["--within", "0%"], "error: within: expected a share above 0"),
-        (["--within", "1%", "-p", "static_split"], "error: policy: within, time and work end the search of hyperoffload"),
-        (["--work", "2", "-p", "hyperoffload:work=3"], "error: policy hyperoffload:work=3: work is given twice"),
-        (["--time", "1s", "--plan-against", "reserved"], "error: plan: --within, --time and --work end one search"),
-        (["-p", "hyperoffload:within=300%"], "error: policy hyperoffload: within: expected a share from 0 to 1"),
+        (
+            ["--within", "1%", "-p", "static_split"],
+            "error: policy: within, time and work end the search of hyperoffload",
+        ),
+        (
+            ["--work", "2", "-p", "hyperoffload:work=3"],
+            "error: policy hyperoffload:work=3: work is given twice",
+        ),
+        (
+            ["--time", "1s", "--plan-against", "reserved"],
+            "error: plan: --within, --time and --work end one search",
+        ),
+        (
+            ["-p", "hyperoffload:within=300%"],
+            "error: policy hyperoffload: within: expected a share from 0 to 1",
+        ),
     ],
 )
 def test_what_is_refused(options: list[str], message: str, llama: str, tmp_path: Path) -> None:
@@ -73,7 +101,10 @@ def test_what_is_refused(options: list[str], message: str, llama: str, tmp_path:
     assert not (tmp_path / "plan.json").exists()
 
 
-@pytest.mark.parametrize(("argument", "wrong"), [("within", True), ("within", 2), ("time", "x"), ("time", -1), ("work", 0), ("work", 1.5)])
+@pytest.mark.parametrize(
+    ("argument", "wrong"),
+    [("within", True), ("within", 2), ("time", "x"), ("time", -1), ("work", 0), ("work", 1.5)],
+)
 def test_what_python_refuses(argument: str, wrong: object) -> None:
     with pytest.raises(InputError) as raised:
         read_search_ends(**{argument: wrong})
@@ -104,9 +135,13 @@ def default_handler() -> object:
 
 @pytest.mark.usefixtures("default_handler")
 def test_an_interrupted_comparison_has_what_is_known(llama: str) -> None:
-    table = hosim.compare(llama, "h100", "layerwise,hyperoffload,belady", "50%", progress=Interrupting())
+    table = hosim.compare(
+        llama, "h100", "layerwise,hyperoffload,belady", "50%", progress=Interrupting()
+    )
     assert list(table["policy"]) == ["layerwise", "hyperoffload"]
-    assert any([line.startswith("interrupted: no result of belady") for line in table.attrs["notes"]])
+    assert any(
+        [line.startswith("interrupted: no result of belady") for line in table.attrs["notes"]]
+    )
     assert any([line.startswith("search: ended after") for line in table.attrs["notes"]])
 
 
@@ -120,7 +155,9 @@ def test_an_interrupted_plan_is_returned(llama: str) -> None:
 
 
 def test_python_takes_them_too(llama: str) -> None:
-    first = hosim.plan(llama, "h100", "hyperoffload", "50%", progress=lambda at: at.makespan_ns is not None)
+    first = hosim.plan(
+        llama, "h100", "hyperoffload", "50%", progress=lambda at: at.makespan_ns is not None
+    )
     assert first.search is not None
     assert first.search.ended == "callback"
     assert hosim.plan(llama, "h100", budget="50%", work=first.search.work).search.ended == "work"

@@ -17,11 +17,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_row_for_each_machine_and_policy() -> None:
-    """The toy needs 70 B. ``layerwise`` fetches its 40 B first: in 40 ns on ``toy``, and in 5 us and 1 ns on the H100."""
-    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy, h100,toy", "-p", "resident,layerwise", "--json"])
+    """The toy needs 70 B. ``layerwise`` fetches its 40 B first: in 40 ns on ``toy``, and in 5 us
+    and 1 ns on the H100.
+    """
+    done = CliRunner().invoke(
+        app,
+        [
+            "compare-policies",
+            "workload.json",
+            "-H",
+            "toy, h100,toy",
+            "-p",
+            "resident,layerwise",
+            "--json",
+        ],
+    )
     found = json.loads(done.stdout)
     assert (done.exit_code, found["format"]) == (0, "hosim.machines/1")
-    assert [(row["hardware"], row["policy"], row["makespan_ns"], row["enough_bytes"]) for row in found["rows"]] == [
+    assert [
+        (row["hardware"], row["policy"], row["makespan_ns"], row["enough_bytes"])
+        for row in found["rows"]
+    ] == [
         ("toy", "resident", 50, 70),
         ("toy", "layerwise", 90, None),
         ("h100-80gb-sxm", "resident", 50, 70),
@@ -30,7 +46,9 @@ def test_one_row_for_each_machine_and_policy() -> None:
 
 
 def test_what_fits_nowhere() -> None:
-    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy,h100", "-b", "60B"])
+    done = CliRunner().invoke(
+        app, ["compare-policies", "workload.json", "-H", "toy,h100", "-b", "60B"]
+    )
     assert done.exit_code == 3
     assert done.stdout.count("does not fit") == 4  # in the table and in the sentence
 
@@ -46,8 +64,13 @@ def test_what_fits_nowhere() -> None:
     ],
 )
 def test_what_works_on_one_machine_alone(options: list[str], named: str) -> None:
-    done = CliRunner().invoke(app, ["compare-policies", "workload.json", "-H", "toy,h100", *options])
-    said = f"error: compare-policies: {named} works on one machine: give a single --hardware, or leave it out\n"
+    done = CliRunner().invoke(
+        app, ["compare-policies", "workload.json", "-H", "toy,h100", *options]
+    )
+    said = (
+        f"error: compare-policies: {named} works on one machine: give a single --hardware, or "
+        "leave it out\n"
+    )
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", said)
 
 
@@ -58,8 +81,16 @@ def test_no_machine_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["plan workload.json -o plan.json", "replay plan.json workload.json", "fit workload.json --largest x=1..2"]
+    "command",
+    [
+        "plan workload.json -o plan.json",
+        "replay plan.json workload.json",
+        "fit workload.json --largest x=1..2",
+    ],
 )
 def test_other_commands_take_one_machine(command: str) -> None:
     outcome = CliRunner().invoke(app, [*command.split(), "-H", "h100,a100"])
-    assert (outcome.exit_code, outcome.stderr) == (2, "error: h100,a100: expected one machine, got several: name one of them\n")
+    assert (outcome.exit_code, outcome.stderr) == (
+        2,
+        "error: h100,a100: expected one machine, got several: name one of them\n",
+    )

@@ -1,7 +1,8 @@
 """What the commands of studies print, in full, for two ops whose times are derived by hand.
 
-On the toy a byte takes 1 ns. v comes at 0..30 and f runs 30..80; w comes beside it at 30..70, so that g runs 80..100. Below 80 B w has to
-wait for v to go: it comes at 80..120, and g runs 120..140. The ops alone take 70 ns.
+On the toy a byte takes 1 ns. v comes at 0..30 and f runs 30..80; w comes beside it at 30..70, so
+that g runs 80..100. Below 80 B w has to wait for v to go: it comes at 80..120, and g runs 120..140.
+The ops alone take 70 ns.
 """
 
 import json
@@ -41,31 +42,76 @@ TIMES = "durations: times as given for all 2 ops"
 
 
 def hosim(command: str, *more: str, code: int = 0) -> tuple[str, str]:
-    """What a command says of the toy on both streams; without the spaces that fill the lines of tables."""
-    done = CliRunner().invoke(app, [command, "w.json", "-H", "toy", "-p", "layerwise", *more], env={"COLUMNS": "140"})
+    """What a command says of the toy on both streams; without the spaces that fill the lines of
+    tables.
+    """
+    done = CliRunner().invoke(
+        app, [command, "w.json", "-H", "toy", "-p", "layerwise", *more], env={"COLUMNS": "140"}
+    )
     assert done.exit_code == code, done.output
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()), done.stderr.replace(f"note: {TIMES}\n", "")
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines()), done.stderr.replace(
+        f"note: {TIMES}\n", ""
+    )
 
 
 def data(command: str, *more: str, code: int = 0) -> Any:
     found = json.loads(hosim(command, *more, "--json", code=code)[0])
     found["notes"].remove(TIMES)
-    return found if found["notes"] else {key: value for key, value in found.items() if key != "notes"}
+    return (
+        found if found["notes"] else {key: value for key, value in found.items() if key != "notes"}
+    )
 
 
 def row(budget: int, makespan: int, peak: int, bound: int, /, **other: object) -> dict[str, object]:
     """The figures of a replay that waits for transfers alone; 70 B are moved."""
-    given = {"workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": budget, "feasible": True, "makespan_ns": makespan}
+    given = {
+        "workload": "two",
+        "hardware": "toy",
+        "policy": "layerwise",
+        "budget_bytes": budget,
+        "feasible": True,
+        "makespan_ns": makespan,
+    }
     interval = dict.fromkeys(("makespan_low_ns", "makespan_high_ns"))
-    waits = {"busy_ns": 70, "dependency_stall_ns": 0, "transfer_stall_ns": makespan - 70, "capacity_stall_ns": 0, "runtime_stall_ns": 0}
-    held = {"drain_ns": 0, "lower_bound_ns": bound, "ideal_ns": 70, "slowdown": makespan / 70, "hbm_peak_bytes": peak, "ddr_peak_bytes": 70}
+    waits = {
+        "busy_ns": 70,
+        "dependency_stall_ns": 0,
+        "transfer_stall_ns": makespan - 70,
+        "capacity_stall_ns": 0,
+        "runtime_stall_ns": 0,
+    }
+    held = {
+        "drain_ns": 0,
+        "lower_bound_ns": bound,
+        "ideal_ns": 70,
+        "slowdown": makespan / 70,
+        "hbm_peak_bytes": peak,
+        "ddr_peak_bytes": 70,
+    }
     up = {"h2d_moved_bytes": 70, "h2d_busy_ns": 70, "h2d_exposed_ns": makespan - 70}
     down = {"d2h_moved_bytes": 0, "d2h_busy_ns": 0, "d2h_exposed_ns": 0}
-    return {**given, **interval, **waits, **held, **up, **down, "prefetches": 2, "stores": 0, "detaches": 2, **other}
+    return {
+        **given,
+        **interval,
+        **waits,
+        **held,
+        **up,
+        **down,
+        "prefetches": 2,
+        "stores": 0,
+        "detaches": 2,
+        **other,
+    }
 
 
 def unfit(budget: int, /, **other: object) -> dict[str, object]:
-    given = {"workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": budget, "feasible": False}
+    given = {
+        "workload": "two",
+        "hardware": "toy",
+        "policy": "layerwise",
+        "budget_bytes": budget,
+        "feasible": False,
+    }
     return {**dict.fromkeys(row(0, 0, 0, 0)), **given, "ideal_ns": 70, **other}
 
 
@@ -74,7 +120,13 @@ def test_fit() -> None:
     asked = ("-b", "100B", "--smallest", "channels.h2d.bandwidth=1..3GB/s:3", "--slowdown", "1.3")
 
     def probe(bandwidth: str, makespan: int, busy: int, why: str) -> dict[str, object]:
-        said = {"channels.h2d.bandwidth": bandwidth, "within": not why, "slowdown": makespan / 70, "ideal_ns": 70, "why": why}
+        said = {
+            "channels.h2d.bandwidth": bandwidth,
+            "within": not why,
+            "slowdown": makespan / 70,
+            "ideal_ns": 70,
+            "why": why,
+        }
         return {**said, **row(100, makespan, 80, makespan, h2d_busy_ns=busy)}
 
     assert data("fit", *asked) == {
@@ -94,7 +146,10 @@ def test_fit() -> None:
         ],
     }
     resident = "times as long as with everything resident"
-    said = f"the smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 {resident}); 1 GB/s is not within the limits:\n"
+    said = (
+        f"the smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 {resident}); 1 GB/s is "
+        "not within the limits:\n"
+    )
     assert hosim("fit", *asked) == (
         dedent("""\
             Tried
@@ -111,7 +166,12 @@ def test_fit() -> None:
         "",
     )
     largest = data("fit", "-b", "60B", "--largest", "channels.h2d.engines=1..3")
-    assert (largest["wanted"], largest["slowdown"], largest["value"], largest["beyond"]) == ("largest", None, 3, None)
+    assert (largest["wanted"], largest["slowdown"], largest["value"], largest["beyond"]) == (
+        "largest",
+        None,
+        3,
+        None,
+    )
     assert [probe["makespan_ns"] for probe in largest["rows"]] == [140, 140, 140]
     none = data("fit", "-b", "40B", "--largest", "channels.h2d.engines=1..2", code=3)
     assert (none["value"], none["exact"], none["beyond"]) == (None, False, None)
@@ -122,11 +182,16 @@ def test_fit() -> None:
         for why in [none["rows"][0]["why"]]
     ]
     for wrong in ([], ["--largest", "a=1..2", "--smallest", "a=1..2"]):
-        assert hosim("fit", *wrong, code=2) == ("", "error: fit: give one of --largest FIELD=A..B and --smallest FIELD=A..B\n")
+        assert hosim("fit", *wrong, code=2) == (
+            "",
+            "error: fit: give one of --largest FIELD=A..B and --smallest FIELD=A..B\n",
+        )
 
 
 def test_frontier() -> None:
-    """The least that fits is w and a, 50 B; from 80 B on nothing is gained. Below that, w does not fit beside f: no plan is faster."""
+    """The least that fits is w and a, 50 B; from 80 B on nothing is gained. Below that, w does not
+    fit beside f: no plan is faster.
+    """
     asked = ("-n", "2", "--refine", "1")
     assert data("frontier", *asked) == {
         "format": "hosim.frontier/1",
@@ -146,7 +211,10 @@ def test_frontier() -> None:
 
 
 GIVEN = "the times of all of its ops are given"
-PINNED = "copies of ddr are timed as pinned, and toy has no rate for pageable ones (channels.h2d.pageable)"
+PINNED = (
+    "copies of ddr are timed as pinned, and toy has no rate for pageable ones "
+    "(channels.h2d.pageable)"
+)
 
 
 def test_blame() -> None:
@@ -177,12 +245,37 @@ def test_blame() -> None:
         {"what": "h2d", "added": "twice the bandwidth", "makespan_ns": 85, "saves_ns": 15},
         {"what": "hbm", "added": "1 GB", "makespan_ns": 100, "saves_ns": 0},
         {"what": "hbm", "added": "twice the room", "makespan_ns": 100, "saves_ns": 0},
-        {"what": "hbm", "added": "twice the bandwidth", "makespan_ns": None, "saves_ns": None, "note": GIVEN},
-        {"what": "hbm", "added": "twice the FLOP/s", "makespan_ns": None, "saves_ns": None, "note": GIVEN},
+        {
+            "what": "hbm",
+            "added": "twice the bandwidth",
+            "makespan_ns": None,
+            "saves_ns": None,
+            "note": GIVEN,
+        },
+        {
+            "what": "hbm",
+            "added": "twice the FLOP/s",
+            "makespan_ns": None,
+            "saves_ns": None,
+            "note": GIVEN,
+        },
         {"what": "ddr", "added": "twice the room", "makespan_ns": 100, "saves_ns": 0},
-        {"what": "ddr", "added": "pageable memory", "makespan_ns": None, "saves_ns": None, "note": PINNED},
+        {
+            "what": "ddr",
+            "added": "pageable memory",
+            "makespan_ns": None,
+            "saves_ns": None,
+            "note": PINNED,
+        },
     ]
-    head = {"format": "hosim.blame/1", "workload": "two", "hardware": "toy", "policy": "layerwise", "budget_bytes": 100, "makespan_ns": 100}
+    head = {
+        "format": "hosim.blame/1",
+        "workload": "two",
+        "hardware": "toy",
+        "policy": "layerwise",
+        "budget_bytes": 100,
+        "makespan_ns": 100,
+    }
     path = [{"what": "ops on hbm", "ns": 70}, {"what": "copies over h2d", "ns": 30}]
     assert data("blame") == {
         **head,
@@ -233,7 +326,10 @@ def test_sweep(folder: Path) -> None:
             row(100, 100, 80, 100, error=None, budget="100B"),
         ],
     }
-    assert [line.partition(",")[0] for line in (folder / "rows.csv").read_text().splitlines()] == ["point", *points]
+    assert [line.partition(",")[0] for line in (folder / "rows.csv").read_text().splitlines()] == [
+        "point",
+        *points,
+    ]
     assert hosim("sweep", "-j", "1", "--vary", "budget=79B,100B") == (
         dedent("""\
             Sweep
@@ -249,12 +345,24 @@ def test_sweep(folder: Path) -> None:
     _, said = hosim("sweep", "-j", "1", "--vary", "channels.h2d.bandwidth=0GB/s", code=2)
     first = "channels.h2d.bandwidth: expected a bandwidth above 0 B/s"
     assert said.startswith(f"error: sweep: every point failed; the first one with: toy: {first}")
-    for said, wrong in (("nothing", []), ("too much", ["--vary", "budget=1B", "--points", "points.csv"])):
-        assert hosim("sweep", *wrong, code=2) == ("", f"error: sweep: {said} to vary: give one of --vary FIELD=VALUES and --points FILE\n")
+    for said, wrong in (
+        ("nothing", []),
+        ("too much", ["--vary", "budget=1B", "--points", "points.csv"]),
+    ):
+        assert hosim("sweep", *wrong, code=2) == (
+            "",
+            f"error: sweep: {said} to vary: give one of --vary FIELD=VALUES and --points FILE\n",
+        )
 
 
 def test_a_sweep_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(question: object, points: object, path: object, runner: object, progress: Callable[[int, int, int], None]) -> None:
+    def interrupted(
+        question: object,
+        points: object,
+        path: object,
+        runner: object,
+        progress: Callable[[int, int, int], None],
+    ) -> None:
         progress(1234, 5000, 7)
         raise KeyboardInterrupt
 
@@ -282,7 +390,9 @@ class AtOnce:
         self.cancel = self.join = lambda: None
 
 
-def test_what_is_under_way_is_shown_on_a_terminal_and_then_erased(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_under_way_is_shown_on_a_terminal_and_then_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("HOSIM_PROGRESS")
@@ -329,7 +439,10 @@ def test_numbers_of_processes() -> None:
     for jobs in (0, -2):
         with pytest.raises(InputError) as refused:
             processes(jobs)
-        assert str(refused.value) == f"jobs: expected a number of processes, or -1 for one per core, got {jobs}"
+        assert (
+            str(refused.value)
+            == f"jobs: expected a number of processes, or -1 for one per core, got {jobs}"
+        )
 
 
 def test_a_budget_beyond_the_device_is_noted() -> None:

@@ -52,7 +52,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def hosim(*arguments: object, code: int = 0) -> str:
-    outcome = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "120"})
+    outcome = CliRunner().invoke(
+        app, [str(argument) for argument in arguments], env={"COLUMNS": "120"}
+    )
     assert outcome.exit_code == code, outcome.stderr
     return outcome.stdout
 
@@ -65,7 +67,16 @@ def shown(expected: Any, actual: Any) -> Any:
 
 
 def test_replay_gives_exactly_the_result_of_the_formats_page(folder: Path) -> None:
-    actual = json.loads(hosim("replay", folder / "plan.json", folder / "toy.json", "--hardware", folder / "toy.yaml", "--json"))
+    actual = json.loads(
+        hosim(
+            "replay",
+            folder / "plan.json",
+            folder / "toy.json",
+            "--hardware",
+            folder / "toy.yaml",
+            "--json",
+        )
+    )
     expected = json.loads(RESULT)
     assert shown(expected, actual) == expected
     assert set(actual) - set(expected) <= {"planning_s", "replay_s", "streams", "notes"}
@@ -74,34 +85,52 @@ def test_replay_gives_exactly_the_result_of_the_formats_page(folder: Path) -> No
 
 
 def test_replay_shows_the_same_as_a_table(folder: Path) -> None:
-    output = hosim("replay", folder / "plan.json", folder / "toy.json", "--hardware", folder / "toy.yaml")
+    output = hosim(
+        "replay", folder / "plan.json", folder / "toy.json", "--hardware", folder / "toy.yaml"
+    )
     words = [" ".join(line.split()) for line in output.splitlines()]
     assert "manual 90 ns +80 % 1.800x - 40 ns - - 70 B 70 %" in words
     assert "manual hbm 70 B 40 ns 40 B 30 B" in words
     assert "manual h2d 1 40 B 44 % 0 % 40 ns - -" in words
 
 
-def test_a_rule_that_a_plan_breaks_is_a_warning_and_the_replay_runs_until_it_meets_it(folder: Path) -> None:
+def test_a_rule_that_a_plan_breaks_is_a_warning_and_the_replay_runs_until_it_meets_it(
+    folder: Path,
+) -> None:
     plan = json.loads(PLAN)
     del plan["cache_ops"][0]
     plan["cache_ops"][0]["after"] = None
     plan["initial"] = {"w": ["hbm", "ddr"]}
     (folder / "plan.json").write_text(json.dumps(plan))
     outcome = CliRunner().invoke(
-        app, ["replay", str(folder / "plan.json"), str(folder / "toy.json"), "--hardware", str(folder / "toy.yaml"), "--json"]
+        app,
+        [
+            "replay",
+            str(folder / "plan.json"),
+            str(folder / "toy.json"),
+            "--hardware",
+            str(folder / "toy.yaml"),
+            "--json",
+        ],
     )
     assert outcome.exit_code == 2
     assert outcome.stdout == ""
     warning, error = outcome.stderr.splitlines()
     assert warning.startswith("warning: read: op 'f' reads tensor 'w' after cache op 0")
-    assert error == "error: detach of tensor 'w' at 0 ns: op 'f' awaits it, and no prefetch brings it back before"
+    assert (
+        error
+        == "error: detach of tensor 'w' at 0 ns: op 'f' awaits it, and no prefetch brings it back "
+        "before"
+    )
 
 
 def test_compare_policies_prints_one_result_a_policy(folder: Path) -> None:
     arguments = ("compare-policies", folder / "toy.json", "--hardware", folder / "toy.yaml")
     every = json.loads(hosim(*arguments, "--json"))
     assert every["format"] == "hosim.comparison/1"
-    assert {"resident", "on_demand", "lookahead", "layerwise"} <= {result["policy"] for result in every["results"]}
+    assert {"resident", "on_demand", "lookahead", "layerwise"} <= {
+        result["policy"] for result in every["results"]
+    }
     two = json.loads(hosim(*arguments, "--policies", "layerwise, resident", "--json"))
     assert [result["policy"] for result in two["results"]] == ["layerwise", "resident"]
     assert two["results"][1]["makespan_ns"] == 50
@@ -112,7 +141,9 @@ def test_compare_policies_prints_one_result_a_policy(folder: Path) -> None:
 
 
 def test_every_lower_bound_is_one(folder: Path) -> None:
-    printed = json.loads(hosim("compare-policies", folder / "toy.json", "--hardware", folder / "toy.yaml", "--json"))
+    printed = json.loads(
+        hosim("compare-policies", folder / "toy.json", "--hardware", folder / "toy.yaml", "--json")
+    )
     for result in printed["results"]:
         if result["feasible"]:
             assert result["lower_bound_ns"] <= result["makespan_ns"]
@@ -120,15 +151,54 @@ def test_every_lower_bound_is_one(folder: Path) -> None:
 
 def test_what_plan_writes_replay_reads(folder: Path) -> None:
     machine = ("--hardware", folder / "toy.yaml")
-    hosim("plan", folder / "toy.json", *machine, "--policy", "layerwise", "--budget", "70 B", "-o", folder / "made.json.gz")
-    replayed = json.loads(hosim("replay", folder / "made.json.gz", folder / "toy.json", *machine, "--budget", "70 B", "--json"))
-    compared = json.loads(hosim("compare-policies", folder / "toy.json", *machine, "-p", "layerwise", "--budget", "70 B", "--json"))
+    hosim(
+        "plan",
+        folder / "toy.json",
+        *machine,
+        "--policy",
+        "layerwise",
+        "--budget",
+        "70 B",
+        "-o",
+        folder / "made.json.gz",
+    )
+    replayed = json.loads(
+        hosim(
+            "replay",
+            folder / "made.json.gz",
+            folder / "toy.json",
+            *machine,
+            "--budget",
+            "70 B",
+            "--json",
+        )
+    )
+    compared = json.loads(
+        hosim(
+            "compare-policies",
+            folder / "toy.json",
+            *machine,
+            "-p",
+            "layerwise",
+            "--budget",
+            "70 B",
+            "--json",
+        )
+    )
     assert replayed["policy"] == "layerwise"
     assert replayed["makespan_ns"] == compared["results"][0]["makespan_ns"]
 
 
 def test_nothing_fits_is_exit_code_3_with_every_report(folder: Path) -> None:
-    output = hosim("compare-policies", folder / "toy.json", "--hardware", folder / "toy.yaml", "--budget", "39 B", code=3)
+    output = hosim(
+        "compare-policies",
+        folder / "toy.json",
+        "--hardware",
+        folder / "toy.yaml",
+        "--budget",
+        "39 B",
+        code=3,
+    )
     assert "Nothing fits within 39 B" in output
     said = " ".join(output.split())
     assert " do not fit: out of memory" in said
@@ -136,7 +206,16 @@ def test_nothing_fits_is_exit_code_3_with_every_report(folder: Path) -> None:
 
 
 def test_a_runtime_policy_has_no_plan_to_write(folder: Path) -> None:
-    arguments = ["plan", folder / "toy.json", "-H", folder / "toy.yaml", "-p", "on_demand", "-o", folder / "made.json"]
+    arguments = [
+        "plan",
+        folder / "toy.json",
+        "-H",
+        folder / "toy.yaml",
+        "-p",
+        "on_demand",
+        "-o",
+        folder / "made.json",
+    ]
     outcome = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert "on_demand" in outcome.stderr
@@ -144,9 +223,14 @@ def test_a_runtime_policy_has_no_plan_to_write(folder: Path) -> None:
 
 
 def test_import_of_a_workload_file_writes_it_again(folder: Path) -> None:
-    outcome = CliRunner().invoke(app, ["import", str(folder / "toy.json"), "-o", str(folder / "again.json.gz")])
+    outcome = CliRunner().invoke(
+        app, ["import", str(folder / "toy.json"), "-o", str(folder / "again.json.gz")]
+    )
     assert outcome.exit_code == 0
-    assert outcome.stderr.endswith("again.json.gz: toy: 1 op, 2 tensors, peak in listed order 70 B (parameter 40 B, activation 30 B)\n")
+    assert outcome.stderr.endswith(
+        "again.json.gz: toy: 1 op, 2 tensors, peak in listed order 70 B (parameter 40 B, "
+        "activation 30 B)\n"
+    )
     assert "toy: 1 op, 2 tensors" in hosim("workload", "show", folder / "again.json.gz")
 
 
@@ -154,14 +238,24 @@ def test_import_of_a_workload_file_writes_it_again(folder: Path) -> None:
     ("policies", "said"),
     [
         ("nonesuch", "unknown policy 'nonesuch'"),
-        ("lookahead:k=many", "policy lookahead: k: expected a whole number of at least 0, got 'many'"),
+        (
+            "lookahead:k=many",
+            "policy lookahead: k: expected a whole number of at least 0, got 'many'",
+        ),
         ("lookahead:depth=4", "policy lookahead: no parameter 'depth' (parameters: k="),
         ("lookahead:k", "policy lookahead: expected parameter=value after the colon, got 'k'"),
         (",", "policies: no policy named; expected some of "),
     ],
 )
 def test_a_policy_or_parameter_that_there_is_not(policies: str, said: str, folder: Path) -> None:
-    arguments = ["compare-policies", str(folder / "toy.json"), "-H", str(folder / "toy.yaml"), "--policies", policies]
+    arguments = [
+        "compare-policies",
+        str(folder / "toy.json"),
+        "-H",
+        str(folder / "toy.yaml"),
+        "--policies",
+        policies,
+    ]
     outcome = CliRunner().invoke(app, arguments)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert said in outcome.stderr
@@ -175,12 +269,29 @@ def test_what_there_is_to_compare(folder: Path) -> None:
 
 
 def test_an_allocator_adds_its_figures(folder):
-    plain = json.loads(hosim("replay", folder / "plan.json", folder / "toy.json", "-H", folder / "toy.yaml", "--json"))
+    plain = json.loads(
+        hosim(
+            "replay", folder / "plan.json", folder / "toy.json", "-H", folder / "toy.yaml", "--json"
+        )
+    )
     wide = folder / "wide.yaml"
     wide.write_text(HARDWARE.replace("100 B", "100 MiB"))
-    arguments = ("replay", folder / "plan.json", folder / "toy.json", "-H", wide, "--allocator", "caching")
+    arguments = (
+        "replay",
+        folder / "plan.json",
+        folder / "toy.json",
+        "-H",
+        wide,
+        "--allocator",
+        "caching",
+    )
     placed = json.loads(hosim(*arguments, "--json"))
-    state = {"allocated_bytes": 1024, "reserved_bytes": 2 << 20, "largest_free_bytes": (2 << 20) - 1024, "fragmentation": 0.9995}
+    state = {
+        "allocated_bytes": 1024,
+        "reserved_bytes": 2 << 20,
+        "largest_free_bytes": (2 << 20) - 1024,
+        "fragmentation": 0.9995,
+    }
     assert placed["allocator"] == {
         "name": "caching",
         "account": "time",
@@ -191,22 +302,61 @@ def test_an_allocator_adds_its_figures(folder):
         "out_of_memory": None,
     }
     assert "allocator" not in plain
-    assert (placed["makespan_ns"], placed["peak_bytes"]) == (plain["makespan_ns"], plain["peak_bytes"])
+    assert (placed["makespan_ns"], placed["peak_bytes"]) == (
+        plain["makespan_ns"],
+        plain["peak_bytes"],
+    )
     shown_to_people = hosim(*arguments)
     assert "Allocator: caching" in shown_to_people
     assert "2.00 MiB" in shown_to_people
-    tight = json.loads(hosim(*arguments[:3], "-H", folder / "toy.yaml", "--allocator", "caching", "--json", code=3))
+    tight = json.loads(
+        hosim(*arguments[:3], "-H", folder / "toy.yaml", "--allocator", "caching", "--json", code=3)
+    )
     assert tight["allocator"]["out_of_memory"]["reserved_bytes"] == 0
-    compared = hosim("compare-policies", folder / "toy.json", "-H", wide, "-p", "resident", "--allocator", "static", "--json")
+    compared = hosim(
+        "compare-policies",
+        folder / "toy.json",
+        "-H",
+        wide,
+        "-p",
+        "resident",
+        "--allocator",
+        "static",
+        "--json",
+    )
     assert json.loads(compared)["results"][0]["allocator"]["peak_reserved_bytes"] == 512 + 30
 
 
 def test_the_account_in_program_order(folder):
-    arguments = ("replay", folder / "plan.json", folder / "toy.json", "-H", folder / "toy.yaml", "--account", "program", "--json")
+    arguments = (
+        "replay",
+        folder / "plan.json",
+        folder / "toy.json",
+        "-H",
+        folder / "toy.yaml",
+        "--account",
+        "program",
+        "--json",
+    )
     figures = json.loads(hosim(*arguments))["allocator"]
-    assert (figures["name"], figures["account"], figures["peak_allocated_bytes"]) == ("ledger", "program", 70)
-    compared = hosim("compare-policies", folder / "toy.json", "-H", folder / "toy.yaml", "--account", "program", "--json")
-    accounts = {result["policy"]: result.get("allocator", {}).get("account") for result in json.loads(compared)["results"]}
+    assert (figures["name"], figures["account"], figures["peak_allocated_bytes"]) == (
+        "ledger",
+        "program",
+        70,
+    )
+    compared = hosim(
+        "compare-policies",
+        folder / "toy.json",
+        "-H",
+        folder / "toy.yaml",
+        "--account",
+        "program",
+        "--json",
+    )
+    accounts = {
+        result["policy"]: result.get("allocator", {}).get("account")
+        for result in json.loads(compared)["results"]
+    }
     assert accounts["layerwise"] == "program"
     assert accounts["on_demand"] is None  # decides during the replay
 
@@ -215,16 +365,44 @@ def test_plans_against_reserved_bytes(folder):
     wide = folder / "wide.yaml"
     wide.write_text(HARDWARE.replace("100 B", "100 MiB"))
     arguments = (folder / "toy.json", "-H", wide, "--plan-against", "reserved")
-    outcome = CliRunner().invoke(app, ["plan", *map(str, arguments), "-p", "resident", "-o", str(folder / "made.json")])
+    outcome = CliRunner().invoke(
+        app, ["plan", *map(str, arguments), "-p", "resident", "-o", str(folder / "made.json")]
+    )
     assert outcome.exit_code == 0
     assert outcome.stderr.startswith(
-        "note: the plan allocates 1.00 KiB and the allocator caching reserves 2.00 MiB of 100 MiB; planned within 100 MiB\n"
+        "note: the plan allocates 1.00 KiB and the allocator caching reserves 2.00 MiB of 100 "
+        "MiB; planned within 100 MiB\n"
     )
     assert json.loads((folder / "made.json").read_text())["policy"] == "resident"
-    results = json.loads(hosim("compare-policies", *arguments, "-p", "resident,layerwise", "--allocator", "static", "--json"))["results"]
+    results = json.loads(
+        hosim(
+            "compare-policies",
+            *arguments,
+            "-p",
+            "resident,layerwise",
+            "--allocator",
+            "static",
+            "--json",
+        )
+    )["results"]
     assert [result["allocator"]["name"] for result in results] == ["static", "static"]
-    tight = CliRunner().invoke(app, ["plan", *map(str, arguments), "-p", "resident", "-o", str(folder / "x.json"), "-b", "1MiB"])
+    tight = CliRunner().invoke(
+        app,
+        [
+            "plan",
+            *map(str, arguments),
+            "-p",
+            "resident",
+            "-o",
+            str(folder / "x.json"),
+            "-b",
+            "1MiB",
+        ],
+    )
     assert tight.exit_code == 3
     assert "the allocator caching reserves at most" in tight.stderr
-    lost = CliRunner().invoke(app, ["plan", *map(str, arguments[:3]), "-o", str(folder / "x.json"), "--allocator", "caching"])
+    lost = CliRunner().invoke(
+        app,
+        ["plan", *map(str, arguments[:3]), "-o", str(folder / "x.json"), "--allocator", "caching"],
+    )
     assert (lost.exit_code, lost.stderr.count("\n")) == (2, 1)

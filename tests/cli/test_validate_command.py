@@ -1,4 +1,6 @@
-"""``hosim validate``: a recording in, figures, JSON and a page out; whatever is wrong with it in one line."""
+"""``hosim validate``: a recording in, figures, JSON and a page out; whatever is wrong with it in
+one line.
+"""
 
 import json
 import re
@@ -29,11 +31,19 @@ def test_json(recorded):
     assert data["format"] == "hosim.validation/1"
     assert (data["trace"], data["device"], data["kernels"]) == ("step", "Toy", 2)
     assert set(data["makespan"]) == {"measured_ns", "simulated_ns", "error"}
-    assert data["makespan"]["error"] == data["makespan"]["simulated_ns"] / data["makespan"]["measured_ns"] - 1
+    assert (
+        data["makespan"]["error"]
+        == data["makespan"]["simulated_ns"] / data["makespan"]["measured_ns"] - 1
+    )
     assert set(data["kernel_start"]) == {"mean_error_ns", "p95_error_ns"}
     assert {"count", "bytes", "measured_overlap_ns", "simulated_overlap_ns"} <= set(data["copies"])
     assert (data["copies"]["count"], data["copies"]["bytes"]) == (2, 4096 + 64)
-    assert {"measured_peak_bytes", "simulated_peak_bytes", "max_abs_error_bytes", "reserved_peak_bytes"} <= set(data["memory"])
+    assert {
+        "measured_peak_bytes",
+        "simulated_peak_bytes",
+        "max_abs_error_bytes",
+        "reserved_peak_bytes",
+    } <= set(data["memory"])
     assert outcome.stdout == run(recorded, "--json").stdout
 
 
@@ -111,15 +121,22 @@ def test_a_folder_of_the_recording_kit(tmp_path):
         "plans": [],
     }
     found = {(r["mode"], r["length"], r["scheme"]): r for r in data["runs"]}
-    assert set(found) == {("prefill", 64, scheme) for scheme in ("resident", "stream-params", "offload-activations", "both")}
-    # times as derived in tests/validate/test_offload.py; four layers of 300,000 B are moved, and two at a time lie in memory:
-    # 100,450,000 - 1,200,000 + 600,000
+    assert set(found) == {
+        ("prefill", 64, scheme)
+        for scheme in ("resident", "stream-params", "offload-activations", "both")
+    }
+    # times as derived in tests/validate/test_offload.py; four layers of 300,000 B are moved, and
+    # two at a time lie in memory: 100,450,000 - 1,200,000 + 600,000
     assert found["prefill", 64, "stream-params"] == {
         "model": "toy",
         "mode": "prefill",
         "length": 64,
         "scheme": "stream-params",
-        "makespan": {"measured_ns": 1_500_000, "simulated_ns": 1_410_000, "error": 1_410_000 / 1_500_000 - 1},
+        "makespan": {
+            "measured_ns": 1_500_000,
+            "simulated_ns": 1_410_000,
+            "error": 1_410_000 / 1_500_000 - 1,
+        },
         "stall": {"measured_ns": 670_000, "simulated_ns": 590_000},
         "peak": {"measured_bytes": 4, "simulated_bytes": 99_850_000, "error": 99_850_000 / 4 - 1},
         "reserved": {"measured_bytes": 4, "simulated_bytes": 98 << 20, "error": (98 << 20) / 4 - 1},
@@ -135,11 +152,18 @@ def test_a_folder_of_the_recording_kit(tmp_path):
 def test_a_folder_of_something_else(tmp_path):
     outcome = run(tmp_path)
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
-    expected = f"error: {tmp_path}: expected a folder that python -m hosim.gpu has written, with its meta.json"
+    expected = (
+        f"error: {tmp_path}: expected a folder that python -m hosim.gpu has written, with "
+        "its meta.json"
+    )
     assert outcome.stderr == f"{expected}; this one is empty\n"
     for name in ("d.txt", "a.json", "c.md", "b.yaml"):
         (tmp_path / name).write_text("no")
-    assert run(tmp_path).stderr == f"{expected}; this one has a.json, b.yaml, c.md and 1 other file: name a recording in it\n"
+    assert (
+        run(tmp_path).stderr
+        == f"{expected}; this one has a.json, b.yaml, c.md and 1 other file: name a recording in "
+        "it\n"
+    )
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert run(tmp_path).stderr.endswith("give it where a WORKLOAD belongs\n")
 
@@ -153,8 +177,14 @@ def test_a_bound_on_the_error(tmp_path):
         (tmp_path / name).write_text(json.dumps(trace(*events, *ops)))
     assert run(tmp_path / "good", "--max-error", "1%").exit_code == 0
     outcome = run(tmp_path / "late", "--max-error", "1%")
-    assert (outcome.exit_code, outcome.stderr) == (1, f"{tmp_path / 'late'}: not explained: a wait on the device without cause\n")
+    assert (outcome.exit_code, outcome.stderr) == (
+        1,
+        f"{tmp_path / 'late'}: not explained: a wait on the device without cause\n",
+    )
     assert "not explained: 1 op" in outcome.stdout
     assert run(tmp_path / "late").exit_code == 0
     outcome = run(tmp_path / "good", "--max-error", "3")
-    assert (outcome.exit_code, outcome.stderr) == (2, "error: expected a share from 0 to 1 such as '1%', got '3'\n")
+    assert (outcome.exit_code, outcome.stderr) == (
+        2,
+        "error: expected a share from 0 to 1 such as '1%', got '3'\n",
+    )

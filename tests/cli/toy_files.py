@@ -8,14 +8,22 @@ GOOD: dict[str, Any] = {
     "workload.json": {
         "format": "hosim.workload/1",
         "name": "toy",
-        "tensors": [{"name": "w", "bytes": 40, "kind": "parameter"}, {"name": "a", "bytes": 30, "kind": "activation"}],
-        "ops": [{"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}],
+        "tensors": [
+            {"name": "w", "bytes": 40, "kind": "parameter"},
+            {"name": "a", "bytes": 30, "kind": "activation"},
+        ],
+        "ops": [
+            {"name": "f", "kind": "matmul", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}
+        ],
     },
     "hw.yaml": {
         "format": "hosim.hardware/1",
         "name": "toy",
         "compute": {"peak": {"bf16": "1 TFLOP/s"}},
-        "tiers": {"hbm": {"capacity": "100 B", "bandwidth": "1 TB/s"}, "ddr": {"capacity": "1 kB", "bandwidth": "100 GB/s"}},
+        "tiers": {
+            "hbm": {"capacity": "100 B", "bandwidth": "1 TB/s"},
+            "ddr": {"capacity": "1 kB", "bandwidth": "100 GB/s"},
+        },
         "channels": {
             "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s"},
             "d2h": {"from": "hbm", "to": "ddr", "bandwidth": "1 GB/s"},
@@ -35,7 +43,9 @@ GOOD: dict[str, Any] = {
 
 
 NOTE = "note: durations: times as given for its 1 op\n"
-"""What a command says of the toy on stderr, unless its tables do: the one duration names no machine."""
+"""What a command says of the toy on stderr, unless its tables do: the one duration names no
+machine.
+"""
 
 
 def write_toy(folder: Path) -> None:

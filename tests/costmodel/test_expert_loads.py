@@ -22,9 +22,14 @@ def test_uniform_choices_touch_the_expected_number_of_experts() -> None:
 
 
 def test_a_power_law_loads_one_rank_more_and_touches_fewer_experts() -> None:
-    even, uneven = (expected_loads(64, 2, 64, 8, distribution) for distribution in ("uniform", "power_law_1.2"))
+    even, uneven = (
+        expected_loads(64, 2, 64, 8, distribution) for distribution in ("uniform", "power_law_1.2")
+    )
     assert uneven.rows > even.rows > 64 * 2 / 8
-    assert expected_loads(64, 2, 64, 1, "power_law_1.2").touched < expected_loads(64, 2, 64, 1, "uniform").touched
+    assert (
+        expected_loads(64, 2, 64, 1, "power_law_1.2").touched
+        < expected_loads(64, 2, 64, 1, "uniform").touched
+    )
 
 
 def test_no_expert_has_more_rows_than_there_are_tokens() -> None:

@@ -11,7 +11,16 @@ from toy_machine import MACHINE
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel.kernels import FITTED, has_own_constants
-from hosim.costmodel.spreads import SHARED, SPREADS, StreamSpread, StreamTimes, interval, makespan_spread, pooled, stream_times
+from hosim.costmodel.spreads import (
+    SHARED,
+    SPREADS,
+    StreamSpread,
+    StreamTimes,
+    interval,
+    makespan_spread,
+    pooled,
+    stream_times,
+)
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
@@ -23,10 +32,20 @@ from hosim.units import LARGEST
 _OWN, _OTHER = "fitted model", "fitted model of another machine"
 
 
-def spread(main: StreamSpread | None, others: StreamSpread | None, makespan: int, stall: dict[str, int], drain: int = 0) -> float:
-    """With half of the variance's root, gaps of 2 ns, and a tenth for copies, which are given here."""
+def spread(
+    main: StreamSpread | None,
+    others: StreamSpread | None,
+    makespan: int,
+    stall: dict[str, int],
+    drain: int = 0,
+) -> float:
+    """With half of the variance's root, gaps of 2 ns, and a tenth for copies, which are given
+    here.
+    """
     streams = {name: of for name, of in (("compute", main), ("comm", others)) if of is not None}
-    return makespan_spread(streams, "compute", makespan, stall, drain, step_share=0.5, gap_ns=2.0, copies=0.1)
+    return makespan_spread(
+        streams, "compute", makespan, stall, drain, step_share=0.5, gap_ns=2.0, copies=0.1
+    )
 
 
 def test_sizes_of_one_class_share_a_part_of_their_error_and_classes_share_none() -> None:
@@ -35,7 +54,9 @@ def test_sizes_of_one_class_share_a_part_of_their_error_and_classes_share_none()
     # gemm: 0.04 x (70 x 70 / 4 + (900 + 1600) x 3 / 4) = 124; moe: 0.01 x 100 x 100 = 100
     assert times.spread(spreads, {_OWN: 0.25}) == StreamSpread(4, 170, pytest.approx(224))
     assert times.spread(spreads, {_OWN: 1.0}).variance == pytest.approx(0.04 * 4900 + 100)
-    assert times.spread({}, {_OWN: 1.0}).variance == pytest.approx(4900 + 10_000)  # nobody measured these: a spread of 1
+    assert times.spread({}, {_OWN: 1.0}).variance == pytest.approx(
+        4900 + 10_000
+    )  # nobody measured these: a spread of 1
 
 
 def test_what_a_makespan_is_unsure_by() -> None:
@@ -43,10 +64,16 @@ def test_what_a_makespan_is_unsure_by() -> None:
     # the root of a quarter of 100, and of the square of 3 gaps of 2 ns
     assert spread(main, None, 1000, {}) == pytest.approx(sqrt(25 + 36) / 1000)
     # 100 ns of waiting for copies and for room, and 100 until the last copy ends
-    assert spread(main, None, 1000, {"transfer": 60, "capacity": 40, "runtime": 500}, 100) == pytest.approx(sqrt(25 + 36 + 400) / 1000)
+    assert spread(
+        main, None, 1000, {"transfer": 60, "capacity": 40, "runtime": 500}, 100
+    ) == pytest.approx(sqrt(25 + 36 + 400) / 1000)
     # waits for half of the other stream's 200 ns: 2 of its ops, and a quarter of its variance
-    assert spread(main, comm, 1000, {"dependency": 60}, 40) == pytest.approx(sqrt((100 + 16) / 4 + (2 * 5) ** 2) / 1000)
-    assert spread(main, comm, 1000, {"dependency": 900}) == pytest.approx(sqrt((100 + 64) / 4 + (2 * 7) ** 2) / 1000)
+    assert spread(main, comm, 1000, {"dependency": 60}, 40) == pytest.approx(
+        sqrt((100 + 16) / 4 + (2 * 5) ** 2) / 1000
+    )
+    assert spread(main, comm, 1000, {"dependency": 900}) == pytest.approx(
+        sqrt((100 + 64) / 4 + (2 * 7) ** 2) / 1000
+    )
     assert spread(None, comm, 1000, {}) == 0
     assert spread(main, None, 0, {}) == 0
 
@@ -66,13 +93,19 @@ def test_an_interval_has_its_makespan_and_is_above_nothing(makespan: int, of: fl
 
 def test_what_is_known_of_each_op() -> None:
     machine, graph = kernel_machine(), gathers((2, 4_000_000), (4, 0), (2, 4_000_000))
-    # two of 11 us and one of 13 are kernels of equal and of other sizes, the norm of 6 us is a guess
+    # two of 11 us and one of 13 are kernels of equal and of other sizes, the norm of 6 us is a
+    # guess
     assert stream_times(graph, machine) == {
-        "compute": StreamTimes(4, {(_OWN, "all_gather"): (22_000, 13_000), ("guess", "others"): (6_000,)})
+        "compute": StreamTimes(
+            4, {(_OWN, "all_gather"): (22_000, 13_000), ("guess", "others"): (6_000,)}
+        )
     }
     rows = MeasuredTimes("g.csv", "all_gather", "fp16", "uniform", ((2, 4_000_000),), (50.0,))
     with_table = replace(machine, compute=replace(machine.compute, tables=(rows,)))
-    assert set(stream_times(gathers((2, 4_000_000)), with_table)["compute"].by_class) == {("table", "all_gather"), ("guess", "others")}
+    assert set(stream_times(gathers((2, 4_000_000)), with_table)["compute"].by_class) == {
+        ("table", "all_gather"),
+        ("guess", "others"),
+    }
 
 
 def test_sorts_of_guesses_and_ops_of_other_streams() -> None:
@@ -92,36 +125,70 @@ def test_sorts_of_guesses_and_ops_of_other_streams() -> None:
     [
         ("attention", {}, "attention on other processors"),
         ("attention", {"attention": {"bf16": 0.11}}, "other processors"),
-        ("attention", {"attention": {"fp16": 0.11}, "optimizer": {"fp32": 0.4}}, "attention on other processors"),
+        (
+            "attention",
+            {"attention": {"fp16": 0.11}, "optimizer": {"fp32": 0.4}},
+            "attention on other processors",
+        ),
         ("matmul", {}, "other processors"),
     ],
 )
-def test_attention_on_a_host_is_less_sure_where_nobody_says_what_the_software_reaches(kind, shares, sort) -> None:
+def test_attention_on_a_host_is_less_sure_where_nobody_says_what_the_software_reaches(
+    kind, shares, sort
+) -> None:
     builder = GraphBuilder("g")
     builder.op("a", kind, bytes_accessed=10**9, dtype="bf16", stream="ddr", processor="ddr")
     hardware = load_hardware(find_hardware("h100"))
     ddr = hardware.tiers[hardware.tier_index["ddr"]]
     machine = replace(
         hardware,
-        tiers=tuple([replace(t, compute=replace(ddr.compute, efficiency_of=shares)) if t is ddr else t for t in hardware.tiers]),
+        tiers=tuple(
+            [
+                replace(t, compute=replace(ddr.compute, efficiency_of=shares)) if t is ddr else t
+                for t in hardware.tiers
+            ]
+        ),
     )
     graph = builder.build()
     assert list(stream_times(graph, machine)["ddr"].by_class) == [("guess", sort)]
-    assert any("FlexGen 0.1" in str(note) for note in notes(graph, machine)) == (sort != "other processors")
+    assert any("FlexGen 0.1" in str(note) for note in notes(graph, machine)) == (
+        sort != "other processors"
+    )
 
 
 def test_waits_for_copies_of_pageable_memory_are_less_sure() -> None:
-    """An op of 10 us that waits 1 s for a copy: a factor of exp(1.6449 x 0.085) to either side, from pageable memory exp(1.6449 x 0.61)."""
+    """An op of 10 us that waits 1 s for a copy: a factor of exp(1.6449 x 0.085) to either side,
+    from pageable memory exp(1.6449 x 0.61).
+    """
     builder = GraphBuilder("g")
     builder.tensor("w", 10**9, "parameter", home="ddr")
     builder.op("a", "matmul", inputs=["w"], flops=10**7)
     graph = builder.build()
     factors = []
-    for pageable, rate in (((), None), (("parameter",), None), (("kv_cache",), 10**9), (("parameter",), 10**9)):
-        tiers = tuple([replace(t, pageable=pageable) if t.name == "ddr" else t for t in MACHINE.tiers])
-        machine = replace(MACHINE, tiers=tiers, channels=tuple([replace(c, pageable_bytes_per_s=rate) for c in MACHINE.channels]))
-        plan = Plan(graph, cache_ops=(CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)))
-        result = replay(plan, replace(machine, tiers=tuple([replace(t, capacity_bytes=10**10) for t in tiers])))
+    for pageable, rate in (
+        ((), None),
+        (("parameter",), None),
+        (("kv_cache",), 10**9),
+        (("parameter",), 10**9),
+    ):
+        tiers = tuple(
+            [replace(t, pageable=pageable) if t.name == "ddr" else t for t in MACHINE.tiers]
+        )
+        machine = replace(
+            MACHINE,
+            tiers=tiers,
+            channels=tuple([replace(c, pageable_bytes_per_s=rate) for c in MACHINE.channels]),
+        )
+        plan = Plan(
+            graph,
+            cache_ops=(
+                CacheOp("prefetch", 0, "ddr", "hbm"),
+                CacheOp("detach", 0, "hbm", None, after=0),
+            ),
+        )
+        result = replay(
+            plan, replace(machine, tiers=tuple([replace(t, capacity_bytes=10**10) for t in tiers]))
+        )
         assert result.makespan_high_ns is not None
         factors.append(result.makespan_high_ns / result.makespan_ns)
     assert factors == pytest.approx([exp(1.6449 * 0.085)] * 3 + [exp(1.6449 * 0.61)], rel=1e-3)
@@ -132,16 +199,29 @@ def test_whose_constants_a_class_has() -> None:
     assert h100.compute.processor is not None
     assert has_own_constants(h100, "gemm", "bf16")
     assert not has_own_constants(h100, "context_gradient", "bf16")  # nobody measured it
-    assert not has_own_constants(load_hardware(find_hardware("a100-80gb-sxm")), "gemm", "fp8")  # those of 16 bits
-    smaller = replace(h100, compute=replace(h100.compute, processor=replace(h100.compute.processor, multiprocessors=114)))
+    assert not has_own_constants(
+        load_hardware(find_hardware("a100-80gb-sxm")), "gemm", "fp8"
+    )  # those of 16 bits
+    smaller = replace(
+        h100,
+        compute=replace(
+            h100.compute, processor=replace(h100.compute.processor, multiprocessors=114)
+        ),
+    )
     assert not has_own_constants(smaller, "gemm", "bf16")
-    fitted = replace(smaller, compute=replace(smaller.compute, kernels={"gemm": FITTED["h100_sxm"]["gemm"]}))
+    fitted = replace(
+        smaller, compute=replace(smaller.compute, kernels={"gemm": FITTED["h100_sxm"]["gemm"]})
+    )
     assert has_own_constants(fitted, "gemm", "bf16")
     assert not has_own_constants(fitted, "moe", "bf16")
-    assert has_own_constants(kernel_machine(kernels={"all_gather": {"fp16": GATHER}}), "all_gather", "bf16")
+    assert has_own_constants(
+        kernel_machine(kernels={"all_gather": {"fp16": GATHER}}), "all_gather", "bf16"
+    )
     backward = GraphBuilder("g")
     backward.op("g", "attention", kernel="context_gradient", sizes=(1, 64, 0, 8, 8, 64, 2**40))
-    assert list(stream_times(backward.build(), h100)["compute"].by_class) == [(_OTHER, "context_attention")]
+    assert list(stream_times(backward.build(), h100)["compute"].by_class) == [
+        (_OTHER, "context_attention")
+    ]
 
 
 def toy(duration_ns: int | None) -> Graph:
@@ -189,10 +269,17 @@ def test_every_origin_has_its_spreads_and_the_part_that_sizes_share() -> None:
     assert set(known) == set(SHARED) == {"table", _OWN, _OTHER, "guess"}
     assert all(0 <= part <= 1 for part in SHARED.values())
     # the less is measured, the less is known
-    assert known["table"]["gemm"] < known[_OWN]["gemm"] < known[_OTHER]["gemm"] < known["guess"]["attention"]
+    assert (
+        known["table"]["gemm"]
+        < known[_OWN]["gemm"]
+        < known[_OTHER]["gemm"]
+        < known["guess"]["attention"]
+    )
 
 
 def test_draws_of_a_routing_are_as_unsure_as_the_copies_that_they_bring() -> None:
     # of 1000 ns 400 wait for copies, whose rates spread by a tenth and whose number by a fifth
-    spread = makespan_spread({}, "compute", 1000, {"transfer": 300, "capacity": 100}, 0, copies=0.1, draws=0.2)
+    spread = makespan_spread(
+        {}, "compute", 1000, {"transfer": 300, "capacity": 100}, 0, copies=0.1, draws=0.2
+    )
     assert spread == pytest.approx(0.4 * sqrt(0.01 + 0.04))

@@ -34,7 +34,8 @@ def test_efficiency_scales_both_and_launch_comes_on_top():
 
 
 def test_efficiency_by_kind_and_dtype():
-    # a matmul in bf16 reaches a quarter of both: 7 FLOP take 28 ns, 9 bytes 36 ns; everything else half
+    # a matmul in bf16 reaches a quarter of both: 7 FLOP take 28 ns, 9 bytes 36 ns; everything else
+    # half
     compute = Compute({"bf16": 10**9, "fp32": 10**9}, 0.5, 0, {"matmul": {"bf16": 0.25}})
     hardware = Hardware("slow", (Tier("hbm", 100, 10**9, "device"),), (), compute)
     assert duration(hardware, flops=7, bytes_accessed=3) == 28
@@ -54,7 +55,8 @@ def test_an_op_of_nothing_takes_its_launch():
 
 
 def test_rounding_is_up_and_has_no_binary_residue():
-    # 0.7 is not a binary fraction: 7 FLOP at 1 FLOP/ns x 0.7 are 10 ns exactly, not 10.000000000000002 rounded up to 11
+    # 0.7 is not a binary fraction: 7 FLOP at 1 FLOP/ns x 0.7 are 10 ns exactly, not
+    # 10.000000000000002 rounded up to 11
     assert duration(machine(efficiency=0.7), flops=7) == 10
     assert duration(machine(efficiency=0.7), flops=8) == 12  # 11.43 ns
     # 1e18 FLOP + 1 at 1e9 FLOP/s: beyond the 53 bits of a float
@@ -64,7 +66,10 @@ def test_rounding_is_up_and_has_no_binary_residue():
 def test_a_time_that_no_file_could_hold_is_an_error():
     assert duration(machine(), flops=2**63 - 1) == 2**63 - 1
     for flops, efficiency in ((2**63 - 1, 0.5), (1, 5e-324)):
-        with pytest.raises(HardwareError, match=rf"^compute: op 'f' would take .* at an efficiency of {efficiency:g}$"):
+        with pytest.raises(
+            HardwareError,
+            match=rf"^compute: op 'f' would take .* at an efficiency of {efficiency:g}$",
+        ):
             duration(machine(efficiency=efficiency), flops=flops)
 
 
@@ -76,7 +81,10 @@ def test_a_missing_dtype_takes_the_next_wider_one():
 
 
 def test_a_dtype_without_any_peak_is_an_error_that_names_it():
-    with pytest.raises(HardwareError, match=r"op 'f' computes in 'fp32', for which 'slow' has no peak \(it has: bf16\)"):
+    with pytest.raises(
+        HardwareError,
+        match=r"op 'f' computes in 'fp32', for which 'slow' has no peak \(it has: bf16\)",
+    ):
         duration(machine(), flops=1, dtype="fp32")
     assert duration(machine(), bytes_accessed=3, dtype="fp32") == 3
 

@@ -1,4 +1,6 @@
-"""What no machine does: a product faster than any measured, one row that waits for more than memory, a reduction above its link."""
+"""What no machine does: a product faster than any measured, one row that waits for more than
+memory, a reduction above its link.
+"""
 
 import csv
 from functools import cache
@@ -40,20 +42,39 @@ def machine(name: str) -> Hardware:
 def products(dtype: str, *shapes: tuple[int, int, int]) -> Graph:
     builder = GraphBuilder("products")
     for m, n, k in shapes:
-        builder.op(f"{m} {n} {k}", "matmul", dtype=dtype, kernel="gemm", sizes=(m, n, k), flops=2 * m * n * k)
+        builder.op(
+            f"{m} {n} {k}",
+            "matmul",
+            dtype=dtype,
+            kernel="gemm",
+            sizes=(m, n, k),
+            flops=2 * m * n * k,
+        )
     return builder.build()
 
 
 def fastest(name: str, dtype: str) -> float:
     """FLOP a nanosecond of the fastest of products from one row to 65,536."""
     sides = (1024, 4096, 8192, 28672, 128256)
-    graph = products(dtype, *((m, n, k) for m in (1, 16, 256, 1024, 4096, 8192, 65536) for n in sides for k in sides[:-1]))
-    return max(op.flops / ns for op, ns in zip(graph.ops, op_durations(graph, machine(name)), strict=True))
+    graph = products(
+        dtype,
+        *(
+            (m, n, k)
+            for m in (1, 16, 256, 1024, 4096, 8192, 65536)
+            for n in sides
+            for k in sides[:-1]
+        ),
+    )
+    return max(
+        op.flops / ns for op, ns in zip(graph.ops, op_durations(graph, machine(name)), strict=True)
+    )
 
 
 @cache
 def measured() -> dict[tuple[str, str], tuple[float, bool]]:
-    """TFLOP/s of the fastest product of a profile in fp16 or fp8, and whether a whole table of its times is beside the project."""
+    """TFLOP/s of the fastest product of a profile in fp16 or fp8, and whether a whole table of its
+    times is beside the project.
+    """
     found: dict[tuple[str, str], tuple[float, bool]] = {}
     for row in csv.DictReader((MAXIMA / "products.csv").read_text().splitlines()):
         if row["accelerator"] in LISTED:
@@ -62,7 +83,11 @@ def measured() -> dict[tuple[str, str], tuple[float, bool]]:
     for table in kernel_tables("gemm") if FOLDER.is_dir() else ():
         if table.dtype in ("fp16", "fp8", "int8_weights", "int4_weights"):
             key = TABLES[table.machine], "fp8" if table.dtype == "fp8" else "fp16"
-            best = float((2e-6 * table.sizes["m"] * table.sizes["n"] * table.sizes["k"] / table.latency_us).max())
+            best = float(
+                (
+                    2e-6 * table.sizes["m"] * table.sizes["n"] * table.sizes["k"] / table.latency_us
+                ).max()
+            )
             found[key] = max(found.get(key, (0.0, False))[0], best), True
     return found
 
@@ -79,15 +104,21 @@ def test_no_product_is_faster_than_any_that_was_measured(dtype: str) -> None:
 
 @pytest.mark.parametrize("name", ["b200-180gb-sxm", "gb200-186gb", "mi300x-192gb", "l40s"])
 def test_a_profile_names_the_fastest_product(name: str) -> None:
-    """The largest product takes exactly that; without the figure it would be faster than any that was measured."""
+    """The largest product takes exactly that; without the figure it would be faster than any that
+    was measured.
+    """
     figures = machine(name).compute.processor
     assert figures is not None
     (op,) = products("bf16", (65536, 128256, 28672)).ops
-    assert op_durations(products("bf16", (65536, 128256, 28672)), machine(name)) == (-(-op.flops * 10**9 // figures.best_flops["bf16"]),)
+    assert op_durations(products("bf16", (65536, 128256, 28672)), machine(name)) == (
+        -(-op.flops * 10**9 // figures.best_flops["bf16"]),
+    )
 
 
 def weights_time(name: str, dtype: str) -> float:
-    """How long one row's product takes for each byte of its weights, in what the memory's bandwidth would take; without its fixed time."""
+    """How long one row's product takes for each byte of its weights, in what the memory's bandwidth
+    would take; without its fixed time.
+    """
     n, k = 28672, 8192
     one, two = op_durations(products(dtype, (1, n, k), (1, 2 * n, k)), machine(name))
     return (two - one) * machine(name).device.bandwidth_bytes_per_s / (n * k * BYTES[dtype]) / 1e9
@@ -95,7 +126,9 @@ def weights_time(name: str, dtype: str) -> float:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_one_row_takes_what_its_weights_take_from_memory(dtype: str) -> None:
-    """On every processor: the bandwidth that is reached is at least seven tenths, and differs by a quarter at most."""
+    """On every processor: the bandwidth that is reached is at least seven tenths, and differs by a
+    quarter at most.
+    """
     times = [weights_time(name, dtype) for name in GPUS]
     assert min(times) >= 1
     assert max(times) <= 1 / 0.7
@@ -105,18 +138,35 @@ def test_one_row_takes_what_its_weights_take_from_memory(dtype: str) -> None:
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_step_of_one_row_is_as_much_faster_as_the_memory(dtype: str, rows: int) -> None:
-    """Between two cards of one generation, of which the second has 2.07 times the bandwidth and 0.58 of the FLOP a second."""
+    """Between two cards of one generation, of which the second has 2.07 times the bandwidth and
+    0.58 of the FLOP a second.
+    """
     shape = (rows, 28672, 8192)
-    (slow,), (fast,) = (op_durations(products(dtype, shape), machine(name)) for name in ("l40s", "rtx-5090"))
+    (slow,), (fast,) = (
+        op_durations(products(dtype, shape), machine(name)) for name in ("l40s", "rtx-5090")
+    )
     assert slow / fast == pytest.approx(1792 / 864, rel=0.1)
 
 
-@pytest.mark.parametrize(("name", "link"), [("rtx-pro-6000", 16e9), ("rtx-5090", 16e9), ("rtx-4090", 8e9)])
+@pytest.mark.parametrize(
+    ("name", "link"), [("rtx-pro-6000", 16e9), ("rtx-5090", 16e9), ("rtx-4090", 8e9)]
+)
 @pytest.mark.parametrize("kernel", ["all_reduce", "custom_all_reduce"])
-def test_cards_without_peer_access_reduce_through_host_memory(name: str, link: float, kernel: str) -> None:
+def test_cards_without_peer_access_reduce_through_host_memory(
+    name: str, link: float, kernel: str
+) -> None:
     """Two cards: 20 us, and the bytes of one at what was measured between them."""
     builder = GraphBuilder("sum")
     for size in (0, 1 << 20, 1 << 30):
-        builder.op(f"sum {size}", "all_reduce", dtype="bf16", kernel=kernel, sizes=(2, size), bytes_accessed=0)
+        builder.op(
+            f"sum {size}",
+            "all_reduce",
+            dtype="bf16",
+            kernel=kernel,
+            sizes=(2, size),
+            bytes_accessed=0,
+        )
     times = op_durations(builder.build(), machine(name))
-    assert times == pytest.approx([20_000 + size / link * 1e9 for size in (0, 1 << 20, 1 << 30)], rel=1e-3)
+    assert times == pytest.approx(
+        [20_000 + size / link * 1e9 for size in (0, 1 << 20, 1 << 30)], rel=1e-3
+    )

@@ -21,7 +21,14 @@ GB = 10**9
 
 def machine(*channels: Channel, chunk: int = 10, fabrics: tuple[Fabric, ...] = ()) -> Hardware:
     tiers = {end for c in channels for end in (c.source, c.destination)} | {"hbm"}
-    return Hardware("m", tuple(Tier(t, 10**6, 10**12) for t in sorted(tiers)), channels, Compute({}), fabrics=fabrics, chunk_bytes=chunk)
+    return Hardware(
+        "m",
+        tuple(Tier(t, 10**6, 10**12) for t in sorted(tiers)),
+        channels,
+        Compute({}),
+        fabrics=fabrics,
+        chunk_bytes=chunk,
+    )
 
 
 def names(hardware: Hardware, source: str, destination: str, size: int) -> list[str]:
@@ -29,12 +36,17 @@ def names(hardware: Hardware, source: str, destination: str, size: int) -> list[
 
 
 def test_a_channel_that_joins_the_tiers_is_the_way_even_if_another_is_faster():
-    m = machine(Channel("direct", "nvme", "hbm", GB // 10), Channel("a", "nvme", "ddr", GB), Channel("b", "ddr", "hbm", GB))
+    m = machine(
+        Channel("direct", "nvme", "hbm", GB // 10),
+        Channel("a", "nvme", "ddr", GB),
+        Channel("b", "ddr", "hbm", GB),
+    )
     assert names(m, "nvme", "hbm", 100) == ["direct"]
 
 
 def test_the_shortest_by_time_depends_on_the_bytes():
-    # In one chunk: by ddr a latency of 100 and twice 1 ns a byte, by cxl twice 3. 10 bytes take 120 and 60, 100 bytes 300 and 600.
+    # In one chunk: by ddr a latency of 100 and twice 1 ns a byte, by cxl twice 3. 10 bytes take 120
+    # and 60, 100 bytes 300 and 600.
     m = machine(
         Channel("a", "nvme", "ddr", GB, 100),
         Channel("b", "ddr", "hbm", GB),
@@ -80,13 +92,21 @@ def test_the_slowest_hop():
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from((GB, GB // 3, 2 * GB, 7 * GB // 10)), st.sampled_from((0, 1, 12))), min_size=1, max_size=4),
+    st.lists(
+        st.tuples(
+            st.sampled_from((GB, GB // 3, 2 * GB, 7 * GB // 10)), st.sampled_from((0, 1, 12))
+        ),
+        min_size=1,
+        max_size=4,
+    ),
     st.integers(0, 100),
     st.integers(1, 40),
 )
 def test_its_time_is_that_of_chunks_one_behind_the_other(hops, size, chunk):
     tiers = [f"t{k}" for k in range(len(hops))] + ["hbm"]
-    m = machine(*(Channel(f"c{k}", tiers[k], tiers[k + 1], *hop) for k, hop in enumerate(hops)), chunk=chunk)
+    m = machine(
+        *(Channel(f"c{k}", tiers[k], tiers[k + 1], *hop) for k, hop in enumerate(hops)), chunk=chunk
+    )
     channels = [c.name for c in m.channels]
     free = [0] * len(hops)  # when each hop has passed the chunk before
     for part in chunks_of(m, size):
@@ -107,12 +127,19 @@ def test_a_petabyte_in_chunks_of_a_byte_takes_no_longer_to_reckon() -> None:
 
 @st.composite
 def webs(draw: st.DrawFn) -> Hardware:
-    """Tiers joined in many ways, but for nvme and hbm: channels of some engines and latencies, some with a curve or one that disturbs them,
-    and fabrics and memories that may be too small for two."""
+    """Tiers joined in many ways, but for nvme and hbm: channels of some engines and latencies, some
+    with a curve or one that disturbs them, and fabrics and memories that may be too small for two.
+    """
     rate = st.sampled_from((GB, 2 * GB, 3 * GB, GB // 2, 7 * GB // 10))
     inner = draw(st.sampled_from((("ddr",), ("ddr", "cxl"), ("ddr", "cxl", "pool"))))
-    pairs = [("nvme", t) for t in inner] + [(t, "hbm") for t in inner] + [(a, b) for a in inner for b in inner if a != b]
-    kept = [pair for pair in pairs if pair in (("nvme", "ddr"), ("ddr", "hbm")) or draw(st.booleans())]
+    pairs = (
+        [("nvme", t) for t in inner]
+        + [(t, "hbm") for t in inner]
+        + [(a, b) for a in inner for b in inner if a != b]
+    )
+    kept = [
+        pair for pair in pairs if pair in (("nvme", "ddr"), ("ddr", "hbm")) or draw(st.booleans())
+    ]
     channels = []
     for k, (start, end) in enumerate(kept):
         own = draw(rate)
@@ -126,22 +153,38 @@ def webs(draw: st.DrawFn) -> Hardware:
                 draw(st.sampled_from((0, 0, 1, 5, 12))),
                 draw(st.integers(1, 3)),
                 curve=draw(st.sampled_from(((), ((10, own // 2),)))),
-                beside=((f"c{other}", own // 2),) if other < len(kept) and other != k and draw(st.booleans()) else (),
+                beside=((f"c{other}", own // 2),)
+                if other < len(kept) and other != k and draw(st.booleans())
+                else (),
             )
         )
     names = [c.name for c in channels]
     members = st.lists(st.sampled_from(names), min_size=1, unique=True).map(tuple)
-    fabrics = tuple(Fabric(f"f{k}", draw(rate), draw(members)) for k in range(draw(st.integers(0, 2))))
+    fabrics = tuple(
+        Fabric(f"f{k}", draw(rate), draw(members)) for k in range(draw(st.integers(0, 2)))
+    )
     made = machine(*channels, chunk=draw(st.integers(1, 30)), fabrics=fabrics)
-    return replace(made, tiers=tuple(replace(t, bandwidth_bytes_per_s=draw(rate)) for t in made.tiers))
+    return replace(
+        made, tiers=tuple(replace(t, bandwidth_bytes_per_s=draw(rate)) for t in made.tiers)
+    )
 
 
-def replayed_ns(hardware: Hardware, size: int, compete: bool, path: tuple[Channel, ...] | None = None) -> tuple[int, list[str]]:
-    """What a lone prefetch from nvme takes in a replay, and its channels; of a machine with no others if a path is given."""
+def replayed_ns(
+    hardware: Hardware, size: int, compete: bool, path: tuple[Channel, ...] | None = None
+) -> tuple[int, list[str]]:
+    """What a lone prefetch from nvme takes in a replay, and its channels; of a machine with no
+    others if a path is given.
+    """
     if path is not None:
         names = {c.name for c in path}
-        channels = tuple(replace(c, beside=tuple(b for b in c.beside if b[0] in names)) for c in path)
-        fabrics = tuple(replace(f, channels=tuple(n for n in f.channels if n in names)) for f in hardware.fabrics if names & {*f.channels})
+        channels = tuple(
+            replace(c, beside=tuple(b for b in c.beside if b[0] in names)) for c in path
+        )
+        fabrics = tuple(
+            replace(f, channels=tuple(n for n in f.channels if n in names))
+            for f in hardware.fabrics
+            if names & {*f.channels}
+        )
         hardware = replace(hardware, channels=channels, fabrics=fabrics)
     b = GraphBuilder("alone")
     b.tensor("w", size, "parameter", home="nvme")
@@ -149,14 +192,21 @@ def replayed_ns(hardware: Hardware, size: int, compete: bool, path: tuple[Channe
     plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, "nvme", "hbm"),))
     result = replay(plan, hardware, compete=compete)
     assert result.makespan_ns is not None
-    return result.makespan_ns, [name for name, figures in result.channels.items() if figures.transfers]
+    return result.makespan_ns, [
+        name for name, figures in result.channels.items() if figures.transfers
+    ]
 
 
 @given(webs(), st.integers(0, 100), st.booleans())
-def test_it_is_what_a_replay_takes_in_which_nothing_else_moves(hardware: Hardware, size: int, compete: bool) -> None:
+def test_it_is_what_a_replay_takes_in_which_nothing_else_moves(
+    hardware: Hardware, size: int, compete: bool
+) -> None:
     seen = with_memories(hardware) if compete else hardware
     graph = networkx.DiGraph(list(hardware.channel_between))
-    paths = [tuple(hardware.channel_between[hop] for hop in pairwise(path)) for path in networkx.all_simple_paths(graph, "nvme", "hbm")]
+    paths = [
+        tuple(hardware.channel_between[hop] for hop in pairwise(path))
+        for path in networkx.all_simple_paths(graph, "nvme", "hbm")
+    ]
     timed = []
     for path in paths:
         taken = replayed_ns(hardware, size, compete, path)[0]

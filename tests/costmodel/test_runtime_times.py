@@ -30,28 +30,45 @@ def graph(*bytes_accessed: int, measured: int | None = None):
 
 def test_a_step_sustains_a_share_of_the_speed_that_its_kernels_have() -> None:
     alone = op_durations(graph(1000, 3000, measured=70), TOY)
-    under = op_durations(graph(1000, 3000, measured=70), machine_under(TOY, Runtime("half", speed=RuntimeFigure(0.5))))
+    under = op_durations(
+        graph(1000, 3000, measured=70),
+        machine_under(TOY, Runtime("half", speed=RuntimeFigure(0.5))),
+    )
     assert under == (2 * alone[0], 2 * alone[1], 70)  # what was measured is some runtime's already
 
 
 def test_an_op_waits_until_the_host_has_issued_it() -> None:
     """The host issues an op each 100 ns; ops of 30, 500 and 30 ns.
 
-    The first is there at 100 and ends at 130: it takes 130. The second is there at 200, waits 70 and ends at 700: 570. The third was there
-    at 300, before the second ended: 30. The fourth, at 400, neither waits.
+    The first is there at 100 and ends at 130: it takes 130. The second is there at 200, waits 70
+    and ends at 700: 570. The third was there at 300, before the second ended: 30. The fourth, at
+    400, neither waits.
     """
-    speed = TOY.device.bandwidth_bytes_per_s / 1e9 * float(TOY.compute.efficiency_for("norm", "bf16"))
+    speed = (
+        TOY.device.bandwidth_bytes_per_s / 1e9 * float(TOY.compute.efficiency_for("norm", "bf16"))
+    )
     sizes = [int(ns * speed) for ns in (30, 500, 30, 30)]
     machine = replace(TOY, compute=replace(TOY.compute, launch_ns=0))
     alone = op_durations(graph(*sizes), machine)
     assert alone == (30, 500, 30, 30)
-    assert op_durations(graph(*sizes), machine_under(machine, Runtime("slow host", host=RuntimeFigure(100.0)))) == (130, 570, 30, 30)
+    assert op_durations(
+        graph(*sizes), machine_under(machine, Runtime("slow host", host=RuntimeFigure(100.0)))
+    ) == (130, 570, 30, 30)
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=12), st.floats(0.1, 3), st.integers(0, 5000))
-def test_a_step_takes_the_longer_of_host_and_device_at_least(sizes: list[int], speed: float, host: int) -> None:
+@given(
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=12),
+    st.floats(0.1, 3),
+    st.integers(0, 5000),
+)
+def test_a_step_takes_the_longer_of_host_and_device_at_least(
+    sizes: list[int], speed: float, host: int
+) -> None:
     speed = round(speed, 3)
-    alone, runtime = op_durations(graph(*sizes), TOY), Runtime("any", speed=RuntimeFigure(speed), host=RuntimeFigure(float(host)))
+    alone, runtime = (
+        op_durations(graph(*sizes), TOY),
+        Runtime("any", speed=RuntimeFigure(speed), host=RuntimeFigure(float(host))),
+    )
     under = op_durations(graph(*sizes), machine_under(TOY, runtime))
     device = sum([ceil(ns / speed) for ns in alone])
     assert sum(under) >= max(len(sizes) * host, device - len(sizes))
@@ -62,7 +79,13 @@ def test_a_step_takes_the_longer_of_host_and_device_at_least(sizes: list[int], s
 def test_the_interval_has_what_is_unknown_of_the_runtime() -> None:
     def interval(spread: float) -> tuple[int, int, int]:
         made = graph(10**6, 10**6)
-        made = replace(made, meta={**made.meta, RUNTIME: as_data(Runtime("unsure", speed=RuntimeFigure(0.5, spread)))})
+        made = replace(
+            made,
+            meta={
+                **made.meta,
+                RUNTIME: as_data(Runtime("unsure", speed=RuntimeFigure(0.5, spread))),
+            },
+        )
         machine = under_runtime(made, TOY)
         result = hosim.replay(hosim.plan(made, machine, "resident"), machine)
         return result.makespan_low_ns, result.makespan_ns, result.makespan_high_ns
@@ -75,15 +98,29 @@ def test_the_interval_has_what_is_unknown_of_the_runtime() -> None:
 def test_an_optimizer_on_the_cpu_reaches_the_share_of_the_runtime() -> None:
     step = {"model": "gpt2", "phase": "train", "optimizer_on": "ddr", "sequence": 64}
     named = hosim.load(step)
-    slow = replace(named, meta={**named.meta, RUNTIME: as_data(Runtime("loop", cpu_optimizer=RuntimeFigure(0.043)))})
+    slow = replace(
+        named,
+        meta={**named.meta, RUNTIME: as_data(Runtime("loop", cpu_optimizer=RuntimeFigure(0.043)))},
+    )
     machine = hosim.load_hardware(find_hardware("h100"))
     launch = machine.tiers[1].compute.launch_ns
-    for op, fast, ns in zip(named.ops, op_durations(named, machine), op_durations(slow, under_runtime(slow, machine)), strict=True):
-        assert ns == (pytest.approx(10 * (fast - launch) + launch, rel=0.01) if op.kind == "optimizer" else fast)
+    for op, fast, ns in zip(
+        named.ops,
+        op_durations(named, machine),
+        op_durations(slow, under_runtime(slow, machine)),
+        strict=True,
+    ):
+        assert ns == (
+            pytest.approx(10 * (fast - launch) + launch, rel=0.01)
+            if op.kind == "optimizer"
+            else fast
+        )
 
 
 def test_peaks_by_hand() -> None:
-    """10 GiB of tensors, a tenth more allocated, 2 GiB of buffers: 13 GiB, of which the allocator holds 1.5 times; beside it 1 + 3 GiB."""
+    """10 GiB of tensors, a tenth more allocated, 2 GiB of buffers: 13 GiB, of which the allocator
+    holds 1.5 times; beside it 1 + 3 GiB.
+    """
     runtime = Runtime(
         "round",
         allocated=RuntimeFigure(1.1),
@@ -94,16 +131,27 @@ def test_peaks_by_hand() -> None:
     )
     machine = machine_under(hosim.load_hardware(find_hardware("h100")), runtime)
     seen = seen_peaks(replace(machine, devices=2), 10 * GIB)
-    assert [peak.bytes / GIB for peak in (seen.allocated, seen.reserved, seen.device)] == pytest.approx([13, 19.5, 23.5])
-    assert seen.device.low_bytes == pytest.approx(seen.device.high_bytes, abs=2)  # nothing is unsure
-    assert seen_peaks(machine, 10 * GIB).device.bytes / GIB == pytest.approx(20.5)  # one device has no communicator
+    assert [
+        peak.bytes / GIB for peak in (seen.allocated, seen.reserved, seen.device)
+    ] == pytest.approx([13, 19.5, 23.5])
+    assert seen.device.low_bytes == pytest.approx(
+        seen.device.high_bytes, abs=2
+    )  # nothing is unsure
+    assert seen_peaks(machine, 10 * GIB).device.bytes / GIB == pytest.approx(
+        20.5
+    )  # one device has no communicator
     assert seen.usable_bytes == 81559 * 2**20 - DRIVER_BYTES
     assert seen.verdict == FITS
 
 
 @given(st.integers(0, 200 * GIB), st.floats(0, 1), st.floats(0, 1))
 def test_peaks_contain_one_another(peak: int, first: float, second: float) -> None:
-    runtime = Runtime("unsure", allocated=RuntimeFigure(1.05, first), reserved=RuntimeFigure(1.2, second), context=RuntimeFigure(5e8, 0.3))
+    runtime = Runtime(
+        "unsure",
+        allocated=RuntimeFigure(1.05, first),
+        reserved=RuntimeFigure(1.2, second),
+        context=RuntimeFigure(5e8, 0.3),
+    )
     seen = seen_peaks(machine_under(TOY, runtime), peak)
     assert peak <= seen.allocated.bytes <= seen.reserved.bytes <= seen.device.bytes
     for each in (seen.allocated, seen.reserved, seen.device):
@@ -117,7 +165,14 @@ def test_without_a_runtime_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [None, {}, {"name": "x", "speed": 2}, {"name": "x", "fast": {"value": 1}}, {"name": "x", "speed": {"value": 0}}]
+    "data",
+    [
+        None,
+        {},
+        {"name": "x", "speed": 2},
+        {"name": "x", "fast": {"value": 1}},
+        {"name": "x", "speed": {"value": 0}},
+    ],
 )
 def test_what_is_no_runtime_is_refused(data: object) -> None:
     with pytest.raises(HardwareError):
@@ -126,7 +181,15 @@ def test_what_is_no_runtime_is_refused(data: object) -> None:
 
 def test_a_runtime_survives_a_workload_file(tmp_path) -> None:
     """Its figures are in ``meta``, so that a file of the graph has the same times."""
-    made = hosim.load({"model": "gpt2", "phase": "train", "runtime": "torchtitan-compiled", "sequence": 64, "layers": 1})
+    made = hosim.load(
+        {
+            "model": "gpt2",
+            "phase": "train",
+            "runtime": "torchtitan-compiled",
+            "sequence": 64,
+            "layers": 1,
+        }
+    )
     hosim.save_workload(made, tmp_path / "step.json")
     again = hosim.load_workload(tmp_path / "step.json")
     tables = [hosim.compare(each, "h100", "resident") for each in (made, again)]

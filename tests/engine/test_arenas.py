@@ -1,4 +1,6 @@
-"""The caching allocator under a replay: when a place is found, and when it is not asked for again."""
+"""The caching allocator under a replay: when a place is found, and when it is not asked for
+again.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,12 @@ def test_figures_say_what_was_held_when_it_failed() -> None:
     made = arena(24 * MIB)
     assert made.take(0)
     figures = made.figures(failed=True)
-    assert (figures.name, figures.account, figures.peak_allocated_bytes, figures.peak_reserved_bytes) == (
+    assert (
+        figures.name,
+        figures.account,
+        figures.peak_allocated_bytes,
+        figures.peak_reserved_bytes,
+    ) == (
         "caching",
         "time",
         12 * MIB,
@@ -116,8 +123,18 @@ def test_figures_say_what_was_held_when_it_failed() -> None:
 def test_arenas_by_name() -> None:
     graph = toy()
     assert make_arena("ledger", graph, [0, 1], MIB) is None
-    names = [made.name for made in (make_arena(name, graph, [0, 1], MIB) for name in ("static", "caching", "caching-expandable")) if made]
+    names = [
+        made.name
+        for made in (
+            make_arena(name, graph, [0, 1], MIB)
+            for name in ("static", "caching", "caching-expandable")
+        )
+        if made
+    ]
     assert names == ["static", "caching", "caching-expandable"]
-    with pytest.raises(InputError, match=r"no allocator 'best' \(allocators: ledger, caching, caching-expandable, static\)"):
+    with pytest.raises(
+        InputError,
+        match=r"no allocator 'best' \(allocators: ledger, caching, caching-expandable, static\)",
+    ):
         make_arena("best", graph, [0, 1], MIB)
     assert streams_of_tensors(graph, [3, 5]) == [3, 3, 5, 0]

@@ -31,7 +31,10 @@ def timelines(result):
 def test_folding_changes_nothing(case, data):
     _, machine, plan = case
     machine = data.draw(several(machine))
-    folded, unfolded = replay(plan, machine, record=True), replay(plan, machine, record=True, fold=False)
+    folded, unfolded = (
+        replay(plan, machine, record=True),
+        replay(plan, machine, record=True, fold=False),
+    )
     assert folded == unfolded
     assert folded.by_device == unfolded.by_device
     assert timelines(folded) == timelines(unfolded)
@@ -46,7 +49,9 @@ def test_devices_that_share_nothing_are_one_each(case, count):
     alone = replay(plan, machine, record=True)
     fabrics = tuple(replace(fabric, scope="device") for fabric in machine.fabrics)
     tiers = tuple(replace(tier, scope="device") for tier in machine.tiers)
-    together = replay(plan, replace(machine, devices=count, fabrics=fabrics, tiers=tiers), record=True, fold=False)
+    together = replay(
+        plan, replace(machine, devices=count, fabrics=fabrics, tiers=tiers), record=True, fold=False
+    )
     for device in together.by_device:
         assert replace(device, error=None) == replace(alone, error=None)
         assert device.timeline == alone.timeline
@@ -70,17 +75,25 @@ def test_jitter_is_on_every_time_whatever_the_order(case, data):
     nominal, places = op_durations(plan.graph, machine), canonical_places(plan.graph)
     for d, device in enumerate(result.by_device):
         timeline = device.timeline
-        for i, (start, end) in enumerate(zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)):
+        for i, (start, end) in enumerate(
+            zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)
+        ):
             assert start < 0 or end - start == round(nominal[i] * jitter.op_factor(d, i))
         copies = Counter()
         copy_of = {}
-        for x in sorted(timeline.transfers, key=lambda x: (x.issue_ns, x.start_ns)):  # those of one tensor go one after the other
+        for x in sorted(
+            timeline.transfers, key=lambda x: (x.issue_ns, x.start_ns)
+        ):  # those of one tensor go one after the other
             if x.cache_op not in copy_of:  # the chunks of a route are one copy
                 copy_of[x.cache_op] = copies[x.tensor]
                 copies[x.tensor] += 1
             factor = jitter.transfer_factor(d, places[x.tensor], copy_of[x.cache_op])
             channel = next(c for c in machine.channels if c.name == x.channel)
-            if machine.channel_scope(channel) == "device" and channel.engines == 1 and not channel.beside:
+            if (
+                machine.channel_scope(channel) == "device"
+                and channel.engines == 1
+                and not channel.beside
+            ):
                 flow_ns = -(-round(x.bytes * 10**9 * factor) // channel.bandwidth_bytes_per_s)
                 assert x.end_ns - x.start_ns - x.contention_ns == channel.latency_ns + flow_ns
                 assert x.contention_ns == 0

@@ -1,4 +1,6 @@
-"""The compiled loop and its source interpreted: the same plans and results; what is missing or stale is said and not used."""
+"""The compiled loop and its source interpreted: the same plans and results; what is missing or
+stale is said and not used.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,13 @@ spec.loader.exec_module(module)
 
 
 def run(folder: Path, first: str) -> tuple[list[str], str]:
-    ran = subprocess.run([sys.executable, "-c", SAID.format(first=first)], cwd=folder, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", SAID.format(first=first)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return ran.stdout.split(" ", 1), ran.stderr
 
 
@@ -62,7 +70,9 @@ def usual() -> tuple[str, str]:
     return compiled, found
 
 
-def test_without_the_extension_plans_and_results_are_the_same(tmp_path: Path, usual: tuple[str, str]) -> None:
+def test_without_the_extension_plans_and_results_are_the_same(
+    tmp_path: Path, usual: tuple[str, str]
+) -> None:
     (compiled, found), said = run(tmp_path, WITHOUT)
     assert compiled == "False"
     assert found == usual[1]
@@ -75,18 +85,39 @@ def compiled_at(folder: Path, **wanted: str) -> subprocess.CompletedProcess[str]
     shutil.copy(ROOT / "hatch_build.py", folder)
     (folder / "hosim").mkdir()
     shutil.copytree(
-        ROOT / "hosim" / "engine", folder / "hosim" / "engine", ignore=shutil.ignore_patterns("*.so", "__pycache__", "reference")
+        ROOT / "hosim" / "engine",
+        folder / "hosim" / "engine",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__", "reference"),
     )
-    code = "from pathlib import Path; from hatch_build import compile_loop; print(compile_loop(Path.cwd(), checked=True))"
+    code = (
+        "from pathlib import Path; from hatch_build import compile_loop; "
+        "print(compile_loop(Path.cwd(), checked=True))"
+    )
     env = os.environ | wanted
-    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def loading(path: str) -> str:
     """Code that takes the extension at a path for the compiled loop."""
-    place = f"import importlib.machinery, importlib.util; path = {path!r}; name = 'hosim.engine.compiled_loop'\n"
-    load = "loader = importlib.machinery.ExtensionFileLoader(name, path); spec = importlib.util.spec_from_loader(name, loader)\n"
-    return place + load + "sys.modules[name] = module = importlib.util.module_from_spec(spec); loader.exec_module(module)\n"
+    place = (
+        f"import importlib.machinery, importlib.util; path = {path!r}; name = "
+        "'hosim.engine.compiled_loop'\n"
+    )
+    load = (
+        "loader = importlib.machinery.ExtensionFileLoader(name, path); spec = "
+        "importlib.util.spec_from_loader(name, loader)\n"
+    )
+    return (
+        place + load + "sys.modules[name] = module = importlib.util.module_from_spec(spec); "
+        "loader.exec_module(module)\n"
+    )
 
 
 def test_a_stale_extension_is_refused(usual: tuple[str, str]) -> None:
@@ -101,8 +132,12 @@ def test_a_stale_extension_is_refused(usual: tuple[str, str]) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not (ROOT / "hatch_build.py").exists(), reason="hatch_build.py: not a clone")
-def test_a_stale_extension_is_refused_and_one_with_checks_of_bounds_finds_nothing(tmp_path: Path, usual: tuple[str, str]) -> None:
-    """Compiling takes half a minute. The interpreted loop, which finds the same above, checks bounds of its own accord."""
+def test_a_stale_extension_is_refused_and_one_with_checks_of_bounds_finds_nothing(
+    tmp_path: Path, usual: tuple[str, str]
+) -> None:
+    """Compiling takes half a minute. The interpreted loop, which finds the same above, checks
+    bounds of its own accord.
+    """
     compiled, expected = usual
     if compiled == "False":
         pytest.skip("no C compiler was here at installation")

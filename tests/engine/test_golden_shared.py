@@ -33,15 +33,20 @@ def _figures(result, expected):
     """The figures of a result that ``expected`` has, worded as it words them."""
     if "error" in expected:
         assert not result.feasible
-        return {"error": "out of memory" if result.error.startswith("out of memory: ") else result.error}
+        return {
+            "error": "out of memory" if result.error.startswith("out of memory: ") else result.error
+        }
     assert result.feasible
     streams = {"compute": result, **result.streams}
     causes = ("dependency", "transfer", "capacity")
     figures = {field: getattr(result, field) for field in FIELDS}
     figures["busy_ns"] = {name: s.busy_ns for name, s in streams.items()}
-    figures["stall_ns"] = {name: {cause: s.stall_ns[cause] for cause in causes} for name, s in streams.items()}
+    figures["stall_ns"] = {
+        name: {cause: s.stall_ns[cause] for cause in causes} for name, s in streams.items()
+    }
     figures["drain_ns"] = {name: s.drain_ns for name, s in streams.items()}
     figures["channels"] = {
-        name: {key: getattr(channel, key) for key in expected["channels"][name]} for name, channel in result.channels.items()
+        name: {key: getattr(channel, key) for key in expected["channels"][name]}
+        for name, channel in result.channels.items()
     }
     return figures

@@ -1,4 +1,6 @@
-"""The compiled loop against the contract in plain SimPy: the same figures, to the nanosecond and byte."""
+"""The compiled loop against the contract in plain SimPy: the same figures, to the nanosecond and
+byte.
+"""
 
 from __future__ import annotations
 
@@ -67,21 +69,39 @@ def test_any_plan(data: st.DataObject) -> None:
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_several_devices(case: Any, data: st.DataObject) -> None:
     _, machine, plan = case
-    compared(plan, data.draw(several(machine, 3)), jitter=data.draw(JITTERS), record=data.draw(st.booleans()))
+    compared(
+        plan,
+        data.draw(several(machine, 3)),
+        jitter=data.draw(JITTERS),
+        record=data.draw(st.booleans()),
+    )
 
 
 @given(cases(max_ops=6, max_streams=2, fabrics=True, roomy=None, uneven=True), st.data())
 def test_collectives(case: Any, data: st.DataObject) -> None:
     _, machine, plan = case
-    plan, machine = data.draw(with_collectives(plan, data.draw(several(machine, 3)) if data.draw(st.booleans()) else machine))
-    compared(plan, machine, jitter=data.draw(st.sampled_from((None, Jitter(3, 0.5)))), record=data.draw(st.booleans()))
+    plan, machine = data.draw(
+        with_collectives(
+            plan, data.draw(several(machine, 3)) if data.draw(st.booleans()) else machine
+        )
+    )
+    compared(
+        plan,
+        machine,
+        jitter=data.draw(st.sampled_from((None, Jitter(3, 0.5)))),
+        record=data.draw(st.booleans()),
+    )
 
 
 @given(st.data())
 def test_ops_on_other_processors(data: st.DataObject) -> None:
     machine, measured = data.draw(machines()), data.draw(st.booleans())
     graph = data.draw(on_processors(machine, measured))
-    plan = data.draw(processor_plans(graph, machine) if data.draw(st.integers(0, 3)) else wild_plans(graph, machine))
+    plan = data.draw(
+        processor_plans(graph, machine)
+        if data.draw(st.integers(0, 3))
+        else wild_plans(graph, machine)
+    )
     machine = data.draw(several(machine, 3)) if data.draw(st.booleans()) else machine
     compared(plan, machine, compete=not measured, record=data.draw(st.booleans()))
 
@@ -89,17 +109,27 @@ def test_ops_on_other_processors(data: st.DataObject) -> None:
 @given(st.data())
 def test_tiers_without_dma(data: st.DataObject) -> None:
     measured = data.draw(st.booleans())
-    _, machine, plan = data.draw(cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, measured=measured, uneven=True))
+    _, machine, plan = data.draw(
+        cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, measured=measured, uneven=True)
+    )
     compared(plan, without_dma(data, machine), compete=not measured)
 
 
 @settings(max_examples=2 * settings.default.max_examples)
 @given(st.data())
 def test_runtime_policies(data: st.DataObject) -> None:
-    machine = replace(data.draw(hardware(fabrics=True, uneven=True)), inspect_ns=data.draw(st.sampled_from((0, 3))))
+    machine = replace(
+        data.draw(hardware(fabrics=True, uneven=True)),
+        inspect_ns=data.draw(st.sampled_from((0, 3))),
+    )
     graph = data.draw(graphs(8, 3))
     machine = sized(machine, graph, 10**4)
-    needed = max([op.workspace_bytes + sum([graph.tensors[t].size_bytes for t in op.uses]) for op in graph.ops])
+    needed = max(
+        [
+            op.workspace_bytes + sum([graph.tensors[t].size_bytes for t in op.uses])
+            for op in graph.ops
+        ]
+    )
     budget = needed + data.draw(st.integers(0, 40))
     policy = data.draw(st.sampled_from(("on_demand", "lookahead", "unified_memory", "belady")))
     try:
@@ -134,27 +164,44 @@ def test_what_the_loop_covers() -> None:
 
 @pytest.mark.parametrize(("size", "ns"), [(2**40, 5), (10, 2**62), (2**60, 2**61), (10, 2**59)])
 def test_figures_that_63_bits_do_not_hold(size: int, ns: int) -> None:
-    """A transfer of 34,000 years, or ops of a century each: the reference's result, or its error."""
+    """A transfer of 34,000 years, or ops of a century each: the reference's result, or its
+    error.
+    """
     b = GraphBuilder("slow")
     for name in "vw":
         b.tensor(name, size, "parameter", "ddr")
         b.op(f"f{name}", "op", inputs=[name], duration_ns=ns)
     tiers = Tier("ddr", 2**62, 10**9), Tier("hbm", 2**62, 10**9, "device")
-    machine = Hardware("slow", tiers, (Channel("up", "ddr", "hbm", 1), Channel("down", "hbm", "ddr", 1)), Compute({}))
+    machine = Hardware(
+        "slow",
+        tiers,
+        (Channel("up", "ddr", "hbm", 1), Channel("down", "hbm", "ddr", 1)),
+        Compute({}),
+    )
     ups = [CacheOp("prefetch", t, "ddr", "hbm") for t in range(2)]
-    compared(Plan(b.build(), cache_ops=(*ups, *[CacheOp("detach", t, "hbm", None, after=t) for t in range(2)])), machine)
+    compared(
+        Plan(
+            b.build(),
+            cache_ops=(*ups, *[CacheOp("detach", t, "hbm", None, after=t) for t in range(2)]),
+        ),
+        machine,
+    )
 
 
 @pytest.mark.parametrize("record", [True, False])
 def test_a_timeline_is_the_references(record: bool) -> None:
     from long_chain import MACHINE, chain_and_branches
 
-    assert replay(chain_and_branches(8, 1), MACHINE, record=record).engine == (REFERENCE if record else LOOP)
+    assert replay(chain_and_branches(8, 1), MACHINE, record=record).engine == (
+        REFERENCE if record else LOOP
+    )
 
 
 @pytest.mark.parametrize("engine", [LOOP, REFERENCE])
 def test_ops_wait_for_other_streams(engine: str) -> None:
-    """``a`` reads what ``b`` then changes: 0 to 100 and 100 to 150 ns. ``c`` comes after ``b`` by name alone: 150 to 160 ns."""
+    """``a`` reads what ``b`` then changes: 0 to 100 and 100 to 150 ns. ``c`` comes after ``b`` by
+    name alone: 150 to 160 ns.
+    """
     b = GraphBuilder("three ops on two streams")
     b.tensor("w", 4, "parameter")
     b.op("a", "matmul", inputs=["w"], duration_ns=100)
@@ -165,7 +212,10 @@ def test_ops_wait_for_other_streams(engine: str) -> None:
     assert result.stall_ns["dependency"] == 50
 
 
-@pytest.mark.parametrize(("place", "tensor", "after"), [("tensor", 1, -1), ("tensor", -1, -1), ("after", 0, 1), ("after", 0, -2)])
+@pytest.mark.parametrize(
+    ("place", "tensor", "after"),
+    [("tensor", 1, -1), ("tensor", -1, -1), ("after", 0, 1), ("after", 0, -2)],
+)
 def test_positions_that_a_plan_does_not_have(place: str, tensor: int, after: int) -> None:
     b = GraphBuilder("one op")
     b.tensor("w", 4, "parameter", home="ddr")

@@ -16,7 +16,9 @@ def compare(plan, machine, jitter=None, compete=False):
     except PlanError:
         company = None
     try:
-        result = replay(plan, machine, record=True, fold=False, jitter=jitter, compete=compete or None)
+        result = replay(
+            plan, machine, record=True, fold=False, jitter=jitter, compete=compete or None
+        )
     except PlanError as error:
         assert company is None, f"the engine alone objects: {error}"
         return
@@ -26,10 +28,16 @@ def compare(plan, machine, jitter=None, compete=False):
         return
     for device, one in zip(company.devices, result.by_device, strict=True):
         expected, got = device.figures(), figures(one)
-        starts, transfers, waits, error = (expected.pop(key) for key in ("op_start_ns", "transfers", "waits", "error"))
+        starts, transfers, waits, error = (
+            expected.pop(key) for key in ("op_start_ns", "transfers", "waits", "error")
+        )
         assert (error is None) == one.feasible
-        assert error is None or (f"out of memory on device {device.position}" in one.error and error[1] in one.error)
-        if error is None and set(got["busy_ns"]) != set(device.streams):  # a graph without a stream named compute
+        assert error is None or (
+            f"out of memory on device {device.position}" in one.error and error[1] in one.error
+        )
+        if error is None and set(got["busy_ns"]) != set(
+            device.streams
+        ):  # a graph without a stream named compute
             for key in ("busy_ns", "stall_ns", "drain_ns"):
                 got[key][device.main] = got[key].pop("compute")
         assert got == expected
@@ -39,8 +47,16 @@ def compare(plan, machine, jitter=None, compete=False):
     for tier, instances in company.peak.items():
         most = max((held for held, _, _ in instances.values()), default=0)
         first = min((at for held, at, _ in instances.values() if held == most), default=0)
-        kinds = [kinds for _, (held, at, kinds) in sorted(instances.items()) if (held, at) == (most, first)] or [{}]
-        assert (result.peak_bytes[tier], result.peak_at_ns[tier], dict(result.peak_breakdown[tier])) == (most, first, kinds[0])
+        kinds = [
+            kinds
+            for _, (held, at, kinds) in sorted(instances.items())
+            if (held, at) == (most, first)
+        ] or [{}]
+        assert (
+            result.peak_bytes[tier],
+            result.peak_at_ns[tier],
+            dict(result.peak_breakdown[tier]),
+        ) == (most, first, kinds[0])
 
 
 @settings(max_examples=2 * settings.default.max_examples)

@@ -1,4 +1,5 @@
-"""Rule 20, ops on other processors: the engine against the naive replay, on graphs whose streams belong to processors of some tiers.
+"""Rule 20, ops on other processors: the engine against the naive replay, on graphs whose streams
+belong to processors of some tiers.
 
 On one device and on several, which have equal parts of the processors that they share.
 """
@@ -70,9 +71,19 @@ def test_each_device_has_what_its_fair_share_says(data):
     machine = data.draw(machines())
     graph = data.draw(on_processors(machine, measured=False))
     plan = data.draw(processor_plans(graph, machine))
-    roomy = [replace(tier, capacity_bytes=2**40, scope=data.draw(st.sampled_from(("device", "host")))) for tier in machine.tiers]
-    channels = [replace(c, curve=(), pageable_bytes_per_s=None, beside=()) for c in machine.channels]
-    one = replace(machine, tiers=(replace(roomy[0], scope="device"), *roomy[1:]), channels=tuple(channels), fabrics=())
+    roomy = [
+        replace(tier, capacity_bytes=2**40, scope=data.draw(st.sampled_from(("device", "host"))))
+        for tier in machine.tiers
+    ]
+    channels = [
+        replace(c, curve=(), pageable_bytes_per_s=None, beside=()) for c in machine.channels
+    ]
+    one = replace(
+        machine,
+        tiers=(replace(roomy[0], scope="device"), *roomy[1:]),
+        channels=tuple(channels),
+        fabrics=(),
+    )
     both = replace(one, devices=2)
     assert replay(plan, both).makespan_ns == replay(plan, both.fair_share).makespan_ns
 
@@ -81,5 +92,11 @@ def test_each_device_has_what_its_fair_share_says(data):
 @given(cases(max_ops=6, max_streams=2))
 def test_a_tier_with_a_processor_changes_nothing_else(case):
     _, machine, plan = case
-    able = replace(machine, tiers=(machine.tiers[0], *[replace(tier, compute=Compute({"bf16": 10**9})) for tier in machine.tiers[1:]]))
+    able = replace(
+        machine,
+        tiers=(
+            machine.tiers[0],
+            *[replace(tier, compute=Compute({"bf16": 10**9})) for tier in machine.tiers[1:]],
+        ),
+    )
     assert replay(plan, able) == replay(plan, machine)

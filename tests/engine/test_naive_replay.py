@@ -34,7 +34,16 @@ def figures(result):
         "peak_breakdown": {tier: dict(mix) for tier, mix in result.peak_breakdown.items()},
         "channels": {
             name: {
-                key: getattr(f, key) for key in ("transfers", "bytes", "busy_ns", "queue_ns", "contention_ns", "exposed_ns", "hidden_ns")
+                key: getattr(f, key)
+                for key in (
+                    "transfers",
+                    "bytes",
+                    "busy_ns",
+                    "queue_ns",
+                    "contention_ns",
+                    "exposed_ns",
+                    "hidden_ns",
+                )
             }
             for name, f in result.channels.items()
         },
@@ -47,8 +56,19 @@ def moved(x):
 
 
 def waited(timeline):
-    """The stalls of all streams, each with the transfer that it is blamed on, as the naive replay words them."""
-    waits = [(s.op, s.cause, s.start_ns, s.end_ns, None if (x := blamed(timeline, s)) is None else moved(x)) for s in timeline.stalls]
+    """The stalls of all streams, each with the transfer that it is blamed on, as the naive replay
+    words them.
+    """
+    waits = [
+        (
+            s.op,
+            s.cause,
+            s.start_ns,
+            s.end_ns,
+            None if (x := blamed(timeline, s)) is None else moved(x),
+        )
+        for s in timeline.stalls
+    ]
     return sorted(waits, key=lambda wait: wait[:4])
 
 
@@ -74,12 +94,20 @@ def compare(plan, machine, budget, compete=False):
             assert result.error.startswith("out of memory")
             assert error[1] in result.error
             assert ("in vain" in result.error) == (error[0] == "vain")
-        starts, transfers, waits = expected.pop("op_start_ns"), expected.pop("transfers"), expected.pop("waits")
+        starts, transfers, waits = (
+            expected.pop("op_start_ns"),
+            expected.pop("transfers"),
+            expected.pop("waits"),
+        )
         got = figures(result)
-        if error is None and set(got["busy_ns"]) != set(naive.streams):  # a graph without a stream named compute
+        if error is None and set(got["busy_ns"]) != set(
+            naive.streams
+        ):  # a graph without a stream named compute
             for key in ("busy_ns", "stall_ns", "drain_ns"):
                 got[key][naive.main] = got[key].pop("compute")
-        if error is not None:  # what moves when nothing can proceed any more has no end to divide by
+        if (
+            error is not None
+        ):  # what moves when nothing can proceed any more has no end to divide by
             assert result.makespan_ns is None
         assert got == expected
         if record:
@@ -93,11 +121,17 @@ def compare(plan, machine, budget, compete=False):
     [(0, "ddr", 0), (10, "ddr", 40), (0, "nvme", 30), (10, "nvme", 50)],
 )
 def test_a_store_while_its_writer_waits_for_room(size, to, transfer):
-    """f may begin from the start but for y, for which there is room at 50 ns. The store of t, which f writes, begins at 30 ns.
+    """f may begin from the start but for y, for which there is room at 50 ns. The store of t, which
+    f writes, begins at 30 ns.
 
-    While it lasts f may not begin; it lasts no time where t has no bytes, but on two hops f is looked at after the first.
+    While it lasts f may not begin; it lasts no time where t has no bytes, but on two hops f is
+    looked at after the first.
     """
-    tiers = (Tier("hbm", 100, 10**12, "device"), Tier("ddr", 1000, 10**11), Tier("nvme", 1000, 10**10))
+    tiers = (
+        Tier("hbm", 100, 10**12, "device"),
+        Tier("ddr", 1000, 10**11),
+        Tier("nvme", 1000, 10**10),
+    )
     channels = (Channel("d2h", "hbm", "ddr", 10**9), Channel("write", "ddr", "nvme", 10**9))
     builder = GraphBuilder("waits")
     builder.tensor("t", size, "parameter")

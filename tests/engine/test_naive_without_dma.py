@@ -1,4 +1,6 @@
-"""Rule 22, tiers without DMA: the engine against the naive replay, and the lower bound against it."""
+"""Rule 22, tiers without DMA: the engine against the naive replay, and the lower bound against
+it.
+"""
 
 from dataclasses import replace
 
@@ -20,13 +22,17 @@ def without_dma(data: st.DataObject, machine: Hardware) -> Hardware:
     """The machine without DMA of some of its tiers below: at least of one."""
     below = [tier.name for tier in machine.tiers if tier.name != machine.device_tier]
     which = data.draw(st.sets(st.sampled_from(below), min_size=1))
-    return replace(machine, tiers=tuple(replace(tier, dma=tier.name not in which) for tier in machine.tiers))
+    return replace(
+        machine, tiers=tuple(replace(tier, dma=tier.name not in which) for tier in machine.tiers)
+    )
 
 
 @given(st.data())
 def test_the_replay(data):
     measured = data.draw(st.booleans())
-    _, machine, plan = data.draw(cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, measured=measured, uneven=True))
+    _, machine, plan = data.draw(
+        cases(max_ops=7, max_streams=2, fabrics=True, roomy=None, measured=measured, uneven=True)
+    )
     machine = without_dma(data, machine)
     if data.draw(st.booleans()):
         compare_devices(plan, data.draw(several(machine, 3)), compete=not measured)
@@ -34,8 +40,14 @@ def test_the_replay(data):
     compare(plan, machine, None, compete=not measured)
     result = replay(plan, machine, record=True)
     assert check_result(plan, machine, result) == ()
-    alone = replay(plan, replace(machine, tiers=tuple(replace(tier, dma=True) for tier in machine.tiers)))
-    assert {c.hidden_ns for c, held in zip(result.channels.values(), machine.copied_by_ops, strict=True) if held} <= {0}
+    alone = replay(
+        plan, replace(machine, tiers=tuple(replace(tier, dma=True) for tier in machine.tiers))
+    )
+    assert {
+        c.hidden_ns
+        for c, held in zip(result.channels.values(), machine.copied_by_ops, strict=True)
+        if held
+    } <= {0}
     if result.feasible and alone.feasible and not result.slowed_ns:
         assert result.makespan_ns == alone.makespan_ns
 

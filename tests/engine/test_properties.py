@@ -26,7 +26,9 @@ def test_time_is_divided_without_remainder(case):
     result = replay(plan, machine)
     assume(result.feasible)
     for stream in (result, *result.streams.values()):
-        assert stream.busy_ns + sum(stream.stall_ns.values()) + stream.drain_ns == result.makespan_ns
+        assert (
+            stream.busy_ns + sum(stream.stall_ns.values()) + stream.drain_ns == result.makespan_ns
+        )
         assert min(stream.busy_ns, *stream.stall_ns.values(), stream.drain_ns) >= 0
 
 
@@ -34,11 +36,15 @@ def test_time_is_divided_without_remainder(case):
 def test_occupancy_stays_within_capacity(case):
     _, machine, plan = case
     result = replay(plan, machine, record=True)
-    assume("initial residents" not in (result.error or ""))  # more at time 0 than there is room for: nothing is replayed
+    assume(
+        "initial residents" not in (result.error or "")
+    )  # more at time 0 than there is room for: nothing is replayed
     for tier in machine.tiers:
         assert result.peak_bytes[tier.name] <= tier.capacity_bytes
         assert sum(result.peak_breakdown[tier.name].values()) == result.peak_bytes[tier.name]
-        held = [x for x in result.timeline.residencies if x.tier == tier.name and x.start_ns < x.end_ns]
+        held = [
+            x for x in result.timeline.residencies if x.tier == tier.name and x.start_ns < x.end_ns
+        ]
         for at in {x.start_ns for x in held}:
             assert sum(x.bytes for x in held if x.start_ns <= at < x.end_ns) <= tier.capacity_bytes
 
@@ -61,7 +67,11 @@ def test_bytes_move_whole(case):
 @given(anything)
 def test_two_runs_are_identical_and_a_record_changes_nothing(case):
     _, machine, plan = case
-    first, second, unrecorded = replay(plan, machine, record=True), replay(plan, machine, record=True), replay(plan, machine)
+    first, second, unrecorded = (
+        replay(plan, machine, record=True),
+        replay(plan, machine, record=True),
+        replay(plan, machine),
+    )
     assert first == second == unrecorded
     assert first.timeline == second.timeline
     assert unrecorded.timeline is None
@@ -74,24 +84,44 @@ def test_everything_resident_is_the_static_account(data):
     machine = data.draw(hardware())
     graph = data.draw(graphs(12, measured=False))
     machine = sized(machine, graph)
-    resident = {t: ("hbm",) for t in graph.initial if t not in idle_below(graph, "hbm")}  # what starts below and nobody uses stays there
+    resident = {
+        t: ("hbm",) for t in graph.initial if t not in idle_below(graph, "hbm")
+    }  # what starts below and nobody uses stays there
     result = replay(Plan(graph, initial=resident), machine)
     assert result.makespan_ns == sum(op_durations(graph, machine))
-    assert (result.peak_bytes["hbm"], result.peak_breakdown["hbm"]) == (static_peak(graph).bytes, static_peak(graph).breakdown)
+    assert (result.peak_bytes["hbm"], result.peak_breakdown["hbm"]) == (
+        static_peak(graph).bytes,
+        static_peak(graph).breakdown,
+    )
 
 
 @given(cases(max_ops=9, roomy=True), st.data())
 def test_more_bandwidth_lengthens_nothing(case, data):
-    # One stream, so that the order of issue does not depend on the bandwidth. A store that a faster channel starts sooner may hold
-    # back an op that writes the tensor and otherwise would have been first: such plans are left out, and routes, whose chunks would
-    # come sooner or later than others into a queue.
+    # One stream, so that the order of issue does not depend on the bandwidth. A store that a faster
+    # channel starts sooner may hold back an op that writes the tensor and otherwise would have been
+    # first: such plans are left out, and routes, whose chunks would come sooner or later than
+    # others into a queue.
     graph, machine, plan = case
     written = {t for op in graph.ops for t in op.writes}
-    assume(all(c.op == DETACH or c.tensor not in written or c.after >= graph.users[c.tensor][-1] for c in plan.cache_ops))
-    assume(all(c.op == DETACH or (c.source, c.destination) in machine.channel_between for c in plan.cache_ops))
+    assume(
+        all(
+            c.op == DETACH or c.tensor not in written or c.after >= graph.users[c.tensor][-1]
+            for c in plan.cache_ops
+        )
+    )
+    assume(
+        all(
+            c.op == DETACH or (c.source, c.destination) in machine.channel_between
+            for c in plan.cache_ops
+        )
+    )
     machine = replace(machine, channels=tuple(replace(c, engines=1) for c in machine.channels))
     k = data.draw(st.sampled_from(range(len(machine.channels))))
-    faster = replace(machine.channels[k], bandwidth_bytes_per_s=data.draw(st.integers(1, 5)) * machine.channels[k].bandwidth_bytes_per_s)
+    faster = replace(
+        machine.channels[k],
+        bandwidth_bytes_per_s=data.draw(st.integers(1, 5))
+        * machine.channels[k].bandwidth_bytes_per_s,
+    )
     quick = replace(machine, channels=(*machine.channels[:k], faster, *machine.channels[k + 1 :]))
     slow_result, quick_result = replay(plan, machine), replay(plan, quick)
     assert slow_result.stall_ns["capacity"] == 0
@@ -111,12 +141,21 @@ def test_names_and_the_order_of_tensors_change_nothing(case, data):
         graph.name,
         tuple(replace(graph.tensors[t], name=f"x{graph.tensors[t].name}") for t in order),
         tuple(
-            replace(op, name=f"y{op.name}", inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates))
+            replace(
+                op,
+                name=f"y{op.name}",
+                inputs=moved(op.inputs),
+                outputs=moved(op.outputs),
+                mutates=moved(op.mutates),
+            )
             for op in graph.ops
         ),
     )
     cache_ops = tuple(replace(c, tensor=place[c.tensor]) for c in plan.cache_ops)
-    renamed = replay(Plan(other, plan.policy, cache_ops, {place[t]: where for t, where in plan.initial.items()}), machine)
+    renamed = replay(
+        Plan(other, plan.policy, cache_ops, {place[t]: where for t, where in plan.initial.items()}),
+        machine,
+    )
     result = replay(plan, machine)
 
     def without_names(lines, names):
@@ -126,7 +165,9 @@ def test_names_and_the_order_of_tensors_change_nothing(case, data):
 
     assert renamed.feasible == result.feasible
     assert replace(renamed, error=None, notes=()) == replace(result, error=None, notes=())
-    of_renamed, of_result = ([one.name for one in (*which.tensors, *which.ops)] for which in (other, graph))
+    of_renamed, of_result = (
+        [one.name for one in (*which.tensors, *which.ops)] for which in (other, graph)
+    )
     assert without_names(renamed.notes, of_renamed) == without_names(result.notes, of_result)
 
 
@@ -135,7 +176,9 @@ def test_never_faster_than_the_lower_bound(case):
     graph, machine, plan = case
     result = replay(plan, machine)
     assume(result.feasible)
-    assert result.makespan_ns >= lower_bound_ns(graph, op_durations(graph, machine), machine, plan.residency("hbm"))
+    assert result.makespan_ns >= lower_bound_ns(
+        graph, op_durations(graph, machine), machine, plan.residency("hbm")
+    )
 
 
 @given(anything)

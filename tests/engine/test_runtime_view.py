@@ -17,8 +17,17 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond; nothing leads down to ssd, and nothing to nor from rom
     "toy",
-    (Tier("ddr", 1000, GB), Tier("hbm", 100, GB, "device"), Tier("ssd", 1000, GB), Tier("rom", 1000, GB)),
-    (Channel("up", "ddr", "hbm", GB), Channel("down", "hbm", "ddr", GB), Channel("read", "ssd", "ddr", GB)),
+    (
+        Tier("ddr", 1000, GB),
+        Tier("hbm", 100, GB, "device"),
+        Tier("ssd", 1000, GB),
+        Tier("rom", 1000, GB),
+    ),
+    (
+        Channel("up", "ddr", "hbm", GB),
+        Channel("down", "hbm", "ddr", GB),
+        Channel("read", "ssd", "ddr", GB),
+    ),
     Compute({}),
 )
 
@@ -41,7 +50,11 @@ class Watcher:
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
         tiers = [tuple(view.tiers_of(t)) for t in range(2)]
-        held = [view.is_resident(t) for t in range(2)], [view.is_busy(t) for t in range(2)], list(view.residents())
+        held = (
+            [view.is_resident(t) for t in range(2)],
+            [view.is_busy(t) for t in range(2)],
+            list(view.residents()),
+        )
         self.seen.append((op, view.now_ns, view.capacity_bytes, view.free_bytes, tiers, *held))
         return [CacheOp(PREFETCH, 1, "ddr", "hbm")] if op == 1 else []
 
@@ -104,7 +117,9 @@ def test_a_cache_op_resolves_to_its_tiers_and_its_channel() -> None:
         ("store", "hbm", "ssd", "there: no channels lead from hbm to ssd on toy"),
     ],
 )
-def test_a_cache_op_that_cannot_be(op: str, source: str, destination: str | None, message: str) -> None:
+def test_a_cache_op_that_cannot_be(
+    op: str, source: str, destination: str | None, message: str
+) -> None:
     with pytest.raises(PlanError) as raised:
         resolve_hop(op, source, destination, MACHINE, "there")
     assert str(raised.value) == message
@@ -114,4 +129,8 @@ def test_a_cache_op_that_cannot_be(op: str, source: str, destination: str | None
 def test_a_tensor_cannot_start_in_a_tier_that_is_not_there() -> None:
     with pytest.raises(PlanError) as raised:
         engine.replay(Plan(toy(), initial={1: ("disk",)}), MACHINE)
-    assert str(raised.value) == "initial: tensor 'w' starts in tier 'disk', which toy has not (tiers: ddr, hbm, ssd, rom)"
+    assert (
+        str(raised.value)
+        == "initial: tensor 'w' starts in tier 'disk', which toy has not (tiers: ddr, hbm, ssd, "
+        "rom)"
+    )

@@ -1,4 +1,6 @@
-"""What a replay does, counted: lines of Python by the loop's table and by the reference, rates. ``make bench`` has the times."""
+"""What a replay does, counted: lines of Python by the loop's table and by the reference, rates.
+``make bench`` has the times.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ PROFILES = sorted((Path(__file__).resolve().parents[2] / "hardware_profiles").gl
 @pytest.mark.parametrize("streams", [1, 2])
 def test_the_work_grows_with_the_ops(engine: str, streams: int) -> None:
     replay(chain_and_branches(8, streams), MACHINE, engine=engine)
-    few, many = (lines_run(replay, chain_and_branches(ops, streams), MACHINE, engine=engine) for ops in (2000, 4000))
+    few, many = (
+        lines_run(replay, chain_and_branches(ops, streams), MACHINE, engine=engine)
+        for ops in (2000, 4000)
+    )
     assert many <= 2.01 * few
 
 
@@ -43,10 +48,16 @@ def test_the_calls_of_the_reference(streams: int, slowed: bool) -> None:
 
 
 def test_rates_of_alike_devices_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one device or another, only how many copy counts: eight have eight combinations and the one in which none copies."""
+    """Of one device or another, only how many copy counts: eight have eight combinations and the
+    one in which none copies.
+    """
     asked: list[int] = []
     fluid = sys.modules["hosim.engine.reference.fluid"]
-    monkeypatch.setattr(fluid, "max_min_rates", lambda classes, carried: asked.append(len(classes)) or max_min_rates(classes, carried))
+    monkeypatch.setattr(
+        fluid,
+        "max_min_rates",
+        lambda classes, carried: asked.append(len(classes)) or max_min_rates(classes, carried),
+    )
     result = replay(pooled(100), supernode(8), engine="reference", jitter=Jitter(1, 0.3, 0.3))
     assert result.channels["read"].transfers == 25
     assert len(asked) == len(set(asked)) <= 9
@@ -62,21 +73,29 @@ def test_the_work_grows_with_the_devices() -> None:
 def test_rates_are_found_once(monkeypatch: pytest.MonkeyPatch, profile: Path, way: str) -> None:
     """Fabrics and memories that transfers could share cost nothing for each transfer."""
     found, slowdowns = [], []
-    monkeypatch.setattr("hosim.engine.transfer_rates.max_min_rates", lambda *asked: found.append(asked) or max_min_rates(*asked))
+    monkeypatch.setattr(
+        "hosim.engine.transfer_rates.max_min_rates",
+        lambda *asked: found.append(asked) or max_min_rates(*asked),
+    )
     slowdown = MemoryUse.slowdown
-    monkeypatch.setattr(MemoryUse, "slowdown", lambda use, left: slowdowns.append(use) or slowdown(use, left))
+    monkeypatch.setattr(
+        MemoryUse, "slowdown", lambda use, left: slowdowns.append(use) or slowdown(use, left)
+    )
     plan = chain_and_branches(400, 1)
     here, machine = on(load_hardware(profile), modelled(plan) if way == "modelled" else plan)
     result = replay(here, machine, compete=True if way == "compete" else None, engine="loop")
     assert sum(channel.transfers for channel in result.channels.values()) == 100
     assert sum(channel.contention_ns for channel in result.channels.values()) == 0
     assert len(found) == 2  # of nothing, and of one copy
-    # one for each of the 13 durations and 7 sizes of results, while a copy flows and while none does
+    # one for each of the 13 durations and 7 sizes of results, while a copy flows and while none
+    # does
     assert len(slowdowns) <= 2 * 13 * 7 * (way == "modelled")
     assert (result.slowed_ns is None) == (way == "measured")
 
 
-@pytest.mark.parametrize(("devices", "jitter"), [(48, None), (12, Jitter(1, 0.05, 0.1))], ids=["48", "12 with jitter"])
+@pytest.mark.parametrize(
+    ("devices", "jitter"), [(48, None), (12, Jitter(1, 0.05, 0.1))], ids=["48", "12 with jitter"]
+)
 def test_many_devices_and_one_that_stands_for_all(devices: int, jitter: Jitter | None) -> None:
     plan, hardware = pooled(400), supernode(devices)
     result = replay(plan, hardware, fold=False, jitter=jitter)

@@ -1,4 +1,6 @@
-"""How much is read, unpacked and parsed of files that are too large, damaged in their size, or of no known format."""
+"""How much is read, unpacked and parsed of files that are too large, damaged in their size, or of
+no known format.
+"""
 
 import csv
 import gc
@@ -104,20 +106,32 @@ def test_a_file_is_refused_by_its_size(tmp_path: Path, work: Work, name: str) ->
     path = sparse(tmp_path / name, b'{"format": "hosim.workload/1", ', 1 << 30)
     with pytest.raises(InputError) as caught:
         load_workload(path)
-    assert str(caught.value) == f'{path}: expected at most 192MiB in a file, got 1GiB; HOSIM_LIMITS="file_bytes=1GiB" raises this limit'
+    assert (
+        str(caught.value)
+        == f'{path}: expected at most 192MiB in a file, got 1GiB; HOSIM_LIMITS="file_bytes=1GiB" '
+        "raises this limit"
+    )
     assert work.read == 0
 
 
-def test_what_claims_no_size_is_read_up_to_the_limit(monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
+def test_what_claims_no_size_is_read_up_to_the_limit(
+    monkeypatch: pytest.MonkeyPatch, work: Work
+) -> None:
     monkeypatch.setenv("HOSIM_LIMITS", "file_bytes=2MiB")
-    with pytest.raises(InputError, match=r"^/dev/zero: expected at most 2MiB in a file, got more; "):
+    with pytest.raises(
+        InputError, match=r"^/dev/zero: expected at most 2MiB in a file, got more; "
+    ):
         content("/dev/zero")
     assert 2 * MIB < work.read <= 3 * MIB
-    with pytest.raises(InputError, match=r"^/dev/zero: expected a file, this is a device or a pipe; "):
+    with pytest.raises(
+        InputError, match=r"^/dev/zero: expected a file, this is a device or a pipe; "
+    ):
         load_any("/dev/zero")
 
 
-def test_gzip_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work) -> None:
+def test_gzip_is_unpacked_up_to_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work
+) -> None:
     """In one member, and in many members of 256 KiB."""
     monkeypatch.setenv("HOSIM_LIMITS", "unpacked_bytes=2MiB")
     zeros = gzip.compress(bytes(MIB // 4))
@@ -125,7 +139,9 @@ def test_gzip_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
         path = tmp_path / "w.json.gz"
         path.write_bytes(packed)
         work.unpacked = 0
-        with pytest.raises(InputError, match=r"w\.json\.gz: expected at most 2MiB after unpacking, got more; "):
+        with pytest.raises(
+            InputError, match=r"w\.json\.gz: expected at most 2MiB after unpacking, got more; "
+        ):
             load_workload(path)
         assert 2 * MIB < work.unpacked <= 3 * MIB
 
@@ -133,7 +149,14 @@ def test_gzip_is_unpacked_up_to_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
 def test_members_and_padding_of_gzip_are_read_as_one(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     for begin in (b"", b"a", bytes(MIB)):
-        path.write_bytes(gzip.compress(begin) + gzip.compress(b"b") + bytes(1000) + gzip.compress(b"") + gzip.compress(b"c") + bytes(512))
+        path.write_bytes(
+            gzip.compress(begin)
+            + gzip.compress(b"b")
+            + bytes(1000)
+            + gzip.compress(b"")
+            + gzip.compress(b"c")
+            + bytes(512)
+        )
         with mapped(str(path)) as found:
             assert bytes(found) == begin + b"bc"
     for damaged in (gzip.compress(b"a") + b"x", gzip.compress(b"a") + gzip.compress(b"b")[:-1]):
@@ -142,10 +165,18 @@ def test_members_and_padding_of_gzip_are_read_as_one(tmp_path: Path) -> None:
             content(str(path))
 
 
-@given(st.integers(0, 3), st.integers(-3, 3), st.integers(0, 2), st.integers(-3, 3), st.integers(0, 9))
-def test_a_file_comes_back_from_gzip(random: int, more: int, zeros: int, fewer: int, seed: int) -> None:
-    """Pieces of 256 KiB that end where the unpacked piece is full, among them: of what packs well, and of what does not."""
-    whole = Random(seed).randbytes(max(0, (random << 18) + more)) + bytes(max(0, (zeros << 18) + fewer))
+@given(
+    st.integers(0, 3), st.integers(-3, 3), st.integers(0, 2), st.integers(-3, 3), st.integers(0, 9)
+)
+def test_a_file_comes_back_from_gzip(
+    random: int, more: int, zeros: int, fewer: int, seed: int
+) -> None:
+    """Pieces of 256 KiB that end where the unpacked piece is full, among them: of what packs well,
+    and of what does not.
+    """
+    whole = Random(seed).randbytes(max(0, (random << 18) + more)) + bytes(
+        max(0, (zeros << 18) + fewer)
+    )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.gz"
         path.write_bytes(gzip.compress(whole, 1))
@@ -157,14 +188,18 @@ def test_a_file_comes_back_from_gzip(random: int, more: int, zeros: int, fewer: 
 
 
 @pytest.mark.parametrize("start", [b"", b'{"a": 1, ', b"PK\x05\x06", b"format: "])
-def test_a_file_of_no_known_format_is_read_for_64_kib(tmp_path: Path, work: Work, start: bytes) -> None:
+def test_a_file_of_no_known_format_is_read_for_64_kib(
+    tmp_path: Path, work: Work, start: bytes
+) -> None:
     path = sparse(tmp_path / "x", start, 1 << 30)
     with pytest.raises(InputError, match="its format is unknown"):
         load_any(path)
     assert 0 < work.read <= 64 * 1024
 
 
-def test_a_packed_file_of_no_known_format_is_unpacked_for_64_kib(tmp_path: Path, work: Work) -> None:
+def test_a_packed_file_of_no_known_format_is_unpacked_for_64_kib(
+    tmp_path: Path, work: Work
+) -> None:
     (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(32 * MIB)))
     with pytest.raises(InputError, match="its format is unknown"):
         load_any(tmp_path / "x.gz")
@@ -177,7 +212,10 @@ def test_a_packed_file_of_no_known_format_is_unpacked_for_64_kib(tmp_path: Path,
 
 BOMBS = {
     "values": (b"[" + b"[]," * 5_000_000 + b"0]", "expected at most 10000000 values, got 100000"),
-    "depth": (b"[" * 201 + b"]" * 201, "expected at most 200 levels of nesting, got more; HOSIM_LIMITS="),
+    "depth": (
+        b"[" * 201 + b"]" * 201,
+        "expected at most 200 levels of nesting, got more; HOSIM_LIMITS=",
+    ),
     "digits": (b"7" * 5000, "expected at most 1000 digits in a number, got more; HOSIM_LIMITS="),
 }
 BEGINNINGS = {
@@ -192,7 +230,9 @@ BEGINNINGS = {
 
 @pytest.mark.parametrize("form", BEGINNINGS)
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_text_of_json_is_refused_before_it_is_parsed(tmp_path: Path, work: Work, form: str, bomb: str) -> None:
+def test_a_text_of_json_is_refused_before_it_is_parsed(
+    tmp_path: Path, work: Work, form: str, bomb: str
+) -> None:
     content, message = BOMBS[bomb]
     (tmp_path / "x.json").write_bytes(BEGINNINGS[form] + b', "x": ' + content + b"}")
     with pytest.raises(InputError) as caught:
@@ -206,7 +246,9 @@ def test_a_text_of_json_is_refused_before_it_is_parsed(tmp_path: Path, work: Wor
 def test_lists_that_are_never_closed(tmp_path: Path, form: str) -> None:
     """The parser ends them, when it has no room left for more."""
     (tmp_path / "x.json").write_bytes(BEGINNINGS[form] + b', "x": ' + b"[" * 100_000)
-    with pytest.raises(InputError, match=r"x\.json: expected at most 200 levels of nesting, got more; "):
+    with pytest.raises(
+        InputError, match=r"x\.json: expected at most 200 levels of nesting, got more; "
+    ):
         load_any(tmp_path / "x.json")
 
 
@@ -230,7 +272,9 @@ def is_deeper(text: bytes, deepest: int) -> bool:
 
 texts = st.text('ab"\\[]{},: ', max_size=6)
 documents = st.recursive(
-    texts | st.integers(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3), max_leaves=12
+    texts | st.integers(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=12,
 )
 
 
@@ -242,7 +286,9 @@ def test_depth_is_that_of_the_data(document: Any, deepest: int, spaced: bool) ->
 
 
 def test_depth_is_that_of_the_data_whatever_a_string_escapes() -> None:
-    """Every string of up to five quotes, backslashes, brackets and others, with a list behind it."""
+    """Every string of up to five quotes, backslashes, brackets and others, with a list behind
+    it.
+    """
     for length in range(6):
         for letters in product('"\\[a', repeat=length):
             text = json.dumps(["".join(letters), [1]]).encode()
@@ -267,7 +313,10 @@ def test_digits_are_found_wherever_they_stand(lengths: list[int], most: int) -> 
         (b"a:\n" + b"- x\n" * 500_000, "expected at most 500000 values, got 500001"),
         (b"[" * 300 + b"]" * 300, "expected at most 200 levels of nesting, got more"),
         (b"- " * 300, "expected at most 200 levels of nesting, got more"),
-        (b"a: &x [1]\nb: [*x, *x]\n", "line 1, column 4: anchors (&) and aliases (*) are not allowed"),
+        (
+            b"a: &x [1]\nb: [*x, *x]\n",
+            "line 1, column 4: anchors (&) and aliases (*) are not allowed",
+        ),
         (b"a: " + b"1" * 5000, "byte 3: expected at most 1000 digits in a number, got more"),
     ],
     ids=["values", "flow", "sequence", "aliases", "digits"],
@@ -318,7 +367,12 @@ def test_the_collector_pauses_and_is_as_before(enabled: bool) -> None:
 def test_rows_of_csv_end_as_any_system_ends_lines() -> None:
     """An end of a line within quotes is part of the value; the module's own limit is as before."""
     before = csv.field_size_limit()
-    assert csv_rows(b'a,b\r\n"x\ry",2\rc,"d\r\n"\n\xff,', "rows.csv") == [["a", "b"], ["x\ry", "2"], ["c", "d\r\n"], ["\ufffd", ""]]
+    assert csv_rows(b'a,b\r\n"x\ry",2\rc,"d\r\n"\n\xff,', "rows.csv") == [
+        ["a", "b"],
+        ["x\ry", "2"],
+        ["c", "d\r\n"],
+        ["\ufffd", ""],
+    ]
     assert csv_rows(b"", "rows.csv") == []
     with pytest.raises(InputError) as refused:
         csv_rows(b"x" * (128 * 1024 + 1), "rows.csv")
@@ -329,7 +383,13 @@ def test_rows_of_csv_end_as_any_system_ends_lines() -> None:
 pieces = st.sampled_from(['"', "\\", "x", "5", "5" * 30, "é"])
 
 
-@given(st.lists(st.lists(pieces, max_size=6).map("".join) | st.sampled_from([int("5" * n) for n in (1, 19, 20, 21, 45)]), max_size=8))
+@given(
+    st.lists(
+        st.lists(pieces, max_size=6).map("".join)
+        | st.sampled_from([int("5" * n) for n in (1, 19, 20, 21, 45)]),
+        max_size=8,
+    )
+)
 def test_digits_in_a_string_of_json_are_no_number(values: list[str | int]) -> None:
     text = json.dumps(values, ensure_ascii=False).encode()
     with pytest.MonkeyPatch.context() as patched:
@@ -343,7 +403,9 @@ def test_digits_in_a_string_of_json_are_no_number(values: list[str | int]) -> No
 
 @pytest.mark.parametrize("digits", [999, 1000, 1001, 1500, 2001])
 @pytest.mark.parametrize("at", [0, 1, 250, 500, 501, 1000])
-def test_a_number_of_more_digits_than_are_allowed_is_found_wherever_it_stands(digits: int, at: int) -> None:
+def test_a_number_of_more_digits_than_are_allowed_is_found_wherever_it_stands(
+    digits: int, at: int
+) -> None:
     text = b"," * at + b"7" * digits + b",1" * 300
     if digits <= 1000:
         check_lines(text, "f")
@@ -368,7 +430,11 @@ def test_the_collector_runs_seldom_and_then_as_before(first: int) -> None:
     try:
         gc.set_threshold(first, 10, 10)
         with rare_collection():
-            assert gc.get_threshold() == (max(first, 500_000) if first else 0, 10, 10)  # 0: it does not run at all
+            assert gc.get_threshold() == (
+                max(first, 500_000) if first else 0,
+                10,
+                10,
+            )  # 0: it does not run at all
         assert gc.get_threshold() == (first, 10, 10)
     finally:
         gc.set_threshold(*before)

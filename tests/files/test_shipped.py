@@ -54,7 +54,9 @@ def test_profile(name):
     assert hardware.device_tier == "hbm"
     assert hardware.device.scope == "device"
     assert peak_for(hardware, "bf16")
-    for tier in hardware.tiers[1:]:  # every memory can be filled and emptied, directly or over others
+    for tier in hardware.tiers[
+        1:
+    ]:  # every memory can be filled and emptied, directly or over others
         for start, end in ((tier.name, "hbm"), ("hbm", tier.name)):
             reached = {start}
             for _ in hardware.channels:
@@ -76,8 +78,14 @@ def test_every_block_names_its_source(name):
 
 def test_toy_is_the_design_s_without_its_fabric():
     toy = load_hardware(shipped.hardware_path("toy"))
-    assert [(t.name, t.capacity_bytes, t.bandwidth_bytes_per_s) for t in toy.tiers] == [("hbm", 100, 10**12), ("ddr", 1000, 10**11)]
-    assert [(c.name, c.bandwidth_bytes_per_s, c.latency_ns) for c in toy.channels] == [("h2d", 10**9, 0), ("d2h", 10**9, 0)]
+    assert [(t.name, t.capacity_bytes, t.bandwidth_bytes_per_s) for t in toy.tiers] == [
+        ("hbm", 100, 10**12),
+        ("ddr", 1000, 10**11),
+    ]
+    assert [(c.name, c.bandwidth_bytes_per_s, c.latency_ns) for c in toy.channels] == [
+        ("h2d", 10**9, 0),
+        ("d2h", 10**9, 0),
+    ]
     assert toy.fabrics == ()
 
 
@@ -126,10 +134,21 @@ def test_drives_are_no_faster_than_host_memory(name):
 
 
 def test_what_the_devices_of_a_node_get_each():
-    """Of the memory of both sockets, and of what two GPUs behind one switch share: 5 to 6 GB/s were seen where all A100 copy both ways."""
-    a100, h100 = (replace(load_hardware(shipped.hardware_path(name)), devices=8).fair_share for name in ("a100-80gb-sxm", "h100-80gb-sxm"))
-    assert [machine.tiers[1].bandwidth_bytes_per_s for machine in (a100, h100)] == [51_200_000_000, 76_800_000_000]
-    shares = [{fabric.name: fabric.bandwidth_bytes_per_s for fabric in machine.fabrics} for machine in (a100, h100)]
+    """Of the memory of both sockets, and of what two GPUs behind one switch share: 5 to 6 GB/s were
+    seen where all A100 copy both ways.
+    """
+    a100, h100 = (
+        replace(load_hardware(shipped.hardware_path(name)), devices=8).fair_share
+        for name in ("a100-80gb-sxm", "h100-80gb-sxm")
+    )
+    assert [machine.tiers[1].bandwidth_bytes_per_s for machine in (a100, h100)] == [
+        51_200_000_000,
+        76_800_000_000,
+    ]
+    shares = [
+        {fabric.name: fabric.bandwidth_bytes_per_s for fabric in machine.fabrics}
+        for machine in (a100, h100)
+    ]
     assert shares[0]["uplinks"] == 2 * 6 * 10**9
     assert (shares[1]["uplinks_in"], shares[1]["uplinks_out"]) == (27_850_000_000, 26_400_000_000)
 
@@ -138,13 +157,19 @@ def test_g10_machine():
     g10 = load_hardware(shipped.hardware_path("g10-a100-40gb"))
     rates = {c.name: (c.bandwidth_bytes_per_s, c.latency_ns) for c in g10.channels}
     assert rates["h2d"] == rates["d2h"] == (15_754_000_000, 0)
-    assert (rates["nvme_read"], rates["nvme_write"]) == ((3_200_000_000, 12_000), (3_200_000_000, 16_000))
+    assert (rates["nvme_read"], rates["nvme_write"]) == (
+        (3_200_000_000, 12_000),
+        (3_200_000_000, 16_000),
+    )
     alone = load_hardware(shipped.hardware_path("g10-a100-40gb-ssd"))
     assert {t.name for t in alone.tiers} == {"hbm", "nvme"}
-    assert {c.name: (c.bandwidth_bytes_per_s, c.latency_ns) for c in alone.channels} == {n: r for n, r in rates.items() if "nvme" in n}
+    assert {c.name: (c.bandwidth_bytes_per_s, c.latency_ns) for c in alone.channels} == {
+        n: r for n, r in rates.items() if "nvme" in n
+    }
 
 
-# ------------------------------------------------------------------------------------------------------------------- finding
+# --------------------------------------------------------------------------------------------------
+# finding
 
 
 def test_find_by_name_and_by_path(tmp_path, monkeypatch):
@@ -169,11 +194,17 @@ def test_short_names():
 
 def test_not_found():
     listed = re.escape(f"(shipped: {len(PROFILES)}, see 'hosim hardware list')")
-    with pytest.raises(InputError, match=rf"^abc: no file and no shipped hardware profile of that name.* {listed}$"):
+    with pytest.raises(
+        InputError, match=rf"^abc: no file and no shipped hardware profile of that name.* {listed}$"
+    ):
         find_hardware("abc")
-    with pytest.raises(InputError, match=r"^h100-80gb-sx: .*; did you mean 'h100-80gb-sxm'\? \(shipped: "):
+    with pytest.raises(
+        InputError, match=r"^h100-80gb-sx: .*; did you mean 'h100-80gb-sxm'\? \(shipped: "
+    ):
         find_hardware("h100-80gb-sx")
-    with pytest.raises(InputError, match=r"; did you mean 'rtx-4090', 'rtx-5090' or 'rtx-pro-6000'\? \("):
+    with pytest.raises(
+        InputError, match=r"; did you mean 'rtx-4090', 'rtx-5090' or 'rtx-pro-6000'\? \("
+    ):
         find_hardware("RTX")
     with pytest.raises(InputError, match=r"no file and no shipped workload of that name"):
         find_workload("x" * 5000)
@@ -200,7 +231,8 @@ def test_shipped_workloads_load(name):
     assert load_workload(shipped.workload_path(name)).ops
 
 
-# ---------------------------------------------------------------------------------------------------------------- the room itself
+# --------------------------------------------------------------------------------------------------
+# the room itself
 
 
 def test_every_public_name_is_there():
@@ -212,7 +244,10 @@ def test_every_public_name_is_there():
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
-    code = "import sys, hosim, hosim.io, hosim.shipped; print(*sorted({'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
+    code = (
+        "import sys, hosim, hosim.io, hosim.shipped; print(*sorted({'pydantic', 'yaml', "
+        "'numpy'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 

@@ -1,6 +1,8 @@
-"""Writes ``data/chakra_small.et``: a handmade Chakra trace of two operators on the host, three kernels and an all-reduce.
+"""Writes ``data/chakra_small.et``: a handmade Chakra trace of two operators on the host, three
+kernels and an all-reduce.
 
-Run as ``python tests/formats/make_chakra.py``. The encoder knows only what protobuf needs for these fields.
+Run as ``python tests/formats/make_chakra.py``. The encoder knows only what protobuf needs for these
+fields.
 """
 
 from pathlib import Path
@@ -28,13 +30,24 @@ def tensor(storage: int, elements: int, device: str = "cuda:0") -> list:
     return [100 + storage, storage, 0, elements, 4, device]
 
 
-def node(number, name, deps, micros, inputs, outputs, *, host, thread, kind=4, comm=None, shapes=((), ())) -> bytes:
+def node(
+    number, name, deps, micros, inputs, outputs, *, host, thread, kind=4, comm=None, shapes=((), ())
+) -> bytes:
     attributes = [field(1, "is_cpu_op") + field(27, int(host)), field(1, "tid") + field(9, thread)]
     if comm is not None:
         attributes.append(field(1, "comm_type") + field(9, comm))
-    head = field(1, number) + field(2, name) + field(3, kind) + field(5, b"".join(map(varint, deps))) + field(7, micros)
+    head = (
+        field(1, number)
+        + field(2, name)
+        + field(3, kind)
+        + field(5, b"".join(map(varint, deps)))
+        + field(7, micros)
+    )
     sides = zip((inputs, outputs), shapes, strict=True)
-    parts = [field(1, repr(values)) + (field(2, repr(listed)) if listed else b"") for values, listed in sides]
+    parts = [
+        field(1, repr(values)) + (field(2, repr(listed)) if listed else b"")
+        for values, listed in sides
+    ]
     operands = field(8, parts[0]) + field(9, parts[1])
     return message(head + operands + b"".join(field(10, attribute) for attribute in attributes))
 

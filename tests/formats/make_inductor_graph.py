@@ -1,7 +1,8 @@
-"""Writes ``data/inductor_mlp.json``: the graph that inductor exports for a simulator, of a small network compiled for the CPU.
+"""Writes ``data/inductor_mlp.json``: the graph that inductor exports for a simulator, of a small
+network compiled for the CPU.
 
-Run as ``python tests/formats/make_inductor_graph.py``; made with torch 2.13.0. Inductor hands the JSON to torch's structured log, from
-where it is taken here.
+Run as ``python tests/formats/make_inductor_graph.py``; made with torch 2.13.0. Inductor hands the
+JSON to torch's structured log, from where it is taken here.
 """
 
 from pathlib import Path
@@ -26,7 +27,9 @@ def main() -> None:
     torch._inductor.config.reorder_for_peak_memory_debug = True
     torch._inductor.config.force_disable_caches = True
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 16)).eval()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 16)
+    ).eval()
     x = torch.randn(32, 64)
     with torch.no_grad():
         torch.compile(lambda a: model(a + 1).softmax(-1))(x)

@@ -1,8 +1,10 @@
-"""Writes ``data/mindir_*.mindir`` with MindSpore, and beside them in ``data/mindir_truth.json`` what MindSpore says of the same networks.
+"""Writes ``data/mindir_*.mindir`` with MindSpore, and beside them in ``data/mindir_truth.json``
+what MindSpore says of the same networks.
 
-Run as ``python tests/formats/make_mindir.py`` in an environment with MindSpore (made with 2.10.0, which runs on the CPU). The truth of a
-network is the shape and dtype of every parameter, the shape and dtype of every output of a real run of it, and the products that it
-multiplies, worked out by hand from the sizes below (``products``: batch, m, k, n of each).
+Run as ``python tests/formats/make_mindir.py`` in an environment with MindSpore (made with 2.10.0,
+which runs on the CPU). The truth of a network is the shape and dtype of every parameter, the shape
+and dtype of every output of a real run of it, and the products that it multiplies, worked out by
+hand from the sizes below (``products``: batch, m, k, n of each).
 """
 
 import json
@@ -63,14 +65,20 @@ class Block(nn.Cell):
         k = k.reshape((batch, sequence, self.heads, self.size)).transpose((0, 2, 3, 1))
         v = v.reshape((batch, sequence, self.heads, self.size)).transpose((0, 2, 1, 3))
         scores = ops.matmul(q, k) / (self.size**0.5) + mask
-        seen = ops.matmul(ops.softmax(scores, -1), v).transpose((0, 2, 1, 3)).reshape((batch, sequence, width))
+        seen = (
+            ops.matmul(ops.softmax(scores, -1), v)
+            .transpose((0, 2, 1, 3))
+            .reshape((batch, sequence, width))
+        )
         x = x + self.out(seen)
         y = self.norm2(x)
         return x + self.down(ops.silu(self.gate(y)) * self.up(y))
 
 
 class Embedded(nn.Cell):
-    """A table, two blocks in a list and a head that shares its weight with the table; returns two tensors."""
+    """A table, two blocks in a list and a head that shares its weight with the table; returns two
+    tensors.
+    """
 
     def __init__(self):
         super().__init__()
@@ -118,14 +126,30 @@ def f32(*shape):
 
 CASES = {
     "mlp": (Mlp, (f32(2, 8),), [(1, 2, 8, 16), (1, 2, 16, 4)]),
-    "conv": (ConvNet, (f32(2, 3, 16, 16),), [(1, 2 * 8 * 8, 3 * 9, 8), (1, 2 * 8 * 8, 9, 8), (1, 2, 128, 5)]),
+    "conv": (
+        ConvNet,
+        (f32(2, 3, 16, 16),),
+        [(1, 2 * 8 * 8, 3 * 9, 8), (1, 2 * 8 * 8, 9, 8), (1, 2, 128, 5)],
+    ),
     "block": (
         Block,
         (f32(2, 6, 32), f32(6, 6)),
-        [(1, 12, 32, 96), (8, 6, 8, 6), (8, 6, 6, 8), (1, 12, 32, 32), (1, 12, 32, 64), (1, 12, 32, 64), (1, 12, 64, 32)],
+        [
+            (1, 12, 32, 96),
+            (8, 6, 8, 6),
+            (8, 6, 6, 8),
+            (1, 12, 32, 32),
+            (1, 12, 32, 64),
+            (1, 12, 32, 64),
+            (1, 12, 64, 32),
+        ],
     ),
     "branches": (Branches, (f32(2, 8),), [(1, 2, 8, 8), (1, 2, 8, 8)]),
-    "step": (Step, (f32(2, 8), f32(2, 4)), [(1, 2, 8, 16), (1, 2, 16, 4), (1, 2, 4, 16), (1, 4, 2, 16), (1, 16, 2, 8)]),
+    "step": (
+        Step,
+        (f32(2, 8), f32(2, 4)),
+        [(1, 2, 8, 16), (1, 2, 16, 4), (1, 2, 4, 16), (1, 4, 2, 16), (1, 16, 2, 8)],
+    ),
 }
 CASES["embedded"] = (
     Embedded,
@@ -151,7 +175,9 @@ def main():
             "outputs": [[list(t.shape), str(t.dtype)] for t in results],
             "products": products,
         }
-    (HERE / "mindir_truth.json").write_text(json.dumps({"mindspore": ms.__version__, "networks": truth}, indent=1) + "\n")
+    (HERE / "mindir_truth.json").write_text(
+        json.dumps({"mindspore": ms.__version__, "networks": truth}, indent=1) + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -25,10 +25,20 @@ def value(field: int, name: bytes, *dims: int) -> bytes:
     return text(field, text(1, name) + (text(2, floats(*dims)) if dims else b""))
 
 
-def primitive(operator: bytes, inputs: list[bytes], *dims: int, output: bytes = b"y", attributes: bytes = b"") -> bytes:
+def primitive(
+    operator: bytes, inputs: list[bytes], *dims: int, output: bytes = b"y", attributes: bytes = b""
+) -> bytes:
     shape = attribute(b"shape", 19, text(12, floats(*dims)))
     listed = b"".join(text(1, i) for i in inputs)
-    return text(1, listed + text(2, output) + text(4, operator) + text(5, shape) + attributes + text(7, b"Default/net/here"))
+    return text(
+        1,
+        listed
+        + text(2, output)
+        + text(4, operator)
+        + text(5, shape)
+        + attributes
+        + text(7, b"Default/net/here"),
+    )
 
 
 def attribute(name: bytes, kind: int, value: bytes = b"") -> bytes:
@@ -37,11 +47,15 @@ def attribute(name: bytes, kind: int, value: bytes = b"") -> bytes:
 
 def constant(output: bytes, kind: int, value: bytes = b"") -> bytes:
     """A node that is a constant."""
-    return text(1, text(2, output) + text(4, b"Constant") + text(5, attribute(b"value", kind, value)))
+    return text(
+        1, text(2, output) + text(4, b"Constant") + text(5, attribute(b"value", kind, value))
+    )
 
 
 def mindir(folder: Path, *parts: bytes) -> Path:
-    (folder / "x.mindir").write_bytes(text(1, b"1.1") + text(2, b"MindSpore") + text(7, b"".join(parts)))
+    (folder / "x.mindir").write_bytes(
+        text(1, b"1.1") + text(2, b"MindSpore") + text(7, b"".join(parts))
+    )
     return folder / "x.mindir"
 
 

@@ -1,7 +1,8 @@
-"""Classes of the shape that hyper-parallel documents, its greedy planner's rule, and a literal runtime that follows a schedule.
+"""Classes of the shape that hyper-parallel documents, its greedy planner's rule, and a literal
+runtime that follows a schedule.
 
-Everything here is written from the documented behaviour of ``hyper_offload`` (``ir``, ``planning/greedy.py``, ``ReplayExecutor``,
-``ResidencyManager``) and shares no code with hosim.
+Everything here is written from the documented behaviour of ``hyper_offload`` (``ir``,
+``planning/greedy.py``, ``ReplayExecutor``, ``ResidencyManager``) and shares no code with hosim.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class BrokenScheduleError(AssertionError):
 def run(trace: ActivationTrace, schedule: ResidencySchedule) -> int:
     """Follow the schedule op by op as the runtime does; the peak of device bytes, in program order.
 
-    Contents are version numbers, one more with each write: an access that finds none on the device, or an older one, is an error, as is
-    the loss of the only copy of what is still accessed or retained, and what stays behind at the end.
+    Contents are version numbers, one more with each write: an access that finds none on the device,
+    or an older one, is an error, as is the loss of the only copy of what is still accessed or
+    retained, and what stays behind at the end.
     """
     kind = ResidencyActionType
     version: dict[int, int] = {}
@@ -100,7 +102,9 @@ def run(trace: ActivationTrace, schedule: ResidencySchedule) -> int:
         for access in op.accesses:
             sid = access.storage_id
             if sid in version and device.get(sid) != version[sid]:
-                raise BrokenScheduleError(f"op {i} finds version {device.get(sid)} of storage {sid}, not {version[sid]}")
+                raise BrokenScheduleError(
+                    f"op {i} finds version {device.get(sid)} of storage {sid}, not {version[sid]}"
+                )
             if access.kind is AccessKind.WRITE:
                 version[sid] = device[sid] = version.get(sid, 0) + 1
         peak = max(peak, sum(trace.storage_sizes[sid] for sid in device))
@@ -111,7 +115,9 @@ def run(trace: ActivationTrace, schedule: ResidencySchedule) -> int:
             if action.kind is kind.COPY_D2H:
                 if sid not in device:
                     raise BrokenScheduleError(f"{action}: nothing on the device")
-                host.setdefault(sid, device[sid])  # where there is a host copy, even an old one, it does nothing
+                host.setdefault(
+                    sid, device[sid]
+                )  # where there is a host copy, even an old one, it does nothing
             elif action.kind is kind.RELEASE_DEVICE:
                 if needed(sid, i) and host.get(sid) != version[sid]:
                     raise BrokenScheduleError(f"{action}: the only copy")
@@ -128,7 +134,9 @@ def run(trace: ActivationTrace, schedule: ResidencySchedule) -> int:
 
 
 def greedy(trace: ActivationTrace) -> ResidencySchedule:
-    """hyper-parallel's own planner by its rule: the longest gaps that cover an op over the limit, until all fits."""
+    """hyper-parallel's own planner by its rule: the longest gaps that cover an op over the limit,
+    until all fits.
+    """
     schedule, kind = ResidencySchedule(), ResidencyActionType
     listed: dict[int, list[StorageAccess]] = {}
     for op in trace.ops:
@@ -142,7 +150,16 @@ def greedy(trace: ActivationTrace) -> ResidencySchedule:
         for n, (a, b) in enumerate(pairwise(accesses)):
             if b.op_id - a.op_id > 1:
                 copy = next((x for x in accesses[n::-1] if x.kind is AccessKind.WRITE), accesses[0])
-                gaps.append((b.op_id - a.op_id, trace.storage_sizes[sid], -a.op_id, sid, copy.op_id, b.op_id))
+                gaps.append(
+                    (
+                        b.op_id - a.op_id,
+                        trace.storage_sizes[sid],
+                        -a.op_id,
+                        sid,
+                        copy.op_id,
+                        b.op_id,
+                    )
+                )
     limit = trace.memory_limit_bytes
     taken = set()
     for _, size, released, sid, copy, back in sorted(gaps, key=lambda gap: gap[:3], reverse=True):

@@ -22,7 +22,15 @@ from hosim.io import load_any
 from hosim.notes import notes
 
 SMALL = Path(__file__).parents[1] / "importers/data/chakra_small.et"
-NODE = {"Id": 1, "Name": "aten::mm(0)", "NodeType": 4, "ctrlDeps": [3], "data_deps": [], "runtime": 7, "is_cpu_op": True}
+NODE = {
+    "Id": 1,
+    "Name": "aten::mm(0)",
+    "NodeType": 4,
+    "ctrlDeps": [3],
+    "data_deps": [],
+    "runtime": 7,
+    "is_cpu_op": True,
+}
 
 
 def sizes(graph: Graph, positions: tuple[int, ...]) -> list[int]:
@@ -45,7 +53,10 @@ def published(shared: Path, name: str) -> Path:
 
 def test_a_small_trace() -> None:
     graph = load_any(SMALL)
-    ops = [(op.name, op.kind, op.stream, op.duration_ns, [graph.ops[d].name for d in op.deps]) for op in graph.ops]
+    ops = [
+        (op.name, op.kind, op.stream, op.duration_ns, [graph.ops[d].name for d in op.deps])
+        for op in graph.ops
+    ]
     assert ops == [
         ("aten::mm(0).10", "matmul", "host1", 5000, []),
         ("gemm.11", "matmul", "compute", 40_000, ["aten::mm(0).10"]),
@@ -55,7 +66,11 @@ def test_a_small_trace() -> None:
         ("memset.32", "kernel", "compute", 0, ["gemm.11"]),
         ("exp.31", "elementwise", "compute", 20_000, ["aten::exp(0).30", "memset.32"]),
     ]
-    uses = {op.name: (sizes(graph, op.inputs), sizes(graph, op.outputs), sizes(graph, op.mutates)) for op in graph.ops if op.uses}
+    uses = {
+        op.name: (sizes(graph, op.inputs), sizes(graph, op.outputs), sizes(graph, op.mutates))
+        for op in graph.ops
+        if op.uses
+    }
     assert uses == {
         "gemm.11": ([40, 400], [80], []),
         "ncclAllReduce.20": ([], [], [80]),
@@ -67,7 +82,9 @@ def test_a_small_trace() -> None:
 
 
 def test_the_flop_of_an_operator_are_those_of_its_longest_kernel(tmp_path: Path) -> None:
-    """A product in two parts with two kernels, the second of which is the longer; one without shapes, and one that is none."""
+    """A product in two parts with two kernels, the second of which is the longer; one without
+    shapes, and one that is none.
+    """
     a, b, y = tensor(1, 15), tensor(2, 12), tensor(3, 20)
     shapes = ([[5, 3], [3, 4]], [[5, 4]])
     nodes = [
@@ -77,7 +94,17 @@ def test_the_flop_of_an_operator_are_those_of_its_longest_kernel(tmp_path: Path)
         node(13, "second", [12], 40, [a, b], [y], host=False, thread=7),
         node(20, "aten::mm(0)", [12], 5, [a, b], [y], host=True, thread=1),
         node(21, "unshaped", [20], 40, [a, b], [y], host=False, thread=7),
-        node(30, "aten::linear(0)", [20], 5, [a, b], [y], host=True, thread=1, shapes=([[5, 3], [4, 3]], [[5, 4]])),
+        node(
+            30,
+            "aten::linear(0)",
+            [20],
+            5,
+            [a, b],
+            [y],
+            host=True,
+            thread=1,
+            shapes=([[5, 3], [4, 3]], [[5, 4]]),
+        ),
         node(31, "composed", [30], 40, [a, b], [y], host=False, thread=7),
     ]
     path = tmp_path / "t.et"
@@ -94,23 +121,63 @@ def test_the_published_trace(shared: Path, compared: Callable[..., None]) -> Non
     assert busy["compute"] + busy["stream14"] == 329_543
     assert busy["host1"] + busy["host2"] == 52_252
     reduced = {t for op in graph.ops if op.kind == "all_reduce" for t in op.uses}
-    # One training step of ResNet-50, whose gradients are reduced in five buckets: 25,557,032 weights as published.
+    # One training step of ResNet-50, whose gradients are reduced in five buckets: 25,557,032
+    # weights as published.
     compared(
-        "publication", "Chakra trace of ResNet-50", "bytes all-reduced", 25_557_032 * 4, sum(graph.tensors[t].size_bytes for t in reduced)
+        "publication",
+        "Chakra trace of ResNet-50",
+        "bytes all-reduced",
+        25_557_032 * 4,
+        sum(graph.tensors[t].size_bytes for t in reduced),
     )
     assert sum(op.kind == "all_reduce" for op in graph.ops) == 5
-    # Its convolutions by the published architecture, and their gradients, of which the images need none.
+    # Its convolutions by the published architecture, and their gradients, of which the images need
+    # none.
     first, others = 2 * 32 * 64 * 3 * 49 * 112**2, 0
-    for width, size, blocks, wide in ((64, 56, 3, 64), (128, 28, 4, 256), (256, 14, 6, 512), (512, 7, 3, 1024)):
-        before = size if width == 64 else 2 * size  # the second convolution of a stage's first block has the stride
+    for width, size, blocks, wide in (
+        (64, 56, 3, 64),
+        (128, 28, 4, 256),
+        (256, 14, 6, 512),
+        (512, 7, 3, 1024),
+    ):
+        before = (
+            size if width == 64 else 2 * size
+        )  # the second convolution of a stage's first block has the stride
         one = (4 * width * width + 9 * width * width + 4 * width * width) * size**2
-        others += 2 * 32 * (blocks * one - 4 * width * width * size**2 + wide * width * before**2 + wide * 4 * width * size**2)
-    flops = {kind: sum(op.flops for op in graph.ops if op.kind == kind) for kind in ("convolution", "convolution_backward", "matmul")}
-    compared("publication", "Chakra trace of ResNet-50", "FLOP of convolutions", first + others, flops["convolution"])
-    compared("publication", "Chakra trace of ResNet-50", "FLOP of their gradients", first + 2 * others, flops["convolution_backward"])
+        others += (
+            2
+            * 32
+            * (
+                blocks * one
+                - 4 * width * width * size**2
+                + wide * width * before**2
+                + wide * 4 * width * size**2
+            )
+        )
+    flops = {
+        kind: sum(op.flops for op in graph.ops if op.kind == kind)
+        for kind in ("convolution", "convolution_backward", "matmul")
+    }
+    compared(
+        "publication",
+        "Chakra trace of ResNet-50",
+        "FLOP of convolutions",
+        first + others,
+        flops["convolution"],
+    )
+    compared(
+        "publication",
+        "Chakra trace of ResNet-50",
+        "FLOP of their gradients",
+        first + 2 * others,
+        flops["convolution_backward"],
+    )
     assert flops["matmul"] == 3 * 2 * 32 * 2048 * 1000
     # At least the weights, their momentum, the buckets and 32 images are there from the start.
-    assert sum(t.size_bytes for t in graph.tensors if t.kind == "input") > (3 * 25_557_032 + 32 * 3 * 224 * 224) * 4
+    assert (
+        sum(t.size_bytes for t in graph.tensors if t.kind == "input")
+        > (3 * 25_557_032 + 32 * 3 * 224 * 224) * 4
+    )
 
 
 def test_the_published_json(shared: Path) -> None:
@@ -118,7 +185,11 @@ def test_the_published_json(shared: Path) -> None:
     assert len(graph.ops) == 7
     assert busy_us(graph) == {"host": 663, "compute": 32}
     assert graph.tensors == ()
-    assert [graph.ops[d].name.rpartition(".")[2] for d in graph.ops[5].deps] == ["432", "216", "217"]
+    assert [graph.ops[d].name.rpartition(".")[2] for d in graph.ops[5].deps] == [
+        "432",
+        "216",
+        "217",
+    ]
 
 
 def read_json(folder: Path, *nodes: object) -> Graph:
@@ -135,7 +206,10 @@ def read_json(folder: Path, *nodes: object) -> Graph:
         ({"runtime": -1}, "workload_graph[0].runtime: expected a whole number"),
         ({"data_deps": 3}, "workload_graph[0].data_deps: expected a list of ids"),
         ({"data_deps": [9]}, "workload_graph[0]: waits for node 9, which the trace does not have"),
-        ({"data_deps": [2]}, "workload_graph[0]: its data_deps form a circle, directly or indirectly"),
+        (
+            {"data_deps": [2]},
+            "workload_graph[0]: its data_deps form a circle, directly or indirectly",
+        ),
         ({"is_cpu_op": 1}, "workload_graph[0].is_cpu_op: expected true or false"),
         ({"Id": 2}, "expected every node's id once"),
     ],
@@ -149,11 +223,19 @@ def test_damage_is_named_with_its_place(tmp_path: Path, change: dict, expected: 
 def test_the_node_that_is_named_is_in_the_circle(tmp_path: Path) -> None:
     """Node 1 only waits for node 2, which waits for 3, which waits for 2."""
     with pytest.raises(InputError, match=r"workload_graph\[1\]: its data_deps form a circle"):
-        read_json(tmp_path, *(NODE | {"Id": n, "data_deps": [dep]} for n, dep in ((1, 2), (2, 3), (3, 2))))
+        read_json(
+            tmp_path, *(NODE | {"Id": n, "data_deps": [dep]} for n, dep in ((1, 2), (2, 3), (3, 2)))
+        )
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"workload_graph": []}', b'{"workload_graph": 3}', b'{"workload_graph": [', b'{"workload_graph": [3]}']
+    "content",
+    [
+        b'{"workload_graph": []}',
+        b'{"workload_graph": 3}',
+        b'{"workload_graph": [',
+        b'{"workload_graph": [3]}',
+    ],
 )
 def test_damaged_json(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "trace").write_bytes(content)
@@ -207,25 +289,45 @@ def first_messages(content: bytes, count: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def beginnings(shared: Path) -> list[bytes]:
-    """The published JSON, and the metadata and the first six nodes of the published protobuf, which wait for no others."""
-    text, wire = (gzip.decompress(published(shared, name).read_bytes()) for name in ("small_chakra.0.json.gz", "chakra.0.et.gz"))
+    """The published JSON, and the metadata and the first six nodes of the published protobuf, which
+    wait for no others.
+    """
+    text, wire = (
+        gzip.decompress(published(shared, name).read_bytes())
+        for name in ("small_chakra.0.json.gz", "chakra.0.et.gz")
+    )
     return [text, first_messages(wire, 7)]
 
 
 def test_the_beginning_of_the_published_trace(tmp_path: Path, beginnings: list[bytes]) -> None:
     (tmp_path / "trace").write_bytes(beginnings[1])
-    assert [op.duration_ns for op in load_any(tmp_path / "trace").ops] == [318_000, 28_000, 4_000, 85_000, 79_000, 28_000]
+    assert [op.duration_ns for op in load_any(tmp_path / "trace").ops] == [
+        318_000,
+        28_000,
+        4_000,
+        85_000,
+        79_000,
+        28_000,
+    ]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
-def test_mutated_published_files_import_or_say_why(tmp_path: Path, beginnings: list[bytes], data: st.DataObject) -> None:
+def test_mutated_published_files_import_or_say_why(
+    tmp_path: Path, beginnings: list[bytes], data: st.DataObject
+) -> None:
     imports_or_says_why(tmp_path / "trace", mutated(data, data.draw(st.sampled_from(beginnings))))
 
 
-@pytest.mark.parametrize(("kind", "said"), [(2, "load"), (3, "store"), (5, "send"), (6, "recv"), (7, "collective")])
+@pytest.mark.parametrize(
+    ("kind", "said"), [(2, "load"), (3, "store"), (5, "send"), (6, "recv"), (7, "collective")]
+)
 def test_what_a_node_is_by_its_type(tmp_path: Path, kind: int, said: str) -> None:
-    graph = read_json(tmp_path, NODE, NODE | {"Id": 2, "Name": "moves", "NodeType": kind, "is_cpu_op": False, "data_deps": [1]})
+    graph = read_json(
+        tmp_path,
+        NODE,
+        NODE | {"Id": 2, "Name": "moves", "NodeType": kind, "is_cpu_op": False, "data_deps": [1]},
+    )
     assert [op.kind for op in graph.ops] == ["matmul", said]
 
 
@@ -245,14 +347,28 @@ def proto3(number: int, value: int | str | bytes) -> bytes:
 )
 @given(
     first=st.sampled_from((0, 1, 5)),
-    nodes=st.lists(st.tuples(st.sampled_from(("", "COMP_NODE")), st.sampled_from((0, 4)), st.sampled_from((0, 7))), min_size=1, max_size=4),
+    nodes=st.lists(
+        st.tuples(
+            st.sampled_from(("", "COMP_NODE")), st.sampled_from((0, 4)), st.sampled_from((0, 7))
+        ),
+        min_size=1,
+        max_size=4,
+    ),
 )
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_proto3_leaves_out_is_zero(metadata: bytes, first: int, nodes: list[tuple[str, int, int]], tmp_path: Path) -> None:
+def test_what_proto3_leaves_out_is_zero(
+    metadata: bytes, first: int, nodes: list[tuple[str, int, int]], tmp_path: Path
+) -> None:
     content, written = message(metadata), []
     for place, (name, kind, micros) in enumerate(nodes):
         deps = varint(first + place - 1) if place else b""
-        fields = proto3(1, first + place) + proto3(2, name) + proto3(3, kind) + proto3(5, deps) + proto3(7, micros)
+        fields = (
+            proto3(1, first + place)
+            + proto3(2, name)
+            + proto3(3, kind)
+            + proto3(5, deps)
+            + proto3(7, micros)
+        )
         content += message(fields + field(10, field(1, "is_cpu_op") + field(27, 0)))
         written.append((f"{name}.{first + place}", place - 1 if place else None))
     (tmp_path / "t.et").write_bytes(content)
@@ -273,7 +389,12 @@ def figures(**said):
 
 def attributed(number, kind, deps, *attributes, micros=None):
     """A node of the device; proto3 leaves out a duration of 0."""
-    head = field(1, number) + field(2, f"n{number}") + field(3, kind) + field(5, b"".join(map(varint, deps)))
+    head = (
+        field(1, number)
+        + field(2, f"n{number}")
+        + field(3, kind)
+        + field(5, b"".join(map(varint, deps)))
+    )
     head += b"" if micros is None else field(7, micros)
     host = field(1, "is_cpu_op") + field(27, 0)
     return message(head + b"".join(field(10, attribute) for attribute in (host, *attributes)))
@@ -310,7 +431,10 @@ def test_nodes_without_a_duration_are_timed_by_what_they_compute_and_send(tmp_pa
     ]
     hardware = hosim.load_hardware(hosim.find_hardware("h100"))
     lines = [str(note) for note in notes(graph, hardware)]
-    assert any(line.startswith("untimed: 1 op has no duration, no FLOP and no bytes (n8.8)") for line in lines)
+    assert any(
+        line.startswith("untimed: 1 op has no duration, no FLOP and no bytes (n8.8)")
+        for line in lines
+    )
     assert any(line.startswith("guessed: 2 collectives") for line in lines)
     assert any(line.startswith("assumed: FLOP are in fp32") for line in lines)
     # over links: an all-reduce sends its message twice, a send once
@@ -332,7 +456,10 @@ def test_nodes_of_the_host_without_a_duration_are_said(tmp_path):
 
 def test_nodes_of_json_have_the_same_figures(tmp_path):
     node = {"Name": "a", "NodeType": 4, "is_cpu_op": False}
-    nodes = [{**node, "Id": 1, "num_ops": 5, "tensor_size": 6}, {**node, "Id": 2, "NodeType": 7, "comm_type": 3, "comm_size": 9}]
+    nodes = [
+        {**node, "Id": 1, "num_ops": 5, "tensor_size": 6},
+        {**node, "Id": 2, "NodeType": 7, "comm_type": 3, "comm_size": 9},
+    ]
     nodes += [{**node, "Id": 3, "runtime": 0}]
     path = tmp_path / "simulated.json"
     path.write_text(json.dumps({"workload_graph": nodes}))

@@ -15,7 +15,10 @@ NAMES = [f"t{i}" for i in range(6)]
 WORKLOAD = {
     "format": "hosim.workload/1",
     "name": "six",
-    "tensors": [{"name": "a", "bytes": 40, "kind": "activation"}, *({"name": n, "bytes": 50, "kind": "activation"} for n in NAMES)],
+    "tensors": [
+        {"name": "a", "bytes": 40, "kind": "activation"},
+        *({"name": n, "bytes": 50, "kind": "activation"} for n in NAMES),
+    ],
     "ops": [
         {"name": "first", "kind": "any", "outputs": ["a"], "duration_ns": 50},
         *({"name": f"f{n}", "kind": "any", "outputs": [n], "duration_ns": 50} for n in NAMES),
@@ -35,13 +38,26 @@ def _folder(tmp_path, monkeypatch):
 def test_lines_that_a_shell_takes():
     done = run(app, [*ARGUMENTS, "--budget", "80 B"])
     assert done.exit_code == 0, done.output
-    printed = subprocess.run(["bash", "-c", f"{done.stdout}\nenv | grep HYPER_OFFLOAD_"], capture_output=True, text=True, check=True)
+    printed = subprocess.run(
+        ["bash", "-c", f"{done.stdout}\nenv | grep HYPER_OFFLOAD_"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     data = json.loads(run(app, [*ARGUMENTS, "--budget", "80 B", "--json"]).stdout)
     assert dict(line.split("=") for line in printed.stdout.split()) == data["environment"]
     assert data["format"] == "hosim.mindspore/1"
-    assert (data["budget_bytes"], data["policy"], data["auto_offload"], data["trials"]) == (80, "hyperoffload", "activation", 40)
+    assert (data["budget_bytes"], data["policy"], data["auto_offload"], data["trials"]) == (
+        80,
+        "hyperoffload",
+        "activation",
+        40,
+    )
     assert data["of_settings"]["peak_bytes"] <= 80
-    assert data["gap"]["makespan_ns"] == data["of_settings"]["makespan_ns"] - data["of_plan"]["makespan_ns"]
+    assert (
+        data["gap"]["makespan_ns"]
+        == data["of_settings"]["makespan_ns"] - data["of_plan"]["makespan_ns"]
+    )
     assert "# makespan" in done.stdout
     assert done.stderr == ""
 
@@ -59,10 +75,22 @@ def test_files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["export", "w.json", "--hardware", "toy"], 2, "error: export: name a runtime: --mindspore or --llama-cpp"),
-        ([*ARGUMENTS, "-o", "nowhere/s.sh"], 2, "error: nowhere/s.sh: cannot be written: no such directory"),
+        (
+            ["export", "w.json", "--hardware", "toy"],
+            2,
+            "error: export: name a runtime: --mindspore or --llama-cpp",
+        ),
+        (
+            [*ARGUMENTS, "-o", "nowhere/s.sh"],
+            2,
+            "error: nowhere/s.sh: cannot be written: no such directory",
+        ),
         ([*ARGUMENTS, "--budget", "45 B"], 3, "error: out of memory: op 'ft0' needs 50 B"),
-        ([*ARGUMENTS, "--budget", "80 B", "--policy", "resident"], 3, "error: resident: out of memory: "),
+        (
+            [*ARGUMENTS, "--budget", "80 B", "--policy", "resident"],
+            3,
+            "error: resident: out of memory: ",
+        ),
     ],
     ids=["no-runtime", "no-directory", "nothing-fits", "the-plan-does-not-fit"],
 )

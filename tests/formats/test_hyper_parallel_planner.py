@@ -1,4 +1,6 @@
-"""hosim as hyper-parallel's planner: its schedules followed by a literal runtime, and against that library's own rule."""
+"""hosim as hyper-parallel's planner: its schedules followed by a literal runtime, and against that
+library's own rule.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,15 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.formats import graph_of, read_document
 from hosim.formats.bridges import Action, HosimPlanner, Planned, document_of, hardware_of, plan_of
-from hosim.formats.bridges.residency_schedule import _advance, _Away, _held, _makespan_ns, _planned, _shrink, _waits
+from hosim.formats.bridges.residency_schedule import (
+    _advance,
+    _Away,
+    _held,
+    _makespan_ns,
+    _planned,
+    _shrink,
+    _waits,
+)
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_any
 from hosim.on_torch.lower import barriers
@@ -50,11 +60,25 @@ def planner(policy: str = "hyperoffload", **settings) -> HosimPlanner:
     return HosimPlanner(policy, schedule=ResidencySchedule, actions=ResidencyActionType, **settings)
 
 
-def trace_of(*ops: tuple[float, str, str], sizes: dict[int, int], retained: str = "", limit: int | None = None) -> ActivationTrace:
-    """A trace from (milliseconds, storages read, storages written); storages are digits, their sizes in MiB."""
-    made = ActivationTrace(storage_sizes={s: size * MIB for s, size in sizes.items()}, retained_sids=set(map(int, retained)))
+def trace_of(
+    *ops: tuple[float, str, str],
+    sizes: dict[int, int],
+    retained: str = "",
+    limit: int | None = None,
+) -> ActivationTrace:
+    """A trace from (milliseconds, storages read, storages written); storages are digits, their
+    sizes in MiB.
+    """
+    made = ActivationTrace(
+        storage_sizes={s: size * MIB for s, size in sizes.items()},
+        retained_sids=set(map(int, retained)),
+    )
     for i, (ms, reads, writes) in enumerate(ops):
-        accesses = [StorageAccess(i, int(s), kind) for kind, listed in ((READ, reads), (WRITE, writes)) for s in listed]
+        accesses = [
+            StorageAccess(i, int(s), kind)
+            for kind, listed in ((READ, reads), (WRITE, writes))
+            for s in listed
+        ]
         made.ops.append(TraceOp("mm.default", ms, accesses))
     made.memory_limit_bytes = limit and limit * MIB
     return made
@@ -62,14 +86,18 @@ def trace_of(*ops: tuple[float, str, str], sizes: dict[int, int], retained: str 
 
 def step(layers: int, ms: float = 2.0, limit: int | None = None) -> ActivationTrace:
     """Forward and backward through so many layers of 64 MiB of activations."""
-    made = ActivationTrace(memory_limit_bytes=limit, storage_sizes=dict.fromkeys(range(2 * layers), 64 * MIB))
+    made = ActivationTrace(
+        memory_limit_bytes=limit, storage_sizes=dict.fromkeys(range(2 * layers), 64 * MIB)
+    )
     made.retained_sids = {2 * layers - 1}
     for i in range(layers):
         accesses = [StorageAccess(i, i, WRITE), *([StorageAccess(i, i - 1, READ)] if i else [])]
         made.ops.append(TraceOp("mm.default", ms, accesses))
     for i in range(layers, 2 * layers):
         reads = [StorageAccess(i, 2 * layers - 1 - i, READ), StorageAccess(i, i - 1, READ)]
-        made.ops.append(TraceOp("mm_backward.default", 2 * ms, [*reads, StorageAccess(i, i, WRITE)]))
+        made.ops.append(
+            TraceOp("mm_backward.default", 2 * ms, [*reads, StorageAccess(i, i, WRITE)])
+        )
     return made
 
 
@@ -92,16 +120,25 @@ def makespan(trace: ActivationTrace, schedule: ResidencySchedule) -> int:
     return result.makespan_ns
 
 
-# --------------------------------------------------------------------------------------------------------------- by hand
+# --------------------------------------------------------------------------------------------------
+# by hand
 
-GAP = [(10.0, "", "1"), (10.0, "", "2"), (10.0, "2", ""), (10.0, "", "3"), (10.0, "3", ""), (10.0, "1", "")]
+GAP = [
+    (10.0, "", "1"),
+    (10.0, "", "2"),
+    (10.0, "2", ""),
+    (10.0, "", "3"),
+    (10.0, "3", ""),
+    (10.0, "1", ""),
+]
 """Storage 1 is made by op 0 and read by op 5; 2 and 3 come and go between."""
 
 
 def test_one_gap_by_hand() -> None:
     trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100)
     schedule = planner().build(trace)
-    # 64 MiB take 3.9 ms each way at 16 GiB/s: down during op 1, which cannot begin before it is gone, and up during op 4 at the latest
+    # 64 MiB take 3.9 ms each way at 16 GiB/s: down during op 1, which cannot begin before it is
+    # gone, and up during op 4 at the latest
     assert listed(trace, schedule) == [
         Action(0, False, "COPY_D2H", 1),
         Action(0, False, "RELEASE_DEVICE", 1),
@@ -115,7 +152,15 @@ def test_one_gap_by_hand() -> None:
 
 
 def test_copies_up_begin_ahead_of_the_op_where_there_is_room() -> None:
-    trace = trace_of(*GAP[:3], (10.0, "", "3"), (10.0, "3", ""), (10.0, "", ""), (10.0, "1", ""), sizes={1: 64, 2: 90, 3: 30}, limit=100)
+    trace = trace_of(
+        *GAP[:3],
+        (10.0, "", "3"),
+        (10.0, "3", ""),
+        (10.0, "", ""),
+        (10.0, "1", ""),
+        sizes={1: 64, 2: 90, 3: 30},
+        limit=100,
+    )
     schedule = planner().build(trace)
     (up,) = [action for action in listed(trace, schedule) if action.kind == "COPY_H2D"]
     assert up.op < 6  # before an op that comes before its use
@@ -126,7 +171,10 @@ def test_without_a_limit_what_is_dead_is_released_and_nothing_moves() -> None:
     trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, retained="1")
     built = planner()
     schedule = built.build(trace)
-    assert listed(trace, schedule) == [Action(2, False, "RELEASE_DEVICE", 2), Action(4, False, "RELEASE_DEVICE", 3)]
+    assert listed(trace, schedule) == [
+        Action(2, False, "RELEASE_DEVICE", 2),
+        Action(4, False, "RELEASE_DEVICE", 3),
+    ]
     assert run(trace, schedule) == 104 * MIB
     assert built.planned is not None
     assert built.planned.result is None
@@ -134,10 +182,22 @@ def test_without_a_limit_what_is_dead_is_released_and_nothing_moves() -> None:
 
 def test_a_host_copy_that_a_write_made_stale_goes_before_the_next_copy_down() -> None:
     """The runtime skips a copy down where there is a host copy, however old."""
-    ops = [(9.0, "", "1"), (9.0, "", "2"), (9.0, "2", ""), (9.0, "", "1"), (9.0, "", "3"), (9.0, "3", ""), (9.0, "1", "")]
+    ops = [
+        (9.0, "", "1"),
+        (9.0, "", "2"),
+        (9.0, "2", ""),
+        (9.0, "", "1"),
+        (9.0, "", "3"),
+        (9.0, "3", ""),
+        (9.0, "1", ""),
+    ]
     trace = trace_of(*ops, sizes={1: 50, 2: 60, 3: 60}, limit=100)
     schedule = planner().build(trace)
-    kinds = [(action.op, action.kind) for action in listed(trace, schedule) if action.storage == 1 and not action.before]
+    kinds = [
+        (action.op, action.kind)
+        for action in listed(trace, schedule)
+        if action.storage == 1 and not action.before
+    ]
     assert kinds == [
         (0, "COPY_D2H"),
         (0, "RELEASE_DEVICE"),
@@ -148,7 +208,9 @@ def test_a_host_copy_that_a_write_made_stale_goes_before_the_next_copy_down() ->
         (6, "RELEASE_HOST"),
     ]
     assert run(trace, schedule) == 60 * MIB
-    with pytest.raises(BrokenScheduleError, match="the only copy"):  # what the library's own rule plans would lose the write
+    with pytest.raises(
+        BrokenScheduleError, match="the only copy"
+    ):  # what the library's own rule plans would lose the write
         run(trace, greedy(trace))
 
 
@@ -162,28 +224,55 @@ def test_what_is_retained_ends_on_the_device() -> None:
 
 def test_storages_that_no_op_made_are_left_alone() -> None:
     """The runtime has no buffer for them: an action on one would raise."""
-    trace = trace_of((5.0, "9", "1"), (5.0, "", "2"), (5.0, "2", ""), (5.0, "19", ""), sizes={1: 64, 2: 60, 9: 500}, limit=100)
+    trace = trace_of(
+        (5.0, "9", "1"),
+        (5.0, "", "2"),
+        (5.0, "2", ""),
+        (5.0, "19", ""),
+        sizes={1: 64, 2: 60, 9: 500},
+        limit=100,
+    )
     assert {action.storage for action in listed(trace, planner().build(trace))} == {1, 2}
 
 
 def test_gibibytes_per_second_and_one_stream() -> None:
-    trace = ActivationTrace([TraceOp("f", 1.0)], d2h_bandwidth_gbps=8.0, h2d_bandwidth_gbps=20.5, memory_limit_bytes=7)
+    trace = ActivationTrace(
+        [TraceOp("f", 1.0)], d2h_bandwidth_gbps=8.0, h2d_bandwidth_gbps=20.5, memory_limit_bytes=7
+    )
     hardware = hardware_of(read_document(document_of(trace)), host_bytes=11)
-    assert [(c.name, c.bandwidth_bytes_per_s) for c in hardware.channels] == [("h2d", 41 * 2**29), ("d2h", 8 * 2**30)]
+    assert [(c.name, c.bandwidth_bytes_per_s) for c in hardware.channels] == [
+        ("h2d", 41 * 2**29),
+        ("d2h", 8 * 2**30),
+    ]
     assert [tier.capacity_bytes for tier in hardware.tiers] == [7, 11]
-    assert [(f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics] == [(41 * 2**29, ("h2d", "d2h"))]
+    assert [(f.bandwidth_bytes_per_s, f.channels) for f in hardware.fabrics] == [
+        (41 * 2**29, ("h2d", "d2h"))
+    ]
     assert (hardware.name, hardware.source) == ("hyper-parallel", "an activation trace")
-    assert hardware_of(read_document(document_of(trace))).tiers[1].capacity_bytes == HosimPlanner().host_bytes == 68_719_476_736
-    assert [tier.capacity_bytes for tier in hardware_of(replace(read_document(document_of(trace)), limit_bytes=0), 0).tiers] == [1, 1]
+    assert (
+        hardware_of(read_document(document_of(trace))).tiers[1].capacity_bytes
+        == HosimPlanner().host_bytes
+        == 68_719_476_736
+    )
+    assert [
+        tier.capacity_bytes
+        for tier in hardware_of(replace(read_document(document_of(trace)), limit_bytes=0), 0).tiers
+    ] == [1, 1]
 
 
-# ------------------------------------------------------------------------------------------------------- any trace, any policy
+# --------------------------------------------------------------------------------------------------
+# any trace, any policy
 
 
 @st.composite
 def traces(draw) -> ActivationTrace:
-    """A trace of up to 12 ops, most of which make a storage and use an earlier one, with a limit below its resident peak."""
-    made = ActivationTrace(d2h_bandwidth_gbps=draw(st.sampled_from((4, 16.0))), h2d_bandwidth_gbps=draw(st.sampled_from((4.0, 50))))
+    """A trace of up to 12 ops, most of which make a storage and use an earlier one, with a limit
+    below its resident peak.
+    """
+    made = ActivationTrace(
+        d2h_bandwidth_gbps=draw(st.sampled_from((4, 16.0))),
+        h2d_bandwidth_gbps=draw(st.sampled_from((4.0, 50))),
+    )
     sids: list[int] = []
     for i in range(draw(st.integers(5, 12))):
         accesses = []
@@ -197,21 +286,34 @@ def traces(draw) -> ActivationTrace:
         made.ops.append(TraceOp("mm.default", draw(st.sampled_from((0, 0, 1.0, 5.5))), accesses))
     made.retained_sids = set(draw(st.lists(st.sampled_from(sids), max_size=1)) if sids else ())
     ends = [made.retained_sids if i + 1 == len(made.ops) else set() for i in range(len(made.ops))]
-    needs = [sum(made.storage_sizes[s] for s in {a.storage_id for a in op.accesses} | end) for op, end in zip(made.ops, ends, strict=True)]
+    needs = [
+        sum(made.storage_sizes[s] for s in {a.storage_id for a in op.accesses} | end)
+        for op, end in zip(made.ops, ends, strict=True)
+    ]
     peak, need = run(made, planner().build(made)), max(needs)
     assume(peak > need)
     made.memory_limit_bytes = need + (peak - need) * draw(st.integers(0, 9)) // 10
     return made
 
 
-POLICIES = st.sampled_from(("hyperoffload", "longest_gap", "g10", "layerwise", "distance", "memory_peak"))
+POLICIES = st.sampled_from(
+    ("hyperoffload", "longest_gap", "g10", "layerwise", "distance", "memory_peak")
+)
 
 
 @settings(max_examples=15)
 @given(traces(), POLICIES)
-def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(trace: ActivationTrace, policy: str) -> None:
+def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(
+    trace: ActivationTrace, policy: str
+) -> None:
     settings = {"prefetch_distance": 2} if policy in ("distance", "memory_peak") else {}
-    settings |= {"select_distance": 2} if policy == "distance" else {"effort": 0.05} if policy == "hyperoffload" else {}
+    settings |= (
+        {"select_distance": 2}
+        if policy == "distance"
+        else {"effort": 0.05}
+        if policy == "hyperoffload"
+        else {}
+    )
     built = planner(policy, **settings)
     try:
         schedule = built.build(trace)
@@ -220,7 +322,14 @@ def test_every_schedule_finds_its_storages_loses_none_and_keeps_the_limit(trace:
     assert trace.memory_limit_bytes is not None
     assert run(trace, schedule) <= trace.memory_limit_bytes
     assert built.planned is not None
-    assert verify(built.planned.plan, hardware_of(read_document(document_of(trace))), trace.memory_limit_bytes) == ()
+    assert (
+        verify(
+            built.planned.plan,
+            hardware_of(read_document(document_of(trace))),
+            trace.memory_limit_bytes,
+        )
+        == ()
+    )
     assert built.planned.result is not None
     assert built.planned.result.makespan_ns == makespan(trace, schedule)
 
@@ -244,11 +353,14 @@ def test_a_training_step_against_the_librarys_own_planner(share: float, longer: 
     assert run(trace, ours) <= trace.memory_limit_bytes
     assert run(trace, theirs) <= trace.memory_limit_bytes
     alone = sum(round(op.duration_ms * 10**6) for op in trace.ops)
-    assert makespan(trace, ours) <= alone * (1.04 if share == 0.5 else 1)  # at half the memory the copies down take all of the time
+    assert makespan(trace, ours) <= alone * (
+        1.04 if share == 0.5 else 1
+    )  # at half the memory the copies down take all of the time
     assert makespan(trace, theirs) > longer * makespan(trace, ours)
 
 
-# ------------------------------------------------------------------------------------------------------- steps of the planner
+# --------------------------------------------------------------------------------------------------
+# steps of the planner
 
 
 def five() -> Graph:
@@ -259,7 +371,13 @@ def five() -> Graph:
     users = {0: "ac", 1: "b", 2: "b", 3: "", 4: "c", 5: "a"}
     made: set[str] = set()
     for i, used in users.items():
-        builder.op(f"f{i}", "m", inputs=[x for x in used if x in made], outputs=[x for x in used if x not in made], duration_ns=1)
+        builder.op(
+            f"f{i}",
+            "m",
+            inputs=[x for x in used if x in made],
+            outputs=[x for x in used if x not in made],
+            duration_ns=1,
+        )
         made |= set(used)
     return builder.build()
 
@@ -267,14 +385,27 @@ def five() -> Graph:
 def test_bytes_in_program_order() -> None:
     graph = five()
     assert _held(graph, []) == [10, 15, 15, 10, 10, 5]
-    assert _held(graph, [_Away(0, 0, 5, 1, 4, 2, 0), _Away(2, 0, 4, 0, 3, 1, 0)]) == [10, 10, 5, 5, 10, 5]
+    assert _held(graph, [_Away(0, 0, 5, 1, 4, 2, 0), _Away(2, 0, 4, 0, 3, 1, 0)]) == [
+        10,
+        10,
+        5,
+        5,
+        10,
+        5,
+    ]
 
 
 def test_actions_are_where_the_replay_of_the_plan_has_them() -> None:
-    """64 MiB take 3.9 ms: released when the copy down has ended, during op 1, and copied up where the plan issues it, behind op 3."""
+    """64 MiB take 3.9 ms: released when the copy down has ended, during op 1, and copied up where
+    the plan issues it, behind op 3.
+    """
     trace = read_document(document_of(trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=1000)))
     graph = graph_of(trace, "activations", retained_to_the_end=True)
-    moves = CacheOp(STORE, 0, "hbm", "ddr", 0), CacheOp(DETACH, 0, "hbm", None, 0), CacheOp(PREFETCH, 0, "ddr", "hbm", 3)
+    moves = (
+        CacheOp(STORE, 0, "hbm", "ddr", 0),
+        CacheOp(DETACH, 0, "hbm", None, 0),
+        CacheOp(PREFETCH, 0, "ddr", "hbm", 3),
+    )
     planned = _planned(Plan(graph, "mine", moves), trace, hardware_of(trace))
     assert planned.actions == (
         Action(0, False, "COPY_D2H", 1),
@@ -285,12 +416,17 @@ def test_actions_are_where_the_replay_of_the_plan_has_them() -> None:
         Action(5, False, "RELEASE_DEVICE", 1),
         Action(5, False, "RELEASE_HOST", 1),
     )
-    assert (planned.plan.policy, planned.plan.cache_ops) == ("mine", (moves[0], replace(moves[1], after=1), moves[2]))
+    assert (planned.plan.policy, planned.plan.cache_ops) == (
+        "mine",
+        (moves[0], replace(moves[1], after=1), moves[2]),
+    )
     assert planned.result == replay(planned.plan, hardware_of(trace), 1000 * MIB)
 
 
 def shrunk(aways: list[_Away]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-    """What is held at each op of ``five`` and when each tensor is released and fetched: at first, with room for 10, and with room for 5."""
+    """What is held at each op of ``five`` and when each tensor is released and fetched: at first,
+    with room for 10, and with room for 5.
+    """
     graph = five()
     held = _held(graph, aways)
     steps = []
@@ -302,7 +438,9 @@ def shrunk(aways: list[_Away]) -> list[tuple[list[int], list[tuple[int, int]]]]:
 
 
 def test_copies_up_are_delayed_before_releases_are_advanced() -> None:
-    """At op 2 the copy of a, which is needed last, is delayed; that suffices until op 3; nothing can be done about op 0."""
+    """At op 2 the copy of a, which is needed last, is delayed; that suffices until op 3; nothing
+    can be done about op 0.
+    """
     assert shrunk([_Away(2, 0, 4, 0, 2, 1, 0), _Away(0, 0, 5, 0, 2, 1, 0)]) == [
         ([10, 5, 15, 10, 10, 5], [(0, 2), (0, 2)]),
         ([10, 5, 10, 10, 10, 5], [(0, 2), (0, 3)]),
@@ -319,7 +457,9 @@ def test_releases_are_advanced_where_copies_up_are_late_already() -> None:
 
 
 def test_copies_up_move_ahead_in_their_order() -> None:
-    """The copy of c may come from op 1 on, but only at op 3 there is room; that of a not before it, though it was wanted at op 2."""
+    """The copy of c may come from op 1 on, but only at op 3 there is room; that of a not before it,
+    though it was wanted at op 2.
+    """
     graph = five()
     aways = [_Away(2, 0, 4, 0, 4, 1, 0), _Away(0, 0, 5, 0, 5, 2, 1)]
     held = _held(graph, aways)
@@ -331,10 +471,14 @@ def test_copies_up_move_ahead_in_their_order() -> None:
 
 
 def test_what_runs_is_faster_than_what_does_not() -> None:
-    """At 15 bytes the six ops of 1 ns fit; at 14 the second has no room; without a limit there is no replay."""
+    """At 15 bytes the six ops of 1 ns fit; at 14 the second has no room; without a limit there is
+    no replay.
+    """
     plan = Plan(five(), "none", ())
     hardware = hardware_of(read_document(document_of(trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}))))
-    fits, fails, unknown = (Planned((), plan, r) for r in (replay(plan, hardware, 15), replay(plan, hardware, 14), None))
+    fits, fails, unknown = (
+        Planned((), plan, r) for r in (replay(plan, hardware, 15), replay(plan, hardware, 14), None)
+    )
     assert [_makespan_ns(planned) for planned in (fits, fails, unknown)] == [6, 10**18, 10**18]
     assert [_waits(planned) for planned in (fits, fails, unknown)] == [False, True, True]
     assert fits.result is not None
@@ -342,7 +486,8 @@ def test_what_runs_is_faster_than_what_does_not() -> None:
     assert _waits(Planned((), plan, late))
 
 
-# ----------------------------------------------------------------------------------------------------------------- errors
+# --------------------------------------------------------------------------------------------------
+# errors
 
 
 def test_nothing_fits() -> None:
@@ -366,12 +511,17 @@ def library(monkeypatch: pytest.MonkeyPatch, place: str, **classes: object) -> N
 
 
 @pytest.mark.parametrize("where", ["given", "installed"])
-def test_where_nothing_fits_the_librarys_own_schedule_is_taken(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_fits_the_librarys_own_schedule_is_taken(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = trace_of(*GAP, sizes={1: 64, 2: 1, 3: 1}, limit=1)
     if where == "installed":
         library(monkeypatch, "planning.greedy", GreedyResidencyPlanner=Greedy)
     ours = planner(**({"fallback": Greedy()} if where == "given" else {}))
-    with pytest.warns(UserWarning, match=r"hosim found no plan, so Greedy plans this session: .* the budget is 1,048,576 B"):
+    with pytest.warns(
+        UserWarning,
+        match=r"hosim found no plan, so Greedy plans this session: .* the budget is 1,048,576 B",
+    ):
         assert ours.build(trace) == greedy(trace)
     assert ours.planned is None
 
@@ -390,7 +540,9 @@ def test_a_session_plans_again_from_a_later_step(monkeypatch: pytest.MonkeyPatch
         def step(self, factor: float) -> None:
             if self.mode == "warmup":
                 ops = [(ms * factor, reads, writes) for ms, reads, writes in GAP]
-                self.schedule = self.planner.build(trace_of(*ops, sizes={1: 64, 2: 40, 3: 40}, limit=100))
+                self.schedule = self.planner.build(
+                    trace_of(*ops, sizes={1: 64, 2: 40, 3: 40}, limit=100)
+                )
                 self.mode = "replay"
 
     class WarmUp:
@@ -414,11 +566,15 @@ def test_a_session_plans_again_from_a_later_step(monkeypatch: pytest.MonkeyPatch
     assert ours.planned is not None
     assert first.result is not None
     assert ours.planned.result is not None
-    assert [op.duration_ns for op in ours.planned.plan.graph.ops] == [(op.duration_ns or 0) // 10 for op in first.plan.graph.ops]
+    assert [op.duration_ns for op in ours.planned.plan.graph.ops] == [
+        (op.duration_ns or 0) // 10 for op in first.plan.graph.ops
+    ]
 
 
 class Steps:
-    """A session as the library's: an executor for each step, reset when the step begins, and the planner asked after a recorded one."""
+    """A session as the library's: an executor for each step, reset when the step begins, and the
+    planner asked after a recorded one.
+    """
 
     current: Steps | None = None
 
@@ -441,7 +597,9 @@ class Steps:
         Steps.current = None
         if self.mode == "warmup":
             ops = [(ms * factor, reads, writes) for ms, reads, writes in GAP]
-            self.executor = Replaying(self.planner.build(trace_of(*ops, sizes={1: 64, 2: 40, 3: 40}, limit=100)))
+            self.executor = Replaying(
+                self.planner.build(trace_of(*ops, sizes={1: 64, 2: 40, 3: 40}, limit=100))
+            )
             self.mode = "replay"
 
 
@@ -459,7 +617,9 @@ class Replaying(Recording):
 
 
 @pytest.mark.parametrize("again", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_session_records_its_third_step_by_itself(again: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_records_its_third_step_by_itself(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library(monkeypatch, "execution.warmup", WarmupExecutor=Recording)
     library(monkeypatch, "api.session", OffloadSession=Steps)
     ours = planner(again=again)
@@ -470,7 +630,14 @@ def test_a_session_records_its_third_step_by_itself(again: bool, monkeypatch: py
         other.step(factor)
         plans.append(ours.planned.plan.graph.ops[0].duration_ns if ours.planned else None)
         resets.append(session.executor.resets)
-    assert session.modes == ["warmup", "replay", "warmup" if again else "replay", "replay", "replay", "replay"]
+    assert session.modes == [
+        "warmup",
+        "replay",
+        "warmup" if again else "replay",
+        "replay",
+        "replay",
+        "replay",
+    ]
     assert other.modes == ["warmup", *["replay"] * 5]
     first, later = 100 * 10**6, 10 * 10**6
     assert plans == [first, first, *[later if again else first] * 4]
@@ -487,12 +654,18 @@ def test_without_the_librarys_classes_a_session_plans_once(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("policy", ["on_demand", "belady"])
 def test_a_policy_that_decides_during_the_run(policy: str) -> None:
-    with pytest.raises(InputError, match="decides during the run; a schedule needs a policy that plans ahead and keeps the order"):
+    with pytest.raises(
+        InputError,
+        match="decides during the run; a schedule needs a policy that plans ahead and keeps the "
+        "order",
+    ):
         planner(policy)
 
 
 def test_a_plan_that_changes_the_order_of_the_ops() -> None:
-    """Storage 2 could be made after storage 1's last use: the planner would, and a running program cannot."""
+    """Storage 2 could be made after storage 1's last use: the planner would, and a running program
+    cannot.
+    """
     ops = [(1.0, "", "1"), (1.0, "", "2"), (1.0, "", ""), (1.0, "1", ""), (1.0, "2", "")]
     trace = trace_of(*ops, sizes={1: 60, 2: 60}, limit=60)
     with pytest.raises(InputError, match="changes the order of the ops"):
@@ -507,7 +680,9 @@ def test_a_step_without_ops() -> None:
 def test_a_trace_that_contradicts_itself() -> None:
     trace = trace_of(*GAP, sizes={1: 64, 2: 40, 3: 40}, limit=100)
     trace.ops[3].accesses[0].op_id = 7
-    with pytest.raises(InputError, match=r"ops\[3\].accesses\[0\].op_id: expected the number of its op, 3, got 7"):
+    with pytest.raises(
+        InputError, match=r"ops\[3\].accesses\[0\].op_id: expected the number of its op, 3, got 7"
+    ):
         planner().build(trace)
 
 

@@ -1,4 +1,6 @@
-"""Activation traces of hyper-parallel: what a storage becomes, and one clear line for each kind of damage."""
+"""Activation traces of hyper-parallel: what a storage becomes, and one clear line for each kind of
+damage.
+"""
 
 import json
 from pathlib import Path
@@ -14,13 +16,25 @@ from hosim.graph import Graph
 from hosim.io import load_any
 
 
-def op(i: int, reads: list[int], writes: list[int], ms: float = 0.5, name: str = "mm.default") -> dict[str, Any]:
-    accesses = [{"op_id": i, "storage_id": s, "kind": kind} for kind, sids in (("READ", reads), ("WRITE", writes)) for s in sids]
+def op(
+    i: int, reads: list[int], writes: list[int], ms: float = 0.5, name: str = "mm.default"
+) -> dict[str, Any]:
+    accesses = [
+        {"op_id": i, "storage_id": s, "kind": kind}
+        for kind, sids in (("READ", reads), ("WRITE", writes))
+        for s in sids
+    ]
     return {"name": name, "duration_ms": ms, "accesses": accesses}
 
 
 GOOD: dict[str, Any] = {
-    "ops": [op(0, [], [3]), op(1, [3], [4], 1.25, "relu_.default"), op(2, [4], [3]), op(3, [9], [5]), op(4, [3, 5], [5])],
+    "ops": [
+        op(0, [], [3]),
+        op(1, [3], [4], 1.25, "relu_.default"),
+        op(2, [4], [3]),
+        op(3, [9], [5]),
+        op(4, [3, 5], [5]),
+    ],
     "storage_sizes": {"3": 40, "4": 8, "5": 16, "9": 100, "77": 1000},
     "retained_sids": [5],
     "memory_limit_bytes": 50,
@@ -30,7 +44,9 @@ GOOD: dict[str, Any] = {
 
 
 def read(folder: Path, document: Any) -> Graph:
-    (folder / "trace.json").write_text(document if isinstance(document, str) else json.dumps(document))
+    (folder / "trace.json").write_text(
+        document if isinstance(document, str) else json.dumps(document)
+    )
     return load_any(folder / "trace.json")
 
 
@@ -61,7 +77,12 @@ def test_storages_are_tensors(tmp_path: Path) -> None:
 
 def test_only_ops_and_sizes_are_needed(tmp_path: Path) -> None:
     document = {key: GOOD[key] for key in ("ops", "storage_sizes")} | {"retained_sids": []}
-    assert [t.kind for t in read(tmp_path, document).tensors] == ["activation", "activation", "input", "activation"]
+    assert [t.kind for t in read(tmp_path, document).tensors] == [
+        "activation",
+        "activation",
+        "input",
+        "activation",
+    ]
 
 
 def changed(*path: str | int, value: Any) -> dict[str, Any]:
@@ -79,29 +100,66 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
         (changed("ops", value=[]), "ops: expected a list of at least one op"),
         (changed("ops", 1, value=3), "ops[1]: expected an object"),
         (changed("ops", 1, "name", value=""), "ops[1].name: expected a name"),
-        (changed("ops", 1, "duration_ms", value=-1), "ops[1].duration_ms: expected milliseconds of at least 0"),
+        (
+            changed("ops", 1, "duration_ms", value=-1),
+            "ops[1].duration_ms: expected milliseconds of at least 0",
+        ),
         (changed("ops", 1, "duration_ms", value=True), "ops[1].duration_ms: expected milliseconds"),
-        (changed("ops", 1, "duration_ms", value=10**400), "ops[1].duration_ms: expected milliseconds"),
+        (
+            changed("ops", 1, "duration_ms", value=10**400),
+            "ops[1].duration_ms: expected milliseconds",
+        ),
         (json.dumps(GOOD).replace("1.25", "NaN"), "ops[1].duration_ms: expected milliseconds"),
         (changed("ops", 1, "accesses", value={}), "ops[1].accesses: expected a list of accesses"),
         (changed("ops", 1, "accesses", 0, value="x"), "ops[1].accesses[0]: expected an object"),
-        (changed("ops", 1, "accesses", 0, "op_id", value=2), "ops[1].accesses[0].op_id: expected the number of its op, 1, got 2"),
-        (changed("ops", 1, "accesses", 0, "kind", value="read"), "ops[1].accesses[0].kind: expected READ or WRITE, got 'read'"),
-        (changed("ops", 1, "accesses", 0, "kind", value=[1]), "ops[1].accesses[0].kind: expected READ or WRITE"),
-        (changed("ops", 1, "accesses", 0, "storage_id", value=None), "ops[1].accesses[0].storage_id: expected a whole number"),
-        (changed("ops", 1, "accesses", 0, "storage_id", value=8), "ops[1].accesses[0].storage_id: storage 8 has no size"),
-        (changed("storage_sizes", value=[40]), "storage_sizes: expected an object of bytes by storage id"),
+        (
+            changed("ops", 1, "accesses", 0, "op_id", value=2),
+            "ops[1].accesses[0].op_id: expected the number of its op, 1, got 2",
+        ),
+        (
+            changed("ops", 1, "accesses", 0, "kind", value="read"),
+            "ops[1].accesses[0].kind: expected READ or WRITE, got 'read'",
+        ),
+        (
+            changed("ops", 1, "accesses", 0, "kind", value=[1]),
+            "ops[1].accesses[0].kind: expected READ or WRITE",
+        ),
+        (
+            changed("ops", 1, "accesses", 0, "storage_id", value=None),
+            "ops[1].accesses[0].storage_id: expected a whole number",
+        ),
+        (
+            changed("ops", 1, "accesses", 0, "storage_id", value=8),
+            "ops[1].accesses[0].storage_id: storage 8 has no size",
+        ),
+        (
+            changed("storage_sizes", value=[40]),
+            "storage_sizes: expected an object of bytes by storage id",
+        ),
         (changed("storage_sizes", "x", value=1), "storage_sizes.x: expected a storage id"),
-        (changed("storage_sizes", "03", value=1), "storage_sizes.03: expected every storage id once"),
-        (changed("storage_sizes", "4", value=1.5), "storage_sizes.4: expected a whole number of at least 0"),
+        (
+            changed("storage_sizes", "03", value=1),
+            "storage_sizes.03: expected every storage id once",
+        ),
+        (
+            changed("storage_sizes", "4", value=1.5),
+            "storage_sizes.4: expected a whole number of at least 0",
+        ),
         (changed("retained_sids", value=5), "retained_sids: expected a list of storage ids"),
         (changed("retained_sids", 0, value="5"), "retained_sids[0]: expected a whole number"),
-        (changed("memory_limit_bytes", value=-1), "memory_limit_bytes: expected a whole number of at least 0"),
+        (
+            changed("memory_limit_bytes", value=-1),
+            "memory_limit_bytes: expected a whole number of at least 0",
+        ),
         (changed("h2d_bandwidth_gbps", value=0), "h2d_bandwidth_gbps: expected GiB/s above 0"),
         (changed("d2h_bandwidth_gbps", value="8"), "d2h_bandwidth_gbps: expected GiB/s above 0"),
         (json.dumps(GOOD)[:-30], "damaged JSON of an activation trace"),
     ],
-    ids=lambda value: value[:40].replace(" ", "-") if isinstance(value, str) and not value.startswith("{") else "file",
+    ids=lambda value: (
+        value[:40].replace(" ", "-")
+        if isinstance(value, str) and not value.startswith("{")
+        else "file"
+    ),
 )
 def test_damage_is_named_with_its_place(tmp_path: Path, document: Any, expected: str) -> None:
     with pytest.raises(InputError) as raised:

@@ -1,4 +1,6 @@
-"""Inductor's graph for a simulator: one that torch 2.13 wrote, handmade memory handed over, damaged files."""
+"""Inductor's graph for a simulator: one that torch 2.13 wrote, handmade memory handed over, damaged
+files.
+"""
 
 import json
 from collections.abc import Callable
@@ -17,14 +19,23 @@ EXPORTED = Path(__file__).parents[1] / "importers/data/inductor_mlp.json"
 
 
 def inductors_peak(document: dict) -> int:
-    """Inductor's own account: a buffer's bytes come with its node and go after the last node that waits for it."""
+    """Inductor's own account: a buffer's bytes come with its node and go after the last node that
+    waits for it.
+    """
     buffers = {b["name"]: b for b in document["buffers"]}
-    last = {d: i for i, node in enumerate(document["nodes"]) for b in node["buffer_names"] for d in buffers[b]["deps"]}
+    last = {
+        d: i
+        for i, node in enumerate(document["nodes"])
+        for b in node["buffer_names"]
+        for d in buffers[b]["deps"]
+    }
     live = peak = sum(b["size_alloc"] for b in buffers.values() if b["is_input"])
     for i, node in enumerate(document["nodes"]):
         live += sum(buffers[b]["size_alloc"] for b in node["buffer_names"])
         peak = max(peak, live)
-        gone = {name for name, at in last.items() if at == i} | {b for b in node["buffer_names"] if b not in last}
+        gone = {name for name, at in last.items() if at == i} | {
+            b for b in node["buffer_names"] if b not in last
+        }
         live -= sum(buffers[b]["size_free"] for b in gone if not buffers[b]["is_output"])
     return peak
 
@@ -33,7 +44,12 @@ def test_an_exported_network(compared: Callable[..., None]) -> None:
     graph = load_any(EXPORTED)
     assert [op.name for op in graph.ops] == ["op0", "op1", "op2", "op3", "op4_op5_op6_op7"]
     hidden = 32 * 256 * 4
-    assert [sum(graph.tensors[t].size_bytes for t in op.outputs) for op in graph.ops[:4]] == [32 * 64 * 4, hidden, hidden, 32 * 16 * 4]
+    assert [sum(graph.tensors[t].size_bytes for t in op.outputs) for op in graph.ops[:4]] == [
+        32 * 64 * 4,
+        hidden,
+        hidden,
+        32 * 16 * 4,
+    ]
     assert [t.size_bytes for t in graph.tensors if t.kind == "output"] == [32 * 16 * 4]
     compared(
         "inductor's account",
@@ -47,7 +63,15 @@ def test_an_exported_network(compared: Callable[..., None]) -> None:
 
 def buffer(name: str, alloc: int, free: int, deps: list, **more: bool) -> dict:
     flags = {"is_input": False, "is_output": False} | more
-    return {"name": name, "size_alloc": alloc, "size_free": free, "size": free, "deps": deps, "unmet_deps": deps, **flags}
+    return {
+        "name": name,
+        "size_alloc": alloc,
+        "size_free": free,
+        "size": free,
+        "deps": deps,
+        "unmet_deps": deps,
+        **flags,
+    }
 
 
 BUFFERS = [
@@ -66,8 +90,16 @@ def read(folder: Path, nodes: list, buffers: list) -> Graph:
 
 def test_memory_that_is_handed_over_is_one_tensor(tmp_path: Path) -> None:
     graph = read(tmp_path, NODES, BUFFERS)
-    assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [("x", 8, "input"), ("a", 40, "activation"), ("c", 8, "output")]
-    assert [(op.inputs, op.outputs, op.mutates) for op in graph.ops] == [((0,), (1,), ()), ((), (), (1,)), ((1,), (2,), ())]
+    assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [
+        ("x", 8, "input"),
+        ("a", 40, "activation"),
+        ("c", 8, "output"),
+    ]
+    assert [(op.inputs, op.outputs, op.mutates) for op in graph.ops] == [
+        ((0,), (1,), ()),
+        ((), (), (1,)),
+        ((1,), (2,), ()),
+    ]
     assert static_peak(graph).bytes == inductors_peak({"nodes": NODES, "buffers": BUFFERS}) == 48
 
 
@@ -79,13 +111,27 @@ def test_memory_that_is_handed_over_is_one_tensor(tmp_path: Path) -> None:
         (NODES, [BUFFERS[0], *BUFFERS], "buffers[1].name: expected every buffer's name once"),
         (NODES, BUFFERS[::-1], "buffers[0].deps: waits for 'b'"),
         (NODES, BUFFERS[:3], "nodes[2].buffer_names: unknown buffer 'c'"),
-        (NODES, [BUFFERS[0] | {"size_free": -1}, *BUFFERS[1:]], "buffers[0].size_free: expected bytes"),
-        (NODES, [BUFFERS[0] | {"is_input": 1}, *BUFFERS[1:]], "buffers[0].is_input: expected true or false"),
+        (
+            NODES,
+            [BUFFERS[0] | {"size_free": -1}, *BUFFERS[1:]],
+            "buffers[0].size_free: expected bytes",
+        ),
+        (
+            NODES,
+            [BUFFERS[0] | {"is_input": 1}, *BUFFERS[1:]],
+            "buffers[0].is_input: expected true or false",
+        ),
         ([{"name": "", "buffer_names": ["a"]}], BUFFERS, "nodes[0].name: expected a name"),
-        ([{"name": "f", "buffer_names": "a"}], BUFFERS, "nodes[0].buffer_names: expected a list of names"),
+        (
+            [{"name": "f", "buffer_names": "a"}],
+            BUFFERS,
+            "nodes[0].buffer_names: expected a list of names",
+        ),
     ],
 )
-def test_damage_is_named_with_its_place(tmp_path: Path, nodes: list, buffers: list, expected: str) -> None:
+def test_damage_is_named_with_its_place(
+    tmp_path: Path, nodes: list, buffers: list, expected: str
+) -> None:
     with pytest.raises(InputError) as raised:
         read(tmp_path, nodes, buffers)
     assert str(raised.value).startswith(f"{tmp_path / 'graph'}: {expected}")

@@ -1,4 +1,6 @@
-"""MindIR: files that MindSpore 2.10 wrote beside what it said of the same networks, handmade changes, damaged files."""
+"""MindIR: files that MindSpore 2.10 wrote beside what it said of the same networks, handmade
+changes, damaged files.
+"""
 
 import gzip
 import json
@@ -26,7 +28,9 @@ def load(name: str) -> Graph:
 
 
 def comparison(name: str) -> Iterator[tuple[str, int, int]]:
-    """Rows (quantity, truth, hosim's figure): bytes as MindSpore says them, FLOP of the products that the script lists by hand."""
+    """Rows (quantity, truth, hosim's figure): bytes as MindSpore says them, FLOP of the products
+    that the script lists by hand.
+    """
     truth = TRUTH[name]
     graph = load(name)
     size = Counter[str]()
@@ -51,7 +55,13 @@ def comparison(name: str) -> Iterator[tuple[str, int, int]]:
 @pytest.mark.parametrize("name", TRUTH)
 def test_what_mindspore_says(name: str, compared: Callable[..., None]) -> None:
     for quantity, theirs, ours in comparison(name):
-        compared("sizes by hand" if quantity == "FLOP" else "MindSpore", f"MindIR {name}", quantity, theirs, ours)
+        compared(
+            "sizes by hand" if quantity == "FLOP" else "MindSpore",
+            f"MindIR {name}",
+            quantity,
+            theirs,
+            ours,
+        )
 
 
 @pytest.mark.parametrize("name", TRUTH)
@@ -71,7 +81,13 @@ def test_what_computes_nothing_is_no_op() -> None:
     graph = load("block")
     kinds = Counter(op.kind for op in graph.ops)
     # seven products, two norms, three transpositions in and one out, one softmax, one split
-    assert (kinds["matmul"], kinds["norm"], kinds["copy"], kinds["softmax"], kinds["gather"]) == (7, 2, 4, 1, 1)
+    assert (kinds["matmul"], kinds["norm"], kinds["copy"], kinds["softmax"], kinds["gather"]) == (
+        7,
+        2,
+        4,
+        1,
+        1,
+    )
     assert set(kinds) == {"matmul", "norm", "copy", "softmax", "gather", "elementwise"}
     assert not any("TupleGetItem" in op.name or "Reshape" in op.name for op in graph.ops)
 
@@ -83,7 +99,9 @@ def test_a_training_step() -> None:
     assert all(kinds[f"step.{name}"] == "parameter" for name in weights)
     assert all(kinds[f"step.optimizer.moments.{name}"] == "optimizer_state" for name in weights)
     gradients = sorted(t.size_bytes for t in graph.tensors if t.kind == "gradient")
-    assert gradients == sorted(graph.tensors[graph.tensor_index[f"step.{name}"]].size_bytes for name in weights)
+    assert gradients == sorted(
+        graph.tensors[graph.tensor_index[f"step.{name}"]].size_bytes for name in weights
+    )
     steps = [op for op in graph.ops if op.kind == "optimizer"]
     assert [len(op.mutates) for op in steps] == [2, 2, 2, 2]
     assert static_peak(graph).breakdown["optimizer_state"] == 848
@@ -95,11 +113,15 @@ def test_the_larger_of_two_branches() -> None:
     assert {"far.weight", "far.bias"} <= used
     assert "near.weight" not in used  # one product instead of two; it is still there from the start
     assert graph.tensors[graph.tensor_index["near.weight"]].kind == "parameter"
-    assert graph.meta["missing"] == ["which of two ways the data take at 1 places; the one with more FLOP is in the graph"]
+    assert graph.meta["missing"] == [
+        "which of two ways the data take at 1 places; the one with more FLOP is in the graph"
+    ]
 
 
 def test_gzip_and_another_name(tmp_path: Path) -> None:
-    (tmp_path / "mindir_mlp.json").write_bytes(gzip.compress((DATA / "mindir_mlp.mindir").read_bytes()))
+    (tmp_path / "mindir_mlp.json").write_bytes(
+        gzip.compress((DATA / "mindir_mlp.mindir").read_bytes())
+    )
     assert load_any(tmp_path / "mindir_mlp.json") == load("mlp")
 
 
@@ -109,7 +131,12 @@ def message(number: int, content: bytes) -> bytes:
 
 
 def tensor(name: bytes, *dims: int) -> bytes:
-    sizes = b"".join(b"\x08" + (d & (1 << 64) - 1).to_bytes(1, "little") if d >= 0 else b"\x08" + b"\xff" * 9 + b"\x01" for d in dims)
+    sizes = b"".join(
+        b"\x08" + (d & (1 << 64) - 1).to_bytes(1, "little")
+        if d >= 0
+        else b"\x08" + b"\xff" * 9 + b"\x01"
+        for d in dims
+    )
     return sizes + b"\x10\x01" + message(7, name)
 
 
@@ -119,8 +146,13 @@ def model(*graphs: bytes) -> bytes:
 
 
 def node(operator: bytes, output: bytes, *inputs: bytes, shape: bytes = b"") -> bytes:
-    typed = message(5, message(1, b"shape") + b"\x80\x01\x13" + message(12, shape)) if shape else b""
-    return message(1, b"".join(message(1, i) for i in inputs) + message(2, output) + message(4, operator) + typed)
+    typed = (
+        message(5, message(1, b"shape") + b"\x80\x01\x13" + message(12, shape)) if shape else b""
+    )
+    return message(
+        1,
+        b"".join(message(1, i) for i in inputs) + message(2, output) + message(4, operator) + typed,
+    )
 
 
 def value(number: int, name: bytes, *dims: int) -> bytes:
@@ -133,50 +165,91 @@ def read(folder: Path, *graphs: bytes) -> Graph:
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    """The format as one reads it in the description of its messages: ``y = relu(x)``, with the primitive's own name as operator."""
-    graph = read(tmp_path, value(5, b"x", 2, 3) + node(b"ReLU", b"y", b"x", shape=tensor(b"", 2, 3)) + value(6, b"y", 2, 3))
+    """The format as one reads it in the description of its messages: ``y = relu(x)``, with the
+    primitive's own name as operator.
+    """
+    graph = read(
+        tmp_path,
+        value(5, b"x", 2, 3)
+        + node(b"ReLU", b"y", b"x", shape=tensor(b"", 2, 3))
+        + value(6, b"y", 2, 3),
+    )
     assert [(op.kind, op.bytes_accessed) for op in graph.ops] == [("elementwise", 48)]
-    assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [("x", 24, "input"), ("y", 24, "output")]
+    assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == [
+        ("x", 24, "input"),
+        ("y", 24, "output"),
+    ]
 
 
 def test_a_function_of_two_outputs_gives_a_tuple(tmp_path: Path) -> None:
     """``a, b = both(x)`` with ``a`` of 2 floats and ``b`` of 3; the second is what goes on."""
     both = message(2, b"both") + value(5, b"v", 2)
-    both += node(b"ReLU", b"a", b"v", shape=tensor(b"", 2)) + node(b"Tile", b"b", b"v", shape=tensor(b"", 3))
+    both += node(b"ReLU", b"a", b"v", shape=tensor(b"", 2)) + node(
+        b"Tile", b"b", b"v", shape=tensor(b"", 3)
+    )
     both += value(6, b"a") + value(6, b"b")
-    index = message(1, message(2, b"one") + message(4, b"Constant") + message(5, message(1, b"value") + b"\x18\x01\x80\x01\x07"))
-    main = value(5, b"x", 2) + node(b"REF::both", b"pair", b"x") + index + node(b"TupleGetItem", b"second", b"pair", b"one")
+    index = message(
+        1,
+        message(2, b"one")
+        + message(4, b"Constant")
+        + message(5, message(1, b"value") + b"\x18\x01\x80\x01\x07"),
+    )
+    main = (
+        value(5, b"x", 2)
+        + node(b"REF::both", b"pair", b"x")
+        + index
+        + node(b"TupleGetItem", b"second", b"pair", b"one")
+    )
     main += node(b"Sin", b"y", b"second", shape=tensor(b"", 3)) + value(6, b"y", 3)
     graph = read(tmp_path, main, both)
-    assert [[graph.tensors[t].size_bytes for t in (*op.inputs, *op.outputs)] for op in graph.ops] == [[8, 8], [8, 12], [12, 12]]
+    assert [
+        [graph.tensors[t].size_bytes for t in (*op.inputs, *op.outputs)] for op in graph.ops
+    ] == [[8, 8], [8, 12], [12, 12]]
 
 
 @pytest.mark.parametrize(
     ("graphs", "expected"),
     [
-        ([value(5, b"x", -1, 3)], r"'x' has the shape \[-1, 3\], which is not fixed; export the model with inputs of fixed shapes"),
-        ([value(5, b"x", 2) + node(b"ReLU", b"y", b"z", shape=tensor(b"", 2))], "'z' is used before any node makes it"),
+        (
+            [value(5, b"x", -1, 3)],
+            r"'x' has the shape \[-1, 3\], which is not fixed; export the model with inputs of "
+            r"fixed shapes",
+        ),
+        (
+            [value(5, b"x", 2) + node(b"ReLU", b"y", b"z", shape=tensor(b"", 2))],
+            "'z' is used before any node makes it",
+        ),
         ([value(5, b"x", 2)], "no operator that computes"),
         (
             [
                 value(5, b"x", 2) + node(b"REF::loop", b"y", b"x"),
-                message(2, b"loop") + value(5, b"a", 2) + node(b"REF::loop", b"b", b"a") + value(6, b"b"),
+                message(2, b"loop")
+                + value(5, b"a", 2)
+                + node(b"REF::loop", b"b", b"a")
+                + value(6, b"b"),
             ],
             "function 'loop' calls itself",
         ),
-        ([value(5, b"x", 2) + node(b"REF::gone", b"y", b"x")], "'gone' is used before any node makes it"),
+        (
+            [value(5, b"x", 2) + node(b"REF::gone", b"y", b"x")],
+            "'gone' is used before any node makes it",
+        ),
         ([value(5, b"x", 2) + node(b"TupleGetItem", b"y", b"x")], "has 1 inputs, expected more"),
         ([value(5, b"x", *[127] * 9)], "below 2.60 bytes"),
     ],
     ids=["unknown-shape", "unmade", "empty", "loop", "no-function", "no-index", "too-large"],
 )
-def test_what_cannot_be_imported_is_said(tmp_path: Path, graphs: list[bytes], expected: str) -> None:
+def test_what_cannot_be_imported_is_said(
+    tmp_path: Path, graphs: list[bytes], expected: str
+) -> None:
     with pytest.raises(InputError, match=expected):
         read(tmp_path, *graphs)
 
 
 def mutated(data: st.DataObject, content: bytes) -> bytes:
-    """A few bytes overwritten, dropped or put in, anywhere; or a piece of the file elsewhere; or its beginning alone."""
+    """A few bytes overwritten, dropped or put in, anywhere; or a piece of the file elsewhere; or
+    its beginning alone.
+    """
     changed = bytearray(content)
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(changed)))
@@ -213,6 +286,9 @@ def test_cut_off(tmp_path: Path) -> None:
 
 
 def test_operators_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    nodes = [node(b"ReLU", b"y%d" % i, b"y%d" % (i - 1) if i else b"x", shape=tensor(b"", 2)) for i in range(3)]
+    nodes = [
+        node(b"ReLU", b"y%d" % i, b"y%d" % (i - 1) if i else b"x", shape=tensor(b"", 2))
+        for i in range(3)
+    ]
     graph = read(tmp_path, value(5, b"x", 2) + b"".join(nodes) + value(6, b"y2", 2))
     assert [op.name for op in graph.ops] == ["elementwise", "elementwise_2", "elementwise_3"]

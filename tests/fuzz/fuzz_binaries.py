@@ -1,4 +1,6 @@
-"""Changes to files that are no text: bytes anywhere, messages of protobuf, records of an archive, tables of a database."""
+"""Changes to files that are no text: bytes anywhere, messages of protobuf, records of an archive,
+tables of a database.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from fuzz_values import BYTES, NUMBERS, TEXTS, Raw
 
 
 def changed_bytes(draw: Random, content: bytes, others: tuple[bytes, ...] = ()) -> bytes:
-    """Flips, cuts, repetitions, insertions, and a splice with another file, one to eight of them."""
+    """Flips, cuts, repetitions, insertions, and a splice with another file, one to eight of
+    them.
+    """
     found = bytearray(content)
     for _ in range(draw.choice((1, 1, 2, 3, 8))):
         at = draw.randrange(len(found) + 1)
@@ -113,8 +117,16 @@ def message(fields: list[Field]) -> bytes:
     """Fields as a message."""
     out = []
     for number, kind, value in fields:
-        content = varint(value) if kind == 0 else message(value) if isinstance(value, list) else bytes(value)
-        out.append(varint(number << 3 | kind) + (varint(len(content)) if kind == 2 else b"") + content)
+        content = (
+            varint(value)
+            if kind == 0
+            else message(value)
+            if isinstance(value, list)
+            else bytes(value)
+        )
+        out.append(
+            varint(number << 3 | kind) + (varint(len(content)) if kind == 2 else b"") + content
+        )
     return b"".join(out)
 
 
@@ -133,7 +145,13 @@ def _change_fields(draw: Random, fields: list[Field], depth: int) -> None:
         return
     at = draw.randrange(len(fields))
     number, kind, value = fields[at]
-    inner = value if isinstance(value, list) else fields_of(value) if kind == 2 and len(value) > 1 else None
+    inner = (
+        value
+        if isinstance(value, list)
+        else fields_of(value)
+        if kind == 2 and len(value) > 1
+        else None
+    )
     if inner and draw.random() < 0.85 and depth < 12:
         fields[at][2] = inner
         _change_fields(draw, inner, depth + 1)
@@ -149,7 +167,13 @@ def _change_fields(draw: Random, fields: list[Field], depth: int) -> None:
         draw.shuffle(fields)
     elif way == 4:
         fields[at][1:] = draw.choice(
-            ([0, draw.choice((0, 1, 2**63, 2**64 - 1))], [2, b""], [2, b"\xff" * 10], [1, b"\xff" * 8], [5, b"\0" * 4])
+            (
+                [0, draw.choice((0, 1, 2**63, 2**64 - 1))],
+                [2, b""],
+                [2, b"\xff" * 10],
+                [1, b"\xff" * 8],
+                [5, b"\0" * 4],
+            )
         )
     elif way == 5 and kind == 2:
         deep = message(value) if isinstance(value, list) else value
@@ -160,7 +184,13 @@ def _change_fields(draw: Random, fields: list[Field], depth: int) -> None:
         whole = [n for n in NUMBERS if isinstance(n, int)]
         fields[at][2] = draw.choice((value + 1, value - 1, draw.choice(whole)))
     elif kind == 2 and not isinstance(value, list):
-        fields[at][2] = draw.choice((draw.choice(TEXTS).encode("utf-8", "surrogatepass"), changed_bytes(draw, value), draw.choice(BYTES)))
+        fields[at][2] = draw.choice(
+            (
+                draw.choice(TEXTS).encode("utf-8", "surrogatepass"),
+                changed_bytes(draw, value),
+                draw.choice(BYTES),
+            )
+        )
 
 
 def changed_stream(draw: Random, content: bytes) -> bytes:
@@ -187,7 +217,18 @@ def changed_stream(draw: Random, content: bytes) -> bytes:
 # ---- archives
 
 NAMES = (
-    *("x", "../x", "/x", "a/../b", "", ".", "models/model.JSON", "models/other.json", "serialized_exported_program.json", "version"),
+    *(
+        "x",
+        "../x",
+        "/x",
+        "a/../b",
+        "",
+        ".",
+        "models/model.JSON",
+        "models/other.json",
+        "serialized_exported_program.json",
+        "version",
+    ),
     *(
         "data/constants/opaque_obj_0",
         "DATA/constants/opaque_obj_0",
@@ -216,10 +257,20 @@ def changed_archive(draw: Random, content: bytes) -> bytes:
             del records[at]
         elif way == 7:
             records[at][0] = draw.choice(
-                (f"{top}/{draw.choice(NAMES)}", draw.choice(NAMES), records[at][0].upper(), draw.choice(records)[0])
+                (
+                    f"{top}/{draw.choice(NAMES)}",
+                    draw.choice(NAMES),
+                    records[at][0].upper(),
+                    draw.choice(records)[0],
+                )
             )
         elif way == 8:
-            records.append([f"{top}/{draw.choice(NAMES)}", draw.choice((b"", b"{}", b"\x80\x04.", BYTES[-1], records[at][1]))])
+            records.append(
+                [
+                    f"{top}/{draw.choice(NAMES)}",
+                    draw.choice((b"", b"{}", b"\x80\x04.", BYTES[-1], records[at][1])),
+                ]
+            )
         else:
             records.append(list(records[at]))
     out = io.BytesIO()
@@ -229,7 +280,9 @@ def changed_archive(draw: Random, content: bytes) -> bytes:
             info = zipfile.ZipInfo(name or "x", (1980, 1, 1, 0, 0, 0))
             large = draw.random() < 0.02
             archive.writestr(
-                info, data + bytes(4 << 20) * large, zipfile.ZIP_DEFLATED if large or draw.random() < 0.1 else zipfile.ZIP_STORED
+                info,
+                data + bytes(4 << 20) * large,
+                zipfile.ZIP_DEFLATED if large or draw.random() < 0.1 else zipfile.ZIP_STORED,
             )
     return out.getvalue() if draw.random() < 0.9 else changed_bytes(draw, out.getvalue())
 
@@ -261,8 +314,15 @@ def changed_database(draw: Random, content: bytes) -> bytes:
 
 
 def _change_database(draw: Random, database: sqlite3.Connection) -> None:
-    tables = [row[0].decode() for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
-    full = [table for table in tables if database.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone()]
+    tables = [
+        row[0].decode()
+        for row in database.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        )
+    ]
+    full = [
+        table for table in tables if database.execute(f'SELECT 1 FROM "{table}" LIMIT 1').fetchone()
+    ]
     table = draw.choice(full or tables)
     columns = [row[1].decode() for row in database.execute(f'PRAGMA table_info("{table}")')]
     column = draw.choice(columns)
@@ -272,13 +332,17 @@ def _change_database(draw: Random, database: sqlite3.Connection) -> None:
         value = draw.choice((*NUMBERS, *TEXTS, None, b"\xff\0", b"x"))
         if isinstance(value, Raw):
             value = float(value) if value.lower().lstrip("-") in ("1e999", "1e400") else str(value)
-        database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', (value, draw.choice(rows)))
+        database.execute(
+            f'UPDATE "{table}" SET "{column}" = ? WHERE rowid = ?', (value, draw.choice(rows))
+        )
     elif way == 6 and rows:
         database.execute(f'DELETE FROM "{table}" WHERE rowid = ?', (draw.choice(rows),))
     elif way == 7:
         database.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
     elif way == 8:
-        database.execute(f'ALTER TABLE "{table}" RENAME TO "{draw.choice(("x", table.lower(), "v"))}"')
+        database.execute(
+            f'ALTER TABLE "{table}" RENAME TO "{draw.choice(("x", table.lower(), "v"))}"'
+        )
         if draw.random() < 0.5:
             database.execute(f'CREATE VIEW "{table}" AS SELECT * FROM x')
     elif way == 9:
@@ -290,7 +354,8 @@ def _change_database(draw: Random, database: sqlite3.Connection) -> None:
             draw.choice(
                 (
                     f'CREATE TRIGGER t AFTER INSERT ON "{table}" BEGIN DELETE FROM "{table}"; END',
-                    f'ALTER TABLE "{table}" ADD COLUMN g INTEGER GENERATED ALWAYS AS (length(randomblob(1000000000)))',
+                    f'ALTER TABLE "{table}" ADD COLUMN g INTEGER GENERATED ALWAYS AS '
+                    "(length(randomblob(1000000000)))",
                     f'INSERT INTO "{table}" SELECT * FROM "{table}"',
                     "CREATE TABLE more (x)",
                     "PRAGMA user_version = 99",

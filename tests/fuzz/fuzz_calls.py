@@ -1,7 +1,9 @@
-"""Programs of a few lines that call hosim's functions and constructors, and how one is changed: a value becomes a hostile one.
+"""Programs of a few lines that call hosim's functions and constructors, and how one is changed: a
+value becomes a hostile one.
 
-A program runs in the child of the fuzzer as a command does: an error of hosim is its line of error and exit code, what else is raised is
-a finding. Only values that are given to hosim are changed, never which function is called or by which name an argument goes.
+A program runs in the child of the fuzzer as a command does: an error of hosim is its line of error
+and exit code, what else is raised is a finding. Only values that are given to hosim are changed,
+never which function is called or by which name an argument goes.
 """
 
 from __future__ import annotations
@@ -16,11 +18,61 @@ from random import Random
 from typing import Any
 
 HOSTILE = (
-    *("None", "True", "False", "0", "1", "-1", "2", "1.5", "0.0", "-0.5", "1e308", "5e-324", "2**31", "2**53 + 1", "2**63 - 1", "2**63"),
-    *("2**64", "10**30", "10**400", "-(10**400)", "nan", "inf", "-inf", "1j", "...", "NotImplemented"),
-    *("np.float64('nan')", "np.float64(3.0)", "np.int64(3)", "np.int8(-1)", "np.uint64(2**63)", "np.bool_(True)", "np.str_('w')"),
-    *("np.array(3)", "np.array([1, 2])", "np.array([])", "np.array(['w', None], dtype=object)", "np.datetime64('nat')", "pd.NA", "pd.NaT"),
-    *("pd.Series([1, 2])", "pd.DataFrame({'a': [1]})", "Decimal('NaN')", "Decimal('1.5')", "Fraction(1, 3)"),
+    *(
+        "None",
+        "True",
+        "False",
+        "0",
+        "1",
+        "-1",
+        "2",
+        "1.5",
+        "0.0",
+        "-0.5",
+        "1e308",
+        "5e-324",
+        "2**31",
+        "2**53 + 1",
+        "2**63 - 1",
+        "2**63",
+    ),
+    *(
+        "2**64",
+        "10**30",
+        "10**400",
+        "-(10**400)",
+        "nan",
+        "inf",
+        "-inf",
+        "1j",
+        "...",
+        "NotImplemented",
+    ),
+    *(
+        "np.float64('nan')",
+        "np.float64(3.0)",
+        "np.int64(3)",
+        "np.int8(-1)",
+        "np.uint64(2**63)",
+        "np.bool_(True)",
+        "np.str_('w')",
+    ),
+    *(
+        "np.array(3)",
+        "np.array([1, 2])",
+        "np.array([])",
+        "np.array(['w', None], dtype=object)",
+        "np.datetime64('nat')",
+        "pd.NA",
+        "pd.NaT",
+    ),
+    *(
+        "pd.Series([1, 2])",
+        "pd.DataFrame({'a': [1]})",
+        "Decimal('NaN')",
+        "Decimal('1.5')",
+        "Fraction(1, 3)",
+    ),
     *(
         "''",
         "' '",
@@ -37,7 +89,17 @@ HOSTILE = (
         "'-1 B'",
         "'nan'",
     ),
-    *("b''", "b'w'", "bytearray(b'x')", "memoryview(b'x')", "Path('.')", "Path('w')", "'/dev/null'", "'missing/x'", "'\\u202e'"),
+    *(
+        "b''",
+        "b'w'",
+        "bytearray(b'x')",
+        "memoryview(b'x')",
+        "Path('.')",
+        "Path('w')",
+        "'/dev/null'",
+        "'missing/x'",
+        "'\\u202e'",
+    ),
     *(
         "[]",
         "()",
@@ -53,7 +115,19 @@ HOSTILE = (
         "{'w'}",
         "('w',)",
     ),
-    *("[1]", "(0,)", "(-1,)", "(0, 0)", "[True]", "(1.5,)", "(nan,)", "('x', 1)", "(('x', 1),)", "(('x', None),)", "((1, 2, 3),)"),
+    *(
+        "[1]",
+        "(0,)",
+        "(-1,)",
+        "(0, 0)",
+        "[True]",
+        "(1.5,)",
+        "(nan,)",
+        "('x', 1)",
+        "(('x', 1),)",
+        "(('x', None),)",
+        "((1, 2, 3),)",
+    ),
     *(
         "ring",
         "ring_of_names",
@@ -79,7 +153,18 @@ HOSTILE = (
         "(lambda *a, **k: 1)",
         "ValueError('x')",
     ),
-    *("graph", "machine", "plan", "result", "builder", "hosim.Op", "hosim.Plan", "tensor", "op", "Path"),
+    *(
+        "graph",
+        "machine",
+        "plan",
+        "result",
+        "builder",
+        "hosim.Op",
+        "hosim.Plan",
+        "tensor",
+        "op",
+        "Path",
+    ),
 )
 """Expressions in the names of :data:`BEFORE`."""
 
@@ -217,7 +302,9 @@ hosim.find_workload("llama-3.1-8b-train-4k")
 """Valid programs, by what they try."""
 
 FUNCTIONS = {"again", "again_hardware", "again_plan"}
-"""Functions of :mod:`fuzz_readback` in a program: they write an object, read it back and compare."""
+"""Functions of :mod:`fuzz_readback` in a program: they write an object, read it back and
+compare.
+"""
 
 
 def changed_calls(draw: Random, content: bytes) -> bytes:
@@ -227,7 +314,9 @@ def changed_calls(draw: Random, content: bytes) -> bytes:
         places = list(_places(tree))
         holder, field, at = draw.choice(places)
         values = getattr(holder, field)
-        value = _value(draw, [_at(*place) for place in places], values if at is None else values[at])
+        value = _value(
+            draw, [_at(*place) for place in places], values if at is None else values[at]
+        )
         if at is None:
             setattr(holder, field, value)
         else:
@@ -248,7 +337,9 @@ def _places(tree: ast.AST) -> Any:
             own = isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS | {"repr", "list"}
             if not own:
                 yield from ((node, "args", i) for i in range(len(node.args)))
-                yield from ((keyword, "value", None) for keyword in node.keywords if keyword.arg != "jobs")  # it would start processes
+                yield from (
+                    (keyword, "value", None) for keyword in node.keywords if keyword.arg != "jobs"
+                )  # it would start processes
         elif isinstance(node, ast.List | ast.Tuple) and isinstance(node.ctx, ast.Load):
             if not any(isinstance(item, ast.Call | ast.Attribute) for item in node.elts[:1]):
                 yield from ((node, "elts", i) for i in range(len(node.elts)))
@@ -259,12 +350,24 @@ def _places(tree: ast.AST) -> Any:
 
 def _value(draw: Random, others: list[Any], value: Any) -> ast.expr:
     way = draw.randrange(10)
-    if way < 2 and any("find_" in ast.unparse(each) for each in (value, *others)):  # what is shipped stays as it is
+    if way < 2 and any(
+        "find_" in ast.unparse(each) for each in (value, *others)
+    ):  # what is shipped stays as it is
         way = 2
     if way == 0:
         return deepcopy(draw.choice(others))
     if way == 1:
-        wrapped = draw.choice(("[{}]", "({},)", "{{'w': {}}}", "str({})", "[{}] * 3", "iter([{}])", "(lambda *a, **k: {})"))
+        wrapped = draw.choice(
+            (
+                "[{}]",
+                "({},)",
+                "{{'w': {}}}",
+                "str({})",
+                "[{}] * 3",
+                "iter([{}])",
+                "(lambda *a, **k: {})",
+            )
+        )
         return _expression(wrapped.format(ast.unparse(value)))
     return _expression(draw.choice(HOSTILE))
 
@@ -277,7 +380,11 @@ def _relist(draw: Random, tree: ast.AST) -> None:
     """Sometimes a list that has an item less, one twice, or another order."""
     if draw.random() < 0.8:
         return
-    lists = [n for n in ast.walk(tree) if isinstance(n, ast.List | ast.Tuple) and isinstance(n.ctx, ast.Load) and n.elts]
+    lists = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.List | ast.Tuple) and isinstance(n.ctx, ast.Load) and n.elts
+    ]
     if lists:
         items = draw.choice(lists).elts
         way = draw.randrange(3)
@@ -290,12 +397,19 @@ def _relist(draw: Random, tree: ast.AST) -> None:
 
 
 def run_program(path: str) -> None:
-    """Run a program as the interpreter would; an error of hosim ends it with its line and its exit code."""
+    """Run a program as the interpreter would; an error of hosim ends it with its line and its exit
+    code.
+    """
     from fuzz_readback import again, again_hardware, again_plan
 
     from hosim.errors import HosimError
 
-    names: dict[str, Any] = {"again": again, "again_hardware": again_hardware, "again_plan": again_plan, "__name__": "__main__"}
+    names: dict[str, Any] = {
+        "again": again,
+        "again_hardware": again_hardware,
+        "again_plan": again_plan,
+        "__name__": "__main__",
+    }
     with contextlib.suppress(SyntaxError, ValueError):  # a program that was made smaller by halves
         code = compile(BEFORE + Path(path).read_text(), path, "exec")
         try:
@@ -304,7 +418,11 @@ def run_program(path: str) -> None:
             print(f"error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
         except Exception as error:
-            if any(part in frame.filename for frame in traceback.extract_tb(error.__traceback__) for part in ("/hosim/", "readback")):
+            if any(
+                part in frame.filename
+                for frame in traceback.extract_tb(error.__traceback__)
+                for part in ("/hosim/", "readback")
+            ):
                 raise
             print("error: the program's own, as a key that cannot be one", file=sys.stderr)
             sys.exit(HosimError.exit_code)

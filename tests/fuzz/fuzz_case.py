@@ -1,4 +1,6 @@
-"""One input of the fuzzer: a command, the files that it finds, and its surroundings; as text for the folder of what was found."""
+"""One input of the fuzzer: a command, the files that it finds, and its surroundings; as text for
+the folder of what was found.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Case:
-    """``target`` is what is tried. ``files`` are contents by name in the folder in which the command runs.
+    """``target`` is what is tried. ``files`` are contents by name in the folder in which the
+    command runs.
 
-    A variable of the ``environment`` that is ``None`` is removed. ``streams`` are stdout and stderr: ``file``, ``closed`` or ``full``.
+    A variable of the ``environment`` that is ``None`` is removed. ``streams`` are stdout and
+    stderr: ``file``, ``closed`` or ``full``.
     """
 
     target: str
@@ -41,7 +45,13 @@ class Case:
         """The case that :meth:`to_text` wrote."""
         read = json.loads(text)
         files = {name: _content(told) for name, told in read["files"].items()}
-        return cls(read["target"], tuple(read["arguments"]), files, read["environment"], tuple(read["streams"]))
+        return cls(
+            read["target"],
+            tuple(read["arguments"]),
+            files,
+            read["environment"],
+            tuple(read["streams"]),
+        )
 
     @classmethod
     def load(cls, path: Path) -> Case:

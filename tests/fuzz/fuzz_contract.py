@@ -1,9 +1,12 @@
 """What holds for every command, whatever it is given: the oracle of the fuzzer.
 
 - The exit code is 0 to 3, or 130; 1 is the gate's alone, and that of ``validate --max-error``.
-- Codes 2 and 3 say why in one line on stderr that begins with ``error: `` and has at most 400 characters more, or print a table.
-- What is printed holds no control characters, no traceback, and no line that a CI service takes for a command.
-- Inputs stay as they were. A file that is written is whole, and hosim reads it as it wrote it; nothing else is left.
+- Codes 2 and 3 say why in one line on stderr that begins with ``error: `` and has at most 400
+  characters more, or print a table.
+- What is printed holds no control characters, no traceback, and no line that a CI service takes for
+  a command.
+- Inputs stay as they were. A file that is written is whole, and hosim reads it as it wrote it;
+  nothing else is left.
 """
 
 from __future__ import annotations
@@ -94,7 +97,11 @@ def _errors(case: Case, code: int, stderr: str, stdout: bytes) -> Iterator[str]:
 
 
 def _files(case: Case, code: int, folder: Path) -> Iterator[str]:
-    there = {os_name(path, folder): path for path in folder.rglob("*") if not path.is_dir() and not _kept(path, folder)}
+    there = {
+        os_name(path, folder): path
+        for path in folder.rglob("*")
+        if not path.is_dir() and not _kept(path, folder)
+    }
     for name, content in case.files.items():
         path = there.pop(name, None)
         if path is None:
@@ -136,14 +143,19 @@ def os_name(path: Path, folder: Path) -> str:
 
 
 def _is_output(name: str, case: Case) -> bool:
-    """Outputs are called ``out`` in commands; files of rows and baselines are read and written, notebooks into a folder.
+    """Outputs are called ``out`` in commands; files of rows and baselines are read and written,
+    notebooks into a folder.
 
     A program of :mod:`fuzz_calls` may write anything into its folder.
     """
     if case.arguments[:1] == ("python",):
         return not name.endswith(".py")
-    named = name in case.arguments or (name.endswith(".ipynb") and _named_output(name.rpartition("/")[0], case))
-    return name.startswith(("out.", "rows.", "hosim-baselines/")) or named or _named_output(name, case)
+    named = name in case.arguments or (
+        name.endswith(".ipynb") and _named_output(name.rpartition("/")[0], case)
+    )
+    return (
+        name.startswith(("out.", "rows.", "hosim-baselines/")) or named or _named_output(name, case)
+    )
 
 
 def _named_output(name: str, case: Case) -> bool:

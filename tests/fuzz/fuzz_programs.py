@@ -1,4 +1,6 @@
-"""Changes to a ``.pt2`` archive that leave it valid more often than not, so that what follows its checks is tried: its ops run."""
+"""Changes to a ``.pt2`` archive that leave it valid more often than not, so that what follows its
+checks is tried: its ops run.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,38 @@ EXPRESSIONS = (
     "oo",
 )
 UNARY = (
-    *("relu", "neg", "abs", "exp", "sqrt", "sigmoid", "tanh", "gelu", "silu", "isnan", "clone", "detach", "t", "sum", "mean", "numel"),
-    *("contiguous", "unique_dim", "nonzero", "cumsum", "argmax", "sort", "item", "view_as_real", "relu_", "zero_", "bernoulli", "dropout"),
+    *(
+        "relu",
+        "neg",
+        "abs",
+        "exp",
+        "sqrt",
+        "sigmoid",
+        "tanh",
+        "gelu",
+        "silu",
+        "isnan",
+        "clone",
+        "detach",
+        "t",
+        "sum",
+        "mean",
+        "numel",
+    ),
+    *(
+        "contiguous",
+        "unique_dim",
+        "nonzero",
+        "cumsum",
+        "argmax",
+        "sort",
+        "item",
+        "view_as_real",
+        "relu_",
+        "zero_",
+        "bernoulli",
+        "dropout",
+    ),
     *(
         "tril",
         "inverse",
@@ -107,11 +139,42 @@ ARGUMENTS: Mapping[str, Sequence[Any]] = {
     "num_classes": NUMBERS,
 }
 CALLS = (
-    *(("view", "size*"), ("expand", "size*"), ("repeat", "repeats*"), ("reshape", "shape*"), ("permute", "dims*"), ("zeros", "size*")),
-    *(("split.Tensor", "split_size", "dim"), ("chunk", "chunks", "dim"), ("unbind.int", "dim"), ("diff", "n", "dim"), ("topk", "k", "dim")),
-    *(("select.int", "dim", "start"), ("slice.Tensor", "dim", "start", "end", "step"), ("tril", "diagonal"), ("diag_embed", "diagonal")),
-    *(("narrow", "dim", "start", "size"), ("roll", "dims*"), ("arange", "end"), ("eye", "n"), ("one_hot", "num_classes"), ("pad", "pad*")),
-    *(("unfold", "dim", "size", "step"), ("avg_pool2d", "kernel_size*"), ("matrix_power", "n"), ("combinations", "k"), ("flip", "dims*")),
+    *(
+        ("view", "size*"),
+        ("expand", "size*"),
+        ("repeat", "repeats*"),
+        ("reshape", "shape*"),
+        ("permute", "dims*"),
+        ("zeros", "size*"),
+    ),
+    *(
+        ("split.Tensor", "split_size", "dim"),
+        ("chunk", "chunks", "dim"),
+        ("unbind.int", "dim"),
+        ("diff", "n", "dim"),
+        ("topk", "k", "dim"),
+    ),
+    *(
+        ("select.int", "dim", "start"),
+        ("slice.Tensor", "dim", "start", "end", "step"),
+        ("tril", "diagonal"),
+        ("diag_embed", "diagonal"),
+    ),
+    *(
+        ("narrow", "dim", "start", "size"),
+        ("roll", "dims*"),
+        ("arange", "end"),
+        ("eye", "n"),
+        ("one_hot", "num_classes"),
+        ("pad", "pad*"),
+    ),
+    *(
+        ("unfold", "dim", "size", "step"),
+        ("avg_pool2d", "kernel_size*"),
+        ("matrix_power", "n"),
+        ("combinations", "k"),
+        ("flip", "dims*"),
+    ),
     *(
         ("repeat_interleave.self_int", "repeats"),
         ("as_strided", "size*", "stride*"),
@@ -119,7 +182,13 @@ CALLS = (
         ("unsqueeze", "dim"),
         ("full", "size*"),
     ),
-    *(("adaptive_avg_pool2d", "output_size*"), ("linspace", "start", "end", "steps"), ("randperm", "n"), ("rot90", "k"), ("vander", "n")),
+    *(
+        ("adaptive_avg_pool2d", "output_size*"),
+        ("linspace", "start", "end", "steps"),
+        ("randperm", "n"),
+        ("rot90", "k"),
+        ("vander", "n"),
+    ),
 )
 """Ops of aten with the names of arguments that follow the tensor; a star is a list."""
 
@@ -130,9 +199,14 @@ def changed_program(draw: Random, content: bytes) -> bytes:
         records = {info.filename: archive.read(info) for info in archive.infolist()}
     top = next(iter(records)).partition("/")[0]
     for _ in range(draw.choice((1, 1, 2, 4))):
-        model, weights = json.loads(records[f"{top}/{MODEL}"]), json.loads(records[f"{top}/{WEIGHTS}"])
+        model, weights = (
+            json.loads(records[f"{top}/{MODEL}"]),
+            json.loads(records[f"{top}/{WEIGHTS}"]),
+        )
         changed = draw.choice(CHANGES)(draw, model, weights)
-        records[f"{top}/{MODEL}"], records[f"{top}/{WEIGHTS}"] = (json.dumps(one).encode() for one in changed or (model, weights))
+        records[f"{top}/{MODEL}"], records[f"{top}/{WEIGHTS}"] = (
+            json.dumps(one).encode() for one in changed or (model, weights)
+        )
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, data in records.items():
@@ -146,7 +220,9 @@ def _graph(model: Any) -> Any:
 
 def _everywhere(old: str, new: str, *trees: Any) -> list[Any]:
     """The trees with a text replaced wherever it is a key or a value."""
-    return [json.loads(json.dumps(tree).replace(json.dumps(old), json.dumps(new))) for tree in trees]
+    return [
+        json.loads(json.dumps(tree).replace(json.dumps(old), json.dumps(new))) for tree in trees
+    ]
 
 
 def _other_name(draw: Random, model: Any, weights: Any) -> Any:
@@ -162,7 +238,9 @@ def _other_weight(draw: Random, model: Any, weights: Any) -> Any:
 def _other_sizes(draw: Random, model: Any, weights: Any) -> Any:
     """Another size where it stands, in the example of an expression, or as a stride or offset."""
     found = [
-        one for value in _graph(model)["tensor_values"].values() for one in (*value["sizes"], *value["strides"], value["storage_offset"])
+        one
+        for value in _graph(model)["tensor_values"].values()
+        for one in (*value["sizes"], *value["strides"], value["storage_offset"])
     ]
     one = draw.choice(found)
     target = one["as_expr"]["hint"] if "as_expr" in one else one
@@ -172,7 +250,9 @@ def _other_sizes(draw: Random, model: Any, weights: Any) -> Any:
 
 def _other_batch(draw: Random, model: Any, weights: Any) -> Any:
     text, number = json.dumps(model), draw.choice(SIZES)
-    return json.loads(text.replace('"hint": {"as_int": 2}', f'"hint": {{"as_int": {number}}}')), weights
+    return json.loads(
+        text.replace('"hint": {"as_int": 2}', f'"hint": {{"as_int": {number}}}')
+    ), weights
 
 
 def _other_expression(draw: Random, model: Any, weights: Any) -> Any:
@@ -189,14 +269,22 @@ def _other_text(draw: Random, model: Any, weights: Any) -> Any:
     elif way == 3:
         model["graph_module"]["module_call_graph"][-1]["fqn"] = draw.choice(TEXTS)
     else:
-        model["range_constraints"] = {draw.choice(("s77", "s1", "u0")): {"min_val": draw.choice(NUMBERS), "max_val": draw.choice(NUMBERS)}}
+        model["range_constraints"] = {
+            draw.choice(("s77", "s1", "u0")): {
+                "min_val": draw.choice(NUMBERS),
+                "max_val": draw.choice(NUMBERS),
+            }
+        }
     return None
 
 
 def _other_op(draw: Random, model: Any, weights: Any) -> Any:
     node = draw.choice(_graph(model)["nodes"])
     pair = len(node["inputs"]) > 1
-    name, overload = draw.choice(BINARY if pair else UNARY), draw.choice(("default", "default", "Tensor", "int", "dim"))
+    name, overload = (
+        draw.choice(BINARY if pair else UNARY),
+        draw.choice(("default", "default", "Tensor", "int", "dim")),
+    )
     node["target"] = f"torch.ops.aten.{name}.{overload}"
     return None
 
@@ -211,18 +299,37 @@ def _more_ops(draw: Random, model: Any, weights: Any) -> Any:
         arguments = []
     for one in wanted:
         numbers = ARGUMENTS[one.rstrip("*")]
-        value = {"as_ints": draw.choices(numbers, k=draw.choice((1, 2, 3)))} if one[-1] == "*" else {"as_int": draw.choice(numbers)}
+        value = (
+            {"as_ints": draw.choices(numbers, k=draw.choice((1, 2, 3)))}
+            if one[-1] == "*"
+            else {"as_int": draw.choice(numbers)}
+        )
         arguments.append({"name": one.rstrip("*"), "arg": value, "kind": 1})
     if draw.random() < 0.1:
-        arguments.append({"name": draw.choice(("p", "eps", "value")), "arg": {"as_float": draw.choice(FLOATS)}, "kind": 2})
+        arguments.append(
+            {
+                "name": draw.choice(("p", "eps", "value")),
+                "arg": {"as_float": draw.choice(FLOATS)},
+                "kind": 2,
+            }
+        )
     made = f"more{len(graph['nodes'])}"
     several = draw.random() < 0.15
     outputs = (
-        [{"as_tensors": [{"name": f"{made}_{i}"} for i in range(draw.choice((1, 2, 4)))]}] if several else [{"as_tensor": {"name": made}}]
+        [{"as_tensors": [{"name": f"{made}_{i}"} for i in range(draw.choice((1, 2, 4)))]}]
+        if several
+        else [{"as_tensor": {"name": made}}]
     )
     target = f"torch.ops.aten.{name}" + ("" if "." in name else ".default")
     graph["nodes"].append(
-        {"target": target, "inputs": arguments, "outputs": outputs, "metadata": {}, "is_hop_single_tensor_return": None, "name": made}
+        {
+            "target": target,
+            "inputs": arguments,
+            "outputs": outputs,
+            "metadata": {},
+            "is_hop_single_tensor_return": None,
+            "name": made,
+        }
     )
     for one in [made] if not several else [item["name"] for item in outputs[0]["as_tensors"]]:
         graph["tensor_values"][one] = graph["tensor_values"][of]
@@ -232,9 +339,21 @@ def _more_ops(draw: Random, model: Any, weights: Any) -> Any:
 def _other_outputs(draw: Random, model: Any, weights: Any) -> Any:
     of = draw.choice(sorted(_graph(model)["tensor_values"]))
     _graph(model)["outputs"].append({"as_tensor": {"name": of}})
-    how = draw.choice(("user_output", "user_output", "buffer_mutation", "user_input_mutation", "loss_output"))
-    spec: dict[str, Any] = {"arg": {"name": of} if how.endswith("mutation") or how == "loss_output" else {"as_tensor": {"name": of}}}
-    spec |= {"buffer_name": "m"} if how == "buffer_mutation" else {"user_input_name": "x"} if how == "user_input_mutation" else {}
+    how = draw.choice(
+        ("user_output", "user_output", "buffer_mutation", "user_input_mutation", "loss_output")
+    )
+    spec: dict[str, Any] = {
+        "arg": {"name": of}
+        if how.endswith("mutation") or how == "loss_output"
+        else {"as_tensor": {"name": of}}
+    }
+    spec |= (
+        {"buffer_name": "m"}
+        if how == "buffer_mutation"
+        else {"user_input_name": "x"}
+        if how == "user_input_mutation"
+        else {}
+    )
     model["graph_module"]["signature"]["output_specs"].append({how: spec})
     return None
 

@@ -21,7 +21,9 @@ def same(found: object, expected: object) -> None:
 
 
 def again(load: Callable[[str], Any], save: Callable[[Any, str], None], made: Any) -> None:
-    """An object is written as JSON and as YAML, packed, and read; so a program of :mod:`fuzz_calls` may say."""
+    """An object is written as JSON and as YAML, packed, and read; so a program of :mod:`fuzz_calls`
+    may say.
+    """
     for name in ("out.json", "out.yaml.gz"):
         save(made, name)
         same(load(name), made)
@@ -43,13 +45,19 @@ def again_plan(made: Any) -> None:
 
 
 def read_back(path: Path, case: Case) -> None:
-    """Raises unless a file that a command wrote is complete: one of hosim's formats is read by its reader."""
+    """Raises unless a file that a command wrote is complete: one of hosim's formats is read by its
+    reader.
+    """
     ending = Path(path.name.removesuffix(".gz")).suffix
     if ending == ".toml":
         _baseline(path)
     elif ending in (".json", ".yaml", ".yml"):
         data = _data(path)
-        kind = str(data.get("format", "")).removeprefix("hosim.").partition("/")[0] if isinstance(data, Mapping) else ""
+        kind = (
+            str(data.get("format", "")).removeprefix("hosim.").partition("/")[0]
+            if isinstance(data, Mapping)
+            else ""
+        )
         if kind in _READERS:
             _READERS[kind](data, path, case)
     elif ending == ".csv":
@@ -89,7 +97,9 @@ def _workload(data: Any, path: Path, case: Case) -> None:
 def _hardware(data: Any, path: Path, case: Case) -> None:
     from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
 
-    said = hardware_to_dict(load_hardware(path))  # a fitted profile keeps the texts of its base, which say the same otherwise
+    said = hardware_to_dict(
+        load_hardware(path)
+    )  # a fitted profile keeps the texts of its base, which say the same otherwise
     same(hardware_to_dict(hardware_from_dict(said, str(path))), said)
 
 
@@ -109,7 +119,11 @@ def _plan(data: Any, path: Path, case: Case) -> None:
             return
 
 
-_READERS: Mapping[str, Callable[[Any, Path, Case], None]] = {"workload": _workload, "hardware": _hardware, "plan": _plan}
+_READERS: Mapping[str, Callable[[Any, Path, Case], None]] = {
+    "workload": _workload,
+    "hardware": _hardware,
+    "plan": _plan,
+}
 
 
 def _baseline(path: Path) -> None:
@@ -120,23 +134,37 @@ def _baseline(path: Path) -> None:
         same(record_text(read_record(path)), text)
         return
     known = read_matrix(path, "m")
-    versions: Any = next((measured.record.versions for measured in known.values() if measured.record is not None), None)
+    versions: Any = next(
+        (measured.record.versions for measured in known.values() if measured.record is not None),
+        None,
+    )
     if versions is not None:
         copy = path.with_name(f"{path.name}.again")
-        save_matrix(known, copy, hosim=next(m.record.hosim for m in known.values() if m.record is not None), versions=versions)
+        save_matrix(
+            known,
+            copy,
+            hosim=next(m.record.hosim for m in known.values() if m.record is not None),
+            versions=versions,
+        )
         written = copy.read_text()
         copy.unlink()
         same(written, text)
 
 
 def _rows(path: Path, case: Case) -> None:
-    """Rows of a study: the command is run again and finds all of them; a table of kernels is read."""
+    """Rows of a study: the command is run again and finds all of them; a table of kernels is
+    read.
+    """
     content = path.read_bytes()
     if case.arguments[:1] == ("import-kernels",):
         from hosim.importers.recordings import read_kernel_tables
 
         same(bool(read_kernel_tables(path)), True)
-    elif case.arguments and case.arguments[0] in ("sweep", "serve-sweep", "serve-frontier") and case.streams == ("file", "file"):
+    elif (
+        case.arguments
+        and case.arguments[0] in ("sweep", "serve-sweep", "serve-frontier")
+        and case.streams == ("file", "file")
+    ):
         from typer.testing import CliRunner
 
         from hosim.cli.main import app

@@ -16,7 +16,13 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 sys.path[:0] = [
     str(path)
-    for path in (TESTS, TESTS / "importers", TESTS / "formats", TESTS / "costmodel", TESTS / "validate")
+    for path in (
+        TESTS,
+        TESTS / "importers",
+        TESTS / "formats",
+        TESTS / "costmodel",
+        TESTS / "validate",
+    )
     if str(path) not in sys.path
 ]
 
@@ -54,9 +60,31 @@ WORKLOAD: dict[str, Any] = {
             "duration_ns": 500,
             "workspace_bytes": 16,
         },
-        {"name": "side", "kind": "add", "stream": "other", "mutates": ["x"], "deps": ["f"], "duration_ns": 70},
-        {"name": "g", "kind": "matmul", "inputs": ["w"], "outputs": ["b"], "flops": 9000, "bytes_accessed": 600, "dtype": "bf16"},
-        {"name": "h", "kind": "add", "inputs": ["a", "b", "v"], "outputs": ["c"], "duration_ns": 300, "also_on": {"ddr": 900}},
+        {
+            "name": "side",
+            "kind": "add",
+            "stream": "other",
+            "mutates": ["x"],
+            "deps": ["f"],
+            "duration_ns": 70,
+        },
+        {
+            "name": "g",
+            "kind": "matmul",
+            "inputs": ["w"],
+            "outputs": ["b"],
+            "flops": 9000,
+            "bytes_accessed": 600,
+            "dtype": "bf16",
+        },
+        {
+            "name": "h",
+            "kind": "add",
+            "inputs": ["a", "b", "v"],
+            "outputs": ["c"],
+            "duration_ns": 300,
+            "also_on": {"ddr": 900},
+        },
     ],
 }
 RUNTIME = """\
@@ -79,7 +107,12 @@ HARDWARE: dict[str, Any] = {
     "devices_per_host": 2,
     "device_tier": "hbm",
     "chunk": "1 kB",
-    "compute": {"peak": {"bf16": "1 TFLOP/s"}, "efficiency": 0.5, "efficiency_of": {"matmul": {"bf16": 0.6}}, "launch": "10 ns"},
+    "compute": {
+        "peak": {"bf16": "1 TFLOP/s"},
+        "efficiency": 0.5,
+        "efficiency_of": {"matmul": {"bf16": 0.6}},
+        "launch": "10 ns",
+    },
     "runtime": {"inspect": "5 ns"},
     "tiers": {
         "hbm": {"capacity": "2 kB", "bandwidth": "1 TB/s", "scope": "device"},
@@ -93,7 +126,14 @@ HARDWARE: dict[str, Any] = {
         "nvme": {"capacity": "90 kB", "bandwidth": "1 GB/s", "scope": "global"},
     },
     "channels": {
-        "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s", "latency": "7 ns", "engines": 1, "pageable": "0.5 GB/s"},
+        "h2d": {
+            "from": "ddr",
+            "to": "hbm",
+            "bandwidth": "1 GB/s",
+            "latency": "7 ns",
+            "engines": 1,
+            "pageable": "0.5 GB/s",
+        },
         "d2h": {
             "from": "hbm",
             "to": "ddr",
@@ -123,7 +163,10 @@ PLAN: dict[str, Any] = {
 }
 EDITED: dict[str, Any] = (
     PLAN
-    | {"initial": {}, "cache_ops": [{"op": "prefetch", "tensor": "w", "from": "ddr", "to": "hbm", "after": None}]}
+    | {
+        "initial": {},
+        "cache_ops": [{"op": "prefetch", "tensor": "w", "from": "ddr", "to": "hbm", "after": None}],
+    }
     | {
         "order": ["f", "side", "g", "h"],
         "recompute": [{"op": "g", "before": "h", "name": "g~2"}],
@@ -132,7 +175,12 @@ EDITED: dict[str, Any] = (
 KERNEL_HARDWARE: dict[str, Any] = HARDWARE | {
     "compute": HARDWARE["compute"]
     | {
-        "processor": {"multiprocessors": 100, "clock": "1.5 GHz", "cache": "40 MB", "links": "300 GB/s"},
+        "processor": {
+            "multiprocessors": 100,
+            "clock": "1.5 GHz",
+            "cache": "40 MB",
+            "links": "300 GB/s",
+        },
         "tables": ["k.csv"],
         "kernels": {"all_gather": {"fp16": GATHER}},
     }
@@ -148,14 +196,31 @@ MOE: dict[str, Any] = {
     ],
     "ops": [
         {"name": "gate", "kind": "matmul", "inputs": ["x"], "outputs": ["g"], "duration_ns": 10},
-        *({"name": f"ffn{e}", "kind": "matmul", "inputs": ["x", f"w{e}"], "outputs": [f"h{e}"], "duration_ns": 50} for e in range(2)),
-        {"name": "combine", "kind": "add", "inputs": ["g", "h0", "h1"], "outputs": ["y"], "duration_ns": 20},
+        *(
+            {
+                "name": f"ffn{e}",
+                "kind": "matmul",
+                "inputs": ["x", f"w{e}"],
+                "outputs": [f"h{e}"],
+                "duration_ns": 50,
+            }
+            for e in range(2)
+        ),
+        {
+            "name": "combine",
+            "kind": "add",
+            "inputs": ["g", "h0", "h1"],
+            "outputs": ["y"],
+            "duration_ns": 20,
+        },
     ],
 }
 ROUTING: dict[str, Any] = {
     "format": "hosim.routing/1",
     "workload": "moe",
-    "gates": [{"op": "gate", "experts": [{"tensors": [f"w{e}"], "ops": [f"ffn{e}"]} for e in range(2)]}],
+    "gates": [
+        {"op": "gate", "experts": [{"tensors": [f"w{e}"], "ops": [f"ffn{e}"]} for e in range(2)]}
+    ],
     "steps": [[[0]], [[1]], [[0, 1]]],
 }
 GENERATED: dict[str, Any] = {k: v for k, v in ROUTING.items() if k != "steps"} | {
@@ -216,7 +281,15 @@ KERNEL_WORKLOAD: dict[str, Any] = {
     "meta": {"routing_distribution": "power_law_1.2"},
     "tensors": [{"name": "w", "bytes": 400, "kind": "parameter", "home": "ddr"}],
     "ops": [
-        {"name": kernel, "kind": kernel, "inputs": ["w"], "dtype": "bf16", "kernel": kernel, "sizes": sizes, "bytes_accessed": 600}
+        {
+            "name": kernel,
+            "kind": kernel,
+            "inputs": ["w"],
+            "dtype": "bf16",
+            "kernel": kernel,
+            "sizes": sizes,
+            "bytes_accessed": 600,
+        }
         for kernel, sizes in (
             ("gemm", [24, 128, 64]),
             ("context_attention", [1, 64, 0, 8, 2, 64, 1 << 40]),
@@ -244,14 +317,33 @@ SNAPSHOT: dict[str, Any] = {
             "segment_pool_id": [0, 0],
             "is_expandable": False,
             "blocks": [
-                {"address": 0x1000000, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": []},
-                {"address": 0x1000200, "size": 2 * MIB - 512, "requested_size": 0, "state": "inactive", "frames": []},
+                {
+                    "address": 0x1000000,
+                    "size": 512,
+                    "requested_size": 500,
+                    "state": "active_allocated",
+                    "frames": [],
+                },
+                {
+                    "address": 0x1000200,
+                    "size": 2 * MIB - 512,
+                    "requested_size": 0,
+                    "state": "inactive",
+                    "frames": [],
+                },
             ],
         }
     ],
     "device_traces": [
         [
-            {"action": action, "addr": address, "size": size, "stream": 0, "time_us": time, "frames": []}
+            {
+                "action": action,
+                "addr": address,
+                "size": size,
+                "stream": 0,
+                "time_us": time,
+                "frames": [],
+            }
             for time, (action, address, size) in enumerate(
                 [
                     ("segment_alloc", 0x1000000, 2 * MIB),
@@ -264,12 +356,23 @@ SNAPSHOT: dict[str, Any] = {
             )
         ]
     ],
-    "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1, "expandable_segments": False},
+    "allocator_settings": {
+        "PYTORCH_CUDA_ALLOC_CONF": "",
+        "max_split_size": -1,
+        "expandable_segments": False,
+    },
     "external_annotations": [],
 }
 CHAKRA_JSON: dict[str, Any] = {
     "workload_graph": [
-        {"Id": i, "Name": name, "NodeType": kind, "data_deps": deps, "runtime": took, "is_cpu_op": host}
+        {
+            "Id": i,
+            "Name": name,
+            "NodeType": kind,
+            "data_deps": deps,
+            "runtime": took,
+            "is_cpu_op": host,
+        }
         for i, name, kind, deps, took, host in (
             (1, "aten::mm(0)", 4, [], 5, True),
             (2, "gemm", 4, [1], 40, False),
@@ -303,11 +406,17 @@ def folder_files(make: Any) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make(folder)
-        return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+        return {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
 
 
 def recording() -> dict[str, bytes]:
-    """A folder of the recording kit, with one step; its trace is not compressed again by changes."""
+    """A folder of the recording kit, with one step; its trace is not compressed again by
+    changes.
+    """
     copies = sweep(1000)
     copies["copies"] = [row | {"ns": row["ns"] * 3} for row in copies["copies"]]
     runs = {"resident": ([2_000_000], 200_000_000), "offload-optimizer": ([3_000_000], 100_000_000)}
@@ -327,7 +436,9 @@ def beside_kineto() -> bytes:
 def gguf() -> bytes:
     """The header of a small mixture, without its long vocabulary."""
     metadata, weights = GGUF_MODELS["qwen3moe"]
-    return gguf_of({key: value for key, value in metadata.items() if not key.startswith("tokenizer.")}, weights)
+    return gguf_of(
+        {key: value for key, value in metadata.items() if not key.startswith("tokenizer.")}, weights
+    )
 
 
 def chakra() -> bytes:
@@ -340,7 +451,13 @@ REQUESTS = b"\n".join(
     json.dumps(_SERVED | request).encode()
     for request in (
         {"arrival_s": 0, "prompt_tokens": 40, "prefix_blocks_of_16": [1, 2], "priority": 1},
-        {"timestamp": 5, "input_length": 20, "output_length": 2, "output_tokens": 2, "hash_ids": [1]},
+        {
+            "timestamp": 5,
+            "input_length": 20,
+            "output_length": 2,
+            "output_tokens": 2,
+            "hash_ids": [1],
+        },
     )
 )
 """Two requests, with what a server did with them."""
@@ -363,7 +480,9 @@ def unpacked(name: str) -> bytes:
 
 
 def pt2() -> bytes:
-    """A program of one linear layer and a buffer, with a batch that may vary, as torch 2.13 saved it."""
+    """A program of one linear layer and a buffer, with a batch that may vary, as torch 2.13 saved
+    it.
+    """
     return (HERE / "seeds" / "toy.pt2").read_bytes()
 
 
@@ -378,7 +497,13 @@ def pickled(value: Any) -> bytes:
     return pickle.dumps(value, 4)
 
 
-_WIDTHS = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100}
+_WIDTHS = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "mixtral": {
         **_WIDTHS,
@@ -436,7 +561,12 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 100,
         "attn_config": {"alibi": True, "qk_ln": False},
     },
-    "phi": {**_WIDTHS, "model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.75}, "resid_pdrop": 0.1},
+    "phi": {
+        **_WIDTHS,
+        "model_type": "phi3",
+        "rope_parameters": {"partial_rotary_factor": 0.75},
+        "resid_pdrop": 0.1,
+    },
     "gpt-oss": {
         **_WIDTHS,
         "model_type": "gpt_oss",
@@ -459,25 +589,59 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
     },
     "whisper": {
         "model_type": "whisper",
-        **{f"{half}_{part}": n for half in ("encoder", "decoder") for part, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 96))},
+        **{
+            f"{half}_{part}": n
+            for half in ("encoder", "decoder")
+            for part, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 96))
+        },
         "d_model": 64,
         "vocab_size": 100,
         "num_mel_bins": 8,
         "max_source_positions": 30,
     },
-    "vit": {**_WIDTHS, "model_type": "vit", "image_size": 32, "patch_size": 8, "id2label": {"0": "cat", "1": "dog"}},
+    "vit": {
+        **_WIDTHS,
+        "model_type": "vit",
+        "image_size": 32,
+        "patch_size": 8,
+        "id2label": {"0": "cat", "1": "dog"},
+    },
 }
 """Configs of models as transformers writes them."""
 
 
 def of_commands(run: Any) -> Mapping[str, bytes]:
     """Files that hosim writes itself, by name; ``run`` gives the outcome of commands on files."""
-    base = {"w.json": text(WORKLOAD), "m.yaml": text(HARDWARE), "plan.json": text(PLAN), "hosim.toml": CASES.encode()}
+    base = {
+        "w.json": text(WORKLOAD),
+        "m.yaml": text(HARDWARE),
+        "plan.json": text(PLAN),
+        "hosim.toml": CASES.encode(),
+    }
     made = dict(base)
-    made["result.json"] = run(["replay", "plan.json", "w.json", "-H", "m.yaml", "--json"], base).stdout
-    made["comparison.json"] = run(["compare-policies", "w.json", "-H", "m.yaml", "-p", "layerwise,resident", "--json"], base).stdout
+    made["result.json"] = run(
+        ["replay", "plan.json", "w.json", "-H", "m.yaml", "--json"], base
+    ).stdout
+    made["comparison.json"] = run(
+        ["compare-policies", "w.json", "-H", "m.yaml", "-p", "layerwise,resident", "--json"], base
+    ).stdout
     written = run(["baseline", "write", "-j", "1", "--no-cache"], base).files
-    made |= {name: content for name, content in written.items() if name.startswith("hosim-baselines/")}
-    rows = ["sweep", "w.json", "-H", "m.yaml", "-p", "layerwise", "--vary", "budget=60%,80%,100%", "-o", "rows.csv", "-j", "1"]
+    made |= {
+        name: content for name, content in written.items() if name.startswith("hosim-baselines/")
+    }
+    rows = [
+        "sweep",
+        "w.json",
+        "-H",
+        "m.yaml",
+        "-p",
+        "layerwise",
+        "--vary",
+        "budget=60%,80%,100%",
+        "-o",
+        "rows.csv",
+        "-j",
+        "1",
+    ]
     made["rows.csv"] = run(rows, base).files["rows.csv"]
     return made

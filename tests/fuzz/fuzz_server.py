@@ -1,6 +1,8 @@
-"""A process that has everything imported, and forks for each input: the command runs in the child as the shell would run it.
+"""A process that has everything imported, and forks for each input: the command runs in the child
+as the shell would run it.
 
-The child has its own folder, streams, environment and limits. An audit hook sees what it executes, imports, opens and removes.
+The child has its own folder, streams, environment and limits. An audit hook sees what it executes,
+imports, opens and removes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,17 @@ _TAKEN = (
     "XDG_CACHE_HOME",
 )
 """Variables of this process that a command does not see."""
-_CALLS = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "pty.spawn", "subprocess.Popen", "webbrowser.open")
+_CALLS = (
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.fork",
+    "os.forkpty",
+    "pty.spawn",
+    "subprocess.Popen",
+    "webbrowser.open",
+)
 _REACHES = (
     "socket.connect",
     "socket.bind",
@@ -71,7 +83,9 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a command may take: CPU seconds, seconds, and bytes of memory beside what the server has; 0 is no bound."""
+    """What a command may take: CPU seconds, seconds, and bytes of memory beside what the server
+    has; 0 is no bound.
+    """
 
     cpu_s: int = 20
     wall_s: int = 60
@@ -80,9 +94,11 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended. ``wrong`` is what it broke of the contract; ``files`` and streams only if they are asked for.
+    """How a command ended. ``wrong`` is what it broke of the contract; ``files`` and streams only
+    if they are asked for.
 
-    ``unpacked`` and ``read`` are bytes; ``parsed`` are values of JSON, YAML and TOML, rows, fields of messages, instructions of pickles.
+    ``unpacked`` and ``read`` are bytes; ``parsed`` are values of JSON, YAML and TOML, rows, fields
+    of messages, instructions of pickles.
     """
 
     code: int | None
@@ -108,11 +124,19 @@ class Server:
         shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._folder = Path(tempfile.mkdtemp(prefix="hosim-fuzz-", dir=shared))
         self._changes = contextlib.ExitStack()
-        pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # others reserve more addresses than the bound allows
-        self._changes.enter_context(patch.dict(os.environ, {"MPLCONFIGDIR": str(self._folder / "matplotlib"), **pool}))
+        pool = {
+            "ARROW_DEFAULT_MEMORY_POOL": "system"
+        }  # others reserve more addresses than the bound allows
+        self._changes.enter_context(
+            patch.dict(os.environ, {"MPLCONFIGDIR": str(self._folder / "matplotlib"), **pool})
+        )
         os.environ.pop("DISPLAY", None)
-        command = typer_main.get_command(app)  # it is made for every call, which takes longer than most commands
-        self._changes.enter_context(patch.object(typer_main, "get_command", lambda typer_instance: command))
+        command = typer_main.get_command(
+            app
+        )  # it is made for every call, which takes longer than most commands
+        self._changes.enter_context(
+            patch.object(typer_main, "get_command", lambda typer_instance: command)
+        )
         self._known = frozenset(sys.modules)
 
     def close(self) -> None:
@@ -123,7 +147,10 @@ class Server:
 
     def learn(self, cases: Sequence[Case]) -> None:
         """Imports what these commands import."""
-        bounds, self.bounds = self.bounds, Bounds(cpu_s=300, wall_s=600)  # what is imported takes memory and time
+        bounds, self.bounds = (
+            self.bounds,
+            Bounds(cpu_s=300, wall_s=600),
+        )  # what is imported takes memory and time
         for outcome in self.run(cases, together=True, keep=True):
             for name in outcome.modules:
                 with contextlib.suppress(Exception):
@@ -132,7 +159,9 @@ class Server:
         gc.collect()
         gc.freeze()
 
-    def run(self, cases: Sequence[Case], *, together: bool = False, keep: bool = False) -> Iterator[Outcome]:
+    def run(
+        self, cases: Sequence[Case], *, together: bool = False, keep: bool = False
+    ) -> Iterator[Outcome]:
         """The outcome of each case, in order; each in a child of its own unless ``together``."""
         done = 0
         while done < len(cases):
@@ -141,7 +170,9 @@ class Server:
             done += len(found)
 
     def _child(self, cases: Sequence[Case], keep: bool) -> list[Outcome]:
-        """The outcomes of some of the first cases: all, or up to the one by which the child died."""
+        """The outcomes of some of the first cases: all, or up to the one by which the child
+        died.
+        """
         results = self._folder / "results"
         results.write_bytes(b"")
         sys.stdout.flush()
@@ -176,9 +207,11 @@ class Server:
 def _end_of(status: int) -> str:
     if os.WIFSIGNALED(status):
         name = signal.Signals(os.WTERMSIG(status)).name
-        return {"SIGXCPU": "took too long (CPU)", "SIGPROF": "took too long (CPU)", "SIGALRM": "took too long"}.get(
-            name, f"ended by {name}"
-        )
+        return {
+            "SIGXCPU": "took too long (CPU)",
+            "SIGPROF": "took too long (CPU)",
+            "SIGALRM": "took too long",
+        }.get(name, f"ended by {name}")
     return f"the process ended with {os.WEXITSTATUS(status)}"
 
 
@@ -197,7 +230,9 @@ class _Watch:
         self.seen: list[str] = []
         self.unpacked = 0
         self.parsed = 0
-        self._tops = {name.partition(".")[0] for name in known} | set(sys.stdlib_module_names) | _OF_FONTS
+        self._tops = (
+            {name.partition(".")[0] for name in known} | set(sys.stdlib_module_names) | _OF_FONTS
+        )
         self._roots: tuple[str, ...] = ()
 
     def begin(self, *roots: str) -> None:
@@ -213,7 +248,12 @@ class _Watch:
                 self.seen.append(f"audit: import of {arguments[0][:40]}")
         elif event == "open":
             path, _, flags = arguments
-            if isinstance(flags, int) and flags & _WRITES and isinstance(path, str | bytes) and not self._inside(path):
+            if (
+                isinstance(flags, int)
+                and flags & _WRITES
+                and isinstance(path, str | bytes)
+                and not self._inside(path)
+            ):
                 self.seen.append("audit: open for writing outside the folder")
         elif event in _CHANGES:
             if not self._inside(arguments[0]):
@@ -278,7 +318,9 @@ def _count_parsed(watch: _Watch) -> None:
     from hosim.files import formats
 
     def texts(owner: Any, name: str, at: int, marks: str) -> None:
-        """A function of a text: values are counted as the limits count them, before they are made."""
+        """A function of a text: values are counted as the limits count them, before they are
+        made.
+        """
         inner = getattr(owner, name)
 
         def parse(*given: Any, **named: Any) -> Any:
@@ -296,7 +338,10 @@ def _count_parsed(watch: _Watch) -> None:
                 watch.parsed += 1
                 yield item
 
-        for holder in (owner, *[module for path, module in sys.modules.items() if path.startswith("hosim.")]):
+        for holder in (
+            owner,
+            *[module for path, module in sys.modules.items() if path.startswith("hosim.")],
+        ):
             if vars(holder).get(name) is inner:  # also where it has been imported by now
                 setattr(holder, name, give)
 
@@ -319,7 +364,14 @@ def _count_parsed(watch: _Watch) -> None:
     sqlite3.connect = lambda *given, **named: connect(*given, **{"factory": Connection} | named)  # type: ignore[assignment]
 
 
-def _run_all(cases: Sequence[Case], place: Path, results: Path, bounds: Bounds, known: frozenset[str], keep: bool) -> None:
+def _run_all(
+    cases: Sequence[Case],
+    place: Path,
+    results: Path,
+    bounds: Bounds,
+    known: frozenset[str],
+    keep: bool,
+) -> None:
     watch = _Watch(known)
     sys.addaudithook(watch.hook)
     decompressobj = zlib.decompressobj
@@ -336,7 +388,15 @@ def _run_all(cases: Sequence[Case], place: Path, results: Path, bounds: Bounds, 
             out.write(pickle.dumps(_run_one(case, place, bounds, watch, own, saved, keep)))
 
 
-def _run_one(case: Case, place: Path, bounds: Bounds, watch: _Watch, own: dict[str, str], saved: list[int], keep: bool) -> Outcome:
+def _run_one(
+    case: Case,
+    place: Path,
+    bounds: Bounds,
+    watch: _Watch,
+    own: dict[str, str],
+    saved: list[int],
+    keep: bool,
+) -> Outcome:
     base = place / "case"
     shutil.rmtree(base, ignore_errors=True)
     folder = base / "work"
@@ -348,7 +408,9 @@ def _run_one(case: Case, place: Path, bounds: Bounds, watch: _Watch, own: dict[s
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(
-        own | {"HOME": str(folder / "home"), "HOSIM_DEBUG": "1"} | {key: text for key, text in case.environment.items() if text is not None}
+        own
+        | {"HOME": str(folder / "home"), "HOSIM_DEBUG": "1"}
+        | {key: text for key, text in case.environment.items() if text is not None}
     )
     for key, text in case.environment.items():
         if text is None:
@@ -371,19 +433,46 @@ def _run_one(case: Case, place: Path, bounds: Bounds, watch: _Watch, own: dict[s
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        for stream in (sys.stdout, sys.stderr):  # before its number is another's: one that was closed is a file that hosim opened
+        for stream in (
+            sys.stdout,
+            sys.stderr,
+        ):  # before its number is another's: one that was closed is a file that hosim opened
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.close()
         os.dup2(saved[0], 1)
         os.dup2(saved[1], 2)
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-    read, unpacked, parsed = _bytes_read() - used, watch.unpacked, watch.parsed  # what is judged below is read again
-    printed = [(base / f"stream{n}").read_bytes() if how == "file" else b"" for n, how in enumerate(case.streams, start=1)]
-    wrong = (*raised, *dict.fromkeys(watch.seen), *complaints(case, code, printed[0], printed[1], folder))
+    read, unpacked, parsed = (
+        _bytes_read() - used,
+        watch.unpacked,
+        watch.parsed,
+    )  # what is judged below is read again
+    printed = [
+        (base / f"stream{n}").read_bytes() if how == "file" else b""
+        for n, how in enumerate(case.streams, start=1)
+    ]
+    wrong = (
+        *raised,
+        *dict.fromkeys(watch.seen),
+        *complaints(case, code, printed[0], printed[1], folder),
+    )
     if not keep:
-        return Outcome(code, wrong, unpacked, read, parsed, stderr=printed[1][-2000:] + os.environ.get("FUZZ_LINE", "").encode())
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return Outcome(code, wrong, unpacked, read, parsed, printed[0], printed[1], files, tuple(sys.modules))
+        return Outcome(
+            code,
+            wrong,
+            unpacked,
+            read,
+            parsed,
+            stderr=printed[1][-2000:] + os.environ.get("FUZZ_LINE", "").encode(),
+        )
+    files = {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+    return Outcome(
+        code, wrong, unpacked, read, parsed, printed[0], printed[1], files, tuple(sys.modules)
+    )
 
 
 def _bytes_read() -> int:
@@ -397,19 +486,26 @@ def _redirect(number: int, how: str, base: Path, encoding: str, errors: str) -> 
         os.close(number)
         setattr(sys, name, None)
         return
-    target = os.open("/dev/full" if how == "full" else base / f"stream{number}", os.O_WRONLY | os.O_CREAT, 0o600)
+    target = os.open(
+        "/dev/full" if how == "full" else base / f"stream{number}", os.O_WRONLY | os.O_CREAT, 0o600
+    )
     if target != number:
         os.dup2(target, number)
         os.close(target)
     raw = io.FileIO(number, "w", closefd=False)
     stream = io.TextIOWrapper(
-        io.BufferedWriter(raw), encoding, errors or ("strict" if number == 1 else "backslashreplace"), line_buffering=number == 2
+        io.BufferedWriter(raw),
+        encoding,
+        errors or ("strict" if number == 1 else "backslashreplace"),
+        line_buffering=number == 2,
     )
     setattr(sys, name, stream)
 
 
 def _called(raised: list[str], case: Case) -> int:
-    """The exit code of the command, as the interpreter would end with it; what it ``raised`` that hosim did not expect."""
+    """The exit code of the command, as the interpreter would end with it; what it ``raised`` that
+    hosim did not expect.
+    """
     from fuzz_calls import run_program
 
     from hosim.cli.start import main
@@ -424,7 +520,9 @@ def _called(raised: list[str], case: Case) -> int:
         code = ended.code
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
-        last = next((frame for frame in reversed(frames) if "/hosim/" in frame.filename), frames[-1])
+        last = next(
+            (frame for frame in reversed(frames) if "/hosim/" in frame.filename), frames[-1]
+        )
         raised.append(f"raised {type(error).__name__} in {Path(last.filename).name}, {last.name}")
         os.environ["FUZZ_LINE"] = f"{last.filename}:{last.lineno}: {error!s:.200}"
         code = 70

@@ -1,4 +1,6 @@
-"""What is tried: of each format the file that is changed, how, and the commands that read it; also options, names, surroundings."""
+"""What is tried: of each format the file that is changed, how, and the commands that read it; also
+options, names, surroundings.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from typing import Any
 
 import fuzz_seeds as seeds
 import fuzz_stages
-from fuzz_binaries import changed_archive, changed_bytes, changed_database, changed_message, changed_stream, packed
+from fuzz_binaries import (
+    changed_archive,
+    changed_bytes,
+    changed_database,
+    changed_message,
+    changed_stream,
+    packed,
+)
 from fuzz_calls import PROGRAMS, changed_calls
 from fuzz_case import Case
 from fuzz_programs import changed_program
@@ -35,10 +44,11 @@ Change = Callable[[Random, bytes], bytes]
 
 @dataclass(frozen=True)
 class Target:
-    """``files`` are valid; those named in ``changed`` are changed by one of ``changes`` or byte by byte, and a ``command`` reads them.
+    """``files`` are valid; those named in ``changed`` are changed by one of ``changes`` or byte by
+    byte, and a ``command`` reads them.
 
-    ``formats`` are titles of importers and names of schemas that it stands for. ``slow`` are commands for long runs only. A target
-    is ``heavy`` if its commands import torch.
+    ``formats`` are titles of importers and names of schemas that it stands for. ``slow`` are
+    commands for long runs only. A target is ``heavy`` if its commands import torch.
     """
 
     name: str
@@ -54,7 +64,10 @@ class Target:
 
     def valid(self) -> list[Case]:
         """Every command on the valid files."""
-        return [Case(self.name, tuple(shlex.split(command)), self.files) for command in (*self.commands, *self.slow)]
+        return [
+            Case(self.name, tuple(shlex.split(command)), self.files)
+            for command in (*self.commands, *self.slow)
+        ]
 
     def case(self, number: int, *, quick: bool) -> Case:
         """The case of a number: the same each time."""
@@ -91,12 +104,14 @@ SLOW_COMMANDS = (
     "export w.json -H m.yaml --mindspore --trials 2 -p layerwise -o out.sh",
     "fit w.json -H m.yaml -p layerwise --largest hardware.devices=1..4",
     "diff layerwise on_demand -w w.json -H m.yaml -b 80%",
-    "plan w.json -H m.yaml -p layerwise -b 75% -o out.yaml --account program --plan-against reserved",
+    "plan w.json -H m.yaml -p layerwise -b 75% -o out.yaml --account program --plan-against "
+    "reserved",
 )
 IMPORT = "import {} -o out.json"
 STUDIES = (
     "sweep gpt2 --requests r.jsonl --set blocks=64 --vary token_budget=64,128 -j 1 -o rows.csv",
-    "fit gpt2 --requests r.jsonl --set blocks=64 --smallest token_budget=64..128:3 --within ttft.p95=1000s",
+    "fit gpt2 --requests r.jsonl --set blocks=64 --smallest token_budget=64..128:3 --within "
+    "ttft.p95=1000s",
     "frontier gpt2 --requests r.jsonl --vary blocks=64,128 --against devices -j 1",
 )
 """Of serving, without the program's name."""
@@ -119,10 +134,19 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
         "replay plan.json w.json -H m.yaml --plot out.png --trace out.json",
         "replay plan.json w.json -H m.yaml --html out.html --certificate proof.json",
         "blame w.json -H m.yaml --plan plan.json --top 3",
-        "replay plan.json w.json -H m.yaml --op-sigma 0.1 --memory-viz out.pickle --allocator static",
+        "replay plan.json w.json -H m.yaml --op-sigma 0.1 --memory-viz out.pickle --allocator "
+        "static",
     )
     found = [
-        Target("workload", pair, ["w.json"], hosim_json, WORKLOAD_COMMANDS, SLOW_COMMANDS, ["workload", "workload (hosim.workload/1)"]),
+        Target(
+            "workload",
+            pair,
+            ["w.json"],
+            hosim_json,
+            WORKLOAD_COMMANDS,
+            SLOW_COMMANDS,
+            ["workload", "workload (hosim.workload/1)"],
+        ),
         Target(
             "hardware",
             pair,
@@ -132,7 +156,13 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
             SLOW_COMMANDS,
             ["hardware"],
         ),
-        Target("spec", {"s.yaml": seeds.SPEC.encode()}, ["s.yaml"], [changed_yaml], ("workload show s.yaml", IMPORT.format("s.yaml"))),
+        Target(
+            "spec",
+            {"s.yaml": seeds.SPEC.encode()},
+            ["s.yaml"],
+            [changed_yaml],
+            ("workload show s.yaml", IMPORT.format("s.yaml")),
+        ),
         Target(
             "plan",
             pair | {"plan.json": made["plan.json"], "other.json": seeds.text(seeds.EDITED)},
@@ -189,20 +219,54 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
         "compare-policies moe.json -H m.yaml -p layerwise --routing r.json --steps 0:2 --json",
     )
     for name, routing in (("routing", seeds.ROUTING), ("generated routing", seeds.GENERATED)):
-        files = {"moe.json": seeds.text(seeds.MOE), "m.yaml": hardware, "r.json": seeds.text(routing)}
-        found.append(Target(name, files, ["r.json"], (*hosim_json, mildly_changed_json, mildly_changed_json), routed, (), ["routing"]))
+        files = {
+            "moe.json": seeds.text(seeds.MOE),
+            "m.yaml": hardware,
+            "r.json": seeds.text(routing),
+        }
+        found.append(
+            Target(
+                name,
+                files,
+                ["r.json"],
+                (*hosim_json, mildly_changed_json, mildly_changed_json),
+                routed,
+                (),
+                ["routing"],
+            )
+        )
     checks = (
         "check -j 1 --no-cache",
         "check step -j 1 --no-cache --json --strict",
         "baseline show step",
         "check wide -j 1 --no-cache --summary out.md --junit out.xml",
     )
-    more = ("check -j 1 --html out.html", "baseline update -j 1 --no-cache", "check -j 1 --no-cache --sarif out.json --github")
+    more = (
+        "check -j 1 --html out.html",
+        "baseline update -j 1 --no-cache",
+        "check -j 1 --no-cache --sarif out.json --github",
+    )
     found += [
-        Target("cases", gate, ["hosim.toml"], [changed_toml], checks, (more[0], more[2]), ["cases"]),
-        Target("baseline", gate, ["hosim-baselines/step.toml"], [changed_toml], (checks[1], checks[2]), more, ["baseline"]),
         Target(
-            "baselines", gate, ["hosim-baselines/wide.toml"], [changed_toml], (checks[3], "check wide -j 1 --no-cache"), more, ["baselines"]
+            "cases", gate, ["hosim.toml"], [changed_toml], checks, (more[0], more[2]), ["cases"]
+        ),
+        Target(
+            "baseline",
+            gate,
+            ["hosim-baselines/step.toml"],
+            [changed_toml],
+            (checks[1], checks[2]),
+            more,
+            ["baseline"],
+        ),
+        Target(
+            "baselines",
+            gate,
+            ["hosim-baselines/wide.toml"],
+            [changed_toml],
+            (checks[3], "check wide -j 1 --no-cache"),
+            more,
+            ["baselines"],
         ),
         Target(
             "rows",
@@ -254,36 +318,100 @@ def _with(target: Target, **changes: Any) -> Target:
 
 def _kernels(plain: bytes) -> list[Target]:
     """Tables of kernel times, and what has kernels: workloads and profiles."""
-    files = {"k.csv": seeds.KERNELS.encode(), "w.json": seeds.text(seeds.KERNEL_WORKLOAD), "m.yaml": seeds.text(seeds.KERNEL_HARDWARE)}
-    used = ("workload show w.json -H m.yaml --ops", "plan w.json -H m.yaml -p layerwise -b 1500B -o out.json")
-    converted = ("import-kernels k.csv -o out.csv", "import-kernels k.csv -o out.csv.gz --machine A")
-    fitted = ("calibrate --kernels k.csv --base m.yaml -o out.yaml", "calibrate --kernels k.csv --machine A --base m.yaml --json")
+    files = {
+        "k.csv": seeds.KERNELS.encode(),
+        "w.json": seeds.text(seeds.KERNEL_WORKLOAD),
+        "m.yaml": seeds.text(seeds.KERNEL_HARDWARE),
+    }
+    used = (
+        "workload show w.json -H m.yaml --ops",
+        "plan w.json -H m.yaml -p layerwise -b 1500B -o out.json",
+    )
+    converted = (
+        "import-kernels k.csv -o out.csv",
+        "import-kernels k.csv -o out.csv.gz --machine A",
+    )
+    fitted = (
+        "calibrate --kernels k.csv --base m.yaml -o out.yaml",
+        "calibrate --kernels k.csv --machine A --base m.yaml --json",
+    )
     return [
-        Target("kernels", files, ["w.json", "m.yaml"], [changed_json, *[mildly_changed_json] * 3], used),
-        Target("kernel tables", files, ["k.csv"], [changed_csv, *[changed_table] * 3], (*converted, *used), fitted, ["kernel table"]),
+        Target(
+            "kernels", files, ["w.json", "m.yaml"], [changed_json, *[mildly_changed_json] * 3], used
+        ),
+        Target(
+            "kernel tables",
+            files,
+            ["k.csv"],
+            [changed_csv, *[changed_table] * 3],
+            (*converted, *used),
+            fitted,
+            ["kernel table"],
+        ),
         Target(
             "requests",
-            {"r.jsonl": seeds.REQUESTS, "m.yaml": seeds.text(seeds.KERNEL_HARDWARE), "k.csv": seeds.KERNELS.encode()},
+            {
+                "r.jsonl": seeds.REQUESTS,
+                "m.yaml": seeds.text(seeds.KERNEL_HARDWARE),
+                "k.csv": seeds.KERNELS.encode(),
+            },
             ["r.jsonl"],
             [changed_lines, *[changed_json_line] * 3],
-            ("serve gpt2 -H m.yaml --requests r.jsonl --measured r.jsonl --blocks 64 --token-budget 1024 --scheduling-policy priority",),
+            (
+                "serve gpt2 -H m.yaml --requests r.jsonl --measured r.jsonl --blocks 64 "
+                "--token-budget 1024 --scheduling-policy priority",
+            ),
             [f"serve-{command} -H m.yaml --set scheduling_policy=priority" for command in STUDIES],
         ),
-        Target("products", {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain}, ["k.csv"], [changed_csv, changed_table], (converted[1],)),
+        Target(
+            "products",
+            {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain},
+            ["k.csv"],
+            [changed_csv, changed_table],
+            (converted[1],),
+        ),
     ]
 
 
 def _imports() -> list[Target]:
-    def of(name: str, file: str, content: bytes, change: Sequence[Change], title: str, *more: str) -> Target:
-        return Target(name, {file: content}, [file], change, (IMPORT.format(file), *more), (), [title])
+    def of(
+        name: str, file: str, content: bytes, change: Sequence[Change], title: str, *more: str
+    ) -> Target:
+        return Target(
+            name, {file: content}, [file], change, (IMPORT.format(file), *more), (), [title]
+        )
 
     g10 = {f"g10/{name}": content for name, content in seeds.g10().items()}
     return [
         of("chakra", "t.et", seeds.chakra(), [changed_stream], "Chakra trace"),
-        of("chakra in json", "t.json", seeds.text(seeds.CHAKRA_JSON), [changed_json], "Chakra trace"),
-        of("inductor", "t.json", seeds.unpacked("inductor_mlp.json"), [changed_json], "inductor graph"),
-        of("hyper-parallel", "t.json", seeds.hyper_parallel(), [changed_json], "hyper-parallel trace"),
-        of("execution trace", "t.json", seeds.small_torch_trace(), [changed_json], "PyTorch execution trace"),
+        of(
+            "chakra in json",
+            "t.json",
+            seeds.text(seeds.CHAKRA_JSON),
+            [changed_json],
+            "Chakra trace",
+        ),
+        of(
+            "inductor",
+            "t.json",
+            seeds.unpacked("inductor_mlp.json"),
+            [changed_json],
+            "inductor graph",
+        ),
+        of(
+            "hyper-parallel",
+            "t.json",
+            seeds.hyper_parallel(),
+            [changed_json],
+            "hyper-parallel trace",
+        ),
+        of(
+            "execution trace",
+            "t.json",
+            seeds.small_torch_trace(),
+            [changed_json],
+            "PyTorch execution trace",
+        ),
         *(
             of(
                 f"config of {kind}",
@@ -295,10 +423,27 @@ def _imports() -> list[Target]:
             for kind, config in seeds.CONFIGS.items()
         ),
         of("gguf", "m.gguf", seeds.gguf(), [], "GGUF"),
-        of("mindir", "m.mindir", seeds.unpacked("mindir_mlp.mindir"), [changed_message], "MindIR model"),
-        of("mindir with branches", "m.mindir", seeds.unpacked("mindir_branches.mindir"), [changed_message], "MindIR model"),
         of(
-            "onnx", "m.onnx", seeds.unpacked("onnx_mlp.onnx.gz"), [changed_message], "ONNX model", "import m.onnx -o out.json --dim batch=3"
+            "mindir",
+            "m.mindir",
+            seeds.unpacked("mindir_mlp.mindir"),
+            [changed_message],
+            "MindIR model",
+        ),
+        of(
+            "mindir with branches",
+            "m.mindir",
+            seeds.unpacked("mindir_branches.mindir"),
+            [changed_message],
+            "MindIR model",
+        ),
+        of(
+            "onnx",
+            "m.onnx",
+            seeds.unpacked("onnx_mlp.onnx.gz"),
+            [changed_message],
+            "ONNX model",
+            "import m.onnx -o out.json --dim batch=3",
         ),
         Target(
             "larger onnx",
@@ -313,12 +458,30 @@ def _imports() -> list[Target]:
             ["m.onnx"],
             [changed_message],
             (
-                "import m.onnx -o out.json --dim batch_size=1 --dim sequence_length=2 --dim total_sequence_length=5 "
+                "import m.onnx -o out.json --dim batch_size=1 --dim sequence_length=2 --dim "
+                "total_sequence_length=5 "
                 "--dim past_sequence_length=3 --dim kv_cache_dim=16",
             ),
         ),
-        Target("g10", g10, list(g10), [changed_lines, changed_kernels, changed_kernels], (IMPORT.format("g10"),), (), ["G10 folder"]),
-        _with(of("pt2", "toy.pt2", seeds.pt2(), [changed_archive, *[changed_program] * 3], "torch.export program (.pt2)"), heavy=True),
+        Target(
+            "g10",
+            g10,
+            list(g10),
+            [changed_lines, changed_kernels, changed_kernels],
+            (IMPORT.format("g10"),),
+            (),
+            ["G10 folder"],
+        ),
+        _with(
+            of(
+                "pt2",
+                "toy.pt2",
+                seeds.pt2(),
+                [changed_archive, *[changed_program] * 3],
+                "torch.export program (.pt2)",
+            ),
+            heavy=True,
+        ),
     ]
 
 
@@ -336,7 +499,12 @@ def _recordings() -> list[Target]:
             {"t.json": kineto, "m.yaml": seeds.text(seeds.HARDWARE)},
             ["t.json"],
             [changed_json],
-            ("import t.json -o out.json", "validate t.json", "calibrate t.json --json", "calibrate t.json" + profile),
+            (
+                "import t.json -o out.json",
+                "validate t.json",
+                "calibrate t.json --json",
+                "calibrate t.json" + profile,
+            ),
             ("validate t.json --html out.html", "calibrate t.json --hold-out 0.5 --predict t.json"),
             [title],
         ),
@@ -591,7 +759,8 @@ WIDE = (
     "blame w.json -H m.yaml -p layerwise --top 2",
     "export w.json -H m.yaml --mindspore --trials 2 -p layerwise",
     "compare-policies w.json -H m.yaml -p layerwise --plot out.svg",
-    "compare-policies w.json -H m.yaml -p layerwise --plot out.pdf",  # whose fonts take libraries of their own
+    # whose fonts take libraries of their own
+    "compare-policies w.json -H m.yaml -p layerwise --plot out.pdf",
     "replay plan.json w.json -H m.yaml --html out.html",
 )
 SURROUNDINGS: Mapping[str, Sequence[str | None]] = {
@@ -624,7 +793,13 @@ SURROUNDINGS: Mapping[str, Sequence[str | None]] = {
     "MPLBACKEND": ("agg",),
     "TMPDIR": ("/nonexistent",),
 }
-STREAMS = (("file", "file"),) * 4 + (("closed", "file"), ("full", "file"), ("file", "closed"), ("file", "full"), ("closed", "closed"))
+STREAMS = (("file", "file"),) * 4 + (
+    ("closed", "file"),
+    ("full", "file"),
+    ("file", "closed"),
+    ("file", "full"),
+    ("closed", "closed"),
+)
 
 
 class _Options(Target):
@@ -647,10 +822,14 @@ class _Options(Target):
             for variable in draw.sample(sorted(SURROUNDINGS), draw.choice((1, 2, 4))):
                 environment[variable] = draw.choice(SURROUNDINGS[variable])
             streams = draw.choice(STREAMS)
-            own_cache = bool(environment.get("HOME", "as it is"))  # without HOME hosim finds the user's
+            own_cache = bool(
+                environment.get("HOME", "as it is")
+            )  # without HOME hosim finds the user's
             if own_cache and "-j" in arguments and draw.random() < 0.5:
                 arguments = [argument for argument in arguments if argument != "--no-cache"]
-        return Case(self.name, tuple(a.replace("\0", "") for a in arguments), files, environment, streams)
+        return Case(
+            self.name, tuple(a.replace("\0", "") for a in arguments), files, environment, streams
+        )
 
 
 SERVING = (
@@ -659,9 +838,41 @@ SERVING = (
     *(f"serve-{study} -H m.yaml --set scheduling_policy=priority" for study in STUDIES),
 )
 SERVING_OPTIONS = (
-    *("--set", "--set", "--set", "--requests", "--vary", "--vary", "--limit", "--within", "--largest", "--smallest", "--seeds", "--blocks"),
-    *("--block-tokens", "--token-budget", "--max-sequences", "--memory-share", "--overhead", "--instances", "--router", "--kv", "--tensor"),
-    *("--preemption", "--prefill-instances", "--decode-instances", "--kv-link", "--kv-sending", "--weights", "--weights-memory", "--of"),
+    *(
+        "--set",
+        "--set",
+        "--set",
+        "--requests",
+        "--vary",
+        "--vary",
+        "--limit",
+        "--within",
+        "--largest",
+        "--smallest",
+        "--seeds",
+        "--blocks",
+    ),
+    *(
+        "--block-tokens",
+        "--token-budget",
+        "--max-sequences",
+        "--memory-share",
+        "--overhead",
+        "--instances",
+        "--router",
+        "--kv",
+        "--tensor",
+    ),
+    *(
+        "--preemption",
+        "--prefill-instances",
+        "--decode-instances",
+        "--kv-link",
+        "--kv-sending",
+        "--weights",
+        "--weights-memory",
+        "--of",
+    ),
     *("--against", "--expert", "--fit-first", "--measured", "--iterations", "--json"),
 )
 _NAMES = (
@@ -684,9 +895,30 @@ SERVING_VALUES = (
         for name in (*_NAMES, "requests.rate", "kv", "instances")
         for value in ("1", "0", "-1", "64,128", "1..4:2", "x", "")
     ),
-    *("poisson:rate=1:count=2", "bursts:rate=10:duration=1s:size=999999999999", "poisson:rate=1e300:count=2", "closed:users=2:count=3"),
-    *("poisson:rate=0:count=2", "gamma:rate=1:count=99999999999", "poisson:count=1:prompt=99999999999", "lru:tiers=ddr", "write_through"),
-    *("lru:tiers=ddr=1kB", "lru:tiers=nvme", "ttft=2s", "ttft.p95=1s,tpot.mean=1ms", "ttft=nan", "prefix", "swap", "50GB/s", "by_layers"),
+    *(
+        "poisson:rate=1:count=2",
+        "bursts:rate=10:duration=1s:size=999999999999",
+        "poisson:rate=1e300:count=2",
+        "closed:users=2:count=3",
+    ),
+    *(
+        "poisson:rate=0:count=2",
+        "gamma:rate=1:count=99999999999",
+        "poisson:count=1:prompt=99999999999",
+        "lru:tiers=ddr",
+        "write_through",
+    ),
+    *(
+        "lru:tiers=ddr=1kB",
+        "lru:tiers=nvme",
+        "ttft=2s",
+        "ttft.p95=1s,tpot.mean=1ms",
+        "ttft=nan",
+        "prefix",
+        "swap",
+        "50GB/s",
+        "by_layers",
+    ),
 )
 
 
@@ -694,7 +926,11 @@ class _ServingOptions(Target):
     """Options of serving and of its studies."""
 
     def __init__(self) -> None:
-        files = {"r.jsonl": seeds.REQUESTS, "m.yaml": seeds.text(seeds.KERNEL_HARDWARE), "k.csv": seeds.KERNELS.encode()}
+        files = {
+            "r.jsonl": seeds.REQUESTS,
+            "m.yaml": seeds.text(seeds.KERNEL_HARDWARE),
+            "k.csv": seeds.KERNELS.encode(),
+        }
         super().__init__("serving options", files, [], [], SERVING)
 
     def case(self, number: int, *, quick: bool) -> Case:
@@ -703,7 +939,11 @@ class _ServingOptions(Target):
         for _ in range(draw.choice((1, 1, 2))):
             option = draw.choice(SERVING_OPTIONS)
             odd = (*SERVING_VALUES, *VALUES, *(t for t in TEXTS if len(t) < 400))
-            value = draw.choice(("2", "3", "16", "64", "0.5", "1ms", "blocks=32", "token_budget=32") if draw.random() < 0.5 else odd)
+            value = draw.choice(
+                ("2", "3", "16", "64", "0.5", "1ms", "blocks=32", "token_budget=32")
+                if draw.random() < 0.5
+                else odd
+            )
             if not value.startswith("http"):
                 arguments += [option] if option == "--json" else [option, value.replace("\0", "")]
         return Case(self.name, tuple(arguments), self.files)
@@ -717,10 +957,18 @@ def _other_options(draw: Random, arguments: list[str]) -> None:
         return
     if way < 2:
         option = draw.choice(OPTIONS)
-        arguments += [option] if draw.random() < 0.3 else [option, "1" if option in ("-j", "--jobs") else text]
+        arguments += (
+            [option]
+            if draw.random() < 0.3
+            else [option, "1" if option in ("-j", "--jobs") else text]
+        )
     elif way < 5 and arguments[at - 1] not in ("-j", "--jobs"):
         arguments[at] = text
-    elif way == 5 and arguments[at] not in ("-j", "--jobs") and arguments[at - 1] not in ("-j", "--jobs"):
+    elif (
+        way == 5
+        and arguments[at] not in ("-j", "--jobs")
+        and arguments[at - 1] not in ("-j", "--jobs")
+    ):
         arguments.insert(at, arguments[at]) if draw.random() < 0.5 else arguments.pop(at)
 
 

@@ -1,4 +1,6 @@
-"""Changes to data that has a structure: a tree of lists and members, read from JSON, YAML, TOML, CSV and pickles, and written again."""
+"""Changes to data that has a structure: a tree of lists and members, read from JSON, YAML, TOML,
+CSV and pickles, and written again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from fuzz_values import TEXTS, Raw, extreme_value, other_text, other_value
 
 
 class Members(list[list[Any]]):
-    """The members of an object as pairs of key and value, so that a key may come twice, and the order may change."""
+    """The members of an object as pairs of key and value, so that a key may come twice, and the
+    order may change.
+    """
 
 
 def tree_of(value: Any) -> Any:
@@ -32,7 +36,9 @@ def tree_of(value: Any) -> Any:
 def plain(tree: Any) -> Any:
     """Members as dicts, raw text as text."""
     if isinstance(tree, Members):
-        return {key if isinstance(key, str | int) else str(key): plain(inner) for key, inner in tree}
+        return {
+            key if isinstance(key, str | int) else str(key): plain(inner) for key, inner in tree
+        }
     if isinstance(tree, list):
         return [plain(inner) for inner in tree]
     return _unraw(tree) if isinstance(tree, Raw) else tree
@@ -74,14 +80,18 @@ def change(draw: Random, tree: Any) -> Any:
         other, i = draw.choice(places)
         holder[at] = deepcopy(other[i])
     elif way == 11:
-        holder[at] = draw.choice(([holder[at]], Members([["x", holder[at]]]), [holder[at], holder[at]], []))
+        holder[at] = draw.choice(
+            ([holder[at]], Members([["x", holder[at]]]), [holder[at], holder[at]], [])
+        )
     else:
         _change_container(draw, draw.choice([c for c in _containers(tree) if c] or [holder]), way)
     return tree
 
 
 def extreme(draw: Random, tree: Any) -> Any:
-    """The tree with one value at the edge of its type. Each key is as likely as the others, however often it comes."""
+    """The tree with one value at the edge of its type. Each key is as likely as the others, however
+    often it comes.
+    """
     by_key: dict[str, list[tuple[Any, int]]] = {}
     todo: list[tuple[Any, str]] = [(tree, "")]
     while todo:
@@ -112,7 +122,9 @@ def _change_container(draw: Random, container: list[Any], way: int) -> None:
         container.insert(draw.randrange(len(container) + 1), deepcopy(container[at]))
     elif way == 16 and isinstance(container, Members):
         key = container[at][0]
-        container[at][0] = draw.choice((draw.choice(container)[0], other_text(draw, str(key)), draw.choice(TEXTS)))
+        container[at][0] = draw.choice(
+            (draw.choice(container)[0], other_text(draw, str(key)), draw.choice(TEXTS))
+        )
     elif way == 17:
         container.reverse() if draw.random() < 0.5 else draw.shuffle(container)
     elif way == 18 and isinstance(container, Members):
@@ -137,7 +149,11 @@ def json_text(tree: Any) -> str:
     if isinstance(tree, Raw):
         return str(tree)
     if isinstance(tree, Members):
-        return "{" + ", ".join(f"{json.dumps(str(key))}: {json_text(inner)}" for key, inner in tree) + "}"
+        return (
+            "{"
+            + ", ".join(f"{json.dumps(str(key))}: {json_text(inner)}" for key, inner in tree)
+            + "}"
+        )
     if isinstance(tree, list):
         return "[" + ", ".join(map(json_text, tree)) + "]"
     return json.dumps(tree)
@@ -157,7 +173,9 @@ def changed_json_line(draw: Random, content: bytes) -> bytes:
 
 
 def mildly_changed_json(draw: Random, content: bytes) -> bytes:
-    """Valid more often than not: lists in another order, shorter and longer, numbers a little off, values of one key swapped."""
+    """Valid more often than not: lists in another order, shorter and longer, numbers a little off,
+    values of one key swapped.
+    """
     tree = read_json(content)
     for _ in range(draw.choice((1, 1, 2, 3))):
         _mild(draw, tree)
@@ -176,7 +194,11 @@ def _mild(draw: Random, tree: Any) -> None:
         if way == 0 and one[0] == other[0] and type(one[1]) is type(other[1]):
             one[1], other[1] = other[1], one[1]
         elif isinstance(one[1], int | float):
-            one[1] += draw.choice((1, -1, 0.5)) if isinstance(one[1], float) else draw.choice((1, -1, 7, 100))
+            one[1] += (
+                draw.choice((1, -1, 0.5))
+                if isinstance(one[1], float)
+                else draw.choice((1, -1, 7, 100))
+            )
         return
     plain_lists = [c for c in lists if not isinstance(c, Members)] or lists
     chosen = draw.choice(plain_lists)
@@ -194,7 +216,9 @@ def changed_yaml(draw: Random, content: bytes) -> bytes:
     tree = _changed(draw, tree_of(yaml.safe_load(content)))
     if draw.random() < 0.5:
         return json_text(tree).encode()
-    return yaml.safe_dump(plain(tree), sort_keys=False, allow_unicode=draw.random() < 0.5).encode("utf-8", "surrogatepass")
+    return yaml.safe_dump(plain(tree), sort_keys=False, allow_unicode=draw.random() < 0.5).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 # ---- TOML
@@ -221,7 +245,9 @@ def _toml(tree: Any) -> str:
 
 def changed_toml(draw: Random, content: bytes) -> bytes:
     tree = _changed(draw, tree_of(tomllib.loads(content.decode())))
-    return toml_text(tree if isinstance(tree, Members) else Members([["x", tree]])).encode("utf-8", "surrogatepass")
+    return toml_text(tree if isinstance(tree, Members) else Members([["x", tree]])).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 # ---- CSV and lines
@@ -229,10 +255,13 @@ def changed_toml(draw: Random, content: bytes) -> bytes:
 
 def changed_csv(draw: Random, content: bytes) -> bytes:
     """Rows and cells; a cell is text, so numbers are tried as text."""
-    tree = _changed(draw, [list(row) for row in csv.reader(io.StringIO(content.decode(), newline=""))])
+    tree = _changed(
+        draw, [list(row) for row in csv.reader(io.StringIO(content.decode(), newline=""))]
+    )
     out = io.StringIO()
     rows = [
-        [_cell(cell) for cell in row] if isinstance(row, list) else [_cell(row)] for row in (tree if isinstance(tree, list) else [tree])
+        [_cell(cell) for cell in row] if isinstance(row, list) else [_cell(row)]
+        for row in (tree if isinstance(tree, list) else [tree])
     ]
     for row in rows:
         try:
@@ -243,7 +272,9 @@ def changed_csv(draw: Random, content: bytes) -> bytes:
 
 
 def changed_table(draw: Random, content: bytes) -> bytes:
-    """A table that is valid more often than not: rows in another order, twice or gone, numbers replaced, cells of a column swapped."""
+    """A table that is valid more often than not: rows in another order, twice or gone, numbers
+    replaced, cells of a column swapped.
+    """
     header, *rows = csv.reader(io.StringIO(content.decode(), newline=""))
     for _ in range(draw.choice((1, 1, 2, 3))):
         way, row, column = draw.randrange(5), draw.choice(rows), draw.randrange(len(header))
@@ -251,7 +282,23 @@ def changed_table(draw: Random, content: bytes) -> bytes:
         if way < 3:
             _rearrange(draw, rows, row, way)
         elif way == 3 and filled:
-            row[draw.choice(filled)] = draw.choice(("0", "1", "2", "3", "7", "0.5", "1e-9", "1000", "65537", "1e6", "1e9", "1e12", "9e14"))
+            row[draw.choice(filled)] = draw.choice(
+                (
+                    "0",
+                    "1",
+                    "2",
+                    "3",
+                    "7",
+                    "0.5",
+                    "1e-9",
+                    "1000",
+                    "65537",
+                    "1e6",
+                    "1e9",
+                    "1e12",
+                    "9e14",
+                )
+            )
         elif way == 4:
             other = draw.choice(rows)
             row[column], other[column] = other[column], row[column]
@@ -278,12 +325,15 @@ def changed_lines(draw: Random, content: bytes) -> bytes:
     """Lines, and the words in them."""
     tree: list[Any] = [line.split(" ") for line in content.decode().split("\n")]
     return "\n".join(
-        " ".join(map(_cell, line)) if isinstance(line, list) else _cell(line) for line in _listed(_changed(draw, tree))
+        " ".join(map(_cell, line)) if isinstance(line, list) else _cell(line)
+        for line in _listed(_changed(draw, tree))
     ).encode("utf-8", "surrogatepass")
 
 
 def changed_kernels(draw: Random, content: bytes) -> bytes:
-    """Of the kernels of the G10 simulator, valid more often than not: their order, number, times, names and tensors; numbered again."""
+    """Of the kernels of the G10 simulator, valid more often than not: their order, number, times,
+    names and tensors; numbered again.
+    """
     bar = re.compile("^_+\n", re.MULTILINE)
     text = content.decode()
     kernels = [kernel.splitlines() for kernel in bar.split(text) if kernel.strip()]
@@ -295,13 +345,28 @@ def changed_kernels(draw: Random, content: bytes) -> bytes:
         if way < 3:
             _rearrange(draw, kernels, kernel, way)
         elif way == 3:
-            kernel[:] = [re.sub(r"^(Execution Time: )\d+", rf"\g<1>{draw.choice((0, 1, 7, 10**6, 10**12))}", line) for line in kernel]
+            kernel[:] = [
+                re.sub(
+                    r"^(Execution Time: )\d+",
+                    rf"\g<1>{draw.choice((0, 1, 7, 10**6, 10**12))}",
+                    line,
+                )
+                for line in kernel
+            ]
         elif way == 4 and tensors:
             del kernel[draw.choice(tensors)]
         elif tensors:
             other = draw.choice(kernels)
-            kernel.insert(draw.choice(tensors), draw.choice([line for line in other if line.startswith("tensor")] or [kernel[tensors[0]]]))
-    numbered = [[re.sub(r"^Kernel ID: \d+", f"Kernel ID: {i}", line) for line in kernel] for i, kernel in enumerate(kernels)]
+            kernel.insert(
+                draw.choice(tensors),
+                draw.choice(
+                    [line for line in other if line.startswith("tensor")] or [kernel[tensors[0]]]
+                ),
+            )
+    numbered = [
+        [re.sub(r"^Kernel ID: \d+", f"Kernel ID: {i}", line) for line in kernel]
+        for i, kernel in enumerate(kernels)
+    ]
     return "".join("\n".join(kernel) + "\n" + "_" * 68 + "\n" for kernel in numbered).encode()
 
 
@@ -325,12 +390,21 @@ def changed_pickle(draw: Random, content: bytes) -> bytes:
     """Values, the protocol, and sometimes a call."""
     value = plain(_changed(draw, tree_of(pickle.loads(content))))
     if draw.random() < 0.1:
-        value = draw.choice(([value, Calls()], {"segments": Calls()}, Calls(), {"segments": [], "device_traces": [[Calls()]]}))
+        value = draw.choice(
+            (
+                [value, Calls()],
+                {"segments": Calls()},
+                Calls(),
+                {"segments": [], "device_traces": [[Calls()]]},
+            )
+        )
     return pickle.dumps(value, draw.randrange(pickle.HIGHEST_PROTOCOL + 1))
 
 
 def _changed(draw: Random, tree: Any) -> Any:
-    """The tree with one to four changes; of one in four times a single value is at the edge of its type."""
+    """The tree with one to four changes; of one in four times a single value is at the edge of its
+    type.
+    """
     if draw.random() < 0.25 and isinstance(tree, list):
         return extreme(draw, tree)
     for _ in range(draw.choice((1, 1, 1, 1, 2, 4))):

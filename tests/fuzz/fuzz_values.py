@@ -1,4 +1,6 @@
-"""Values that have broken readers before: numbers at the edge of their types, text that is markup, a path, a formula or code somewhere."""
+"""Values that have broken readers before: numbers at the edge of their types, text that is markup,
+a path, a formula or code somewhere.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,63 @@ class Raw(str):
 
 
 NUMBERS: tuple[Any, ...] = (
-    *(0, 1, -1, 2, 255, 65536, 2**31 - 1, 2**31, 2**32, 2**53, 2**53 + 1, 2**60, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), 10**30),
+    *(
+        0,
+        1,
+        -1,
+        2,
+        255,
+        65536,
+        2**31 - 1,
+        2**31,
+        2**32,
+        2**53,
+        2**53 + 1,
+        2**60,
+        2**63 - 1,
+        2**63,
+        2**64 - 1,
+        2**64,
+        -(2**63),
+        10**30,
+    ),
     *(0.0, 0.5, 1.5, -0.0, -1.5, 1e-300, 1e300, 5e-324, 1.7976931348623157e308, 1e18),
-    *map(Raw, ("1e999", "-1e999", "NaN", "Infinity", "-Infinity", "1E400", "0x10", "01", "1_000", "+1", "1e-999", "-0")),
+    *map(
+        Raw,
+        (
+            "1e999",
+            "-1e999",
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "1E400",
+            "0x10",
+            "01",
+            "1_000",
+            "+1",
+            "1e-999",
+            "-0",
+        ),
+    ),
     *(Raw("9" * 400), Raw("9" * 5000), Raw("1." + "3" * 400), Raw("-" + "9" * 999)),
 )
-OTHERS: tuple[Any, ...] = (None, True, False, Raw("[]"), Raw("{}"), Raw('""'), Raw("[[]]"), Raw("[null]"), Raw('{"": {}}'))
-NESTED: tuple[Any, ...] = (Raw("[" * 300 + "]" * 300), Raw('{"a":' * 250 + "1" + "}" * 250), Raw("[" * 5000), Raw("[" * 150 + "]" * 150))
+OTHERS: tuple[Any, ...] = (
+    None,
+    True,
+    False,
+    Raw("[]"),
+    Raw("{}"),
+    Raw('""'),
+    Raw("[[]]"),
+    Raw("[null]"),
+    Raw('{"": {}}'),
+)
+NESTED: tuple[Any, ...] = (
+    Raw("[" * 300 + "]" * 300),
+    Raw('{"a":' * 250 + "1" + "}" * 250),
+    Raw("[" * 5000),
+    Raw("[" * 150 + "]" * 150),
+)
 CODE = "__import__('os').system('touch canary')"
 TEXTS: tuple[str, ...] = (
     *(
@@ -40,7 +92,21 @@ TEXTS: tuple[str, ...] = (
         "\x7f",
         "\x9b",
     ),
-    *("\u202e", "\u2028", "\u0085", "\ud800", "\udfff", "\ufeff", "é", "漢字", "🙂", "e\u0301" * 20, "x" * 300, "x" * 11_000, "\U000e0001"),
+    *(
+        "\u202e",
+        "\u2028",
+        "\u0085",
+        "\ud800",
+        "\udfff",
+        "\ufeff",
+        "é",
+        "漢字",
+        "🙂",
+        "e\u0301" * 20,
+        "x" * 300,
+        "x" * 11_000,
+        "\U000e0001",
+    ),
     *(
         "=1+1",
         "+1",
@@ -133,8 +199,27 @@ TEXTS: tuple[str, ...] = (
         "nan%",
         "1e400%",
     ),
-    *(CODE, "os:system", "hosim.cli.main:main", "builtins.eval", "module:function", "file:///etc/passwd", "http://127.0.0.1:9/x"),
-    *("hosim.workload/1", "hosim.plan/1", "hosim.spec/1", "hosim.hardware/1", "hosim.result/9", "compute", "hbm", "ddr", "bf16", "fp8"),
+    *(
+        CODE,
+        "os:system",
+        "hosim.cli.main:main",
+        "builtins.eval",
+        "module:function",
+        "file:///etc/passwd",
+        "http://127.0.0.1:9/x",
+    ),
+    *(
+        "hosim.workload/1",
+        "hosim.plan/1",
+        "hosim.spec/1",
+        "hosim.hardware/1",
+        "hosim.result/9",
+        "compute",
+        "hbm",
+        "ddr",
+        "bf16",
+        "fp8",
+    ),
     *(
         "layerwise",
         "lookahead:k=4",
@@ -234,7 +319,23 @@ BYTES: tuple[bytes, ...] = (
 )
 
 _NUMBER = re.compile(r"\d+(\.\d+)?")
-_UNITS = ("B", "kB", "KiB", "GiB", "TB", "GB/s", "TFLOP/s", "ns", "us", "s", "%", "", "b", "gb", "PiB/s")
+_UNITS = (
+    "B",
+    "kB",
+    "KiB",
+    "GiB",
+    "TB",
+    "GB/s",
+    "TFLOP/s",
+    "ns",
+    "us",
+    "s",
+    "%",
+    "",
+    "b",
+    "gb",
+    "PiB/s",
+)
 
 
 def other_text(draw: Random, value: str) -> str:
@@ -249,7 +350,16 @@ def other_text(draw: Random, value: str) -> str:
         at = draw.randrange(len(value) + 1)
         return value[:at] + draw.choice(TEXTS) + value[at:]
     if way == 3:
-        return draw.choice((value.upper(), value + value, value[::-1], value[: len(value) // 2], value + " ", " " + value))
+        return draw.choice(
+            (
+                value.upper(),
+                value + value,
+                value[::-1],
+                value[: len(value) // 2],
+                value + " ",
+                " " + value,
+            )
+        )
     return draw.choice(TEXTS)
 
 
@@ -262,7 +372,19 @@ def other_value(draw: Random, value: Any) -> Any:
         return not value
     if isinstance(value, int | float) and way < 9:
         if way < 5:
-            return draw.choice((value + 1, value - 1, -value, value * 2, value * 10**9, str(value), [value], value * 1000, value + 0.5))
+            return draw.choice(
+                (
+                    value + 1,
+                    value - 1,
+                    -value,
+                    value * 2,
+                    value * 10**9,
+                    str(value),
+                    [value],
+                    value * 1000,
+                    value + 0.5,
+                )
+            )
         return draw.choice(NUMBERS)
     pool = draw.choice((NUMBERS, NUMBERS, OTHERS, TEXTS, TEXTS, OTHERS, NESTED))
     return draw.choice(pool)

@@ -1,8 +1,9 @@
-"""``make fuzz N=2000 SEED=1``: commands on inputs that are changed at random, each in children of a process that has everything
-imported.
+"""``make fuzz N=2000 SEED=1``: commands on inputs that are changed at random, each in children of a
+process that has everything imported.
 
-Prints how many inputs of each kind ended with which code, and how fast; then each way in which the contract was broken, once, with the
-smallest input of it, which lies in ``found/`` from then on and is tried by ``make test``. Exits with 1 if there is one.
+Prints how many inputs of each kind ended with which code, and how fast; then each way in which the
+contract was broken, once, with the smallest input of it, which lies in ``found/`` from then on and
+is tried by ``make test``. Exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def started(bounds: Bounds, wanted: str = "") -> tuple[Server, list[Target]]:
         assert outcome.code == 0, (arguments, outcome.stderr, outcome.wrong)
         return outcome
 
-    return server, [target for target in targets(of_commands(run)) if target.name.startswith(wanted)]
+    return server, [
+        target for target in targets(of_commands(run)) if target.name.startswith(wanted)
+    ]
 
 
 def problem(case: Case, outcome: Outcome) -> tuple[str, ...]:
@@ -49,10 +52,14 @@ def problem(case: Case, outcome: Outcome) -> tuple[str, ...]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-n", type=int, default=2000, help="how many inputs, of all formats together")
+    parser.add_argument(
+        "-n", type=int, default=2000, help="how many inputs, of all formats together"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="targets whose names begin so")
-    parser.add_argument("--tries", type=int, default=150, help="how often a failing input is made smaller")
+    parser.add_argument(
+        "--tries", type=int, default=150, help="how often a failing input is made smaller"
+    )
     parser.add_argument("--show", action="store_true", help="print what each failing command said")
     asked = parser.parse_args()
     server, listed = started(BOUNDS, asked.only)
@@ -67,13 +74,26 @@ def main() -> int:
             try:
                 for first in range(0, round(asked.n * len(some) / len(listed)), TOGETHER):
                     numbered = [divmod(first + i, len(some)) for i in range(TOGETHER)]
-                    cases = [some[at].case(asked.seed * 10_000_000 + round_, quick=False) for round_, at in numbered]
-                    for case, outcome, (place, _) in zip(cases, server.run(cases, together=True), numbered, strict=True):
-                        counts[case.target]["died" if outcome.code is None else str(outcome.code)] += 1
+                    cases = [
+                        some[at].case(asked.seed * 10_000_000 + round_, quick=False)
+                        for round_, at in numbered
+                    ]
+                    for case, outcome, (place, _) in zip(
+                        cases, server.run(cases, together=True), numbered, strict=True
+                    ):
+                        counts[case.target][
+                            "died" if outcome.code is None else str(outcome.code)
+                        ] += 1
                         if outcome.wrong and problem(case, outcome) not in found:
                             (alone,) = server.run([case])
                             found[problem(case, outcome)] = case, alone if alone.wrong else outcome
-                            _tell(case, outcome, asked.seed * 10_000_000 + place, whole=asked.show, alone=bool(alone.wrong))
+                            _tell(
+                                case,
+                                outcome,
+                                asked.seed * 10_000_000 + place,
+                                whole=asked.show,
+                                alone=bool(alone.wrong),
+                            )
             finally:
                 taken = [taken[0] + time.monotonic() - begin[0], taken[1] + _cpu() - begin[1]]
     except KeyboardInterrupt:
@@ -90,9 +110,16 @@ def main() -> int:
 
 
 def _tell(case: Case, outcome: Outcome, number: int, *, whole: bool, alone: bool) -> None:
-    print(f"{case.target} {number}: {'; '.join(outcome.wrong)}{'' if alone else ' (not alone)'}", flush=True)
+    print(
+        f"{case.target} {number}: {'; '.join(outcome.wrong)}{'' if alone else ' (not alone)'}",
+        flush=True,
+    )
     if whole:
-        print(f"  hosim {' '.join(case.arguments)!r}\n  {outcome.stderr[-1500:].decode('utf-8', 'replace')}", flush=True)
+        print(
+            f"  hosim {' '.join(case.arguments)!r}\n  "
+            f"{outcome.stderr[-1500:].decode('utf-8', 'replace')}",
+            flush=True,
+        )
 
 
 def _cpu() -> float:
@@ -110,7 +137,10 @@ def _print(counts: dict[str, Counter[str]], taken: float, used: float) -> None:
     for name, counter in counts.items():
         print(f"{name:24}" + "".join(f"{counter[code]:8}" for code in codes))
     total = sum(counter.total() for counter in counts.values())
-    print(f"{total} inputs in {taken:.0f} s: {total / max(taken, 1e-9):.1f} a second, {total / max(used, 1e-9):.1f} a second of CPU")
+    print(
+        f"{total} inputs in {taken:.0f} s: {total / max(taken, 1e-9):.1f} a second, "
+        f"{total / max(used, 1e-9):.1f} a second of CPU"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Modules of the working folder that are called like Python's own and like what hosim imports: none of them runs, in any command."""
+"""Modules of the working folder that are called like Python's own and like what hosim imports: none
+of them runs, in any command.
+"""
 
 import json
 import os
@@ -78,10 +80,16 @@ for arguments in (["import", program, "-o", "out.json"], ["baseline", "write", "
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a decoy for each module that this Python could import by its first name."""
     folder = tmp_path_factory.mktemp("decoys")
-    names = sys.stdlib_module_names | packages_distributions().keys() | {name.partition(".")[0] for name in sys.modules}
+    names = (
+        sys.stdlib_module_names
+        | packages_distributions().keys()
+        | {name.partition(".")[0] for name in sys.modules}
+    )
     for name in names - {"hosim", "__main__"}:
         (folder / f"{name}.py").write_text(DECOY)
-    assert {"joblib", "multiprocessing", "types", "numpy"} <= {path.stem for path in folder.iterdir()}
+    assert {"joblib", "multiprocessing", "types", "numpy"} <= {
+        path.stem for path in folder.iterdir()
+    }
     return folder
 
 
@@ -89,9 +97,19 @@ def ran(folder: Path, *command: str | Path, **environment: str) -> tuple[str, st
     """The decoys that a command ran in the folder, and what it said on stderr."""
     note = folder.parent / "ran"
     note.write_text("")
-    own = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
-    environment = own | {"RAN": str(note), "HOSIM_CACHE": str(folder.parent / "cache"), "COLUMNS": "120"} | environment
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    own = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("PYTHONPATH", "PYTHONSAFEPATH")
+    }
+    environment = (
+        own
+        | {"RAN": str(note), "HOSIM_CACHE": str(folder.parent / "cache"), "COLUMNS": "120"}
+        | environment
+    )
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     return note.read_text(), done.stderr
 
 
@@ -99,11 +117,23 @@ def cases() -> list[Case]:
     """One of each command on valid files; those that start processes start two."""
     server, listed = started(Bounds())
     server.close()
-    valid = {case.arguments[0]: case for target in reversed(listed) if not target.heavy for case in reversed(target.valid())}
+    valid = {
+        case.arguments[0]: case
+        for target in reversed(listed)
+        if not target.heavy
+        for case in reversed(target.valid())
+    }
     del valid["python"]  # no command
     check = valid["check"]
     found = [Case("written", ("baseline", "write", "-j", "1"), check.files), *valid.values()]
-    return [Case(case.target, tuple(shlex.split(shlex.join(case.arguments).replace("-j 1", "-j 2"))), case.files) for case in found]
+    return [
+        Case(
+            case.target,
+            tuple(shlex.split(shlex.join(case.arguments).replace("-j 1", "-j 2"))),
+            case.files,
+        )
+        for case in found
+    ]
 
 
 def test_of_every_command(folder: Path) -> None:
@@ -123,14 +153,24 @@ def test_of_every_command(folder: Path) -> None:
     assert decoys == ""
     assert [arguments for arguments, code in ended if code not in (0, 1)] == [], said
     assert len(ended) == len(tried)
-    assert {command.name for command in (*app.registered_commands, *app.registered_groups)} <= {arguments[0] for arguments, _ in ended}
+    assert {command.name for command in (*app.registered_commands, *app.registered_groups)} <= {
+        arguments[0] for arguments, _ in ended
+    }
 
 
 @pytest.mark.parametrize("command", [("hosim", "policies"), ("hosim.gpu", "--help")])
 def test_of_python_with_the_name_of_the_package(folder: Path, command: tuple[str, str]) -> None:
     """Python itself looks there for what it loads before the first line of hosim's program."""
-    shown = [sys.executable, "-P", "-c", f"import runpy, {command[0]}, sys, hosim.working_folder; print(*sys.modules)"]
-    before = {name.partition(".")[0] for name in subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split()}
+    shown = [
+        sys.executable,
+        "-P",
+        "-c",
+        f"import runpy, {command[0]}, sys, hosim.working_folder; print(*sys.modules)",
+    ]
+    before = {
+        name.partition(".")[0]
+        for name in subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split()
+    }
     decoys = [path for path in folder.glob("*.py") if path.stem in before]
     for path in decoys:
         path.unlink()
@@ -148,11 +188,15 @@ def test_of_the_library(folder: Path) -> None:
 
 
 def test_of_what_an_entry_starts(folder: Path) -> None:
-    """Its own module is meant to run; the interpreter that it starts finds nothing in the folder."""
+    """Its own module is meant to run; the interpreter that it starts finds nothing in the
+    folder.
+    """
     project = folder.parent / "project"
     project.mkdir()
     (project / "model_of_mine.py").write_text(ENTRY)
-    (project / "hosim.toml").write_text('[cases.a]\nentry = "model_of_mine:graph"\nhardware = "toy"\npolicy = "layerwise"\n')
+    (project / "hosim.toml").write_text(
+        '[cases.a]\nentry = "model_of_mine:graph"\nhardware = "toy"\npolicy = "layerwise"\n'
+    )
     write = ("baseline", "write", "-c", project / "hosim.toml", "--no-cache", "-j", "1")
     (folder.parent / "start.py").write_text("from hosim.cli.start import main; main()")
     assert ran(folder, sys.executable, folder.parent / "start.py", *write)[0] == ""
@@ -165,10 +209,14 @@ def test_of_commands_that_import_torch(folder: Path) -> None:
     project = folder.parent / "torch_project"
     project.mkdir()
     (project / "torch_model_of_mine.py").write_text(TORCH_ENTRY)
-    (project / "hosim.toml").write_text('[cases.a]\nentry = "torch_model_of_mine:model"\nhardware = "h100"\npolicy = "layerwise"\n')
+    (project / "hosim.toml").write_text(
+        '[cases.a]\nentry = "torch_model_of_mine:model"\nhardware = "h100"\npolicy = "layerwise"\n'
+    )
     (project / "toy.pt2").write_bytes(fuzz_seeds.pt2())
     (project / "program.py").write_text(TORCH_PROGRAM)
-    decoys, said = ran(folder, sys.executable, project / "program.py", project / "toy.pt2", project / "hosim.toml")
+    decoys, said = ran(
+        folder, sys.executable, project / "program.py", project / "toy.pt2", project / "hosim.toml"
+    )
     assert decoys == ""
     assert [line for line in said.splitlines() if line.startswith("ended")] == ["ended 0"] * 3, said
     assert (project / "hosim-baselines" / "a.toml").is_file()

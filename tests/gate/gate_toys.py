@@ -1,4 +1,6 @@
-"""Small cases of the gate, and what a change of them is expected to do, worked out without the gate."""
+"""Small cases of the gate, and what a change of them is expected to do, worked out without the
+gate.
+"""
 
 import json
 from dataclasses import replace
@@ -19,7 +21,10 @@ HARDWARE: dict[str, Any] = {
     "format": "hosim.hardware/1",
     "name": "small",
     "compute": {"peak": {"bf16": "1 TFLOP/s"}},
-    "tiers": {"hbm": {"capacity": "2 kB", "bandwidth": "1 TB/s"}, "ddr": {"capacity": "20 kB", "bandwidth": "100 GB/s"}},
+    "tiers": {
+        "hbm": {"capacity": "2 kB", "bandwidth": "1 TB/s"},
+        "ddr": {"capacity": "20 kB", "bandwidth": "100 GB/s"},
+    },
     "channels": {
         "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s"},
         "d2h": {"from": "hbm", "to": "ddr", "bandwidth": "1 GB/s"},
@@ -28,7 +33,9 @@ HARDWARE: dict[str, Any] = {
 
 
 def step(scale: int = 1) -> Graph:
-    """Forward and backward of a few layers: ``scale`` is that of the sequence. In ``norm`` an activation is changed in place."""
+    """Forward and backward of a few layers: ``scale`` is that of the sequence. In ``norm`` an
+    activation is changed in place.
+    """
     b = GraphBuilder("step")
     b.tensor("x", 20 * scale, "input")
     before = "x"
@@ -37,14 +44,27 @@ def step(scale: int = 1) -> Graph:
         b.tensor(w, 50 + i, "parameter")
         b.tensor(a, (30 + 3 * i) * scale)
         b.tensor(h, (17 + i) * scale)
-        b.op(f"layers.{i}.matmul", "matmul", inputs=[before, w], outputs=[h], duration_ns=(40 + i) * scale, workspace_bytes=5)
+        b.op(
+            f"layers.{i}.matmul",
+            "matmul",
+            inputs=[before, w],
+            outputs=[h],
+            duration_ns=(40 + i) * scale,
+            workspace_bytes=5,
+        )
         b.op(f"layers.{i}.norm", "norm", mutates=[h], duration_ns=10 * scale)
         b.op(f"layers.{i}.relu", "relu", inputs=[h], outputs=[a], duration_ns=11 * scale)
         before = a
     for i in reversed(range(LAYERS)):
         g = f"layers.{i}.grad"
         b.tensor(g, 50 + i, "gradient")
-        b.op(f"layers.{i}.back", "matmul", inputs=[f"layers.{i}.act", f"layers.{i}.w"], outputs=[g], duration_ns=(60 + i) * scale)
+        b.op(
+            f"layers.{i}.back",
+            "matmul",
+            inputs=[f"layers.{i}.act", f"layers.{i}.w"],
+            outputs=[g],
+            duration_ns=(60 + i) * scale,
+        )
         b.op(f"layers.{i}.sgd", "sgd", inputs=[g], mutates=[f"layers.{i}.w"], duration_ns=9)
     return b.build()
 
@@ -53,11 +73,16 @@ def machine(**changes: Any) -> Hardware:
     """The small machine; ``h2d`` and ``d2h`` are its bandwidths in bytes a nanosecond."""
     made = hardware_from_dict(HARDWARE)
     rates = {name: changes.get(name, 1) * 10**9 for name in ("h2d", "d2h")}
-    return replace(made, channels=tuple(replace(c, bandwidth_bytes_per_s=int(rates[c.name])) for c in made.channels))
+    return replace(
+        made,
+        channels=tuple(replace(c, bandwidth_bytes_per_s=int(rates[c.name])) for c in made.channels),
+    )
 
 
 def offloading(graph: Graph, fetch_after: str = "layers.2.back") -> Plan:
-    """The first layer's activation is away from the second layer's matmul on; ``fetch_after`` is the op after which it comes back."""
+    """The first layer's activation is away from the second layer's matmul on; ``fetch_after`` is
+    the op after which it comes back.
+    """
     t, ops = graph.tensor_index["layers.0.act"], graph.op_index
     moves = (
         CacheOp("store", t, "hbm", "ddr", ops["layers.1.matmul"]),
@@ -72,7 +97,10 @@ def figures(plan: Plan, hardware: Hardware) -> dict[str, int]:
     result = replay(plan, hardware)
     assert result.feasible
     assert result.makespan_ns is not None
-    return {**{f"peak.{tier}": held for tier, held in result.peak_bytes.items()}, "makespan": result.makespan_ns}
+    return {
+        **{f"peak.{tier}": held for tier, held in result.peak_bytes.items()},
+        "makespan": result.makespan_ns,
+    }
 
 
 def put(folder: Path, plan: Plan, hardware: Hardware, *, offloads: bool) -> None:
@@ -86,7 +114,9 @@ def put(folder: Path, plan: Plan, hardware: Hardware, *, offloads: bool) -> None
 def suite(folder: Path, *, offloads: bool) -> Suite:
     """One case, of a plan file or of the policy ``resident``."""
     plan = "plan.json" if offloads else None
-    case = Case("step", "small.yaml", str(folder), workload="step.json", policy="resident", plan=plan)
+    case = Case(
+        "step", "small.yaml", str(folder), workload="step.json", policy="resident", plan=plan
+    )
     return Suite("hosim.toml", folder / "hosim-baselines", (case,))
 
 

@@ -1,4 +1,6 @@
-"""The GitHub Action and the pre-commit hook run commands that there are; the action's script is run as it stands."""
+"""The GitHub Action and the pre-commit hook run commands that there are; the action's script is run
+as it stands.
+"""
 
 import os
 import re
@@ -23,7 +25,9 @@ def step(root: Path) -> dict[str, Any]:
     """The last step of the action."""
     action = yaml.safe_load((root / ".github/actions/check/action.yml").read_text())
     *_, last = action["runs"]["steps"]
-    assert {name for name in action["inputs"] if f"inputs.{name}" not in str(action["runs"])} == set()
+    assert {
+        name for name in action["inputs"] if f"inputs.{name}" not in str(action["runs"])
+    } == set()
     return dict(last)
 
 
@@ -31,11 +35,21 @@ def run(command: list[str], folder: Path, **environment: str) -> subprocess.Comp
     """A command beside a program ``hosim`` of this interpreter."""
     program = folder / "bin" / "hosim"
     program.parent.mkdir(exist_ok=True)
-    program.write_text(f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n    main()\n")
+    program.write_text(
+        f"#!{sys.executable}\nfrom hosim.cli.main import main\nif __name__ == '__main__':\n    "
+        "main()\n"
+    )
     program.chmod(0o755)
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HOSIM_CACHE": str(folder / "kept"), **environment}
+    here = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "HOSIM_CACHE": str(folder / "kept"),
+        **environment,
+    }
     here["PATH"] = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(command, cwd=folder, env=here, capture_output=True, text=True, timeout=600, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=here, capture_output=True, text=True, timeout=600, check=False
+    )
 
 
 def test_the_action_passes_annotates_and_fails(step: dict[str, Any], tmp_path: Path) -> None:
@@ -50,7 +64,9 @@ def test_the_action_passes_annotates_and_fails(step: dict[str, Any], tmp_path: P
     assert "2 same" in told.read_text()
     (tmp_path / "hosim-baselines" / "planned.toml").unlink()
     (tmp_path / "hosim.toml").rename(tmp_path / "my cases.toml")
-    failed = run(script, tmp_path, **given | {"HOSIM_CONFIG": "my cases.toml", "HOSIM_ARGUMENTS": ""})
+    failed = run(
+        script, tmp_path, **given | {"HOSIM_CONFIG": "my cases.toml", "HOSIM_ARGUMENTS": ""}
+    )
     assert failed.returncode == 1
     assert failed.stderr.startswith("::error file=my cases.toml,line=6,title=planned%3A missing")
 
@@ -65,7 +81,9 @@ def test_the_hook_runs_the_check(root: Path, tmp_path: Path) -> None:
 
 
 def test_the_action_installs_what_an_entry_needs(root: Path, tmp_path: Path) -> None:
-    """pip is a stand-in that prints its arguments; that there are these extras is what pyproject.toml says."""
+    """pip is a stand-in that prints its arguments; that there are these extras is what
+    pyproject.toml says.
+    """
     action = yaml.safe_load((root / ".github/actions/check/action.yml").read_text())
     install = next(step for step in action["runs"]["steps"] if step.get("name") == "Install hosim")
     assert action["inputs"]["extras"]["default"] == "torch"
@@ -77,7 +95,9 @@ def test_the_action_installs_what_an_entry_needs(root: Path, tmp_path: Path) -> 
     def installed(extras: str, requirements: str) -> list[str]:
         given = {"HOSIM_SOURCE": "/a b", "HOSIM_EXTRAS": extras, "HOSIM_REQUIREMENTS": requirements}
         assert set(given) | {"PIP_EXTRA_INDEX_URL"} == set(install["env"])
-        said = run(["bash", "-e", "-o", "pipefail", "-u", "-c", install["run"]], tmp_path, **given).stdout.splitlines()
+        said = run(
+            ["bash", "-e", "-o", "pipefail", "-u", "-c", install["run"]], tmp_path, **given
+        ).stdout.splitlines()
         assert said[:4] == ["-m", "pip", "install", "--quiet"]
         return said[4:]
 
@@ -88,8 +108,12 @@ def test_the_action_installs_what_an_entry_needs(root: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.long
-def test_the_recipe_of_gitlab_installs_torch_and_writes_what_it_keeps(root: Path, tmp_path: Path) -> None:
-    text = re.search(r'```yaml title=".gitlab-ci.yml"\n(.*?)```', (root / "docs/ci.md").read_text(), re.DOTALL)
+def test_the_recipe_of_gitlab_installs_torch_and_writes_what_it_keeps(
+    root: Path, tmp_path: Path
+) -> None:
+    text = re.search(
+        r'```yaml title=".gitlab-ci.yml"\n(.*?)```', (root / "docs/ci.md").read_text(), re.DOTALL
+    )
     assert text is not None
     job = yaml.safe_load(text[1])["hosim"]
     install, check = job["script"]
@@ -102,7 +126,9 @@ def test_the_recipe_of_gitlab_installs_torch_and_writes_what_it_keeps(root: Path
     assert all((tmp_path / name).stat().st_size > 100 for name in kept)
 
 
-def test_an_entry_without_its_package_says_what_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_without_its_package_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "lacks_torch.py").write_text("import torch\n")
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match=r"torch.*; pip install 'hosim\[torch\]' installs it$"):

@@ -11,8 +11,13 @@ from hosim.errors import InputError
 from hosim.gate import check, load_suite
 from hosim.io import save_hardware
 
-CASES = '[cases.net]\nentry = "against_shop.nets:net"\nhardware = "small.yaml"\npolicy = "resident"\n'
-MORE = '\n[cases.more]\nentry = "against_shop.nets:net"\nhardware = "small.yaml"\npolicy = "memory_peak"\n'
+CASES = (
+    '[cases.net]\nentry = "against_shop.nets:net"\nhardware = "small.yaml"\npolicy = "resident"\n'
+)
+MORE = (
+    '\n[cases.more]\nentry = "against_shop.nets:net"\nhardware = "small.yaml"\npolicy = '
+    '"memory_peak"\n'
+)
 NETS = """
 from hosim import GraphBuilder
 
@@ -30,7 +35,9 @@ def net():
 def git(folder: Path, *arguments: str) -> None:
     own = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, env=own, capture_output=True)
+    subprocess.run(
+        ["git", "-C", str(folder), *who, *arguments], check=True, env=own, capture_output=True
+    )
 
 
 @pytest.fixture
@@ -49,7 +56,9 @@ def shop(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_is_not_committed_is_compared_with_a_revision(shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_committed_is_compared_with_a_revision(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOSIM_CACHE_KEY", "k")
     kept = tmp_path / "kept"
     (shop / "hosim.toml").write_text(CASES + MORE)

@@ -1,4 +1,6 @@
-"""Baseline files: sorted text that says what was measured, the same from the same, and read back whole."""
+"""Baseline files: sorted text that says what was measured, the same from the same, and read back
+whole.
+"""
 
 import os
 import subprocess
@@ -135,12 +137,19 @@ def test_its_text_in_full(tmp_path: Path) -> None:
         metrics={"peak.hbm": 2048, "makespan": 1500, "moved.h2d": 0},
         machine={"name": "toy", "devices": "1"},
         peaks={
-            "hbm": PeakRecord("l.1.f", {"workspace": 5, "activation": 24}, Listing(held, 2, 7), Listing((Item("parameter", "p", 3),))),
+            "hbm": PeakRecord(
+                "l.1.f",
+                {"workspace": 5, "activation": 24},
+                Listing(held, 2, 7),
+                Listing((Item("parameter", "p", 3),)),
+            ),
             "ddr": PeakRecord(None, {}, Listing()),
         },
         moved={"h2d": Listing((Item("parameter", "p", 3),))},
         stalls=Listing((Item("transfer", "l.0.f", 1500),)),
-        durations=Listing((Item("add", "x", 11), Item("matmul", "l.0.f", 10), Item("matmul", "l.1.f", 10))),
+        durations=Listing(
+            (Item("add", "x", 11), Item("matmul", "l.0.f", 10), Item("matmul", "l.1.f", 10))
+        ),
         curve=(1, 2),
         hosim="0.5",
         versions={"replay": 7, "planner": 3},
@@ -155,19 +164,27 @@ WORDS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
     st.sampled_from(["layer norm", "a%20b", " {until} ", "\x00"]),
 )
-LISTINGS = st.lists(st.builds(Item, WORDS, WORDS, st.integers(1, 99), st.just(""), st.just("")), max_size=5).map(
-    lambda items: Listing(tuple(sorted(set(items), key=lambda item: (item.label, item.value, item.name))))
+LISTINGS = st.lists(
+    st.builds(Item, WORDS, WORDS, st.integers(1, 99), st.just(""), st.just("")), max_size=5
+).map(
+    lambda items: Listing(
+        tuple(sorted(set(items), key=lambda item: (item.label, item.value, item.name)))
+    )
 )
 
 
 def graph_of(name: str) -> Graph:
     """An op and a tensor of one name, which it reads twice over."""
-    return Graph("g", (Tensor(name, 1, "input"), Tensor(f"{name}1", 1, "input")), (Op(name, name, (0, 1)),))
+    return Graph(
+        "g", (Tensor(name, 1, "input"), Tensor(f"{name}1", 1, "input")), (Op(name, name, (0, 1)),)
+    )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WORDS, LISTINGS, LISTINGS, LISTINGS)
-def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, held: Listing, moved: Listing, stalls: Listing) -> None:
+def test_whatever_things_are_called_it_is_read_back(
+    record: Record, name: str, held: Listing, moved: Listing, stalls: Listing
+) -> None:
     written = replace(
         record,
         metrics={f"peak.{name}": 3, f"moved.{name}": 0},
@@ -176,7 +193,9 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
         moved={name: moved} if moved.items else {},
         stalls=stalls,
         durations=held,
-        graph=replace(graph_record(graph_of(name))[0], tensors=held, workspaces=moved, times=stalls, others=3),
+        graph=replace(
+            graph_record(graph_of(name))[0], tensors=held, workspaces=moved, times=stalls, others=3
+        ),
     )
     with TemporaryDirectory() as folder:
         path = Path(folder) / "x.toml"
@@ -186,22 +205,44 @@ def test_whatever_things_are_called_it_is_read_back(record: Record, name: str, h
         assert set(again.durations.items) == set(held.items)
         assert again.graph.shapes == written.graph.shapes
         assert set(again.graph.tensors.items) == set(held.items)
-        assert (again.metrics, again.peaks[name].composition, again.moved.keys()) == (written.metrics, {name: 3}, written.moved.keys())
-        save_matrix({f"m/{name}": Measured(replace(record, metrics=written.metrics))}, path, hosim="1", versions={"replay": 1})
+        assert (again.metrics, again.peaks[name].composition, again.moved.keys()) == (
+            written.metrics,
+            {name: 3},
+            written.moved.keys(),
+        )
+        save_matrix(
+            {f"m/{name}": Measured(replace(record, metrics=written.metrics))},
+            path,
+            hosim="1",
+            versions={"replay": 1},
+        )
 
 
 def test_half_a_character_is_read_back_as_its_number(record: Record, tmp_path: Path) -> None:
     """TOML cannot hold it."""
-    save_record(replace(record, metrics={f"peak.{chr(0xD800 + k)}": k for k in (1, 2)}), tmp_path / "x.toml")
+    save_record(
+        replace(record, metrics={f"peak.{chr(0xD800 + k)}": k for k in (1, 2)}), tmp_path / "x.toml"
+    )
     assert read_record(tmp_path / "x.toml").metrics == {"peak.\\ud801": 1, "peak.\\ud802": 2}
 
 
 def test_a_list_is_cut_by_value_then_by_name(tmp_path: Path, record: Record) -> None:
-    """Of the last three lines, the names of one value that come first; two of ``b`` are in one line. What was left out before is added."""
-    large = tuple(Item("m", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 100 + i) for i in range(LINES - 3))
-    items = tuple(Item("m", name, value) for name, value in (("c", 5), ("d", 5), ("e", 5), ("b.0", 6), ("b.1", 6), ("a", 1)))
+    """Of the last three lines, the names of one value that come first; two of ``b`` are in one
+    line. What was left out before is added.
+    """
+    large = tuple(
+        Item("m", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 100 + i) for i in range(LINES - 3)
+    )
+    items = tuple(
+        Item("m", name, value)
+        for name, value in (("c", 5), ("d", 5), ("e", 5), ("b.0", 6), ("b.1", 6), ("a", 1))
+    )
     text = record_text(replace(record, durations=Listing((*large, *items), 4, 2)))
-    small = [line for line in text.partition("[durations]\n")[2].partition("\n\n")[0].splitlines() if not line.startswith('  "m 1')]
+    small = [
+        line
+        for line in text.partition("[durations]\n")[2].partition("\n\n")[0].splitlines()
+        if not line.startswith('  "m 1')
+    ]
     assert small == [
         "items = [",
         '  "m 6 b.{0-1}",  # 2 x 6 ns = 12 ns',
@@ -220,24 +261,32 @@ def test_the_lines_of_a_matrix_in_full(tmp_path: Path) -> None:
     one = brief("m/b/x", {}, prints, metrics, hosim="0.5", versions={"replay": 7, "planner": 3})
     path = tmp_path / "m.toml"
     assert save_matrix(
-        {"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")}, path, hosim="0.5", versions={"replay": 7, "planner": 3}
+        {"m/b/x": Measured(one), 'm/a "q"': Measured(None, "too large")},
+        path,
+        hosim="0.5",
+        versions={"replay": 7, "planner": 3},
     )
     assert path.read_text() == (
         f"{TEXT.splitlines()[0]}\n"
-        'format = "hosim.baselines/1"\nhosim = "0.5"\nsemantics = 7\n\n[versions]\n"planner" = 3\n\n[cases]\n'
+        'format = "hosim.baselines/1"\nhosim = "0.5"\nsemantics = 7\n\n[versions]\n"planner" = '
+        "3\n\n[cases]\n"
         '"a \\"q\\"" = "does not fit"\n'
-        '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3 source 4"  # 1.50 us, hbm 2.00 KiB\n'
+        '"b/x" = "makespan 1500 moved.h2d 3 peak.hbm 2048 graph 1 machine 2 plan 3 source 4"  # '
+        "1.50 us, hbm 2.00 KiB\n"
     )
     again = read_matrix(path, "m")
     assert again == {
         'm/a "q"': Measured(None, "does not fit"),
-        "m/b/x": Measured(replace(one, metrics={name: value for name, value in metrics.items() if value})),
+        "m/b/x": Measured(
+            replace(one, metrics={name: value for name, value in metrics.items() if value})
+        ),
     }
     path.write_text(path.read_text().replace(" plan 3", ""))
     with pytest.raises(InputError) as refused:
         read_matrix(path, "m")
     assert str(refused.value) == (
-        f"{path}: cases.b/x: expected metrics with whole numbers and fingerprints, or 'does not fit', got 'makespan 1500 moved.h2d 3 "
+        f"{path}: cases.b/x: expected metrics with whole numbers and fingerprints, or 'does not "
+        "fit', got 'makespan 1500 moved.h2d 3 "
         "peak.hbm 2048 graph 1 machine 2 source 4'; 'hosim baseline update' writes it again"
     )
 
@@ -251,7 +300,11 @@ def test_a_folder_that_cannot_be_made(record: Record, tmp_path: Path) -> None:
 
 def test_it_says_what_the_replay_says(record: Record) -> None:
     hbm = record.peaks["hbm"]
-    assert record.metrics["peak.hbm"] == sum(hbm.composition.values()) == sum(item.value for item in hbm.residents.items)
+    assert (
+        record.metrics["peak.hbm"]
+        == sum(hbm.composition.values())
+        == sum(item.value for item in hbm.residents.items)
+    )
     assert [item.name for item in hbm.away.items] == ["layers.0.act"]
     assert max(record.curve) == record.metrics["peak.hbm"]
     assert {item.name: item.value for item in record.moved["h2d"].items} == {"layers.0.act": 30}
@@ -260,14 +313,20 @@ def test_it_says_what_the_replay_says(record: Record) -> None:
 def test_strange_names_survive(record: Record, tmp_path: Path) -> None:
     names = ['a "b"', "a {until} b", "{0-3}", "{{", "x\ty\x7f", "é.3", " since ", "", "007.7"]
     items = tuple(Item("activation", name, 8, "op.7", "op.8") for name in names)
-    strange = replace(record, peaks={'h"b.m': replace(record.peaks["hbm"], residents=Listing(items), op="\\")})
+    strange = replace(
+        record, peaks={'h"b.m': replace(record.peaks["hbm"], residents=Listing(items), op="\\")}
+    )
     save_record(strange, tmp_path / "x.toml")
     again = read_record(tmp_path / "x.toml")
     assert set(again.peaks['h"b.m'].residents.items) == set(items)
 
 
-def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record, tmp_path: Path) -> None:
-    items = tuple(Item("matmul", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 10 + i) for i in range(LINES + 40))
+def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(
+    record: Record, tmp_path: Path
+) -> None:
+    items = tuple(
+        Item("matmul", f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 10 + i) for i in range(LINES + 40)
+    )
     save_record(replace(record, durations=Listing(items)), tmp_path / "x.toml")
     kept = read_record(tmp_path / "x.toml").durations
     assert set(kept.items) == set(items[40:])
@@ -283,11 +342,17 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(record: Record,
         ("[machine]", "[machines]", "unknown key 'machines'; did you mean 'machine'"),
         ('"activation 17 ', '"activation x ', "expected a label, a whole number and a name"),
         ("[machine]", "[machine", "broken TOML"),
-        ("[machine]", "<<<<<<< HEAD\n[machine]", "line [0-9]+: a merge conflict: .*'hosim baseline update'"),
+        (
+            "[machine]",
+            "<<<<<<< HEAD\n[machine]",
+            "line [0-9]+: a merge conflict: .*'hosim baseline update'",
+        ),
         ('  "4 matmul ', '  "x matmul ', r"graph\.shapes.*expected a whole number and an op"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_what_is_wrong_is_said_in_one_line(
+    record: Record, tmp_path: Path, old: str, new: str, expected: str
+) -> None:
     path = tmp_path / "x.toml"
     text = record_text(record).replace("activation 30 ", "activation 17 ")
     assert old in text
@@ -301,13 +366,20 @@ def test_what_is_wrong_is_said_in_one_line(record: Record, tmp_path: Path, old: 
 def test_it_is_the_same_whatever_the_hash_seed(tmp_path: Path) -> None:
     put(tmp_path, offloading(step()), machine(), offloads=True)
     code = (
-        "import sys; from pathlib import Path; from gate_toys import suite; from hosim.gate.checking import write; "
+        "import sys; from pathlib import Path; from gate_toys import suite; from "
+        "hosim.gate.checking import write; "
         "write(suite(Path(sys.argv[1]), offloads=False))"
     )
     contents = set()
     for seed in ("1", "2"):
-        here = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
-        subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=here, timeout=600)
+        here = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+        }
+        subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], check=True, env=here, timeout=600
+        )
         path = suite(tmp_path, offloads=False).baseline("step")
         contents.add(path.read_bytes())
         path.unlink()

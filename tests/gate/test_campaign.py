@@ -1,6 +1,8 @@
-"""120 edits of a step, drawn at random: the gate fails when something is worse, and the first line of its explanation names the edit.
+"""120 edits of a step, drawn at random: the gate fails when something is worse, and the first line
+of its explanation names the edit.
 
-Neutral edits, such as another name or order of tensors, are never named as worse. What is listed at a peak adds up to its change.
+Neutral edits, such as another name or order of tensors, are never named as worse. What is listed at
+a peak adds up to its change.
 """
 
 import random
@@ -23,10 +25,18 @@ LAYERS = 4
 
 @dataclass
 class Spec:
-    """A small training step, before it is built: what an edit changes. ``extra`` maps a layer to ops behind its ``relu``."""
+    """A small training step, before it is built: what an edit changes. ``extra`` maps a layer to
+    ops behind its ``relu``.
+    """
 
-    width: dict[str, int] = field(default_factory=lambda: {f"layers.{i}.{part}": 50 + i for i in range(LAYERS) for part in ("up", "down")})
-    rows: dict[str, int] = field(default_factory=lambda: {f"layers.{i}": 30 + 3 * i for i in range(LAYERS)})
+    width: dict[str, int] = field(
+        default_factory=lambda: {
+            f"layers.{i}.{part}": 50 + i for i in range(LAYERS) for part in ("up", "down")
+        }
+    )
+    rows: dict[str, int] = field(
+        default_factory=lambda: {f"layers.{i}": 30 + 3 * i for i in range(LAYERS)}
+    )
     workspace: dict[str, int] = field(default_factory=dict)
     slower: dict[str, int] = field(default_factory=dict)
     extra: dict[int, int] = field(default_factory=dict)
@@ -48,7 +58,16 @@ class Spec:
             number = count[kind] = count.get(kind, -1) + 1
             name = f"{kind}_{number}" if number else kind
             tensors.append((name, size, tensor_kind, None))
-            ops.append((name, kind, {"inputs": [*reads, *[t for t, at in self.kept.items() if at == name]], "outputs": [name]}))
+            ops.append(
+                (
+                    name,
+                    kind,
+                    {
+                        "inputs": [*reads, *[t for t, at in self.kept.items() if at == name]],
+                        "outputs": [name],
+                    },
+                )
+            )
             return name
 
         def parameter(name: str, size: int) -> str:
@@ -65,7 +84,9 @@ class Spec:
             for _ in range(self.extra.get(i, 0)):
                 act = op("gelu", [act], rows + 2)
             saved.append((up, act))
-            before = op("linear", [act, parameter(f"{layer}.down", self.width[f"{layer}.down"])], rows + 3)
+            before = op(
+                "linear", [act, parameter(f"{layer}.down", self.width[f"{layer}.down"])], rows + 3
+            )
         for i in reversed(range(LAYERS)):
             before = op("backward", [before, *saved[i]], self.rows[f"layers.{i}"] + 4, "gradient")
         op("loss", [before], 4, "output")
@@ -74,7 +95,13 @@ class Spec:
         for name, size, kind, home in tensors:
             b.tensor(name, size, kind, home=home)
         for name, kind, uses in ops:
-            b.op(name, kind, **uses, duration_ns=40 + self.slower.get(name, 0), workspace_bytes=self.workspace.get(name, 0))
+            b.op(
+                name,
+                kind,
+                **uses,
+                duration_ns=40 + self.slower.get(name, 0),
+                workspace_bytes=self.workspace.get(name, 0),
+            )
         return b.build()
 
 
@@ -84,12 +111,16 @@ Edit = Callable[[random.Random, Spec], tuple[Spec, str]]
 
 def one_parameter(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
     name = draw.choice(sorted(spec.width))
-    return replace(spec, width={**spec.width, name: spec.width[name] + draw.choice([1, 9, 70])}), f"`{name}`"
+    return replace(
+        spec, width={**spec.width, name: spec.width[name] + draw.choice([1, 9, 70])}
+    ), f"`{name}`"
 
 
 def all_of_a_role(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
     part, by = draw.choice(["up", "down"]), draw.choice([1, 20])
-    return replace(spec, width={n: w + by * n.endswith(part) for n, w in spec.width.items()}), f"`layers.{{0-3}}.{part}`"
+    return replace(
+        spec, width={n: w + by * n.endswith(part) for n, w in spec.width.items()}
+    ), f"`layers.{{0-3}}.{part}`"
 
 
 def one_layer_of_activations(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
@@ -114,12 +145,16 @@ def another_op(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
 
 def lives_longer(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
     name = draw.choice(["x", "linear_1", "relu", "linear_3"])
-    return replace(spec, kept={name: draw.choice(["backward_2", "backward_3", "loss"])}), f"`{name}`"
+    return replace(
+        spec, kept={name: draw.choice(["backward_2", "backward_3", "loss"])}
+    ), f"`{name}`"
 
 
 def renamed_and_wider(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
     wider = {n: w + 7 * n.endswith("up") for n, w in spec.width.items()}
-    return replace(spec, width=wider, names={"up": "expand"}), "`layers.{0-3}.expand` (parameter in hbm) (was `up`)"
+    return replace(
+        spec, width=wider, names={"up": "expand"}
+    ), "`layers.{0-3}.expand` (parameter in hbm) (was `up`)"
 
 
 def smaller_budget(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
@@ -127,7 +162,9 @@ def smaller_budget(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
 
 
 def another_policy(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
-    return replace(spec, policy="layerwise" if spec.policy != "layerwise" else "on_demand"), "case: policy is"
+    return replace(
+        spec, policy="layerwise" if spec.policy != "layerwise" else "on_demand"
+    ), "case: policy is"
 
 
 def renamed(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
@@ -164,7 +201,14 @@ def judged(folder: Path, before: Spec, after: Spec) -> CaseVerdict:
     """The verdict on the second spec, with a baseline of the first."""
     for spec, measure in ((before, write), (after, check)):
         save_workload(spec.build(), folder / "step.json")
-        case = Case("step", "small.yaml", str(folder), workload="step.json", policy=spec.policy, budget=spec.budget)
+        case = Case(
+            "step",
+            "small.yaml",
+            str(folder),
+            workload="step.json",
+            policy=spec.policy,
+            budget=spec.budget,
+        )
         found = measure(Suite("hosim.toml", folder / "hosim-baselines", (case,)))
     assert isinstance(found[0], CaseVerdict)
     return found[0]
@@ -193,7 +237,10 @@ OUTCOMES: dict[str, list[bool]] = {}
 def test_the_first_line_names_the_edit(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     save_hardware(machine(), tmp_path / "small.yaml")
-    before = Spec(policy=draw.choice(["resident", "layerwise", "memory_peak", "keep_first"]), budget=draw.choice(["1500 B", "900 B"]))
+    before = Spec(
+        policy=draw.choice(["resident", "layerwise", "memory_peak", "keep_first"]),
+        budget=draw.choice(["1500 B", "900 B"]),
+    )
     before = replace(before, budget="2 kB") if before.policy == "resident" else before
     edit = EDITS[seed % len(EDITS)]
     after, named = edit(draw, before)

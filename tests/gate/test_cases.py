@@ -1,4 +1,6 @@
-"""Cases as files list them: every field, names and patterns, where files are looked for, and what each error says in full."""
+"""Cases as files list them: every field, names and patterns, where files are looked for, and what
+each error says in full.
+"""
 
 import os
 from concurrent import futures
@@ -52,21 +54,40 @@ def suite(tmp_path: Path) -> Suite:
 
 
 def test_every_field_of_a_file(suite: Suite, tmp_path: Path) -> None:
-    folder, general = str(tmp_path), {"peak": Tolerance(absolute=1000), "makespan": Tolerance(share=Fraction(1, 20))}
+    folder, general = (
+        str(tmp_path),
+        {"peak": Tolerance(absolute=1000), "makespan": Tolerance(share=Fraction(1, 20))},
+    )
     first = Case("first", "toy", folder, "w.json", budget="75%", tolerances=general)
     own = {**general, "peak": OFF, "stall.transfer": Tolerance(absolute=3)}
     second = Case("second", "toy", folder, entry="shop.models:small", plan="p.json", tolerances=own)
     matrix = {**general, "makespan": Tolerance(share=Fraction(1, 200))}
     lines = tuple(
-        Case(f"m/{w}/toy/{policy}/{budget}", "toy", folder, w, policy=policy, budget=budget, tolerances=matrix, matrix="m")
+        Case(
+            f"m/{w}/toy/{policy}/{budget}",
+            "toy",
+            folder,
+            w,
+            policy=policy,
+            budget=budget,
+            tolerances=matrix,
+            matrix="m",
+        )
         for w in ("w", "x")
         for policy in ("belady", "resident")
         for budget in ("10 B", "90%")
     )
     last = Case("n/w/toy/g10", "toy", folder, "w", policy="g10", tolerances=general, matrix="n")
-    assert suite == Suite(f"{tmp_path}/hosim.toml", tmp_path / "kept", (first, second, *lines, last))
+    assert suite == Suite(
+        f"{tmp_path}/hosim.toml", tmp_path / "kept", (first, second, *lines, last)
+    )
     assert first.policy == "hyperoffload"
-    assert first.asked() == {"workload": "w.json", "hardware": "toy", "budget": "75%", "policy": "hyperoffload"}
+    assert first.asked() == {
+        "workload": "w.json",
+        "hardware": "toy",
+        "budget": "75%",
+        "policy": "hyperoffload",
+    }
     assert second.asked() == {"entry": "shop.models:small", "hardware": "toy", "plan": "p.json"}
 
 
@@ -77,7 +98,9 @@ def test_baselines_of_a_suite(suite: Suite, tmp_path: Path) -> None:
         (tmp_path / "kept" / name).write_text('format = "hosim.baseline/1"')
     (tmp_path / "kept" / "other.toml").write_text("what hosim has not written is not removed")
     assert suite.without_case() == ["a", "z"]
-    assert suite.baseline("m/w/toy/belady/90%") == suite.baseline("m") == tmp_path / "kept" / "m.toml"
+    assert (
+        suite.baseline("m/w/toy/belady/90%") == suite.baseline("m") == tmp_path / "kept" / "m.toml"
+    )
 
 
 def test_cases_by_name(suite: Suite) -> None:
@@ -104,7 +127,9 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         file.write_text(FILE if file.name == "hosim.toml" else "[tool.other]\nx = 1\n")
     assert find_suite().source == "../../hosim.toml"
     assert find_suite(start=tmp_path).source == "../../hosim.toml"
-    (tmp_path / "a" / "pyproject.toml").write_text('[tool.hosim.cases.one]\nworkload = "w"\nhardware = "toy"\n')
+    (tmp_path / "a" / "pyproject.toml").write_text(
+        '[tool.hosim.cases.one]\nworkload = "w"\nhardware = "toy"\n'
+    )
     assert find_suite().source == "../pyproject.toml"
     (tmp_path / "a" / "hosim.toml").write_text(FILE)
     assert find_suite().source == "../hosim.toml"
@@ -113,29 +138,41 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(InputError) as refused:
         find_suite(start=tmp_path)
     assert str(refused.value) == (
-        "cases: no no-such-file.toml here or above, and no [tool.hosim] in a pyproject.toml; write one that lists the cases"
+        "cases: no no-such-file.toml here or above, and no [tool.hosim] in a pyproject.toml; "
+        "write one that lists the cases"
     )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('entry = "shop.models:small"', "", "cases.second: expected one of workload, entry and serve"),
+        (
+            'entry = "shop.models:small"',
+            "",
+            "cases.second: expected one of workload, entry and serve",
+        ),
         (
             "shop.models:small",
             "shop",
-            "cases.second.entry: expected package.module:function, such as shop.model:example, got 'shop'",
+            "cases.second.entry: expected package.module:function, such as shop.model:example, "
+            "got 'shop'",
         ),
-        ('plan = "p.json"', 'plan = "p"\npolicy = "x"', "cases.second: expected either a policy or a plan"),
+        (
+            'plan = "p.json"',
+            'plan = "p"\npolicy = "x"',
+            "cases.second: expected either a policy or a plan",
+        ),
         (
             "[cases.second]",
             '[cases."-x"]',
-            "cases.-x: expected a name of letters, digits, '_', '-' and '.', because a file is named after it",
+            "cases.-x: expected a name of letters, digits, '_', '-' and '.', because a file is "
+            "named after it",
         ),
         (
             "[matrix.m]",
             "[matrix.first]",
-            "matrix.first: a case has this name too: choose another, because baseline files are named after them",
+            "matrix.first: a case has this name too: choose another, because baseline files are "
+            "named after them",
         ),
         ('["belady", "resident"]', '["belady", "belady"]', "matrix.m: 'belady' is listed twice"),
         ('["10 B", "90%"]', '["10 B", "10 B"]', "matrix.m: '10 B' is listed twice"),
@@ -148,7 +185,8 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (
             "stall =",
             "stal =",
-            "tolerance.stal.transfer: unknown metric; expected one of peak, ttft, tpot, latency, throughput, goodput, "
+            "tolerance.stal.transfer: unknown metric; expected one of peak, ttft, tpot, latency, "
+            "throughput, goodput, "
             "found, makespan, wait, stall, moved, count, or one such as peak.hbm",
         ),
     ],
@@ -166,14 +204,29 @@ def test_a_tolerance_is_that_of_the_metric_or_its_family() -> None:
     given = parse_tolerances({"peak": {"hbm": "3 B"}, "moved": " off ", "stall": "2.5 %"}, "x")
     share = Tolerance(share=Fraction(1, 40))
     assert given == {"peak.hbm": Tolerance(absolute=3), "moved": OFF, "stall": share}
-    found = [tolerance_of(metric, given) for metric in ("peak.hbm", "peak.ddr", "moved.x", "stall.y", "makespan")]
-    assert found == [Tolerance(absolute=3), Tolerance(absolute=0), OFF, share, Tolerance(share=Fraction(1, 100))]
+    found = [
+        tolerance_of(metric, given)
+        for metric in ("peak.hbm", "peak.ddr", "moved.x", "stall.y", "makespan")
+    ]
+    assert found == [
+        Tolerance(absolute=3),
+        Tolerance(absolute=0),
+        OFF,
+        share,
+        Tolerance(share=Fraction(1, 100)),
+    ]
     assert [share.allows(80, now) for now in (77, 78, 82, 83)] == [False, True, True, False]
-    assert [OFF.allows(0, 9), Tolerance(absolute=3).allows(5, 8), Tolerance(absolute=3).allows(5, 9)] == [True, True, False]
+    assert [
+        OFF.allows(0, 9),
+        Tolerance(absolute=3).allows(5, 8),
+        Tolerance(absolute=3).allows(5, 9),
+    ] == [True, True, False]
 
 
 def test_pairs_of_three_axes() -> None:
-    """The third value is the sum of the places of the other two; the result is in the order of the axes as given."""
+    """The third value is the sum of the places of the other two; the result is in the order of the
+    axes as given.
+    """
     assert pairs(["ab", "xyz", "12"]) == [
         *(("a", "x", "1"), ("a", "y", "2"), ("a", "z", "1")),
         *(("b", "x", "2"), ("b", "y", "1"), ("b", "z", "2")),
@@ -200,7 +253,9 @@ def test_a_process_that_is_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     class Killed:
         """A pool whose processes die."""
 
-        def __init__(self, count: int, mp_context: object, initializer: object, initargs: object) -> None:
+        def __init__(
+            self, count: int, mp_context: object, initializer: object, initargs: object
+        ) -> None:
             assert (count in (1, 2), initializer, initargs) == (True, belong_to, (os.getpid(),))
 
         def __enter__(self) -> "Killed":
@@ -217,19 +272,29 @@ def test_a_process_that_is_killed_is_said(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(futures, "ProcessPoolExecutor", Killed)
     found = list(measured([Case("a", "toy"), Case("b", "toy")], jobs=3))
-    assert found == [CaseError(name, "the process that measured it was killed, perhaps for lack of memory") for name in "ab"]
+    assert found == [
+        CaseError(name, "the process that measured it was killed, perhaps for lack of memory")
+        for name in "ab"
+    ]
 
 
 def test_a_case_that_kills_its_process_is_an_error_and_no_other_is(tmp_path: Path) -> None:
     (tmp_path / "killed.py").write_text(KILLED)
-    cases = [Case(name, "toy", str(tmp_path), entry=f"killed:{name}", policy="resident") for name in ("a", "deadly", "b")]
+    cases = [
+        Case(name, "toy", str(tmp_path), entry=f"killed:{name}", policy="resident")
+        for name in ("a", "deadly", "b")
+    ]
     a, deadly, b = measured(cases, jobs=2)
     assert isinstance(deadly, CaseError)
     assert [now.record is not None for now in (a, b) if isinstance(now, Measured)] == [True] * 2
 
 
-def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of one workload of a matrix are one piece of work; a case of unknown size counts as 1,000 ops."""
+def test_several_processes_begin_with_the_largest_and_answer_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Lines of one workload of a matrix are one piece of work; a case of unknown size counts as
+    1,000 ops.
+    """
     begun: list[list[str]] = []
 
     class Done:
@@ -242,7 +307,9 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatc
     class Pool:
         """Runs everything at once, in this process."""
 
-        def __init__(self, count: int, mp_context: object, initializer: object, initargs: object) -> None:
+        def __init__(
+            self, count: int, mp_context: object, initializer: object, initargs: object
+        ) -> None:
             assert (count, initializer, initargs) == (3, belong_to, (os.getpid(),))
 
         def __enter__(self) -> "Pool":
@@ -259,8 +326,15 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(monkeypatc
             pass
 
     monkeypatch.setattr(futures, "ProcessPoolExecutor", Pool)
-    cases = [Case("a", "toy"), Case("b", "toy"), *(Case(f"m/{k}", "toy", workload="w", matrix="m") for k in "cd"), Case("e", "toy")]
+    cases = [
+        Case("a", "toy"),
+        Case("b", "toy"),
+        *(Case(f"m/{k}", "toy", workload="w", matrix="m") for k in "cd"),
+        Case("e", "toy"),
+    ]
     told: list[str] = []
-    found = list(measured(cases, jobs=3, tell=told.append, ops={"a": 999, "m/c": 400, "m/d": 700, "e": 1001}))
+    found = list(
+        measured(cases, jobs=3, tell=told.append, ops={"a": 999, "m/c": 400, "m/d": 700, "e": 1001})
+    )
     assert [one.error for one in found] == told == ["a", "b", "m/c", "m/d", "e"]
     assert begun == [["m/c", "m/d"], ["e"], ["b"], ["a"]]

@@ -1,4 +1,6 @@
-"""Explanations of worse metrics and changes of plans, line by line, from records made by hand: no two figures are alike."""
+"""Explanations of worse metrics and changes of plans, line by line, from records made by hand: no
+two figures are alike.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from hosim.gate.judged_metrics import REGRESSION, MetricVerdict
 from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.gate.verdicts import PlanChange, explain, plan_changes
 
-HELD = PeakRecord("g", {"parameter": 70, "activation": 1100}, Listing((Item("parameter", "w", 70), Item("activation", "gone", 13))))
+HELD = PeakRecord(
+    "g",
+    {"parameter": 70, "activation": 1100},
+    Listing((Item("parameter", "w", 70), Item("activation", "gone", 13))),
+)
 RECORD = Record(
     case="step",
     asked={"policy": "a"},
@@ -30,20 +36,37 @@ MORE_STALL = MetricVerdict("stall.transfer", 0, 90, REGRESSION)
 MORE_MOVED = MetricVerdict("moved.h2d", 100, 2000, REGRESSION)
 
 
-def residents(*items: Item, others: int = 0, op: str | None = "g", away: tuple[str, ...] = ()) -> PeakRecord:
-    return PeakRecord(op, {}, Listing(items, others, others), Listing(tuple(Item("activation", name, 1) for name in away)))
-
-
-def now(
-    record: Record, stays: dict[str, Stay] | None = None, tensors: tuple[str, ...] = (), waits: dict[str, str] | None = None
-) -> Measured:
-    known = frozenset((*tensors, "w", "gone"))
-    return Measured(
-        record, None, {("hbm", name): stay for name, stay in (stays or {}).items()}, {op: i for i, op in enumerate(OPS)}, known, waits or {}
+def residents(
+    *items: Item, others: int = 0, op: str | None = "g", away: tuple[str, ...] = ()
+) -> PeakRecord:
+    return PeakRecord(
+        op,
+        {},
+        Listing(items, others, others),
+        Listing(tuple(Item("activation", name, 1) for name in away)),
     )
 
 
-def at_the_peak(before: PeakRecord, after: PeakRecord, stays: dict[str, Stay] | None = None, tier: str = "hbm") -> list[str]:
+def now(
+    record: Record,
+    stays: dict[str, Stay] | None = None,
+    tensors: tuple[str, ...] = (),
+    waits: dict[str, str] | None = None,
+) -> Measured:
+    known = frozenset((*tensors, "w", "gone"))
+    return Measured(
+        record,
+        None,
+        {("hbm", name): stay for name, stay in (stays or {}).items()},
+        {op: i for i, op in enumerate(OPS)},
+        known,
+        waits or {},
+    )
+
+
+def at_the_peak(
+    before: PeakRecord, after: PeakRecord, stays: dict[str, Stay] | None = None, tier: str = "hbm"
+) -> list[str]:
     """The explanation of a peak that is worse, less its first line."""
     measured = now(replace(RECORD, peaks={tier: after}), stays)
     metric = MetricVerdict(f"peak.{tier}", 1000, 1300, REGRESSION)
@@ -68,8 +91,10 @@ def test_how_each_tensor_came_to_be_held() -> None:
     assert at_the_peak(residents(), after, stays) == [
         "workspace of op `g` (#1) is held: +95 B at the peak",
         "`passing` (activation) is on its way through hbm: +90 B at the peak",
-        "`issued` (activation) is fetched earlier, after op `f` (#0), for op `h` (#2): +89 B at the peak",
-        "`begun` (activation) is fetched earlier, from the start, for op `h` (#2): +88 B at the peak",
+        "`issued` (activation) is fetched earlier, after op `f` (#0), for op `h` (#2): +89 B at "
+        "the peak",
+        "`begun` (activation) is fetched earlier, from the start, for op `h` (#2): +88 B at the "
+        "peak",
         "`early` (activation) is fetched earlier, after op `i` (#3): +87 B at the peak",
         "`both` (activation) is resident between op `f` (#0) and op `h` (#2): +86 B at the peak",
         "`until` (activation) is resident until op `i` (#3): +85 B at the peak",
@@ -77,7 +102,8 @@ def test_how_each_tensor_came_to_be_held() -> None:
         "`always` (activation) is resident throughout: +83 B at the peak",
     ]
     assert at_the_peak(residents(away=("both",)), residents(items[4]), stays) == [
-        "`both` (activation) now stays resident between op `f` (#0) and op `h` (#2): +86 B at the peak"
+        "`both` (activation) now stays resident between op `f` (#0) and op `h` (#2): +86 B at the "
+        "peak"
     ]
     assert at_the_peak(residents(), residents(*items[:2]), stays, "ddr") == [
         "`passing` (activation) lies in ddr: +90 B at the peak",
@@ -107,7 +133,9 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
         "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
         "no longer held at the peak: `gone` (activation): -13 B",
     ]
-    still = at_the_peak(before, replace(after, op="g"))  # the same op has the peak: nothing moved it
+    still = at_the_peak(
+        before, replace(after, op="g")
+    )  # the same op has the peak: nothing moved it
     assert still == [
         "`m` (optimizer state) has 112 B, had 100 B: +12 B at the peak",
         "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
@@ -117,7 +145,12 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
 
 
 def test_what_is_gone_is_summed_up() -> None:
-    before = residents(*(Item("activation", f"old.{name}", size) for name, size in (("a", 11), ("b", 17), ("c", 5))))
+    before = residents(
+        *(
+            Item("activation", f"old.{name}", size)
+            for name, size in (("a", 11), ("b", 17), ("c", 5))
+        )
+    )
     assert at_the_peak(before, residents(Item("activation", "new", 40))) == [
         "`new` (activation) is on its way through hbm: +40 B at the peak",
         "no longer held at the peak: `old.b` (activation) and 2 more: -33 B",
@@ -127,7 +160,12 @@ def test_what_is_gone_is_summed_up() -> None:
 
 def test_what_the_baseline_may_have_left_out_is_no_change() -> None:
     before = residents(Item("activation", "a", 50), Item("activation", "b", 20), others=3)
-    after = residents(Item("activation", "a", 50), Item("activation", "b", 20), Item("activation", "c", 21), Item("activation", "d", 20))
+    after = residents(
+        Item("activation", "a", 50),
+        Item("activation", "b", 20),
+        Item("activation", "c", 21),
+        Item("activation", "d", 20),
+    )
     assert at_the_peak(before, after) == [
         "`c` (activation) is on its way through hbm: +21 B at the peak",
         "what the baseline does not list: +17 B",
@@ -140,17 +178,40 @@ def test_layers_are_one_line_and_the_rest_is_summed_up() -> None:
         *(Item("activation", f"t{'abcdefghij'[i]}", 30 - i) for i in range(10)),
     )
     assert at_the_peak(residents(), after) == [
-        "3 x `layers.{0-2}.act` (activation) is on its way through hbm: +40 B at the peak, together 120 B",
-        *(f"`t{'abcdefg'[i]}` (activation) is on its way through hbm: +{30 - i} B at the peak" for i in range(7)),
+        "3 x `layers.{0-2}.act` (activation) is on its way through hbm: +40 B at the peak, "
+        "together 120 B",
+        *(
+            f"`t{'abcdefg'[i]}` (activation) is on its way through hbm: +{30 - i} B at the peak"
+            for i in range(7)
+        ),
         "and 3 more: +66 B",
     ]
 
 
 def test_a_moved_tensor_and_the_machine() -> None:
-    old = Listing((Item("parameter", "w", 70), Item("activation", "gone", 13), Item("activation", "a", 0)))
-    new = Listing((Item("parameter", "w", 270), Item("activation", "a", 5), Item("activation", "b", 60), Item("activation", "c", 60)))
-    before = replace(RECORD, moved={"h2d": old}, machine={"device_tier": "hbm", "x": "1", "y": "2"}, asked={"policy": "a", "budget": "9 B"})
-    record = replace(RECORD, moved={"h2d": new}, machine={"device_tier": "hbm", "x": "3"}, asked={"policy": "a", "budget": "8 B"})
+    old = Listing(
+        (Item("parameter", "w", 70), Item("activation", "gone", 13), Item("activation", "a", 0))
+    )
+    new = Listing(
+        (
+            Item("parameter", "w", 270),
+            Item("activation", "a", 5),
+            Item("activation", "b", 60),
+            Item("activation", "c", 60),
+        )
+    )
+    before = replace(
+        RECORD,
+        moved={"h2d": old},
+        machine={"device_tier": "hbm", "x": "1", "y": "2"},
+        asked={"policy": "a", "budget": "9 B"},
+    )
+    record = replace(
+        RECORD,
+        moved={"h2d": new},
+        machine={"device_tier": "hbm", "x": "3"},
+        asked={"policy": "a", "budget": "8 B"},
+    )
     assert explain(before, now(record, tensors=("b", "c")), [MORE_MOVED]) == [
         "case: budget is 8 B, was 9 B",
         "machine: x is 3, was 1",
@@ -163,9 +224,15 @@ def test_a_moved_tensor_and_the_machine() -> None:
     ]
     share = replace(before, asked={"budget": "9%"}, machine={"budget": "9 B"})
     other = replace(record, asked={"budget": "8%"}, machine={"budget": "8 B"})
-    assert explain(share, now(other), [MORE_MOVED])[:2] == ["case: budget is 8%, was 9%", MORE_MOVED.line()]
+    assert explain(share, now(other), [MORE_MOVED])[:2] == [
+        "case: budget is 8%, was 9%",
+        MORE_MOVED.line(),
+    ]
     same = replace(other, asked=share.asked)
-    assert explain(share, now(same), [MORE_MOVED])[:2] == ["machine: budget is 8 B, was 9 B", MORE_MOVED.line()]
+    assert explain(share, now(same), [MORE_MOVED])[:2] == [
+        "machine: budget is 8 B, was 9 B",
+        MORE_MOVED.line(),
+    ]
     several = replace(record, machine={"device_tier": "hbm", "x": "3", "z": "1"})
     assert explain(before, now(several), [MORE_MOVED])[:4] == [
         "case: budget is 8 B, was 9 B",
@@ -174,32 +241,62 @@ def test_a_moved_tensor_and_the_machine() -> None:
         "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
     ]
     model = replace(share, asked={"workload": "gpt2:phase=decode:batch=8", "policy": "p:n=1"})
-    other_model = replace(other, asked={"workload": "gpt2:phase=decode:batch=9", "policy": "p:n=1:m=2"}, machine=share.machine)
-    assert explain(model, now(other_model), [MORE_MOVED])[:2] == ["case: policy m is 2, was not there", "case: workload batch is 9, was 8"]
-    another = replace(other_model, asked={"workload": "gpt3:phase=decode:batch=8", "policy": "p:n=1"})
-    assert explain(model, now(another), [MORE_MOVED])[0] == "case: workload is gpt3:phase=decode:batch=8, was gpt2:phase=decode:batch=8"
-    unknown = replace(RECORD, moved={})
-    assert explain(unknown, now(replace(RECORD, moved={"h2d": Listing((Item("parameter", "w", 9),))})), [MORE_MOVED])[1:] == [
-        "`w` (parameter) moves 9 B over h2d: +9 B"
+    other_model = replace(
+        other,
+        asked={"workload": "gpt2:phase=decode:batch=9", "policy": "p:n=1:m=2"},
+        machine=share.machine,
+    )
+    assert explain(model, now(other_model), [MORE_MOVED])[:2] == [
+        "case: policy m is 2, was not there",
+        "case: workload batch is 9, was 8",
     ]
+    another = replace(
+        other_model, asked={"workload": "gpt3:phase=decode:batch=8", "policy": "p:n=1"}
+    )
+    assert (
+        explain(model, now(another), [MORE_MOVED])[0]
+        == "case: workload is gpt3:phase=decode:batch=8, was gpt2:phase=decode:batch=8"
+    )
+    unknown = replace(RECORD, moved={})
+    assert explain(
+        unknown,
+        now(replace(RECORD, moved={"h2d": Listing((Item("parameter", "w", 9),))})),
+        [MORE_MOVED],
+    )[1:] == ["`w` (parameter) moves 9 B over h2d: +9 B"]
 
 
 def test_a_renamed_tensor_moves_once() -> None:
-    """``lost`` and ``lost_x`` have the kind and size of each other; ``more`` has them too, but nothing was lost in its place."""
+    """``lost`` and ``lost_x`` have the kind and size of each other; ``more`` has them too, but
+    nothing was lost in its place.
+    """
     before = replace(RECORD, moved={"h2d": Listing((Item("activation", "lost", 60),))})
-    record = replace(RECORD, moved={"h2d": Listing((Item("activation", "lost_x", 60), Item("activation", "more", 60)))})
-    assert explain(before, now(record, tensors=("lost_x", "more")), [MORE_MOVED])[1:] == ["`more` (activation) moves 60 B over h2d: +60 B"]
+    record = replace(
+        RECORD,
+        moved={"h2d": Listing((Item("activation", "lost_x", 60), Item("activation", "more", 60)))},
+    )
+    assert explain(before, now(record, tensors=("lost_x", "more")), [MORE_MOVED])[1:] == [
+        "`more` (activation) moves 60 B over h2d: +60 B"
+    ]
 
 
 def test_longer_ops_and_waits() -> None:
     before = replace(
         RECORD,
-        durations=Listing((Item("matmul", "f", 1000), Item("matmul", "g", 2000), Item("matmul", "i", 0))),
+        durations=Listing(
+            (Item("matmul", "f", 1000), Item("matmul", "g", 2000), Item("matmul", "i", 0))
+        ),
         stalls=Listing((Item("transfer", "f", 100), Item("capacity", "g", 50))),
     )
     record = replace(
         RECORD,
-        durations=Listing((Item("matmul", "f", 1300), Item("matmul", "g", 1999), Item("norm", "h", 250), Item("matmul", "i", 20))),
+        durations=Listing(
+            (
+                Item("matmul", "f", 1300),
+                Item("matmul", "g", 1999),
+                Item("norm", "h", 250),
+                Item("matmul", "i", 20),
+            )
+        ),
         stalls=Listing(
             (
                 Item("transfer", "f", 290),
@@ -210,7 +307,9 @@ def test_longer_ops_and_waits() -> None:
             )
         ),
     )
-    found = explain(before, now(record, waits={"f": "w", "g": "v", "h": "u"}), [MORE_STALL, MORE_TIME])
+    found = explain(
+        before, now(record, waits={"f": "w", "g": "v", "h": "u"}), [MORE_STALL, MORE_TIME]
+    )
     assert found == [
         "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "op `f` (#0) takes 1.30 us, took 1.00 us: +300 ns",
@@ -229,7 +328,9 @@ def test_longer_ops_and_waits() -> None:
 def test_several_worse_metrics_share_ten_lines() -> None:
     many = Listing(tuple(Item("activation", f"t{c}", 300 - k) for k, c in enumerate("abcdefgh")))
     times = Listing(tuple(Item("matmul", op, 10 + k) for k, op in enumerate(OPS)))
-    record = replace(RECORD, peaks={"hbm": PeakRecord("g", {}, many)}, moved={"h2d": many}, durations=times)
+    record = replace(
+        RECORD, peaks={"hbm": PeakRecord("g", {}, many)}, moved={"h2d": many}, durations=times
+    )
     before = replace(RECORD, peaks={"hbm": residents()})
     lines = explain(before, now(record), [MORE_MOVED, MORE_TIME, MORE_PEAK])
     assert lines == [
@@ -256,39 +357,78 @@ def test_another_plan_of_the_same_graph_and_a_baseline_of_one_line() -> None:
         "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)"
     ]
     bare = replace(RECORD, peaks={})
-    assert explain(bare, now(replace(RECORD, fingerprints={"graph": "1", "plan": "4"})), [MORE_TIME, MORE_PEAK]) == [
+    assert explain(
+        bare, now(replace(RECORD, fingerprints={"graph": "1", "plan": "4"})), [MORE_TIME, MORE_PEAK]
+    ) == [
         "changed: machine, plan",
         "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)",
         "hbm holds at its peak: activation 1.07 KiB, parameter 70 B",
     ]
-    assert explain(bare, now(RECORD), [MORE_TIME])[0] == "graph, machine and plan are the same: the replay itself has changed"
+    assert (
+        explain(bare, now(RECORD), [MORE_TIME])[0]
+        == "graph, machine and plan are the same: the replay itself has changed"
+    )
 
 
 def test_what_changed_in_the_plan() -> None:
-    """``lost`` is now ``found``; of a listing with others left out, an item that is gone may be among them."""
+    """``lost`` is now ``found``; of a listing with others left out, an item that is gone may be
+    among them.
+    """
     before = replace(
         RECORD,
         fingerprints={},
         moved={
-            "h2d": Listing((Item("parameter", "w", 70), Item("activation", "lost", 60), Item("activation", "gone", 13))),
-            "d2h": Listing((Item("optimizer_state", "m.0", 8), Item("optimizer_state", "m.1", 8), Item("activation", "b", 17)), 1, 3),
+            "h2d": Listing(
+                (
+                    Item("parameter", "w", 70),
+                    Item("activation", "lost", 60),
+                    Item("activation", "gone", 13),
+                )
+            ),
+            "d2h": Listing(
+                (
+                    Item("optimizer_state", "m.0", 8),
+                    Item("optimizer_state", "m.1", 8),
+                    Item("activation", "b", 17),
+                ),
+                1,
+                3,
+            ),
         },
         peaks={
             "hbm": residents(
-                Item("activation", "a", 30, "", "h"), Item("activation", "b", 31, "g", ""), Item("activation", "c", 32, "g", "")
+                Item("activation", "a", 30, "", "h"),
+                Item("activation", "b", 31, "g", ""),
+                Item("activation", "c", 32, "g", ""),
             )
         },
     )
     record = replace(
         RECORD,
         moved={
-            "h2d": Listing((Item("parameter", "w", 71), Item("activation", "found", 60), Item("activation", "b", 19))),
-            "d2h": Listing((Item("optimizer_state", "m.0", 18), Item("optimizer_state", "m.1", 18), Item("activation", "a", 8)), 1, 1),
+            "h2d": Listing(
+                (
+                    Item("parameter", "w", 71),
+                    Item("activation", "found", 60),
+                    Item("activation", "b", 19),
+                )
+            ),
+            "d2h": Listing(
+                (
+                    Item("optimizer_state", "m.0", 18),
+                    Item("optimizer_state", "m.1", 18),
+                    Item("activation", "a", 8),
+                ),
+                1,
+                1,
+            ),
         },
         peaks={
             "hbm": residents(
-                Item("activation", "a", 30, "f", "h"), Item("activation", "b", 31, "g", "i"), Item("activation", "c", 32, "g", "")
+                Item("activation", "a", 30, "f", "h"),
+                Item("activation", "b", 31, "g", "i"),
+                Item("activation", "c", 32, "g", ""),
             )
         },
     )
@@ -304,12 +444,18 @@ def test_what_changed_in_the_plan() -> None:
 
 
 def test_as_many_tensors_are_renamed_as_were_lost() -> None:
-    """Over ``h2d`` two of three new ones are the two that were lost; over ``d2h`` one of three lost ones is the new one."""
+    """Over ``h2d`` two of three new ones are the two that were lost; over ``d2h`` one of three lost
+    ones is the new one.
+    """
 
     def moved(*names: str) -> Listing:
         return Listing(tuple(Item("activation", name, 60) for name in names))
 
-    before = replace(RECORD, fingerprints={}, moved={"h2d": moved("old.a", "old.b"), "d2h": moved("old.c", "old.d", "old.e")})
+    before = replace(
+        RECORD,
+        fingerprints={},
+        moved={"h2d": moved("old.a", "old.b"), "d2h": moved("old.c", "old.d", "old.e")},
+    )
     record = replace(RECORD, moved={"h2d": moved("x", "y", "z"), "d2h": moved("x")})
     measured = now(record, tensors=("x", "y", "z"))
     assert plan_changes(before, measured) == [
@@ -317,19 +463,36 @@ def test_as_many_tensors_are_renamed_as_were_lost() -> None:
         PlanChange("old.e (activation), over d2h", "60 B moved", "not moved", 60),
         PlanChange("z (activation), over h2d", "not moved", "60 B moved", 60),
     ]
-    assert explain(before, measured, [MORE_MOVED])[-1] == "`z` (activation) moves 60 B over h2d: +60 B"
+    assert (
+        explain(before, measured, [MORE_MOVED])[-1] == "`z` (activation) moves 60 B over h2d: +60 B"
+    )
     held = replace(RECORD, peaks={"hbm": residents(*moved("old.a", "old.b").items)})
-    after = now(replace(RECORD, peaks={"hbm": residents(*moved("x", "y", "z").items)}), tensors=("x", "y", "z"))
-    assert explain(held, after, [MORE_PEAK])[1] == "`z` (activation) is on its way through hbm: +60 B at the peak"
+    after = now(
+        replace(RECORD, peaks={"hbm": residents(*moved("x", "y", "z").items)}),
+        tensors=("x", "y", "z"),
+    )
+    assert (
+        explain(held, after, [MORE_PEAK])[1]
+        == "`z` (activation) is on its way through hbm: +60 B at the peak"
+    )
 
 
 def test_the_metric_that_worsened_most_comes_first_of_its_kind() -> None:
-    """By the difference, not by either value; of equal ones by name. Nothing was held in ``a`` before, so that it has no peak."""
+    """By the difference, not by either value; of equal ones by name. Nothing was held in ``a``
+    before, so that it has no peak.
+    """
     worse = [
         MetricVerdict(f"peak.{tier}", old, new, REGRESSION)
         for tier, old, new in (("hbm", 1000, 1300), ("ddr", 100, 600), ("b", 5, 15), ("a", 0, 10))
     ]
-    measured = now(replace(RECORD, peaks={tier: residents(Item("activation", "x", 83)) for tier in ("hbm", "ddr", "a", "b")}))
+    measured = now(
+        replace(
+            RECORD,
+            peaks={
+                tier: residents(Item("activation", "x", 83)) for tier in ("hbm", "ddr", "a", "b")
+            },
+        )
+    )
     assert explain(RECORD, measured, worse) == [
         "peak.ddr: 600 B, was 100 B (+500 B, +500.0 %) at op `g` (#1)",
         "`x` (activation) lies in ddr: +83 B at the peak",
@@ -343,12 +506,18 @@ def test_the_metric_that_worsened_most_comes_first_of_its_kind() -> None:
 
 
 def test_more_worse_metrics_than_lines() -> None:
-    """With a line about the machine, nine are left: two for each of four peaks, and the head of the fifth."""
+    """With a line about the machine, nine are left: two for each of four peaks, and the head of the
+    fifth.
+    """
     tiers = [f"t{i}" for i in range(6)]
     held = residents(Item("activation", "x", 8), Item("activation", "y", 7), op=None)
     worse = [MetricVerdict(f"peak.{tier}", 0, 15, REGRESSION) for tier in tiers]
     record = replace(RECORD, peaks=dict.fromkeys(tiers, held))
-    lines = [line for tier in tiers for line in (f"peak.{tier}: 15 B, was 0 B (+15 B)", "and 2 more: +15 B")]
+    lines = [
+        line
+        for tier in tiers
+        for line in (f"peak.{tier}: 15 B, was 0 B (+15 B)", "and 2 more: +15 B")
+    ]
     assert explain(RECORD, now(record), worse) == lines[:10]
     slower = replace(record, machine={"device_tier": "hbm", "x": "2"})
     assert explain(RECORD, now(slower), worse) == ["machine: x is 2, was 1", *lines[:9]]
@@ -358,15 +527,23 @@ def test_more_worse_metrics_than_lines() -> None:
     assert explain(RECORD, alone, worse[:1]) == [
         "machine: x is 2, was 1",
         "peak.t0: 15 B, was 0 B (+15 B) at op `g` (#1)",
-        *(f"`{c}` (activation) lies in t0: +{30 - k} B at the peak" for k, c in enumerate("abcdefg")),
+        *(
+            f"`{c}` (activation) lies in t0: +{30 - k} B at the peak"
+            for k, c in enumerate("abcdefg")
+        ),
         "and 3 more: +66 B",
     ]
 
 
 def test_a_line_of_a_matrix_lists_kinds_by_size_and_then_by_name() -> None:
     kinds = PeakRecord(None, {"b": 5, "a": 5, "c_d": 9}, Listing())
-    worse = [MORE_PEAK, MetricVerdict("moved.hbm", 1, 2, REGRESSION)]  # a channel of that name has no peak
-    assert explain(replace(RECORD, peaks={}), now(replace(RECORD, peaks={"hbm": kinds})), worse)[1:] == [
+    worse = [
+        MORE_PEAK,
+        MetricVerdict("moved.hbm", 1, 2, REGRESSION),
+    ]  # a channel of that name has no peak
+    assert explain(replace(RECORD, peaks={}), now(replace(RECORD, peaks={"hbm": kinds})), worse)[
+        1:
+    ] == [
         "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)",
         "hbm holds at its peak: c d 9 B, a 5 B, b 5 B",
         "moved.hbm: 2 B, was 1 B (+1 B, +100.0 %)",
@@ -374,17 +551,25 @@ def test_a_line_of_a_matrix_lists_kinds_by_size_and_then_by_name() -> None:
 
 
 def test_layers_are_told_by_their_first_number_and_ops_relative_to_it() -> None:
-    """The tensor of layer 1 has that number twice; each is fetched after the op of the layer before, ``h.9.f``, which is not."""
+    """The tensor of layer 1 has that number twice; each is fetched after the op of the layer
+    before, ``h.9.f``, which is not.
+    """
     names = [f"h.{i}.expert.1" for i in range(3)]
     stays = {name: Stay(None, f"h.{i}.f", True, f"h.{i + 1}.f") for i, name in enumerate(names)}
-    after = residents(*(Item("activation", name, 10) for name in names), Item("activation", "whole", 30), op=None)
+    after = residents(
+        *(Item("activation", name, 10) for name in names), Item("activation", "whole", 30), op=None
+    )
     assert at_the_peak(residents(), after, stays) == [
         "`whole` (activation) is on its way through hbm: +30 B at the peak",
-        "3 x `h.{0-2}.expert.1` (activation) is fetched earlier, after op `h.{+1}.f`, for op `h.{}.f`: +10 B at the peak, together 30 B",
+        "3 x `h.{0-2}.expert.1` (activation) is fetched earlier, after op `h.{+1}.f`, for op "
+        "`h.{}.f`: +10 B at the peak, together 30 B",
     ]
-    apart = residents(*(Item("activation", name, 9) for name in ("a.07", "a.7", "e.0.1", "e.0.2")), op=None)
+    apart = residents(
+        *(Item("activation", name, 9) for name in ("a.07", "a.7", "e.0.1", "e.0.2")), op=None
+    )
     assert at_the_peak(residents(), apart) == [
-        f"`{name}` (activation) is on its way through hbm: +9 B at the peak" for name in ("a.07", "a.7", "e.0.1", "e.0.2")
+        f"`{name}` (activation) is on its way through hbm: +9 B at the peak"
+        for name in ("a.07", "a.7", "e.0.1", "e.0.2")
     ]
 
 
@@ -404,28 +589,50 @@ def test_equal_changes_of_time_and_traffic_come_before_what_adds_up_to_as_much()
 def test_a_difference_of_one_counts_and_none_does_not() -> None:
     before = replace(
         RECORD,
-        peaks={"hbm": residents(Item("activation", "a", 50), Item("activation", "b", 20), others=3)},
+        peaks={
+            "hbm": residents(Item("activation", "a", 50), Item("activation", "b", 20), others=3)
+        },
         durations=Listing((Item("matmul", "f", 10), Item("matmul", "g", 10))),
     )
     after = replace(
         RECORD,
-        peaks={"hbm": residents(Item("activation", "a", 51), Item("activation", "b", 20), Item("activation", "d", 20))},
+        peaks={
+            "hbm": residents(
+                Item("activation", "a", 51),
+                Item("activation", "b", 20),
+                Item("activation", "d", 20),
+            )
+        },
         durations=Listing((Item("matmul", "f", 11), Item("matmul", "g", 10))),
     )
     assert explain(before, now(after, tensors=("a", "b", "d")), [MORE_PEAK, MORE_TIME]) == [
         "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
         "`a` (activation) has 51 B, had 50 B: +1 B at the peak",
-        "what the baseline does not list: +17 B",  # d may have been among the others, of 20 B at most
+        # d may have been among the others, of 20 B at most
+        "what the baseline does not list: +17 B",
         "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
         "op `f` (#0) takes 11 ns, took 10 ns: +1 ns",
     ]
 
 
 def test_what_is_still_in_the_graph_was_not_renamed() -> None:
-    """``old`` and the op ``f`` are still there, so that others of their sizes are new; ``both`` was away, so that it is not ``lost``."""
-    before = residents(Item("activation", "old", 60), Item("workspace", "f", 40), Item("activation", "lost", 50), away=("both",))
-    after = residents(Item("activation", "new", 60), Item("workspace", "h", 40), Item("activation", "both", 50))
-    measured = now(replace(RECORD, peaks={"hbm": after}), {"both": Stay(None, None, False, None)}, ("old", "new", "both"))
+    """``old`` and the op ``f`` are still there, so that others of their sizes are new; ``both`` was
+    away, so that it is not ``lost``.
+    """
+    before = residents(
+        Item("activation", "old", 60),
+        Item("workspace", "f", 40),
+        Item("activation", "lost", 50),
+        away=("both",),
+    )
+    after = residents(
+        Item("activation", "new", 60), Item("workspace", "h", 40), Item("activation", "both", 50)
+    )
+    measured = now(
+        replace(RECORD, peaks={"hbm": after}),
+        {"both": Stay(None, None, False, None)},
+        ("old", "new", "both"),
+    )
     assert explain(replace(RECORD, peaks={"hbm": before}), measured, [MORE_PEAK])[1:] == [
         "`new` (activation) is on its way through hbm: +60 B at the peak",
         "`both` (activation) now stays resident throughout: +50 B at the peak",
@@ -433,4 +640,6 @@ def test_what_is_still_in_the_graph_was_not_renamed() -> None:
         "no longer held at the peak: `old` (activation) and 2 more: -150 B",
     ]
     two = residents(Item("activation", "p", 3), Item("activation", "q", 4))
-    assert at_the_peak(two, residents(Item("activation", "r", 9)))[1:] == ["no longer held at the peak: `q` (activation) and 1 more: -7 B"]
+    assert at_the_peak(two, residents(Item("activation", "r", 9)))[1:] == [
+        "no longer held at the peak: `q` (activation) and 1 more: -7 B"
+    ]

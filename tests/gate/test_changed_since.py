@@ -1,4 +1,6 @@
-"""Whether hosim or the user's model changed since a baseline, as the line above an explanation says it."""
+"""Whether hosim or the user's model changed since a baseline, as the line above an explanation says
+it.
+"""
 
 from dataclasses import replace
 
@@ -42,12 +44,18 @@ def prints(**changed: str) -> Record:
         (prints(graph="4"), f"{HOSIM}, {ALONE}"),  # hosim reads the same file otherwise
         (prints(graph="4", source="shipped"), f"{HOSIM}, {ALONE}"),
         (prints(graph="4", source="4"), f"{HOSIM}, and so did the workload: {APART}"),
-        (replace(NOW, asked={**NOW.asked, "policy": "q"}), f"{HOSIM}, and so did what the case asks: {APART}"),
+        (
+            replace(NOW, asked={**NOW.asked, "policy": "q"}),
+            f"{HOSIM}, and so did what the case asks: {APART}",
+        ),
         (
             replace(NOW, machine={**NOW.machine, "version": "3"}),
             f"hosim changed since the baseline (planner 1 to 3, hardware profile 2 to 3), {ALONE}",
         ),
-        (replace(BEFORE, machine={**NOW.machine, "devices": "2"}), f"hosim changed since the baseline (hardware profile), {ALONE}"),
+        (
+            replace(BEFORE, machine={**NOW.machine, "devices": "2"}),
+            f"hosim changed since the baseline (hardware profile), {ALONE}",
+        ),
     ],
 )
 def test_what_changed(now: Record, said: str) -> None:
@@ -66,11 +74,17 @@ def test_an_older_baseline_does_not_say_where_its_graph_was_from() -> None:
     older = replace(BEFORE, fingerprints={"graph": "1", "plan": "2"}, versions={"replay": 2})
     assert changed_since(older, NOW) == f"{HOSIM}, {ALONE}"
     assert changed_since(older, prints(graph="4")) == (
-        f"{HOSIM}; the baseline does not say whether your model changed, too: hosim 0.4 on this commit would"
+        f"{HOSIM}; the baseline does not say whether your model changed, too: hosim 0.4 on this "
+        "commit would"
     )
 
 
 def test_the_line_of_a_matrix_asks_what_the_case_asks() -> None:
-    line = replace(BEFORE, asked={}, machine={}, fingerprints={**BEFORE.fingerprints, "machine": "5"})
+    line = replace(
+        BEFORE, asked={}, machine={}, fingerprints={**BEFORE.fingerprints, "machine": "5"}
+    )
     now = replace(NOW, machine={}, fingerprints={**NOW.fingerprints, "machine": "6"})
-    assert changed_since(line, now) == f"hosim changed since the baseline (planner 1 to 3, hardware profile), {ALONE}"
+    assert (
+        changed_since(line, now)
+        == f"hosim changed since the baseline (planner 1 to 3, hardware profile), {ALONE}"
+    )

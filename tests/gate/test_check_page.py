@@ -1,4 +1,6 @@
-"""The page of a check: what every other report says, memory before and now in one picture, and what the plan does otherwise."""
+"""The page of a check: what every other report says, memory before and now in one picture, and what
+the plan does otherwise.
+"""
 
 import base64
 import re
@@ -29,12 +31,17 @@ def never_away(tmp_path: Path) -> CaseVerdict:
 def rows(page: str) -> list[list[str]]:
     """The cells of every row, as text."""
     found = re.findall(r"<tr[^>]*>(.*?)</tr>", page)
-    return [[unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)] for row in found]
+    return [
+        [unescape(cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)] for row in found
+    ]
 
 
 def test_it_says_what_the_verdict_says(never_away: CaseVerdict) -> None:
     page = check_page([never_away])
-    grown = figures(Plan(step(), "manual"), machine())["peak.hbm"] - figures(offloading(step()), machine())["peak.hbm"]
+    grown = (
+        figures(Plan(step(), "manual"), machine())["peak.hbm"]
+        - figures(offloading(step()), machine())["peak.hbm"]
+    )
     (peak,) = [row for row in rows(page) if row[0] == "peak.hbm"]
     assert peak[1] == "regression"
     assert peak[4] == f"+{grown} B"
@@ -59,10 +66,15 @@ def test_what_is_the_same_has_a_row_and_no_more(tmp_path: Path) -> None:
 
 def test_a_case_without_a_baseline_and_one_that_does_not_fit(never_away: CaseVerdict) -> None:
     assert never_away.before is not None
-    missing = CaseVerdict("<b>", "missing", note="there is no baseline", measured=never_away.measured)
+    missing = CaseVerdict(
+        "<b>", "missing", note="there is no baseline", measured=never_away.measured
+    )
     lost = CaseVerdict("full", "infeasible", note="out of memory: 5 > 3", before=never_away.before)
     page = check_page([missing, lost])
-    assert rows(page)[1:] == [["<b>", "missing", "there is no baseline"], ["full", "infeasible", "out of memory: 5 > 3"]]
+    assert rows(page)[1:] == [
+        ["<b>", "missing", "there is no baseline"],
+        ["full", "infeasible", "out of memory: 5 > 3"],
+    ]
     assert "<h2>&lt;b&gt;: missing</h2>" in page
     assert "<img" not in page
 
@@ -75,7 +87,10 @@ def test_a_changed_span_is_a_change_of_the_plan(tmp_path: Path) -> None:
     assert found.before is not None
     assert found.measured is not None
     change = PlanChange(
-        "layers.0.act (activation), at the peak", "from layers.3.relu to layers.0.back", "from layers.3.norm to layers.0.back", 30
+        "layers.0.act (activation), at the peak",
+        "from layers.3.relu to layers.0.back",
+        "from layers.3.norm to layers.0.back",
+        30,
     )
     assert plan_changes(found.before, found.measured) == [change]
 
@@ -84,13 +99,19 @@ def test_other_names_are_no_change(tmp_path: Path) -> None:
     put(tmp_path, offloading(step()), machine(), offloads=True)
     write(suite(tmp_path, offloads=True))
     plan = offloading(step())
-    other = Graph("step", tuple(replace(t, name=f"other.{t.name}") for t in plan.graph.tensors), plan.graph.ops)
+    other = Graph(
+        "step",
+        tuple(replace(t, name=f"other.{t.name}") for t in plan.graph.tensors),
+        plan.graph.ops,
+    )
     put(tmp_path, replace(plan, graph=other), machine(), offloads=True)
     found = verdict(tmp_path, offloads=True)
     before, measured = found.before, found.measured
     assert isinstance(before, Record)
     assert measured is not None
-    assert plan_changes(replace(before, fingerprints={}), measured) == []  # even if the fingerprints did not tell
+    assert (
+        plan_changes(replace(before, fingerprints={}), measured) == []
+    )  # even if the fingerprints did not tell
 
 
 def test_curves_are_as_long_as_their_steps_and_the_difference_is_filled() -> None:

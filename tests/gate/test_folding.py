@@ -6,7 +6,11 @@ from hypothesis import strategies as st
 from hosim.gate.records import absolute, fold, relative, unfold
 
 NAMES = st.lists(
-    st.lists(st.sampled_from(["a", "b.", "{", "}", "{1}", "1", "2", "3", "07", "10", "-", ",", "²"]), max_size=6).map("".join), unique=True
+    st.lists(
+        st.sampled_from(["a", "b.", "{", "}", "{1}", "1", "2", "3", "07", "10", "-", ",", "²"]),
+        max_size=6,
+    ).map("".join),
+    unique=True,
 )
 
 
@@ -22,7 +26,14 @@ def test_layers_and_experts_are_one_line() -> None:
     assert fold(names) == [("layers.{0-11}.experts.{0-7}.w", 96)]
 
 
-@given(*[st.lists(st.sampled_from(["a", ".", "1", "2", "07", "9", "12", "²", "{", "}"]), max_size=6).map("".join)] * 2)
+@given(
+    *[
+        st.lists(
+            st.sampled_from(["a", ".", "1", "2", "07", "9", "12", "²", "{", "}"]), max_size=6
+        ).map("".join)
+    ]
+    * 2
+)
 def test_what_is_seen_from_a_name_is_told_back(op: str, name: str) -> None:
     seen = relative(op, name)
     if "{" not in op and "}" not in op:

@@ -39,8 +39,12 @@ def test_it_is_imported_once(source: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("key")
-def test_its_name_is_a_digest_of_name_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a folder, all of its files and their names, whatever the order in which they were written, and wherever it lies."""
+def test_its_name_is_a_digest_of_name_and_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a folder, all of its files and their names, whatever the order in which they were written,
+    and wherever it lies.
+    """
     monkeypatch.setattr("hosim.io.load_any", lambda path: step())
     kept = tmp_path / "kept"
 
@@ -57,7 +61,14 @@ def test_its_name_is_a_digest_of_name_and_content(tmp_path: Path, monkeypatch: p
     first = name_of("0", a="a", b="b")
     assert len(first) == 32
     assert name_of("1", b="b", a="a") == ""
-    others = [{"a": "a", "c": "b"}, {"a": "b", "b": "a"}, {"a": "a", "b": "bb"}, {"a": "a"}, {"a": "a", "b": "b", "c": ""}, {"ab": "ab"}]
+    others = [
+        {"a": "a", "c": "b"},
+        {"a": "b", "b": "a"},
+        {"a": "a", "b": "bb"},
+        {"a": "a"},
+        {"a": "a", "b": "b", "c": ""},
+        {"ab": "ab"},
+    ]
     assert all(name_of(f"{k + 2}", **files) for k, files in enumerate(others))
 
 
@@ -91,7 +102,12 @@ def test_what_an_entry_may_raise_is_one_short_line(tmp_path: Path) -> None:
     assert raised("g = 3") == "module gate_entry_3 has no 'f'"
     expected = "expected the function to return a model and its example inputs, or a hosim.Graph"
     assert raised("def f(): return 1, 2, 3") == raised("def f(): return [1, 2]") == expected
-    assert raised("from hosim.errors import InputError\ndef f(): raise InputError('own', source='here')") == "own"
+    assert (
+        raised(
+            "from hosim.errors import InputError\ndef f(): raise InputError('own', source='here')"
+        )
+        == "own"
+    )
     assert str(tmp_path) not in sys.path
 
 
@@ -101,7 +117,8 @@ def test_another_content_or_another_torch_is_another_graph(source: Path, tmp_pat
     save_workload(step(2), source)
     assert graph_of_file(source, kept) == step(2)
     code = (
-        "import sys; from importlib import metadata; from pathlib import Path; metadata.version = lambda name: 'another'; "
+        "import sys; from importlib import metadata; from pathlib import Path; metadata.version = "
+        "lambda name: 'another'; "
         "from hosim.gate import graph_of_file; graph_of_file(Path(sys.argv[1]), Path(sys.argv[2]))"
     )
     subprocess.run([sys.executable, "-c", code, source, kept], check=True)
@@ -109,7 +126,14 @@ def test_another_content_or_another_torch_is_another_graph(source: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\x00\xff", b"{", b'{"format": "hosim.workload/1", "name": "x"}'[:20], b'{"format": "hosim.plan/1"}']
+    "content",
+    [
+        b"",
+        b"\x00\xff",
+        b"{",
+        b'{"format": "hosim.workload/1", "name": "x"}'[:20],
+        b'{"format": "hosim.plan/1"}',
+    ],
 )
 def test_a_damaged_one_is_imported_again(source: Path, tmp_path: Path, content: bytes) -> None:
     kept = tmp_path / "kept"
@@ -121,7 +145,9 @@ def test_a_damaged_one_is_imported_again(source: Path, tmp_path: Path, content: 
     assert file.read_bytes() == whole
 
 
-def test_a_folder_that_is_gone_or_cannot_be_written_to_costs_only_time(source: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_or_cannot_be_written_to_costs_only_time(
+    source: Path, tmp_path: Path
+) -> None:
     kept = tmp_path / "kept"
     graph_of_file(source, kept)
     shutil.rmtree(kept)
@@ -157,7 +183,9 @@ def test_a_graph_under_the_name_of_another_is_not_believed(source: Path, tmp_pat
     assert graph_of_file(source, kept) == step(2)
 
 
-def test_the_key_is_the_users_alone(source: Path, tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_the_users_alone(
+    source: Path, tmp_path: Path, key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = tmp_path / "kept"
     graph_of_file(source, kept)
     assert key.stat().st_mode & 0o777 == 0o600

@@ -1,4 +1,6 @@
-"""A matrix: its cases, its baseline file of one line a case, and the same verdicts as of cases written out."""
+"""A matrix: its cases, its baseline file of one line a case, and the same verdicts as of cases
+written out.
+"""
 
 import json
 from itertools import combinations
@@ -43,7 +45,9 @@ def test_every_two_meet_and_no_fewer_could(sizes: list[int]) -> None:
 
 
 @given(SIZES)
-def test_what_is_appended_to_the_longest_axis_changes_nothing_of_the_others(sizes: list[int]) -> None:
+def test_what_is_appended_to_the_longest_axis_changes_nothing_of_the_others(
+    sizes: list[int],
+) -> None:
     longest = sizes.index(max(sizes))
     longer = [size + (k == longest) for k, size in enumerate(sizes)]
     assert set(pairs(axes(sizes))) <= set(pairs(axes(longer)))
@@ -106,7 +110,11 @@ def test_it_fails_for_what_worsened_and_says_so(suite: Suite, tmp_path: Path) ->
     worse = [one for one in found if one.verdict == REGRESSION]
     assert worse
     assert all("step.json" in one.case and "graph" in one.explanation[0] for one in worse)
-    assert any("hbm holds at its peak:" in line and "workspace 25 B" in line for one in worse for line in one.explanation)
+    assert any(
+        "hbm holds at its peak:" in line and "workspace 25 B" in line
+        for one in worse
+        for line in one.explanation
+    )
     assert ({one.verdict for one in found}, exit_code(found)) == ({SAME, REGRESSION}, 1)
     edit(tmp_path / "step.json", lambda data: data["tensors"][0].update(bytes=5000))
     found = check(suite)
@@ -145,7 +153,9 @@ def test_cases_are_chosen_by_name_and_pattern(suite: Suite) -> None:
     assert [case.name for case in suite.named([name])] == [name]
     assert len(suite.named(["all"])) == len(suite.named([])) == 24
     assert len(suite.named(["*/toy/*", name])) == 12
-    with pytest.raises(InputError, match=r"unknown case 'al' \(did you mean 'all'|unknown case 'al'"):
+    with pytest.raises(
+        InputError, match=r"unknown case 'al' \(did you mean 'all'|unknown case 'al'"
+    ):
         suite.named(["al"])
 
 
@@ -156,12 +166,20 @@ def test_cases_are_chosen_by_name_and_pattern(suite: Suite) -> None:
         (('["370 B", "90%"]', "[]"), "matrix.all.budgets: "),
         (("[matrix.all]", "[matrix.'a b']"), "matrix.a b: expected a name of letters"),
         (("budgets", "budget"), "unknown key 'budget'; did you mean 'budgets'"),
-        (("[matrix.all]", '[cases.all]\nhardware = "toy"\nworkload = "x"\n[matrix.all]'), "a case has this name too"),
-        (("[matrix.all]", '[matrix.all]\ncover = "some"'), "matrix.all.cover: expected 'all' or 'pairs'"),
+        (
+            ("[matrix.all]", '[cases.all]\nhardware = "toy"\nworkload = "x"\n[matrix.all]'),
+            "a case has this name too",
+        ),
+        (
+            ("[matrix.all]", '[matrix.all]\ncover = "some"'),
+            "matrix.all.cover: expected 'all' or 'pairs'",
+        ),
     ],
     ids=map(str, range(6)),
 )
-def test_what_is_wrong_with_a_matrix_is_said(suite: Suite, change: tuple[str, str], expected: str) -> None:
+def test_what_is_wrong_with_a_matrix_is_said(
+    suite: Suite, change: tuple[str, str], expected: str
+) -> None:
     Path(suite.source).write_text(MATRIX.replace(*change))
     with pytest.raises(InputError) as raised:
         load_suite(suite.source)
@@ -169,7 +187,10 @@ def test_what_is_wrong_with_a_matrix_is_said(suite: Suite, change: tuple[str, st
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("damage", ['"x"', '"makespan five graph a machine b plan c"', '"makespan 5 graph a"', "5", '"', '""'])
+@pytest.mark.parametrize(
+    "damage",
+    ['"x"', '"makespan five graph a machine b plan c"', '"makespan 5 graph a"', "5", '"', '""'],
+)
 def test_a_damaged_line_is_said_and_written_again(suite: Suite, damage: str) -> None:
     write(suite)
     file = suite.baseline("all")
@@ -190,7 +211,9 @@ def test_an_error_names_its_case(suite: Suite, tmp_path: Path) -> None:
     assert {v.case.split("/")[3] for v in wrong} == {"beladi"}
     assert all("unknown policy 'beladi'" in v.note for v in wrong)
     assert {v.verdict for v in found if v not in wrong} == {MISSING, INFEASIBLE}
-    with pytest.raises(HosimError, match=r"case all/step.json/small.yaml/beladi/370 B: .* \(and \d more\)"):
+    with pytest.raises(
+        HosimError, match=r"case all/step.json/small.yaml/beladi/370 B: .* \(and \d more\)"
+    ):
         write(load_suite(suite.source))
     (tmp_path / "hosim.toml").write_text(MATRIX)
     again = {(v.case.split("/")[3] == "belady", v.verdict) for v in check(suite)}

@@ -1,4 +1,6 @@
-"""The record of a measured case, field by field, from timelines derived by hand: 1 byte takes 1 ns on every channel."""
+"""The record of a measured case, field by field, from timelines derived by hand: 1 byte takes 1 ns
+on every channel.
+"""
 
 import json
 from dataclasses import replace
@@ -71,22 +73,41 @@ def step() -> Graph:
     return b.build()
 
 
-def case(folder: Path, graph: Graph, *moves: tuple[str, str, str, str | None, str | None], **given: Any) -> Case:
+def case(
+    folder: Path, graph: Graph, *moves: tuple[str, str, str, str | None, str | None], **given: Any
+) -> Case:
     """A case of a plan with these moves: what, the tensor, from, to, and the op after which."""
     cache_ops = [
-        CacheOp(op, graph.tensor_index[t], source, to, AT_START if after is None else graph.op_index[after])
+        CacheOp(
+            op,
+            graph.tensor_index[t],
+            source,
+            to,
+            AT_START if after is None else graph.op_index[after],
+        )
         for op, t, source, to, after in moves
     ]
     save_workload(graph, folder / "step.json")
     save_plan(Plan(graph, "manual", tuple(cache_ops)), folder / "plan.json")
-    return Case("c", **{"hardware": "toy", "folder": str(folder), "workload": "step.json", "plan": "plan.json", **given})
+    return Case(
+        "c",
+        **{
+            "hardware": "toy",
+            "folder": str(folder),
+            "workload": "step.json",
+            "plan": "plan.json",
+            **given,
+        },
+    )
 
 
 def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
-    """w comes at 0..10, f runs 10..15, e 15..25, w comes again at 25..35, g runs 35..45, h 45..90; a is stored at 45..53.
+    """w comes at 0..10, f runs 10..15, e 15..25, w comes again at 25..35, g runs 35..45, h 45..90;
+    a is stored at 45..53.
 
-    The device tier holds w until 10, w and a until 15, a until 25, a and w until 45, and then c and 7 B beside them: 55 B.
-    A column of the curve is 1.5 ns: it begins at a whole nanosecond before that, and ends at one after.
+    The device tier holds w until 10, w and a until 15, a until 25, a and w until 45, and then c and
+    7 B beside them: 55 B. A column of the curve is 1.5 ns: it begins at a whole nanosecond before
+    that, and ends at one after.
     """
     asked = case(
         tmp_path,
@@ -103,7 +124,10 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
     record = Record(
         case="c",
         asked={"workload": "step.json", "hardware": "toy", "plan": "plan.json"},
-        fingerprints={"graph": graph_fingerprint(ran), "plan": plan_fingerprint(plan, "hyperoffload")},
+        fingerprints={
+            "graph": graph_fingerprint(ran),
+            "plan": plan_fingerprint(plan, "hyperoffload"),
+        },
         metrics={
             "peak.hbm": 55,
             "peak.ddr": 18,
@@ -128,7 +152,10 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
                 Listing((Item("activation", "a", 8, "g", "h"), Item("parameter", "w", 10))),
             ),
         },
-        moved={"h2d": Listing((Item("parameter", "w", 20),)), "d2h": Listing((Item("activation", "a", 8),))},
+        moved={
+            "h2d": Listing((Item("parameter", "w", 20),)),
+            "d2h": Listing((Item("activation", "a", 8),)),
+        },
         stalls=Listing((Item("transfer", "f", 10), Item("transfer", "g", 10))),
         durations=Listing(
             (
@@ -141,7 +168,13 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
         versions=VERSIONS,
         notes=("durations: times as given for all 5 ops",),
         graph=GraphRecord(
-            tensors=Listing((Item("activation", "a", 8), Item("activation", "c", 30), Item("parameter in ddr", "w", 10))),
+            tensors=Listing(
+                (
+                    Item("activation", "a", 8),
+                    Item("activation", "c", 30),
+                    Item("parameter in ddr", "w", 10),
+                )
+            ),
             workspaces=Listing((Item("relu", "h", 7),)),
             times=Listing(
                 (
@@ -176,7 +209,8 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
 
 
 def test_what_is_away_at_the_peak_and_what_was_fetched_at_the_start(tmp_path: Path) -> None:
-    """e runs 0..30 while u is fetched, f 30..40, i 40..60 while v is, g 60..70. The peak is at 30: p, z, u, a and 20 B.
+    """e runs 0..30 while u is fetched, f 30..40, i 40..60 while v is, g 60..70. The peak is at 30:
+    p, z, u, a and 20 B.
 
     v is away then; x is not, because g writes it only later.
     """
@@ -208,7 +242,11 @@ def test_what_is_away_at_the_peak_and_what_was_fetched_at_the_start(tmp_path: Pa
         Listing(
             (
                 *(Item("activation", "a", 9, "", "i"), Item("input", "z", 3)),
-                *(Item("parameter", "p", 50), Item("parameter", "u", 11, "", "g"), Item("workspace", "f", 20)),
+                *(
+                    Item("parameter", "p", 50),
+                    Item("parameter", "u", 11, "", "g"),
+                    Item("workspace", "f", 20),
+                ),
             )
         ),
         Listing((Item("optimizer_state", "v", 12),)),
@@ -233,16 +271,31 @@ def test_what_is_away_at_the_peak_and_what_was_fetched_at_the_start(tmp_path: Pa
             {"a": Stay("f", "g", False, None), "s": Stay("f", "i", False, None)},
         ),
         (0, 30, "h", {"b": ("", "j"), "h": ("", "")}, ("a",), {"b": Stay("h", "j", False, None)}),
-        (0, 0, None, {"a": ("h", "j"), "b": ("", "j")}, (), {"a": Stay("g", "j", True, "h"), "b": Stay("h", "j", False, None)}),
+        (
+            0,
+            0,
+            None,
+            {"a": ("h", "j"), "b": ("", "j")},
+            (),
+            {"a": Stay("g", "j", True, "h"), "b": Stay("h", "j", False, None)},
+        ),
     ],
     ids=["at 0 ns", "at 50 ns", "at 80 ns"],
 )
 def test_a_tensor_that_leaves_and_comes_back(
-    of_f: int, of_h: int, op: str | None, held: dict[str, tuple[str, str]], away: tuple[str, ...], stays: dict[str, Stay], tmp_path: Path
+    of_f: int,
+    of_h: int,
+    op: str | None,
+    held: dict[str, tuple[str, str]],
+    away: tuple[str, ...],
+    stays: dict[str, Stay],
+    tmp_path: Path,
 ) -> None:
-    """f runs 0..10, g 10..20, i 20..50, h 50..80, j 100..110 and, on another stream, k 100..105. The workspaces say which peak is highest.
+    """f runs 0..10, g 10..20, i 20..50, h 50..80, j 100..110 and, on another stream, k 100..105.
+    The workspaces say which peak is highest.
 
-    a is stored at 20..40, then dropped, and fetched at 80..100, while nothing runs. s is held until i has ended at 50, when h begins.
+    a is stored at 20..40, then dropped, and fetched at 80..100, while nothing runs. s is held until
+    i has ended at 50, when h begins.
     """
     b = GraphBuilder("back")
     sizes = {"a": 20, "s": 5, "b": 60, "f": of_f, "h": of_h}
@@ -254,20 +307,31 @@ def test_a_tensor_that_leaves_and_comes_back(
     b.op("h", "any", outputs=["b"], workspace_bytes=of_h, duration_ns=30)
     b.op("j", "any", inputs=["a", "b"], duration_ns=10)
     b.op("k", "any", inputs=["a"], stream="comm", duration_ns=5)
-    moves = [("store", "a", "hbm", "ddr", "g"), ("detach", "a", "hbm", None, "g"), ("prefetch", "a", "ddr", "hbm", "h")]
+    moves = [
+        ("store", "a", "hbm", "ddr", "g"),
+        ("detach", "a", "hbm", None, "g"),
+        ("prefetch", "a", "ddr", "hbm", "h"),
+    ]
     found = measure(case(tmp_path, b.build(), *moves))
     assert found.record is not None
     peak = found.record.peaks["hbm"]
-    kinds = [("workspace" if name in "fh" else "activation", name) for name in sorted(held, key=lambda name: (name in "fh", name))]
+    kinds = [
+        ("workspace" if name in "fh" else "activation", name)
+        for name in sorted(held, key=lambda name: (name in "fh", name))
+    ]
     assert peak.op == op
-    assert peak.residents == Listing(tuple(Item(kind, name, sizes[name], *held[name]) for kind, name in kinds))
+    assert peak.residents == Listing(
+        tuple(Item(kind, name, sizes[name], *held[name]) for kind, name in kinds)
+    )
     assert peak.away == Listing(tuple(Item("activation", name, sizes[name]) for name in away))
     assert {name: stay for (tier, name), stay in found.stays.items() if tier == "hbm"} == stays
     assert found.record.metrics["makespan"] == 110
 
 
 def test_a_copy_that_follows_another_at_once_and_a_step_without_time(tmp_path: Path) -> None:
-    """w is dropped at 15, at the end of f, and fetched again at 15..25 for g, while d is, so that the peak is there."""
+    """w is dropped at 15, at the end of f, and fetched again at 15..25 for g, while d is, so that
+    the peak is there.
+    """
     b = GraphBuilder("again")
     b.tensor("w", 10, "parameter", home="ddr")
     b.tensor("d", 30, "parameter", home="ddr")
@@ -283,7 +347,9 @@ def test_a_copy_that_follows_another_at_once_and_a_step_without_time(tmp_path: P
     ]
     found = measure(case(tmp_path, b.build(), *moves))
     assert found.record is not None
-    assert found.record.peaks["hbm"].residents == Listing((Item("parameter", "d", 30, "f", "g"), Item("parameter", "w", 10, "f", "g")))
+    assert found.record.peaks["hbm"].residents == Listing(
+        (Item("parameter", "d", 30, "f", "g"), Item("parameter", "w", 10, "f", "g"))
+    )
     empty = GraphBuilder("empty")
     empty.tensor("a", 3)
     empty.op("f", "any", outputs=["a"], duration_ns=0)
@@ -293,29 +359,50 @@ def test_a_copy_that_follows_another_at_once_and_a_step_without_time(tmp_path: P
 
 
 def test_chunks_on_their_way_through_a_tier(tmp_path: Path) -> None:
-    """Chunks of 4, 4 and 2 B go up at 0..4..8..10 and on at 4..8..12..14: from 4 on the first two are in ddr, and nothing runs."""
+    """Chunks of 4, 4 and 2 B go up at 0..4..8..10 and on at 4..8..12..14: from 4 on the first two
+    are in ddr, and nothing runs.
+    """
     tiers = {name: {"capacity": "100 B", "bandwidth": "1 TB/s"} for name in ("hbm", "ddr", "pool")}
     channels = {
         "up": {"from": "pool", "to": "ddr", "bandwidth": "1 GB/s"},
         "h2d": {"from": "ddr", "to": "hbm", "bandwidth": "1 GB/s"},
     }
-    machine = {"format": "hosim.hardware/1", "name": "three", "compute": {"peak": {"bf16": "1 TFLOP/s"}}, "chunk": "4 B"}
-    save_hardware(hardware_from_dict({**machine, "tiers": tiers, "channels": channels}), tmp_path / "three.yaml")
+    machine = {
+        "format": "hosim.hardware/1",
+        "name": "three",
+        "compute": {"peak": {"bf16": "1 TFLOP/s"}},
+        "chunk": "4 B",
+    }
+    save_hardware(
+        hardware_from_dict({**machine, "tiers": tiers, "channels": channels}),
+        tmp_path / "three.yaml",
+    )
     b = GraphBuilder("staged")
     b.tensor("w", 10, "parameter", home="pool")
     b.op("f", "any", inputs=["w"], duration_ns=6)
     moves = [("prefetch", "w", "pool", "hbm", None), ("detach", "w", "hbm", None, "f")]
     found = measure(case(tmp_path, b.build(), *moves, hardware="three.yaml"))
     assert found.record is not None
-    assert found.record.peaks["ddr"] == PeakRecord(None, {"parameter": 8}, Listing((Item("staged", "w", 8),)))
-    assert found.record.peaks["hbm"] == PeakRecord(None, {"parameter": 10}, Listing((Item("parameter", "w", 10, "", "f"),)))
-    assert found.record.moved == {name: Listing((Item("parameter", "w", 10),)) for name in ("up", "h2d")}
-    assert found.stays == {("hbm", "w"): Stay(None, "f", True, None), ("pool", "w"): Stay(None, "f", False, None)}
+    assert found.record.peaks["ddr"] == PeakRecord(
+        None, {"parameter": 8}, Listing((Item("staged", "w", 8),))
+    )
+    assert found.record.peaks["hbm"] == PeakRecord(
+        None, {"parameter": 10}, Listing((Item("parameter", "w", 10, "", "f"),))
+    )
+    assert found.record.moved == {
+        name: Listing((Item("parameter", "w", 10),)) for name in ("up", "h2d")
+    }
+    assert found.stays == {
+        ("hbm", "w"): Stay(None, "f", True, None),
+        ("pool", "w"): Stay(None, "f", False, None),
+    }
     assert (found.record.metrics["makespan"], found.waits_for) == (20, {"f": "w"})
 
 
 def test_a_policy_that_decides_during_the_replay(tmp_path: Path) -> None:
-    """It looks at each op for 20 us; f waits for v, and g for w in the place of v. Where a copy came from is not known."""
+    """It looks at each op for 20 us; f waits for v, and g for w in the place of v. Where a copy
+    came from is not known.
+    """
     b = GraphBuilder("two")
     b.tensor("v", 60, "parameter", home="ddr")
     b.tensor("w", 70, "parameter", home="ddr")
@@ -326,23 +413,34 @@ def test_a_policy_that_decides_during_the_replay(tmp_path: Path) -> None:
     assert found.record is not None
     assert found.record.fingerprints["plan"] == plan_fingerprint(made, "on_demand")
     assert found.record.peaks["hbm"] == PeakRecord(
-        None, {"parameter": 70}, Listing((Item("parameter", "w", 70),)), Listing((Item("parameter", "v", 60),))
+        None,
+        {"parameter": 70},
+        Listing((Item("parameter", "w", 70),)),
+        Listing((Item("parameter", "v", 60),)),
     )
     assert found.stays["hbm", "w"] == Stay(None, "g", False, None)
-    looked, waited = (Item("runtime", op, 20_000) for op in "fg"), (Item("transfer", op, size) for op, size in (("f", 60), ("g", 70)))
+    looked, waited = (
+        (Item("runtime", op, 20_000) for op in "fg"),
+        (Item("transfer", op, size) for op, size in (("f", 60), ("g", 70))),
+    )
     assert found.record.stalls == Listing((*looked, *waited))
     assert found.waits_for == {"f": "v", "g": "w"}
 
 
-def test_what_does_not_fit_and_what_breaks_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_and_what_breaks_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = step()
-    asked = case(tmp_path, graph, ("detach", "w", "hbm", None, "h"), ("detach", "a", "hbm", None, "f"))
+    asked = case(
+        tmp_path, graph, ("detach", "w", "hbm", None, "h"), ("detach", "a", "hbm", None, "f")
+    )
     path = tmp_path / "plan.json"
     with pytest.raises(PlanError) as broken:
         measure(asked)
     assert (
         str(broken.value)
-        == f"{path}: breaks a rule: read: op 'f' reads tensor 'w', which is in ddr: no prefetch brings it to hbm (and 1 more)"
+        == f"{path}: breaks a rule: read: op 'f' reads tensor 'w', which is in ddr: no prefetch "
+        "brings it to hbm (and 1 more)"
     )
     first, second = broken.value.findings
     assert (first, second.partition(":")[0]) == (
@@ -352,24 +450,48 @@ def test_what_does_not_fit_and_what_breaks_a_rule(tmp_path: Path, monkeypatch: p
     case(tmp_path, graph, ("prefetch", "w", "ddr", "pool", None))
     with pytest.raises(InputError) as unknown:
         measure(asked)
-    assert str(unknown.value) == f"{path}: cache_ops[0].to: unknown tier 'pool' (known: hbm, ddr); the hardware is 'toy'"
+    assert (
+        str(unknown.value)
+        == f"{path}: cache_ops[0].to: unknown tier 'pool' (known: hbm, ddr); the hardware is 'toy'"
+    )
     with monkeypatch.context() as patched:
-        patched.setattr("hosim.gate.measured_case.make_plan", lambda *given: Plan(canonical(graph), "sloppy"))
-        with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule, which is a bug of the policy: read: op 'f'"):
+        patched.setattr(
+            "hosim.gate.measured_case.make_plan", lambda *given: Plan(canonical(graph), "sloppy")
+        )
+        with pytest.raises(
+            PlanError,
+            match="policy sloppy made a plan that breaks a rule, which is a bug of the policy: "
+            "read: op 'f'",
+        ):
             measure(Case("c", "toy", str(tmp_path), "step.json"))
-    later = "out of memory: op 'h' wants 37 B of hbm at 80 ns, where 18 B of 50 B are held; largest residents: w 10 B, a 8 B"
-    least = "out of memory: op 'h' needs 45 B of hbm for what it uses and its workspace; the budget is 40 B: give it at least that"
-    for budget, policy, error in (("50 B", "resident", later), ("40 B", "on_demand", least), ("40 B", "belady", least)):
+    later = (
+        "out of memory: op 'h' wants 37 B of hbm at 80 ns, where 18 B of 50 B are held; "
+        "largest residents: w 10 B, a 8 B"
+    )
+    least = (
+        "out of memory: op 'h' needs 45 B of hbm for what it uses and its workspace; the "
+        "budget is 40 B: give it at least that"
+    )
+    for budget, policy, error in (
+        ("50 B", "resident", later),
+        ("40 B", "on_demand", least),
+        ("40 B", "belady", least),
+    ):
         unfit = Case("c", "toy", str(tmp_path), "step.json", policy=policy, budget=budget)
         assert measure(unfit) == Measured(None, error)
         assert list(measure_lines([unfit])) == [Measured(None, error)]
 
 
 def test_a_line_of_a_matrix(tmp_path: Path) -> None:
-    """20 us for each of f, e, g and h, 10 ns for w, and 70 ns for the ops: with a full cache w stays."""
+    """20 us for each of f, e, g and h, 10 ns for w, and 70 ns for the ops: with a full cache w
+    stays.
+    """
     case(tmp_path, step())
     save_hardware(machine("toy"), tmp_path / "own.yaml")
-    asked = [Case(f"m/{k}", hardware, str(tmp_path), "step.json", policy="on_demand") for k, hardware in enumerate(("toy", "own.yaml"))]
+    asked = [
+        Case(f"m/{k}", hardware, str(tmp_path), "step.json", policy="on_demand")
+        for k, hardware in enumerate(("toy", "own.yaml"))
+    ]
     peaks = {
         "hbm": PeakRecord(None, {"parameter": 10, "activation": 38, "workspace": 7}, Listing()),
         "ddr": PeakRecord(None, {"parameter": 10}, Listing()),
@@ -391,7 +513,18 @@ def test_a_line_of_a_matrix(tmp_path: Path) -> None:
     assert other is not None
     said = ("durations: times as given for all 5 ops",)
     nothing: tuple[Any, ...] = {}, Listing(), Listing(), ()
-    assert one == Record("m/0", asked[0].asked(), one.fingerprints, metrics, {}, peaks, *nothing, __version__, VERSIONS, said)
+    assert one == Record(
+        "m/0",
+        asked[0].asked(),
+        one.fingerprints,
+        metrics,
+        {},
+        peaks,
+        *nothing,
+        __version__,
+        VERSIONS,
+        said,
+    )
     made = make_plan(canonical(step()), machine("toy"), parse_choice("on_demand"), 100)
     assert {key: one.fingerprints[key] for key in ("graph", "plan")} == {
         "graph": graph_fingerprint(canonical(step())),
@@ -423,7 +556,9 @@ def test_files_beside_the_cases_come_first(tmp_path: Path) -> None:
 
 def test_a_case_may_name_a_model(tmp_path):
     def measured(text):
-        (line,) = measure_lines([Case("c", "h100-80gb-sxm", str(tmp_path), text, policy="resident")])
+        (line,) = measure_lines(
+            [Case("c", "h100-80gb-sxm", str(tmp_path), text, policy="resident")]
+        )
         return line.record.fingerprints
 
     found = [measured(f"gpt2:layers=1:sequence={n}") for n in (8, 8, 9)]
@@ -433,11 +568,19 @@ def test_a_case_may_name_a_model(tmp_path):
 
 
 def test_what_a_recipe_says_is_asked(tmp_path: Path) -> None:
-    spec = {"format": "hosim.spec/1", "name": "m", "builder": {"model": "gpt2", "layers": 1, "phase": "train", "checkpoint": True}}
+    spec = {
+        "format": "hosim.spec/1",
+        "name": "m",
+        "builder": {"model": "gpt2", "layers": 1, "phase": "train", "checkpoint": True},
+    }
     (tmp_path / "spec.json").write_text(json.dumps(spec))
-    found = measure(Case("c", "h100-80gb-sxm", str(tmp_path), workload="spec.json", policy="resident"))
+    found = measure(
+        Case("c", "h100-80gb-sxm", str(tmp_path), workload="spec.json", policy="resident")
+    )
     assert found.record is not None
-    assert {key: value for key, value in found.record.asked.items() if key.startswith("workload.")} == {
+    assert {
+        key: value for key, value in found.record.asked.items() if key.startswith("workload.")
+    } == {
         "workload.builder.model": "gpt2",
         "workload.builder.layers": "1",
         "workload.builder.phase": "train",

@@ -1,4 +1,6 @@
-"""30 mutations of a model, a machine or a plan: the gate fails exactly when something worsened beyond tolerance, and names the culprit."""
+"""30 mutations of a model, a machine or a plan: the gate fails exactly when something worsened
+beyond tolerance, and names the culprit.
+"""
 
 import random
 from collections.abc import Callable
@@ -57,7 +59,11 @@ def lost_in_place(draw: random.Random, plan: Plan) -> Mutated:
     graph = Graph(graph.name, (*graph.tensors, new), graph.ops)
     last = len(graph.tensors) - 1
     graph = with_op(graph, f"layers.{i}.norm", inputs=(old,), mutates=(), outputs=(last,))
-    return offloading(with_op(graph, f"layers.{i}.relu", inputs=(last,))), machine(), [f"`{new.name}`"]
+    return (
+        offloading(with_op(graph, f"layers.{i}.relu", inputs=(last,))),
+        machine(),
+        [f"`{new.name}`"],
+    )
 
 
 def larger(draw: random.Random, plan: Plan) -> Mutated:
@@ -69,21 +75,37 @@ def larger(draw: random.Random, plan: Plan) -> Mutated:
 def slower_op(draw: random.Random, plan: Plan) -> Mutated:
     op: Op = draw.choice(plan.graph.ops)
     by = draw.choice([-5, 2, 4, 30])  # 1% of the makespan is between
-    return offloading(with_op(plan.graph, op.name, duration_ns=(op.duration_ns or 0) + by)), machine(), [f"`{op.name}`"]
+    return (
+        offloading(with_op(plan.graph, op.name, duration_ns=(op.duration_ns or 0) + by)),
+        machine(),
+        [f"`{op.name}`"],
+    )
 
 
 def more_workspace(draw: random.Random, plan: Plan) -> Mutated:
     name = draw.choice(plan.graph.ops).name
-    return offloading(with_op(plan.graph, name, workspace_bytes=draw.choice([10, 100]))), machine(), [f"`{name}`"]
+    return (
+        offloading(with_op(plan.graph, name, workspace_bytes=draw.choice([10, 100]))),
+        machine(),
+        [f"`{name}`"],
+    )
 
 
 def smaller_bandwidth(draw: random.Random, plan: Plan) -> Mutated:
     name = draw.choice(["h2d", "d2h"])
-    return plan, machine(**{name: draw.choice([0.05, 0.1, 0.5, 2])}), [f"channels.{name}.bandwidth", "`layers.0.act`"]
+    return (
+        plan,
+        machine(**{name: draw.choice([0.05, 0.1, 0.5, 2])}),
+        [f"channels.{name}.bandwidth", "`layers.0.act`"],
+    )
 
 
 def fetched_at_another_place(draw: random.Random, plan: Plan) -> Mutated:
-    places = [op.name for op in plan.graph.ops[5:] if op.name.startswith(("layers.2", "layers.3", "layers.1.back", "layers.1.relu"))]
+    places = [
+        op.name
+        for op in plan.graph.ops[5:]
+        if op.name.startswith(("layers.2", "layers.3", "layers.1.back", "layers.1.relu"))
+    ]
     return offloading(plan.graph, draw.choice(places)), machine(), ["`layers.0.act`"]
 
 
@@ -107,7 +129,10 @@ MUTATIONS: list[Callable[[random.Random, Plan], Mutated]] = [
 
 def worse(before: dict[str, int], now: dict[str, int]) -> bool:
     """Whether a peak grew, or the makespan by more than 1%."""
-    return any(now[m] > before[m] for m in before if m != "makespan") or 100 * (now["makespan"] - before["makespan"]) > before["makespan"]
+    return (
+        any(now[m] > before[m] for m in before if m != "makespan")
+        or 100 * (now["makespan"] - before["makespan"]) > before["makespan"]
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))

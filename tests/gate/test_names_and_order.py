@@ -1,4 +1,6 @@
-"""Names of tensors and their order in the file say nothing: no verdict, metric or fingerprint changes with them."""
+"""Names of tensors and their order in the file say nothing: no verdict, metric or fingerprint
+changes with them.
+"""
 
 import random
 from dataclasses import replace
@@ -18,7 +20,9 @@ from hosim.graph import Graph
 
 
 def shuffled(graph: Graph, seed: int, rename: bool = True) -> Graph:
-    """The graph with its tensors in another order, each op's lists too, and, if asked for, other names of all tensors."""
+    """The graph with its tensors in another order, each op's lists too, and, if asked for, other
+    names of all tensors.
+    """
     draw = random.Random(seed)
     order = list(range(len(graph.tensors)))
     draw.shuffle(order)
@@ -29,8 +33,14 @@ def shuffled(graph: Graph, seed: int, rename: bool = True) -> Graph:
         draw.shuffle(listed)
         return tuple(listed)
 
-    ops = tuple(replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates)) for op in graph.ops)
-    tensors = [replace(graph.tensors[t], name=f"t{new[t]}" if rename else graph.tensors[t].name) for t in order]
+    ops = tuple(
+        replace(op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates))
+        for op in graph.ops
+    )
+    tensors = [
+        replace(graph.tensors[t], name=f"t{new[t]}" if rename else graph.tensors[t].name)
+        for t in order
+    ]
     return Graph(graph.name, tuple(tensors), ops)
 
 
@@ -47,15 +57,41 @@ def test_a_field_of_ops_that_came_later_counts_where_it_says_something() -> None
     """An op without it has the fingerprint that it had before there was one, in hosim 0.1."""
     graph = replace(step(), ops=step().ops[:1])
     later = {"kernel": "k", "sizes": (3,), "processor": "ddr", "also_on": (("ddr", None),)}
-    changed = [replace(graph, ops=(replace(graph.ops[0], **{name: value}),)) for name, value in later.items()]
+    changed = [
+        replace(graph, ops=(replace(graph.ops[0], **{name: value}),))
+        for name, value in later.items()
+    ]
     assert len({graph_fingerprint(one) for one in (graph, *changed)}) == 5
     assert graph_fingerprint(graph) == "645561303bd39ac1"
 
 
-@pytest.mark.parametrize("policy", ["resident", "hyperoffload", "belady", "longest_gap", "on_demand", "lookahead", "g10", "hybrid"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "resident",
+        "hyperoffload",
+        "belady",
+        "longest_gap",
+        "on_demand",
+        "lookahead",
+        "g10",
+        "hybrid",
+    ],
+)
 def test_no_verdict_changes_with_them(policy: str, tmp_path: Path) -> None:
     cases = Suite(
-        "hosim.toml", tmp_path / "b", (Case("step", "small.yaml", str(tmp_path), workload="step.json", policy=policy, budget="370 B"),)
+        "hosim.toml",
+        tmp_path / "b",
+        (
+            Case(
+                "step",
+                "small.yaml",
+                str(tmp_path),
+                workload="step.json",
+                policy=policy,
+                budget="370 B",
+            ),
+        ),
     )
     put(tmp_path, Plan(step()), machine(), offloads=False)
     if policy == "resident":
@@ -75,4 +111,8 @@ def test_no_verdict_changes_with_them(policy: str, tmp_path: Path) -> None:
 
 def _without_source(suite: Suite) -> list[str]:
     """The lines of the baseline, but for the fingerprint of the file, which has the names."""
-    return [line for line in suite.baseline("step").read_text().splitlines() if not line.startswith('"source"')]
+    return [
+        line
+        for line in suite.baseline("step").read_text().splitlines()
+        if not line.startswith('"source"')
+    ]

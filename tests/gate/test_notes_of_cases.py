@@ -27,9 +27,17 @@ def test_baselines_and_reports_have_the_notes_of_their_cases(tmp_path: Path, mon
     _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     save_workload(b.build(), "noted.json")
     graph = b.build()
-    save_workload(replace(graph, meta={}, ops=tuple(replace(op, duration_ns=None, flops=40) for op in graph.ops)), "plain.json")
+    save_workload(
+        replace(
+            graph, meta={}, ops=tuple(replace(op, duration_ns=None, flops=40) for op in graph.ops)
+        ),
+        "plain.json",
+    )
     Path("hosim.toml").write_text(
-        "".join(f'[cases.{name}]\nworkload = "{name}.json"\nhardware = "toy"\npolicy = "resident"\n' for name in ("noted", "plain"))
+        "".join(
+            f'[cases.{name}]\nworkload = "{name}.json"\nhardware = "toy"\npolicy = "resident"\n'
+            for name in ("noted", "plain")
+        )
     )
     run("baseline", "write", "-j", "1")
     assert f'notes = ["{GIVEN}", "{HEAD}"]\n' in Path("hosim-baselines/noted.toml").read_text()

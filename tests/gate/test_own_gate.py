@@ -1,4 +1,6 @@
-"""hosim's own gate: shipped workloads, profiles and policies give what the committed baselines say, no worse and no better."""
+"""hosim's own gate: shipped workloads, profiles and policies give what the committed baselines say,
+no worse and no better.
+"""
 
 from pathlib import Path
 
@@ -37,22 +39,38 @@ def suite_of(name: str) -> Suite:
     "names",
     [
         pytest.param(("shipped",), id="shipped", marks=pytest.mark.long),
-        pytest.param(("planned", "planned-training", "machines"), id="planned", marks=pytest.mark.long),  # kept_plans.py is the quick one
+        pytest.param(
+            ("planned", "planned-training", "machines"), id="planned", marks=pytest.mark.long
+        ),  # kept_plans.py is the quick one
         pytest.param(IN_FULL, id="in-full"),
     ],
 )
 def test_figures_are_those_committed(names: tuple[str, ...]) -> None:
     suite = suite_of("hosim.toml")
-    changed = [line for found in check(suite, names) if found.verdict != SAME for line in (headline(found), found.note, *found.explanation)]
-    assert not changed, "\n".join([*changed, f"if it is meant: hosim baseline update --config {suite.source}, and commit the diff"])
+    changed = [
+        line
+        for found in check(suite, names)
+        if found.verdict != SAME
+        for line in (headline(found), found.note, *found.explanation)
+    ]
+    assert not changed, "\n".join(
+        [
+            *changed,
+            f"if it is meant: hosim baseline update --config {suite.source}, and commit the diff",
+        ]
+    )
 
 
 def test_every_committed_baseline_has_a_case() -> None:
     suite = suite_of("hosim.toml")
     assert suite.without_case() == []
     for matrix in {case.matrix for case in suite.cases if case.matrix is not None}:
-        assert set(read_matrix(suite.baseline(matrix), matrix)) == {case.name for case in suite.named([matrix])}
-    assert {case.name for case in suite.cases if case.matrix is None} == {case.name for case in suite.named(IN_FULL)}
+        assert set(read_matrix(suite.baseline(matrix), matrix)) == {
+            case.name for case in suite.named([matrix])
+        }
+    assert {case.name for case in suite.cases if case.matrix is None} == {
+        case.name for case in suite.named(IN_FULL)
+    }
 
 
 def test_nothing_that_ships_is_left_out() -> None:
@@ -62,7 +80,16 @@ def test_nothing_that_ships_is_left_out() -> None:
         cases = suite_of(name).named(["shipped" if name == "hosim.toml" else "all"])
         assert {case.workload for case in cases} == workloads
         covered = {case.hardware for case in cases}
-        assert covered | {case.hardware for case in suite_of(name).named(["machines" if name == "hosim.toml" else "all"])} == hardware
+        assert (
+            covered
+            | {
+                case.hardware
+                for case in suite_of(name).named(["machines" if name == "hosim.toml" else "all"])
+            }
+            == hardware
+        )
         assert {case.policy for case in cases} == policies - left_out
-        met = {(case.workload, case.hardware) for case in cases} | {(case.policy, case.hardware) for case in cases}
+        met = {(case.workload, case.hardware) for case in cases} | {
+            (case.policy, case.hardware) for case in cases
+        }
         assert len(met) == len(covered) * (len(workloads) + len(policies - left_out))

@@ -1,6 +1,8 @@
-"""The pytest plugin, in projects of its own: silent until used, its failures are explanations, and xdist changes nothing.
+"""The pytest plugin, in projects of its own: silent until used, its failures are explanations, and
+xdist changes nothing.
 
-The plugin is named on the command line and no other is loaded, so that it is tested whether or not its entry point is installed.
+The plugin is named on the command line and no other is loaded, so that it is tested whether or not
+its entry point is installed.
 """
 
 import os
@@ -52,7 +54,9 @@ WORKLOAD = (
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     write(tmp_path, 30)
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n"
+    )
     return tmp_path
 
 
@@ -68,14 +72,34 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         "HOSIM_CACHE": str(folder / "kept"),
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "hosim.gate.plugin", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "hosim.gate.plugin",
+        *arguments,
+    ]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 @pytest.mark.long
 def test_baselines_are_written_compared_and_the_same_under_xdist(project: Path) -> None:
     assert "4 passed" in run(project, "--hosim-update", "-p", "xdist", "-n", "2").stdout
-    written = {path.name: path.read_bytes() for path in sorted((project / "hosim-baselines").iterdir())}
+    written = {
+        path.name: path.read_bytes() for path in sorted((project / "hosim-baselines").iterdir())
+    }
     lost, *others = written
     assert lost == "named.toml"
     assert [name.partition("-")[0] for name in others] == ["test_memory.test_baseline"] * 2
@@ -90,7 +114,9 @@ def test_baselines_are_written_compared_and_the_same_under_xdist(project: Path) 
     assert "testing.py" not in worse
     write(project, 30)
     assert "4 passed" in run(project, "--hosim-update").stdout
-    assert {path.name: path.read_bytes() for path in sorted((project / "hosim-baselines").iterdir())} == written
+    assert {
+        path.name: path.read_bytes() for path in sorted((project / "hosim-baselines").iterdir())
+    } == written
     write(project, 40)
     tolerant = run(project, "-k", "named").stdout
     assert "1 passed" in tolerant  # of the one that tolerates 20 B
@@ -102,9 +128,12 @@ def test_what_is_wrong_is_said_without_a_traceback(project: Path) -> None:
         "def test_no_marker(hosim_gate): pass\n"
         "@pytest.mark.hosim(policy='resident')\ndef test_no_machine(hosim_gate): pass\n"
         "@pytest.mark.hosim(hardware='toy', colour=3)\ndef test_unknown(hosim_gate): pass\n"
-        "@pytest.mark.hosim(hardware='toy')\ndef test_nothing(hosim_gate): hosim_gate.assert_peak_below('3 B')\n"
-        "@pytest.mark.hosim(hardware='toy', workload='g.json')\ndef test_unit(hosim_gate): hosim_gate.assert_peak_below('3')\n"
-        "@pytest.mark.hosim(hardware='toy', workload='g.json')\ndef test_peak(hosim_gate): hosim_gate.assert_peak_below('30 B')\n"
+        "@pytest.mark.hosim(hardware='toy')\ndef test_nothing(hosim_gate): "
+        "hosim_gate.assert_peak_below('3 B')\n"
+        "@pytest.mark.hosim(hardware='toy', workload='g.json')\ndef test_unit(hosim_gate): "
+        "hosim_gate.assert_peak_below('3')\n"
+        "@pytest.mark.hosim(hardware='toy', workload='g.json')\ndef test_peak(hosim_gate): "
+        "hosim_gate.assert_peak_below('30 B')\n"
         "@pytest.mark.hosim(hardware='toy', workload='g.json', budget='20 B')\n"
         "def test_fits(hosim_gate): hosim_gate.assert_peak_below('30 B')\n"
     )
@@ -124,9 +153,19 @@ def test_what_is_wrong_is_said_without_a_traceback(project: Path) -> None:
 
 
 def test_it_is_silent_and_light_until_used(project: Path) -> None:
-    heavy = "numpy", "pandas", "simpy", "pydantic", "torch", "networkx", "rich", "hosim.gate.testing"
+    heavy = (
+        "numpy",
+        "pandas",
+        "simpy",
+        "pydantic",
+        "torch",
+        "networkx",
+        "rich",
+        "hosim.gate.testing",
+    )
     (project / "test_memory.py").write_text(
-        f"import sys\ndef test_nothing_heavy_is_loaded(): assert not [m for m in {heavy!r} if m in sys.modules]\n"
+        f"import sys\ndef test_nothing_heavy_is_loaded(): assert not [m for m in {heavy!r} if m "
+        "in sys.modules]\n"
     )
     ran = run(project)
     assert "1 passed" in ran.stdout, ran.stdout

@@ -1,4 +1,6 @@
-"""Every report of a check, and the table of a baseline, in full, for verdicts and records made by hand."""
+"""Every report of a check, and the table of a baseline, in full, for verdicts and records made by
+hand.
+"""
 
 import re
 from dataclasses import replace
@@ -9,16 +11,37 @@ import pytest
 from rich.console import Console, RenderableType
 
 from hosim import gate
-from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict
+from hosim.gate.judged_metrics import (
+    DRIFT,
+    IMPROVEMENT,
+    MISSING,
+    NEW,
+    REGRESSION,
+    SAME,
+    MetricVerdict,
+)
 from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record
 from hosim.gate.verdicts import INFEASIBLE, CaseVerdict, exit_code, judge, summary
 from hosim.version import __version__
 
 
-def record(curve: tuple[int, ...] = (), hosim: str = "1", replay: int = 1, **metrics: int) -> Record:
+def record(
+    curve: tuple[int, ...] = (), hosim: str = "1", replay: int = 1, **metrics: int
+) -> Record:
     named = {name.replace("_", "."): value for name, value in metrics.items()}
     return Record(
-        "worse", {"policy": "p"}, {}, named, {"device_tier": "hbm"}, {}, {}, Listing(), Listing(), curve, hosim, {"replay": replay}
+        "worse",
+        {"policy": "p"},
+        {},
+        named,
+        {"device_tier": "hbm"},
+        {},
+        {},
+        Listing(),
+        Listing(),
+        curve,
+        hosim,
+        {"replay": replay},
     )
 
 
@@ -39,11 +62,20 @@ WORSE = CaseVerdict(
     Measured(record((48, 1, 47))),
 )
 BETTER = CaseVerdict("better", IMPROVEMENT, (FASTER, LESS), baseline="base/better.toml")
-FIRST = CaseVerdict("first", MISSING, (MetricVerdict("makespan", None, 5, NEW),), (), "no baseline", "base/first.toml")
+FIRST = CaseVerdict(
+    "first",
+    MISSING,
+    (MetricVerdict("makespan", None, 5, NEW),),
+    (),
+    "no baseline",
+    "base/first.toml",
+)
 UNFIT = CaseVerdict("unfit\x01", INFEASIBLE, note="out of\nmemory", baseline="base/unfit.toml")
 EQUAL = CaseVerdict("equal", SAME, (KEPT,), baseline="base/equal.toml")
 LINE = CaseVerdict("m/line", SAME, (KEPT,), note="as before: does not fit", baseline="base/m.toml")
-WORSE, BETTER, FIRST, UNFIT = (replace(one, place=(one.baseline, 3)) for one in (WORSE, BETTER, FIRST, UNFIT))
+WORSE, BETTER, FIRST, UNFIT = (
+    replace(one, place=(one.baseline, 3)) for one in (WORSE, BETTER, FIRST, UNFIT)
+)
 ALL = (WORSE, BETTER, FIRST, UNFIT, EQUAL, LINE)
 
 
@@ -78,11 +110,19 @@ def test_json() -> None:
                 },
                 "explanation": ["peak.hbm: more", "`a` 100%"],
             },
-            case("better", "improvement", False, None, makespan=("improvement", 4000, 3000), moved_h2d=("drift", 30, 20)),
+            case(
+                "better",
+                "improvement",
+                False,
+                None,
+                makespan=("improvement", 4000, 3000),
+                moved_h2d=("drift", 30, 20),
+            ),
             case("first", "missing", True, "no baseline", makespan=("new", None, 5)),
             case("unfit", "infeasible", True, "out of\nmemory") | {"case": "unfit\x01"},
             case("equal", "same", False, None, peak_ddr=("same", 7, 7)),
-            case("m/line", "same", False, "as before: does not fit", peak_ddr=("same", 7, 7)) | {"baseline": "base/m.toml"},
+            case("m/line", "same", False, "as before: does not fit", peak_ddr=("same", 7, 7))
+            | {"baseline": "base/m.toml"},
         ],
     }
     assert gate.to_dict([BETTER, EQUAL])["passed"]
@@ -90,9 +130,24 @@ def test_json() -> None:
     assert (strict["passed"], [c["fails"] for c in strict["cases"]]) == (False, [True, False])
 
 
-def case(name: str, verdict: str, fails: bool, note: str | None, **metrics: tuple[str, int | None, int | None]) -> dict[str, object]:
-    listed = {key.replace("_", "."): dict(zip(("verdict", "before", "now"), figures, strict=True)) for key, figures in metrics.items()}
-    said = {"case": name, "verdict": verdict, "fails": fails, "note": note, "baseline": f"base/{name}.toml"}
+def case(
+    name: str,
+    verdict: str,
+    fails: bool,
+    note: str | None,
+    **metrics: tuple[str, int | None, int | None],
+) -> dict[str, object]:
+    listed = {
+        key.replace("_", "."): dict(zip(("verdict", "before", "now"), figures, strict=True))
+        for key, figures in metrics.items()
+    }
+    said = {
+        "case": name,
+        "verdict": verdict,
+        "fails": fails,
+        "note": note,
+        "baseline": f"base/{name}.toml",
+    }
     return {**said, "metrics": listed, "explanation": []}
 
 
@@ -146,14 +201,25 @@ def test_sarif() -> None:
             {
                 "tool": {"driver": {"name": "hosim", "version": __version__, "rules": rules}},
                 "results": [
-                    result("regression", f"{headline}\nby another hosim\npeak.hbm: more\n`a` 100%", "base/wor,se.toml"),
+                    result(
+                        "regression",
+                        f"{headline}\nby another hosim\npeak.hbm: more\n`a` 100%",
+                        "base/wor,se.toml",
+                    ),
                     result(
                         "improvement",
-                        f"better: improvement: {faster}\n{faster}\nmoved.h2d: 20 B, was 30 B (-10 B, -33.3 %)",
+                        f"better: improvement: {faster}\n{faster}\nmoved.h2d: 20 B, was 30 B (-10 "
+                        "B, -33.3 %)",
                         "base/better.toml",
                     ),
-                    result("missing", "first: missing: no baseline\nno baseline", "base/first.toml"),
-                    result("infeasible", "unfit\x01: infeasible: out of\nmemory\nout of\nmemory", "base/unfit.toml"),
+                    result(
+                        "missing", "first: missing: no baseline\nno baseline", "base/first.toml"
+                    ),
+                    result(
+                        "infeasible",
+                        "unfit\x01: infeasible: out of\nmemory\nout of\nmemory",
+                        "base/unfit.toml",
+                    ),
                 ],
             }
         ],
@@ -164,17 +230,23 @@ def test_sarif() -> None:
 
 def test_annotations_of_github() -> None:
     assert gate.github(ALL) == [
-        "::error file=base/wor%2Cse.toml,line=3,title=wor|se%3A 50%25%2C a%3A regression%3A peak.hbm%3A 1.27 KiB%2C was 1000 B "
+        "::error file=base/wor%2Cse.toml,line=3,title=wor|se%3A 50%25%2C a%3A regression%3A "
+        "peak.hbm%3A 1.27 KiB%2C was 1000 B "
         "(+300 B%2C +30.0 %25)::by another hosim%0Apeak.hbm: more%0A`a` 100%25",
         "::error file=base/first.toml,line=3,title=first%3A missing%3A no baseline::no baseline",
-        "::error file=base/unfit.toml,line=3,title=unfit\\x01%3A infeasible%3A out of\\nmemory::out of\\nmemory",
+        "::error file=base/unfit.toml,line=3,title=unfit\\x01%3A infeasible%3A out "
+        "of\\nmemory::out of\\nmemory",
     ]
     bare = CaseVerdict("a\rb", IMPROVEMENT)
-    assert gate.github([bare], strict=True) == ["::error file=,line=1,title=a\\rb%3A improvement::a\\rb: improvement"]
+    assert gate.github([bare], strict=True) == [
+        "::error file=,line=1,title=a\\rb%3A improvement::a\\rb: improvement"
+    ]
 
 
 def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
-    """The levels 0, 24, 48 of 48 are 0, 3 and 6 full characters; 1 and 47 are an eighth of one, and all of six but an eighth."""
+    """The levels 0, 24, 48 of 48 are 0, 3 and 6 full characters; 1 and 47 are an eighth of one, and
+    all of six but an eighth.
+    """
     peak = "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)"
     assert gate.markdown(ALL) == dedent(f"""\
         ### hosim: 1 infeasible, 1 missing, 1 regression, 1 improvement, 2 same
@@ -229,28 +301,49 @@ def test_the_summary_of_a_step_with_memory_before_and_now() -> None:
         ```
         """)
     assert "#### better: improvement" in gate.markdown([BETTER], strict=True)
-    unknown = CaseVerdict("x", REGRESSION, explanation=("e",), before=record((1, 2)), measured=Measured(record()))
+    unknown = CaseVerdict(
+        "x", REGRESSION, explanation=("e",), before=record((1, 2)), measured=Measured(record())
+    )
     assert "Device memory" not in gate.markdown([unknown])
 
 
 def test_cases_with_one_cause_are_one_sentence() -> None:
     cause = ("`a2` (activation) has 28.6 MiB, had 19.1 MiB", "peak.hbm: more")
-    cases = [CaseVerdict(name, REGRESSION, (SLOWER, PEAK), cause, place=("shop/model.py", 5)) for name in "abcde"]
+    cases = [
+        CaseVerdict(name, REGRESSION, (SLOWER, PEAK), cause, place=("shop/model.py", 5))
+        for name in "abcde"
+    ]
     other = CaseVerdict("x", REGRESSION, (SLOWER,), ("case: budget is 1 B, was 2 B",))
     lines = gate.markdown([*cases, other, WORSE]).splitlines()
     assert lines[2:6:2] == [
-        "**\\`a2\\` (activation) has 28.6 MiB, had 19.1 MiB: peak.hbm of a +300 B, +30.0 %, peak.hbm of b +300 B, +30.0 %, "
+        "**\\`a2\\` (activation) has 28.6 MiB, had 19.1 MiB: peak.hbm of a +300 B, +30.0 %, "
+        "peak.hbm of b +300 B, +30.0 %, "
         "peak.hbm of c +300 B, +30.0 % and 2 more (shop/model.py:5)**",
         "**case: budget is 1 B, was 2 B: makespan of x +50 ns, +50.0 %**",
     ]
     assert lines[6] == "| case | verdict | what changed |"  # that a peak is worse is no cause
 
 
-@pytest.mark.parametrize("name", ["<img src=x>", "[a](javascript:b)", "*a*_b_", "a|b", "a\\|b", "`a`", "&lt;b&gt;", "~~a~~", "![a](b)"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "<img src=x>",
+        "[a](javascript:b)",
+        "*a*_b_",
+        "a|b",
+        "a\\|b",
+        "`a`",
+        "&lt;b&gt;",
+        "~~a~~",
+        "![a](b)",
+    ],
+)
 def test_a_name_is_no_markup(name) -> None:
     """Names of tiers, channels and cases come from files of others."""
     metric = MetricVerdict(f"peak.{name}", 1, 2, REGRESSION)
-    text = gate.markdown([CaseVerdict(name, REGRESSION, metrics=(metric,), explanation=(f"```{name}```", "````"))])
+    text = gate.markdown(
+        [CaseVerdict(name, REGRESSION, metrics=(metric,), explanation=(f"```{name}```", "````"))]
+    )
     row = next(line for line in text.splitlines() if line.startswith("| ") and "regression" in line)
     assert len(re.findall(r"(?<!\\)(?:\\\\)*\|", row)) == 4
     assert not re.search(r"(?<!\\)[`<\[_~&]", row.replace("<br>", "").replace("**regression**", ""))
@@ -259,18 +352,33 @@ def test_a_name_is_no_markup(name) -> None:
 
 def test_curves_of_one_level_are_full() -> None:
     assert list(gate.curves((5, 5), (5,)))[:3] == ["before: 5 B to 5 B", "│██", "│██"]
-    assert list(gate.curves((10, 11), (13,)))[1:8] == ["│", "│", "│", "│", "│ █", "│ █", "└──"]  # a third of six
+    assert list(gate.curves((10, 11), (13,)))[1:8] == [
+        "│",
+        "│",
+        "│",
+        "│",
+        "│ █",
+        "│ █",
+        "└──",
+    ]  # a third of six
 
 
 def test_the_headline_is_a_peak_if_there_is_one() -> None:
-    assert gate.headline(BETTER) == "better: improvement: makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
-    assert gate.headline(EQUAL) == "equal: same: peak.ddr: 7 B, was 7 B (+0 B, +0.0 %)".replace("+0 B", "0 B")
+    assert (
+        gate.headline(BETTER)
+        == "better: improvement: makespan: 3.00 us, was 4.00 us (-1.00 us, -25.0 %)"
+    )
+    assert gate.headline(EQUAL) == "equal: same: peak.ddr: 7 B, was 7 B (+0 B, +0.0 %)".replace(
+        "+0 B", "0 B"
+    )
     assert gate.headline(CaseVerdict("bare", SAME)) == "bare: same"
 
 
 def test_the_table_of_a_check() -> None:
     added = CaseVerdict("added", DRIFT, (MetricVerdict("peak.[x]", None, 9, NEW), KEPT))
-    assert shown(gate.verdicts([*ALL, added])) == dedent("""\
+    assert (
+        shown(gate.verdicts([*ALL, added]))
+        == dedent("""\
         Check
 
          case            verdict      metric      before       now    change
@@ -296,21 +404,45 @@ def test_the_table_of_a_check() -> None:
           out of\\nmemory
 
         7 cases: 1 infeasible, 1 missing, 1 regression, 1 improvement, 1 drift, 2 same; 3 failing.""")
+    )
     assert shown(gate.verdicts([LINE])) == "1 case: 1 same."
     assert shown(gate.verdicts([EQUAL, LINE])).splitlines()[-1] == "2 cases: 2 same."
     assert shown(gate.verdicts([BETTER])).endswith("\n1 case: 1 improvement.")
-    assert shown(gate.verdicts([BETTER], strict=True)).endswith("\n1 case: 1 improvement; 1 failing.")
+    assert shown(gate.verdicts([BETTER], strict=True)).endswith(
+        "\n1 case: 1 improvement; 1 failing."
+    )
     long = CaseVerdict("long", REGRESSION, explanation=("word " * 40 + "end",))
     assert "  " + "word " * 40 + "end" in shown(gate.verdicts([long])).splitlines()
 
 
 def test_colours_of_a_check() -> None:
-    table = gate.verdicts([WORSE, BETTER, FIRST, EQUAL, CaseVerdict("added", DRIFT, (MetricVerdict("peak.x", None, 9, NEW), KEPT))])
+    table = gate.verdicts(
+        [
+            WORSE,
+            BETTER,
+            FIRST,
+            EQUAL,
+            CaseVerdict("added", DRIFT, (MetricVerdict("peak.x", None, 9, NEW), KEPT)),
+        ]
+    )
     found = styles(table)
-    wanted = {"150 ns": "red", "3.00 us": "green", "20 B": "None", "first": "red", "equal": "None", "peak.x": "yellow"}
+    wanted = {
+        "150 ns": "red",
+        "3.00 us": "green",
+        "20 B": "None",
+        "first": "red",
+        "equal": "None",
+        "peak.x": "yellow",
+    }
     assert {text: found[text] for text in wanted} == wanted
-    assert (found["wor|se: 50%, a: regression"], found["first: missing\n  no baseline"]) == ("red", "None")
-    assert found["5 cases: 1 missing, 1 regression, 1 improvement, 1 drift, 1 same; 2 failing."] == "bold red"
+    assert (found["wor|se: 50%, a: regression"], found["first: missing\n  no baseline"]) == (
+        "red",
+        "None",
+    )
+    assert (
+        found["5 cases: 1 missing, 1 regression, 1 improvement, 1 drift, 1 same; 2 failing."]
+        == "bold red"
+    )
     assert styles(gate.verdicts([EQUAL]))["1 case: 1 same."] == "bold"
 
 
@@ -341,14 +473,19 @@ def test_the_table_of_a_baseline() -> None:
          a                     2 B
 
         Written by hosim 0.5 (versions: replay 7, planner 3).""")
-    assert styles(gate.baseline(made))["Written by hosim 0.5 (versions: replay 7, planner 3)."] == "dim"
+    assert (
+        styles(gate.baseline(made))["Written by hosim 0.5 (versions: replay 7, planner 3)."]
+        == "dim"
+    )
     unasked = Record("step", {}, {}, {}, {}, {}, {}, Listing(), Listing(), (), "0.5", {})
     assert shown(gate.baseline(unasked)).splitlines()[0] == "step"
 
 
 def test_cells_of_a_metric() -> None:
     def cells(name: str, before: int | None, now: int | None) -> tuple[str, ...]:
-        page = gate.check_page([CaseVerdict("a", DRIFT, (MetricVerdict(name, before, now, DRIFT),))], "step")
+        page = gate.check_page(
+            [CaseVerdict("a", DRIFT, (MetricVerdict(name, before, now, DRIFT),))], "step"
+        )
         return tuple(re.findall("<td[^>]*>(.*?)</td>", page))[-4:]
 
     assert cells("peak.hbm", 30, 20) == ("30 B", "20 B", "-10 B", "-33.3 %")
@@ -373,20 +510,31 @@ def test_metrics_of_a_case_are_in_the_order_of_their_names() -> None:
         assert [m.name for m in judge("c", known, Measured(other), {}).metrics] == names
     assert judge("c", Measured(record()), Measured(record()), {}).verdict == SAME
     bare = CaseVerdict("c", IMPROVEMENT)
-    assert (bare.now, bare.curves, bare.fails(), bare.fails(strict=True)) == (None, ((), ()), False, True)
+    assert (bare.now, bare.curves, bare.fails(), bare.fails(strict=True)) == (
+        None,
+        ((), ()),
+        False,
+        True,
+    )
 
 
 def test_how_a_case_is_judged() -> None:
     old, new = record(makespan=100, hosim="0.1"), record(makespan=120, hosim="0.2")
     known, now = Measured(old), Measured(new)
     slower = (MetricVerdict("makespan", 100, 120, REGRESSION),)
-    explained = ("graph, machine and plan are the same: the replay itself has changed", "makespan: 120 ns, was 100 ns (+20 ns, +20.0 %)")
+    explained = (
+        "graph, machine and plan are the same: the replay itself has changed",
+        "makespan: 120 ns, was 100 ns (+20 ns, +20.0 %)",
+    )
     note = "the baseline was written by hosim 0.1, this is 0.2"
-    assert judge("c", known, now, {}, baseline="b") == CaseVerdict("c", REGRESSION, slower, explained, note, "b", old, now)
+    assert judge("c", known, now, {}, baseline="b") == CaseVerdict(
+        "c", REGRESSION, slower, explained, note, "b", old, now
+    )
     rules = judge("c", Measured(record(makespan=100, replay=2)), known, {})
     assert (rules.verdict, rules.note) == (
         SAME,
-        "hosim changed since the baseline (replay 2 to 1), your model did not: review the figures, then run 'hosim baseline update'",
+        "hosim changed since the baseline (replay 2 to 1), your model did not: review the "
+        "figures, then run 'hosim baseline update'",
     )
     assert judge("c", known, known, {}, baseline="b") == CaseVerdict(
         "c", SAME, (MetricVerdict("makespan", 100, 100, SAME),), (), "", "b", old, known
@@ -397,12 +545,22 @@ def test_how_a_case_is_judged() -> None:
     )
     unfit, silent = Measured(None, "too large"), Measured(None)
     fits = "it fits, but did not at the time of the baseline"
-    assert judge("c", unfit, now, {}, baseline="b") == CaseVerdict("c", IMPROVEMENT, fresh, (), fits, "b", None, now)
-    assert judge("c", unfit, unfit, {}, baseline="b") == CaseVerdict("c", SAME, (), (), "as before: too large", "b", None, unfit)
-    assert judge("c", known, unfit, {}, baseline="b") == CaseVerdict("c", INFEASIBLE, (), (), "too large", "b", old, unfit)
-    assert judge("c", None, silent, {}) == CaseVerdict("c", INFEASIBLE, (), (), "does not fit", "", None, silent)
+    assert judge("c", unfit, now, {}, baseline="b") == CaseVerdict(
+        "c", IMPROVEMENT, fresh, (), fits, "b", None, now
+    )
+    assert judge("c", unfit, unfit, {}, baseline="b") == CaseVerdict(
+        "c", SAME, (), (), "as before: too large", "b", None, unfit
+    )
+    assert judge("c", known, unfit, {}, baseline="b") == CaseVerdict(
+        "c", INFEASIBLE, (), (), "too large", "b", old, unfit
+    )
+    assert judge("c", None, silent, {}) == CaseVerdict(
+        "c", INFEASIBLE, (), (), "does not fit", "", None, silent
+    )
     lost = "there is a baseline, but no case with this name"
-    assert judge("c", known, None, {}, baseline="b") == CaseVerdict("c", MISSING, (), (), lost, "b", old, None)
+    assert judge("c", known, None, {}, baseline="b") == CaseVerdict(
+        "c", MISSING, (), (), lost, "b", old, None
+    )
 
 
 @pytest.mark.parametrize(
@@ -418,6 +576,12 @@ def test_how_a_case_is_judged() -> None:
         ((REGRESSION, INFEASIBLE), 3, 3, "1 infeasible, 1 regression"),
     ],
 )
-def test_exit_codes_and_counts(verdicts: tuple[str, ...], code: int, strict: int, said: str) -> None:
+def test_exit_codes_and_counts(
+    verdicts: tuple[str, ...], code: int, strict: int, said: str
+) -> None:
     listed = [CaseVerdict("c", verdict) for verdict in verdicts]
-    assert (exit_code(listed), exit_code(listed, strict=True), summary(listed)) == (code, strict, said)
+    assert (exit_code(listed), exit_code(listed, strict=True), summary(listed)) == (
+        code,
+        strict,
+        said,
+    )

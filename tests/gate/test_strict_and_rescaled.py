@@ -1,4 +1,6 @@
-"""A case refuses a plan that was made for something else if it is strict, and durations of another machine unless it rescales them."""
+"""A case refuses a plan that was made for something else if it is strict, and durations of another
+machine unless it rescales them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def step(size: int = 40, device: str | None = None, home: str | None = "ddr") ->
 
 
 def suite(folder: Path, keys: str, hardware: str = "toy") -> Suite:
-    (folder / "hosim.toml").write_text(f'[cases.c]\nworkload = "w.json"\nhardware = "{hardware}"\n{keys}\n')
+    (folder / "hosim.toml").write_text(
+        f'[cases.c]\nworkload = "w.json"\nhardware = "{hardware}"\n{keys}\n'
+    )
     return load_suite(folder / "hosim.toml")
 
 
@@ -34,15 +38,21 @@ def record(cases: Suite) -> Record:
 
 @pytest.mark.parametrize(
     ("size", "budget", "differs"),
-    [(40, "100 B", ""), (30, "100 B", "another version of the workload (3 sizes differ)"), (40, "90 B", "100 B of hbm, not 90 B")],
+    [
+        (40, "100 B", ""),
+        (30, "100 B", "another version of the workload (3 sizes differ)"),
+        (40, "90 B", "100 B of hbm, not 90 B"),
+    ],
 )
-def test_a_strict_case_refuses_a_plan_that_was_made_for_something_else(tmp_path: Path, size: int, budget: str, differs: str) -> None:
+def test_a_strict_case_refuses_a_plan_that_was_made_for_something_else(
+    tmp_path: Path, size: int, budget: str, differs: str
+) -> None:
     hosim.save_plan(hosim.plan(step(), "toy", "layerwise", "100 B"), tmp_path / "plan.json")
     hosim.save_workload(step(size), tmp_path / "w.json")
     keys = f'plan = "plan.json"\nbudget = "{budget}"'
-    assert [note for note in record(suite(tmp_path, keys)).notes if note.startswith("plan: ")] == [f"plan: made for {differs}"][
-        : bool(differs)
-    ]
+    assert [note for note in record(suite(tmp_path, keys)).notes if note.startswith("plan: ")] == [
+        f"plan: made for {differs}"
+    ][: bool(differs)]
     strict = suite(tmp_path, f"{keys}\nstrict = true")
     if not differs:
         assert record(strict).metrics == record(suite(tmp_path, keys)).metrics
@@ -58,7 +68,9 @@ def test_a_strict_case_refuses_a_plan_that_was_made_for_something_else(tmp_path:
 
 def test_a_plan_that_does_not_say_is_refused_by_a_strict_case(tmp_path: Path) -> None:
     hosim.save_workload(step(20, home=None), tmp_path / "w.json")
-    (tmp_path / "plan.json").write_text('{"format": "hosim.plan/1", "workload": "w", "policy": "mine", "cache_ops": []}')
+    (tmp_path / "plan.json").write_text(
+        '{"format": "hosim.plan/1", "workload": "w", "policy": "mine", "cache_ops": []}'
+    )
     assert record(suite(tmp_path, 'plan = "plan.json"'))
     with pytest.raises(InputError, match="does not say which workload"):
         measure(suite(tmp_path, 'plan = "plan.json"\nstrict = true').cases[0])
@@ -81,7 +93,12 @@ def test_a_case_rescales_what_was_measured_elsewhere(tmp_path: Path) -> None:
     assert record(rescaled).metrics["makespan"] == expected != 150
     assert record(rescaled).asked["rescale"] == "true"
     (tmp_path / "hosim.toml").write_text(
-        '[matrix.m]\nworkloads = ["w.json"]\nhardware = ["a100", "h100"]\npolicies = ["resident"]\nrescale = true\n'
+        '[matrix.m]\nworkloads = ["w.json"]\nhardware = ["a100", "h100"]\npolicies = '
+        '["resident"]\nrescale = true\n'
     )
-    lines = [found.record for found in measure_lines(load_suite(tmp_path / "hosim.toml").cases) if not isinstance(found, hosim.HosimError)]
+    lines = [
+        found.record
+        for found in measure_lines(load_suite(tmp_path / "hosim.toml").cases)
+        if not isinstance(found, hosim.HosimError)
+    ]
     assert [line and line.metrics["makespan"] for line in lines] == [expected, 150]

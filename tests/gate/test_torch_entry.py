@@ -36,11 +36,16 @@ def wider():
 
 def config(folder: Path, function: str) -> Path:
     path = folder / "hosim.toml"
-    path.write_text(f'[cases.net]\nentry = "gate_shop.nets:{function}"\nhardware = "h100-80gb-sxm"\npolicy = "resident"\n')
+    path.write_text(
+        f'[cases.net]\nentry = "gate_shop.nets:{function}"\nhardware = "h100-80gb-sxm"\npolicy = '
+        '"resident"\n'
+    )
     return path
 
 
-def test_a_wider_model_fails_and_its_layers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wider_model_fails_and_its_layers_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "gate_shop").mkdir()
     (tmp_path / "gate_shop" / "nets.py").write_text(MODEL)
     write(load_suite(config(tmp_path, "net")))
@@ -48,7 +53,10 @@ def test_a_wider_model_fails_and_its_layers_are_named(tmp_path: Path, monkeypatc
     assert same.verdict == SAME
     (worse,) = check(load_suite(config(tmp_path, "wider")))
     assert worse.verdict == REGRESSION
-    assert any("`up.weight` (parameter) has 16.0 KiB, had 4.00 KiB: +12.0 KiB at the peak" in line for line in worse.explanation)
+    assert any(
+        "`up.weight` (parameter) has 16.0 KiB, had 4.00 KiB: +12.0 KiB at the peak" in line
+        for line in worse.explanation
+    )
     for name in ("gate_shop.nets", "gate_shop"):
         monkeypatch.delitem(sys.modules, name)
 

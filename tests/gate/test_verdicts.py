@@ -11,20 +11,37 @@ from hypothesis import strategies as st
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.gate import check, write
-from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, Tolerance, judge_metrics, parse_tolerances
+from hosim.gate.judged_metrics import (
+    DRIFT,
+    IMPROVEMENT,
+    MISSING,
+    NEW,
+    REGRESSION,
+    SAME,
+    Tolerance,
+    judge_metrics,
+    parse_tolerances,
+)
 from hosim.gate.records import LINES, Measured
 from hosim.gate.verdicts import INFEASIBLE, exit_code, judge
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 
-VALUES = st.dictionaries(st.sampled_from(["peak.hbm", "peak.ddr", "makespan", "stall.transfer", "moved.h2d"]), st.integers(0, 2000))
+VALUES = st.dictionaries(
+    st.sampled_from(["peak.hbm", "peak.ddr", "makespan", "stall.transfer", "moved.h2d"]),
+    st.integers(0, 2000),
+)
 
 
 def verdict_of(name: str, before: int | None, now: int | None, **given: str) -> str:
     def one(value: int | None) -> dict[str, int]:
         return {} if value is None else {name: value}
 
-    (only,) = judge_metrics(one(before), one(now), parse_tolerances({key.replace("_", "."): text for key, text in given.items()}, "x"))
+    (only,) = judge_metrics(
+        one(before),
+        one(now),
+        parse_tolerances({key.replace("_", "."): text for key, text in given.items()}, "x"),
+    )
     return only.verdict
 
 
@@ -35,7 +52,12 @@ def test_of_a_peak_nothing_is_tolerated_by_default() -> None:
 
 
 def test_of_the_makespan_one_percent_is() -> None:
-    assert [verdict_of("makespan", 1000, now) for now in (989, 990, 1010, 1011)] == [IMPROVEMENT, DRIFT, DRIFT, REGRESSION]
+    assert [verdict_of("makespan", 1000, now) for now in (989, 990, 1010, 1011)] == [
+        IMPROVEMENT,
+        DRIFT,
+        DRIFT,
+        REGRESSION,
+    ]
 
 
 def test_stalls_and_traffic_fail_only_if_asked_to() -> None:
@@ -51,9 +73,21 @@ def test_a_latency_that_only_one_side_has_is_new_or_missing() -> None:
     assert verdict_of("tpot.p95", 5, None, tpot="off") == DRIFT
 
 
-@pytest.mark.parametrize("metric", ["peak.pool", "moved.h2d", "makespan", "stall.weights", "wait.decode_queue", "count.kv_transfers"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "peak.pool",
+        "moved.h2d",
+        "makespan",
+        "stall.weights",
+        "wait.decode_queue",
+        "count.kv_transfers",
+    ],
+)
 @given(value=st.integers(0, 10**9))
-def test_bytes_times_and_counts_that_one_side_does_not_have_are_nothing(metric: str, value: int) -> None:
+def test_bytes_times_and_counts_that_one_side_does_not_have_are_nothing(
+    metric: str, value: int
+) -> None:
     """However large the tolerance that is a share: of nothing it is nothing."""
     strict = {metric.partition(".")[0]: "50%"}
     for none in (None, 0):
@@ -63,12 +97,22 @@ def test_bytes_times_and_counts_that_one_side_does_not_have_are_nothing(metric: 
 
 
 def test_a_tolerance_is_absolute_or_a_share() -> None:
-    assert [verdict_of("peak.hbm", 1000, now, peak="64 B") for now in (1064, 1065)] == [DRIFT, REGRESSION]
-    assert [verdict_of("peak.hbm", 1000, now, peak="1 kB", peak_hbm="2.5%") for now in (1025, 1026)] == [DRIFT, REGRESSION]
-    assert parse_tolerances({"stall": {"transfer": "10 us"}}, "x") == {"stall.transfer": Tolerance(absolute=10_000)}
+    assert [verdict_of("peak.hbm", 1000, now, peak="64 B") for now in (1064, 1065)] == [
+        DRIFT,
+        REGRESSION,
+    ]
+    assert [
+        verdict_of("peak.hbm", 1000, now, peak="1 kB", peak_hbm="2.5%") for now in (1025, 1026)
+    ] == [DRIFT, REGRESSION]
+    assert parse_tolerances({"stall": {"transfer": "10 us"}}, "x") == {
+        "stall.transfer": Tolerance(absolute=10_000)
+    }
 
 
-@pytest.mark.parametrize("wrong", [{"peak": "64"}, {"peak": "3 ms"}, {"makespan": "3 MiB"}, {"speed": "1%"}, {"makespan": "-1%"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"peak": "64"}, {"peak": "3 ms"}, {"makespan": "3 MiB"}, {"speed": "1%"}, {"makespan": "-1%"}],
+)
 def test_a_tolerance_without_a_unit_or_a_metric_is_refused(wrong: dict[str, str]) -> None:
     with pytest.raises(InputError, match=r"hosim\.toml: tolerance\."):
         parse_tolerances(wrong, "hosim.toml")
@@ -76,13 +120,22 @@ def test_a_tolerance_without_a_unit_or_a_metric_is_refused(wrong: dict[str, str]
 
 @given(VALUES, VALUES)
 def test_the_two_directions_mirror_each_other(before: dict[str, int], now: dict[str, int]) -> None:
-    mirror = {REGRESSION: IMPROVEMENT, IMPROVEMENT: REGRESSION, NEW: MISSING, MISSING: NEW, SAME: SAME, DRIFT: DRIFT}
+    mirror = {
+        REGRESSION: IMPROVEMENT,
+        IMPROVEMENT: REGRESSION,
+        NEW: MISSING,
+        MISSING: NEW,
+        SAME: SAME,
+        DRIFT: DRIFT,
+    }
     absolute = parse_tolerances({"peak": "10 B", "makespan": "10 ns", "stall": "0 ns"}, "x")
     there, back = judge_metrics(before, now, absolute), judge_metrics(now, before, absolute)
     assert [mirror[m.verdict] for m in there] == [m.verdict for m in back]
 
 
-def test_a_case_without_baseline_a_baseline_without_case_and_a_lost_fit_fail(tmp_path: Path) -> None:
+def test_a_case_without_baseline_a_baseline_without_case_and_a_lost_fit_fail(
+    tmp_path: Path,
+) -> None:
     put(tmp_path, offloading(step()), machine(), offloads=True)
     cases = suite(tmp_path, offloads=True)
     (missing,) = check(cases)
@@ -110,14 +163,15 @@ def test_the_explanation_says_what_stays_longer_where_and_how_much(tmp_path: Pat
     put(tmp_path, offloading(step(), "layers.3.relu"), machine(), offloads=True)
     fetched = verdict(tmp_path, offloads=True).explanation
     assert (
-        "`layers.0.act` (activation) is fetched earlier, after op `layers.3.relu` (#11), for op `layers.0.back` (#18): +30 B at the peak"
-        in fetched
+        "`layers.0.act` (activation) is fetched earlier, after op `layers.3.relu` (#11), for op "
+        "`layers.0.back` (#18): +30 B at the peak" in fetched
     )
     resident = offloading(step())
     put(tmp_path, type(resident)(resident.graph), machine(), offloads=True)
     stays = verdict(tmp_path, offloads=True).explanation
     text = (
-        "`layers.0.act` (activation) now stays resident between op `layers.1.matmul` (#3) and op `layers.0.back` (#18): +30 B at the peak"
+        "`layers.0.act` (activation) now stays resident between op `layers.1.matmul` (#3) and "
+        "op `layers.0.back` (#18): +30 B at the peak"
     )
     assert text in stays
 
@@ -141,19 +195,27 @@ def explained(folder: Path, before: Graph, now: Graph) -> tuple[str, ...]:
 
 
 def roomy(hardware: Hardware) -> Hardware:
-    return replace(hardware, tiers=tuple(replace(tier, capacity_bytes=100_000) for tier in hardware.tiers))
+    return replace(
+        hardware, tiers=tuple(replace(tier, capacity_bytes=100_000) for tier in hardware.tiers)
+    )
 
 
 def test_the_same_of_several_layers_is_one_line(tmp_path: Path) -> None:
     names = [f"layers.{i}.mlp.7.act" for i in range(12)]  # layer 7 is as the others are
-    lines = explained(tmp_path, held_to_the_end(dict.fromkeys(names, 30)), held_to_the_end({**dict.fromkeys(names, 34), "x": 3}))
+    lines = explained(
+        tmp_path,
+        held_to_the_end(dict.fromkeys(names, 30)),
+        held_to_the_end({**dict.fromkeys(names, 34), "x": 3}),
+    )
     assert lines[:2] == (
         "12 x `layers.{0-11}.mlp.7.act` (activation) has 34 B, had 30 B, together 48 B",
         "`x` (activation) is new: 3 B",
     )
     assert lines[4:6] == (
-        "12 x `layers.{0-11}.mlp.7.act` (activation) has 34 B, had 30 B: +4 B at the peak, together 48 B",
-        "`x` (activation) is resident between op `x.made` (#12) and op `end` (#13): +3 B at the peak",
+        "12 x `layers.{0-11}.mlp.7.act` (activation) has 34 B, had 30 B: +4 B at the peak, "
+        "together 48 B",
+        "`x` (activation) is resident between op `x.made` (#12) and op `end` (#13): +3 B at the "
+        "peak",
     )
 
 
@@ -170,4 +232,6 @@ def test_what_the_baseline_left_out_is_not_taken_for_new(tmp_path: Path) -> None
 def test_numbers_with_zeros_before_them_are_not_taken_for_others(tmp_path: Path) -> None:
     sizes = dict.fromkeys(["a.007", "a.07", "a.7"], 30)
     lines = explained(tmp_path, held_to_the_end(sizes), held_to_the_end(dict.fromkeys(sizes, 40)))
-    assert [line.partition(":")[0] for line in lines[4:7]] == [f"`{name}` (activation) has 40 B, had 30 B" for name in sizes]
+    assert [line.partition(":")[0] for line in lines[4:7]] == [
+        f"`{name}` (activation) has 40 B, had 30 B" for name in sizes
+    ]

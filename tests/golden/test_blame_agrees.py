@@ -1,4 +1,6 @@
-"""Whoever shows what an op waited for names the transfer that the engine blames: tables, the gate, pictures, traces, the planner."""
+"""Whoever shows what an op waited for names the transfer that the engine blames: tables, the gate,
+pictures, traces, the planner.
+"""
 
 import re
 from collections import Counter
@@ -34,26 +36,46 @@ def of_the_engine(the_plan: Plan, result: Result) -> list[Blame]:
         if stall.transfer is not None:
             x = timeline.transfers[stall.transfer]
             assert x.end_ns <= stall.end_ns
-            found.append((graph.ops[stall.op].name, stall.end_ns, graph.tensors[x.tensor].name, x.channel))
+            found.append(
+                (graph.ops[stall.op].name, stall.end_ns, graph.tensors[x.tensor].name, x.channel)
+            )
     return sorted(found)
 
 
 def of_the_table(the_plan: Plan, hardware: Hardware) -> list[Blame]:
-    return sorted((s.op, s.end_ns, s.tensor, s.channel) for s in stalls_of(the_plan, hardware)[1] if s.cause == "transfer")
+    return sorted(
+        (s.op, s.end_ns, s.tensor, s.channel)
+        for s in stalls_of(the_plan, hardware)[1]
+        if s.cause == "transfer"
+    )
 
 
 def of_the_trace(the_plan: Plan, hardware: Hardware, result: Result) -> list[Blame]:
-    slices = [e for e in trace(the_plan, hardware, result)["traceEvents"] if e["ph"] == "X" and e["cat"] == "stall"]
+    slices = [
+        e
+        for e in trace(the_plan, hardware, result)["traceEvents"]
+        if e["ph"] == "X" and e["cat"] == "stall"
+    ]
     found = []
     for e in slices:
         assert ("awaits" in e["args"]) == (e["args"]["cause"] == "transfer")
         if "awaits" in e["args"]:
-            found.append((e["args"]["before"], round((e["ts"] + e["dur"]) * 1000), *e["args"]["awaits"].split(" on ")))
+            found.append(
+                (
+                    e["args"]["before"],
+                    round((e["ts"] + e["dur"]) * 1000),
+                    *e["args"]["awaits"].split(" on "),
+                )
+            )
     return sorted(found)
 
 
-def of_the_page(the_plan: Plan, hardware: Hardware, result: Result) -> Counter[tuple[str, str, str]]:
-    """As the others, but without the time, and with the whole instead of a part: bars say these otherwise."""
+def of_the_page(
+    the_plan: Plan, hardware: Hardware, result: Result
+) -> Counter[tuple[str, str, str]]:
+    """As the others, but without the time, and with the whole instead of a part: bars say these
+    otherwise.
+    """
     data = data_of(widget([Shown("", the_plan, result)], hardware))
     (group,) = data["groups"]
     names = [[data["names"][place] for place in row["name"]] for row in group["rows"]]
@@ -61,7 +83,9 @@ def of_the_page(the_plan: Plan, hardware: Hardware, result: Result) -> Counter[t
     for stalled, i, moved, j in group["blames"]:
         name = names[moved][j].rpartition(", ")[0]
         whole = name.partition("[")[0] if name.endswith(" parts)") else whole_of(the_plan, name)
-        found[names[stalled][i], whole, re.sub(r" \d+$", "", group["rows"][moved]["label"])] += 1  # a row an engine
+        found[names[stalled][i], whole, re.sub(r" \d+$", "", group["rows"][moved]["label"])] += (
+            1  # a row an engine
+        )
     return found
 
 
@@ -70,10 +94,16 @@ def whole_of(the_plan: Plan, tensor: str) -> str:
     return graph.tensors[graph.tensor_index[tensor]].whole
 
 
-def of_the_planner(the_plan: Plan, hardware: Hardware, result: Result) -> list[tuple[str, str, str]]:
+def of_the_planner(
+    the_plan: Plan, hardware: Hardware, result: Result
+) -> list[tuple[str, str, str]]:
     found = explain(the_plan, hardware, result.budget_bytes)
     graph = found.plan.graph
-    return sorted((graph.ops[i].name, graph.tensors[c.transfer.tensor].name, c.transfer.channel) for c in found.copies for i in c.waiting)
+    return sorted(
+        (graph.ops[i].name, graph.tensors[c.transfer.tensor].name, c.transfer.channel)
+        for c in found.copies
+        for i in c.waiting
+    )
 
 
 def of_the_gate(the_plan: Plan, hardware: Hardware) -> dict[str, str]:
@@ -82,7 +112,9 @@ def of_the_gate(the_plan: Plan, hardware: Hardware) -> dict[str, str]:
         save_workload(the_plan.graph, f"{folder}/w.json")
         save_hardware(hardware, f"{folder}/h.json")
         save_plan(the_plan, f"{folder}/p.json")
-        return dict(measure(Case("case", "h.json", folder, "w.json", plan="p.json"), None).waits_for)
+        return dict(
+            measure(Case("case", "h.json", folder, "w.json", plan="p.json"), None).waits_for
+        )
 
 
 def agree(the_plan: Plan, hardware: Hardware, gate: bool = True) -> list[Blame]:
@@ -93,15 +125,21 @@ def agree(the_plan: Plan, hardware: Hardware, gate: bool = True) -> list[Blame]:
     without_time = sorted((op, tensor, channel) for op, _, tensor, channel in expected)
     assert of_the_table(the_plan, hardware) == expected
     assert of_the_trace(the_plan, hardware, result) == expected
-    of_wholes = Counter((op, whole_of(the_plan, tensor), channel) for op, tensor, channel in without_time)
+    of_wholes = Counter(
+        (op, whole_of(the_plan, tensor), channel) for op, tensor, channel in without_time
+    )
     assert of_the_page(the_plan, hardware, result) == of_wholes
     assert of_the_planner(the_plan, hardware, result) == without_time
-    assert not gate or of_the_gate(the_plan, hardware) == {op: tensor for op, _, tensor, _ in expected}
+    assert not gate or of_the_gate(the_plan, hardware) == {
+        op: tensor for op, _, tensor, _ in expected
+    }
     arrows_agree(the_plan, hardware, result)
     lengths = dict.fromkeys(result.channels, 0)
     for stall in result.timeline.stalls:
         if stall.transfer is not None and graph.ops[stall.op].stream == graph.main_stream:
-            lengths[result.timeline.transfers[stall.transfer].channel] += stall.end_ns - stall.start_ns
+            lengths[result.timeline.transfers[stall.transfer].channel] += (
+                stall.end_ns - stall.start_ns
+            )
     assert lengths == {name: figures.exposed_ns for name, figures in result.channels.items()}
     return expected
 
@@ -114,17 +152,30 @@ def arrows_agree(the_plan: Plan, hardware: Hardware, result: Result) -> None:
     arrows = set(waits(graph, timeline, to_device))
     blamed = {(stall.transfer, stall.op) for stall in timeline.stalls if stall.transfer is not None}
     assert blamed <= arrows
-    assert all(to_device[k] and timeline.transfers[k].tensor in graph.ops[i].uses for k, i in arrows - blamed)
-    drawn = [bar for row in rows(graph, timeline) if row.is_stream for bar in row.bars if bar.what == "transfer"]
+    assert all(
+        to_device[k] and timeline.transfers[k].tensor in graph.ops[i].uses
+        for k, i in arrows - blamed
+    )
+    drawn = [
+        bar
+        for row in rows(graph, timeline)
+        if row.is_stream
+        for bar in row.bars
+        if bar.what == "transfer"
+    ]
     assert sorted((bar.number, bar.end_ns) for bar in drawn) == [
         (k, stall.end_ns) for k, stall in enumerate(timeline.stalls) if stall.cause == "transfer"
     ]
 
 
 def ready(stored: str, fetched: str) -> Plan:
-    """``f`` reads a tensor of which a store is in flight, and one that is prefetched; both transfers end at 40."""
+    """``f`` reads a tensor of which a store is in flight, and one that is prefetched; both
+    transfers end at 40.
+    """
     homes = {stored: (40, "parameter", "hbm"), fetched: (40, "parameter", "ddr")}
-    graph = workload(dict(sorted(homes.items())), {"e": {"ns": 10}, "f": {"ns": 5, "inputs": sorted(homes)}})
+    graph = workload(
+        dict(sorted(homes.items())), {"e": {"ns": 10}, "f": {"ns": 5, "inputs": sorted(homes)}}
+    )
     return plan(graph, (f"store {stored}", None), (f"prefetch {fetched}", None))
 
 
@@ -138,21 +189,29 @@ def test_its_arrows_and_its_explanation():
     the_plan, hardware = ready("stored", "fetched"), machine()
     timeline = replay(the_plan, hardware, record=True).timeline
     (fetched,) = [k for k, x in enumerate(timeline.transfers) if x.channel == "h2d"]
-    assert list(waits(the_plan.graph, timeline, [x.channel == "h2d" for x in timeline.transfers])) == [(fetched, 1)]
+    assert list(
+        waits(the_plan.graph, timeline, [x.channel == "h2d" for x in timeline.transfers])
+    ) == [(fetched, 1)]
     told = to_dict(explain(the_plan, hardware, 100))
     assert [(w["op"], w["transfer"]["tensor"]) for w in told["waits"]] == [("f", "fetched")]
 
 
 def test_of_two_that_end_together_all_name_the_one_issued_last():
     graph = workload(
-        {"v": (20, "parameter", "ddr"), "w": (20, "parameter", "ddr")}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["v", "w"]}}
+        {"v": (20, "parameter", "ddr"), "w": (20, "parameter", "ddr")},
+        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["v", "w"]}},
     )
     for first, last in ("vw", "wv"):
-        assert agree(plan(graph, (f"prefetch {first}", None), (f"prefetch {last}", None)), machine(engines=2)) == [("f", 40, last, "h2d")]
+        assert agree(
+            plan(graph, (f"prefetch {first}", None), (f"prefetch {last}", None)), machine(engines=2)
+        ) == [("f", 40, last, "h2d")]
 
 
 def test_a_store_that_an_op_waits_for_is_named():
-    graph = workload({"a": (5, "parameter"), "s": (40, "parameter")}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["a"], "mutates": ["s"]}})
+    graph = workload(
+        {"a": (5, "parameter"), "s": (40, "parameter")},
+        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["a"], "mutates": ["s"]}},
+    )
     the_plan = plan(graph, ("store s", None))
     assert agree(the_plan, machine()) == [("f", 40, "s", "d2h")]
 
@@ -169,10 +228,17 @@ def test_all_name_the_same_transfer(case):
 @settings(deadline=None)
 @given(st.permutations(range(4)), st.integers(1, 4), st.sampled_from((1, 2, 4)))
 def test_ties(order, engines, late):
-    """Four tensors of one size that an op reads, brought over the same channel in some order: many end together."""
+    """Four tensors of one size that an op reads, brought over the same channel in some order: many
+    end together.
+    """
     names = "abcd"
-    graph = workload(dict.fromkeys(names, (12, "parameter", "ddr")), {"e": {"ns": 10}, "f": {"ns": 5, "inputs": list(names)}})
-    moves = [(f"prefetch {names[k]}", None if place < late else "e") for place, k in enumerate(order)]
+    graph = workload(
+        dict.fromkeys(names, (12, "parameter", "ddr")),
+        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": list(names)}},
+    )
+    moves = [
+        (f"prefetch {names[k]}", None if place < late else "e") for place, k in enumerate(order)
+    ]
     found = agree(plan(graph, *moves), machine(engines=engines), gate=False)
     assert [tensor for _, _, tensor, _ in found] == [names[order[-1]]]
 

@@ -1,4 +1,6 @@
-"""Rule 8 by hand: which transfer a stall is blamed on; 1 byte takes 1 ns, and e ends at 10 unless something else is said."""
+"""Rule 8 by hand: which transfer a stall is blamed on; 1 byte takes 1 ns, and e ends at 10 unless
+something else is said.
+"""
 
 from by_hand import GB, blames, machine, plan, replayed, workload
 from test_routes import from_nvme, line
@@ -10,7 +12,8 @@ from hosim.graph import Graph
 def reads(**tensors: int) -> Graph:
     """``e`` of 10 ns, then ``f``, which reads the tensors of these sizes."""
     return workload(
-        {name: (size, "parameter", "ddr") for name, size in tensors.items()}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": [*tensors]}}
+        {name: (size, "parameter", "ddr") for name, size in tensors.items()},
+        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": [*tensors]}},
     )
 
 
@@ -21,7 +24,8 @@ def blamed(the_plan, hardware) -> list[tuple[str, int, int, str, str]]:
 
 
 def test_a_store_of_what_the_op_only_reads_is_not_waited_for():
-    # stored lies in hbm, and its store runs 0..40 as long as the prefetch of fetched does. f, from e's end on, waits for fetched alone.
+    # stored lies in hbm, and its store runs 0..40 as long as the prefetch of fetched does. f, from
+    # e's end on, waits for fetched alone.
     graph = workload(
         {"stored": (40, "parameter", "hbm"), "fetched": (40, "parameter", "ddr")},
         {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["stored", "fetched"]}},
@@ -34,39 +38,53 @@ def test_a_store_of_what_the_op_only_reads_is_not_waited_for():
 
 
 def test_the_transfer_that_ends_last_is_blamed():
-    # Two engines share 1 byte a ns: 20 ns for 10 bytes each, then w's other 30: v 0..20, w 0..50, though v is issued last.
+    # Two engines share 1 byte a ns: 20 ns for 10 bytes each, then w's other 30: v 0..20, w 0..50,
+    # though v is issued last.
     the_plan = plan(reads(w=40, v=10), ("prefetch w", None), ("prefetch v", None))
     assert blamed(the_plan, machine(engines=2)) == [("f", 10, 50, "w", "h2d")]
 
 
 def test_of_two_that_end_together_the_one_issued_last_is_blamed():
-    # Two engines, half the bandwidth each: both 0..40. What counts is the order in the plan, not that of the op's inputs.
+    # Two engines, half the bandwidth each: both 0..40. What counts is the order in the plan, not
+    # that of the op's inputs.
     hardware = machine(engines=2)
-    assert blamed(plan(reads(v=20, w=20), ("prefetch v", None), ("prefetch w", None)), hardware) == [("f", 10, 40, "w", "h2d")]
-    assert blamed(plan(reads(v=20, w=20), ("prefetch w", None), ("prefetch v", None)), hardware) == [("f", 10, 40, "v", "h2d")]
+    assert blamed(
+        plan(reads(v=20, w=20), ("prefetch v", None), ("prefetch w", None)), hardware
+    ) == [("f", 10, 40, "w", "h2d")]
+    assert blamed(
+        plan(reads(v=20, w=20), ("prefetch w", None), ("prefetch v", None)), hardware
+    ) == [("f", 10, 40, "v", "h2d")]
 
 
 def test_on_different_channels_too():
     # v comes from nvme 0..40, w from ddr 10..40, issued at e's end.
     graph = workload(
-        {"w": (30, "parameter", "ddr"), "v": (40, "parameter", "nvme")}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["v", "w"]}}
+        {"w": (30, "parameter", "ddr"), "v": (40, "parameter", "nvme")},
+        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["v", "w"]}},
     )
     hardware = machine(nvme=100)
-    assert blamed(plan(graph, ("prefetch v nvme", None), ("prefetch w", "e")), hardware) == [("f", 10, 40, "w", "h2d")]
-    assert blamed(plan(graph, ("prefetch w", "e"), ("prefetch v nvme", None)), hardware) == [("f", 10, 40, "w", "h2d")]
+    assert blamed(plan(graph, ("prefetch v nvme", None), ("prefetch w", "e")), hardware) == [
+        ("f", 10, 40, "w", "h2d")
+    ]
+    assert blamed(plan(graph, ("prefetch w", "e"), ("prefetch v nvme", None)), hardware) == [
+        ("f", 10, 40, "w", "h2d")
+    ]
 
 
 def test_a_write_waits_for_the_store_that_reads():
-    # s is stored 10..50 after e; w comes 0..30. f changes s: it waits for both, and for the store last.
+    # s is stored 10..50 after e; w comes 0..30. f changes s: it waits for both, and for the store
+    # last.
     graph = workload(
-        {"s": (40, "parameter"), "w": (30, "parameter", "ddr")}, {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["w"], "mutates": ["s"]}}
+        {"s": (40, "parameter"), "w": (30, "parameter", "ddr")},
+        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["w"], "mutates": ["s"]}},
     )
     the_plan = plan(graph, ("prefetch w", None), ("store s", "e"))
     assert blamed(the_plan, machine()) == [("f", 10, 50, "s", "d2h")]
 
 
 def test_residency_lost_while_waiting_for_room_is_blamed_on_the_store():
-    # As in test_ops: h waits for room till 50; from 20 to 100 the store of what it writes runs: all of the wait is the store's.
+    # As in test_ops: h waits for room till 50; from 20 to 100 the store of what it writes runs: all
+    # of the wait is the store's.
     graph = workload(
         {"w": (80, "parameter"), "b": (60,), "c": (60,)},
         {
@@ -75,15 +93,21 @@ def test_residency_lost_while_waiting_for_room_is_blamed_on_the_store():
             "h": {"ns": 5, "mutates": ["w"], "outputs": ["b"]},
         },
     )
-    assert blamed(plan(graph, ("store w", "u")), machine(hbm=200 - 1, d2h=GB)) == [("h", 0, 100, "w", "d2h")]
+    assert blamed(plan(graph, ("store w", "u")), machine(hbm=200 - 1, d2h=GB)) == [
+        ("h", 0, 100, "w", "d2h")
+    ]
 
 
 def test_a_stall_of_another_stream_is_blamed_too_and_exposes_nothing():
-    # w comes 0..40, v behind it 40..60. f (compute) waits for w from 10 on, g (side) for v from 0 on. What a channel exposes is the wait
-    # of compute alone: 30 of h2d's 60 busy nanoseconds.
+    # w comes 0..40, v behind it 40..60. f (compute) waits for w from 10 on, g (side) for v from 0
+    # on. What a channel exposes is the wait of compute alone: 30 of h2d's 60 busy nanoseconds.
     graph = workload(
         {"w": (40, "parameter", "ddr"), "v": (20, "parameter", "ddr")},
-        {"e": {"ns": 10}, "f": {"ns": 5, "inputs": ["w"]}, "g": {"ns": 5, "inputs": ["v"], "stream": "side"}},
+        {
+            "e": {"ns": 10},
+            "f": {"ns": 5, "inputs": ["w"]},
+            "g": {"ns": 5, "inputs": ["v"], "stream": "side"},
+        },
     )
     the_plan = plan(graph, ("prefetch w", None), ("prefetch v", None))
     assert blamed(the_plan, machine()) == [("f", 10, 40, "w", "h2d"), ("g", 0, 60, "v", "h2d")]

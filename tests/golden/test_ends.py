@@ -1,4 +1,6 @@
-"""Rules 2, 4, 5 and 9 where a replay cannot go on: out of memory, persistence, illegal detaches. And the toy of docs/formats.md."""
+"""Rules 2, 4, 5 and 9 where a replay cannot go on: out of memory, persistence, illegal detaches.
+And the toy of docs/formats.md.
+"""
 
 import pytest
 from both_engines import replay
@@ -22,7 +24,10 @@ def test_out_of_memory_names_the_op():
     )
     r = replayed(plan(graph), machine())
     assert not r.result.feasible
-    expected = "out of memory: op 'g' wants 55 B of hbm at 10 ns, where 50 B of 100 B are held; largest residents: a 50 B"
+    expected = (
+        "out of memory: op 'g' wants 55 B of hbm at 10 ns, where 50 B of 100 B are held; "
+        "largest residents: a 50 B"
+    )
     assert r.result.error == expected
     assert (r.result.makespan_ns, r.result.busy_ns, r.result.drain_ns) == (None, None, None)
     assert (r.result.peak_bytes["hbm"], r.result.peak_at_ns["hbm"]) == (50, 0)
@@ -37,23 +42,30 @@ def test_the_budget_is_the_capacity_where_it_is_less():
 
 
 def test_out_of_memory_names_the_transfer():
-    # w (60) needs room beside p (50), which stays: f waits for w, and w for room that nobody can make.
-    graph = workload({"w": (60, "parameter", "ddr"), "p": (50, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
+    # w (60) needs room beside p (50), which stays: f waits for w, and w for room that nobody can
+    # make.
+    graph = workload(
+        {"w": (60, "parameter", "ddr"), "p": (50, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}}
+    )
     error = replayed(plan(graph, ("prefetch w", None)), machine()).result.error
     expected = (
-        "out of memory: prefetch of 'w' (ddr to hbm) wants 60 B of hbm at 0 ns, where 50 B of 100 B are held; largest residents: p 50 B"
+        "out of memory: prefetch of 'w' (ddr to hbm) wants 60 B of hbm at 0 ns, where 50 B "
+        "of 100 B are held; largest residents: p 50 B"
     )
     assert error == expected
     # on the way down as well: ddr holds 20 of w's 30
     graph = workload({"w": (30, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
     error = replayed(plan(graph, ("store w", "f")), machine(ddr=20)).result.error
     assert (
-        error == "out of memory: store of 'w' (hbm to ddr) wants 30 B of ddr at 10 ns, where 0 B of 20 B are held; largest residents: none"
+        error
+        == "out of memory: store of 'w' (hbm to ddr) wants 30 B of ddr at 10 ns, where 0 B of 20 "
+        "B are held; largest residents: none"
     )
 
 
 def test_the_largest_residents_take_parts_of_one_tensor_together():
-    # w[1] and w[4] are 45 together, more than p; m, n and o are less than either; v[0] is one part, and q the sixth
+    # w[1] and w[4] are 45 together, more than p; m, n and o are less than either; v[0] is one part,
+    # and q the sixth
     tensors = {f"w[{k}]": (size, "parameter", None, None, "w") for k, size in ((4, 20), (1, 25))}
     tensors |= {
         "p": (30, "parameter"),
@@ -61,8 +73,19 @@ def test_the_largest_residents_take_parts_of_one_tensor_together():
         "q": (1, "parameter"),
         "v[1]": (2, "parameter", "ddr", None, "v"),
     }
-    tensors |= {name: (size, "parameter") for name, size in (("m", 8), ("n", 7), ("o", 6))} | {"a": (10,)}
-    graph = workload(tensors, {"f": {"ns": 10, "inputs": [name for name in tensors if name not in ("a", "v[1]")], "outputs": ["a"]}})
+    tensors |= {name: (size, "parameter") for name, size in (("m", 8), ("n", 7), ("o", 6))} | {
+        "a": (10,)
+    }
+    graph = workload(
+        tensors,
+        {
+            "f": {
+                "ns": 10,
+                "inputs": [name for name in tensors if name not in ("a", "v[1]")],
+                "outputs": ["a"],
+            }
+        },
+    )
     assert replayed(plan(graph), machine(hbm=110)).result.error == (
         "out of memory: op 'f' wants 10 B of hbm at 0 ns, where 102 B of 110 B are held; "
         "largest residents: w[1..4] (2 parts) 45 B, p 30 B, m 8 B, n 7 B, o 6 B and 2 more"
@@ -90,11 +113,14 @@ def test_out_of_memory_names_what_holds_the_others_up():
 def test_out_of_memory_at_time_zero():
     graph = workload({"w": (101, "parameter")}, {"f": {"ns": 10, "inputs": ["w"]}})
     error = replayed(plan(graph), machine()).result.error
-    assert error.startswith("out of memory: the initial residents of hbm take 101 B, its capacity is 100 B")
+    assert error.startswith(
+        "out of memory: the initial residents of hbm take 101 B, its capacity is 100 B"
+    )
 
 
 def test_persistence():
-    # w starts in ddr and is mutated in hbm: its copy in ddr is stale at the end unless it is stored back.
+    # w starts in ddr and is mutated in hbm: its copy in ddr is stale at the end unless it is stored
+    # back.
     graph = workload({"w": (30, "parameter", "ddr")}, {"f": {"ns": 10, "mutates": ["w"]}})
     with pytest.raises(PlanError, match=r"'w' has no valid copy in ddr at the end of the step"):
         replay(plan(graph, ("prefetch w", None)), machine())
@@ -108,19 +134,27 @@ def test_persistence():
 
 
 def test_what_survives_and_what_does_not():
-    # y is of kind output: it survives f, its only user. b, of kind activation but persistent, is there from the start and survives.
-    graph = workload({"y": (20, "output"), "b": (10, "activation", None, True), "a": (5,)}, {"f": {"ns": 10, "outputs": ["y", "a"]}})
+    # y is of kind output: it survives f, its only user. b, of kind activation but persistent, is
+    # there from the start and survives.
+    graph = workload(
+        {"y": (20, "output"), "b": (10, "activation", None, True), "a": (5,)},
+        {"f": {"ns": 10, "outputs": ["y", "a"]}},
+    )
     r = replayed(plan(graph), machine())
     held = {(x.bytes, x.start_ns, x.end_ns) for x in r.result.timeline.residencies}
     assert held == {(20, 0, 10), (10, 0, 10), (5, 0, 10)}
-    # the only copy of y must not be dropped, as it survives; a is gone when the detach comes, which says nothing then
+    # the only copy of y must not be dropped, as it survives; a is gone when the detach comes, which
+    # says nothing then
     with pytest.raises(PlanError, match=r"'y' at 10 ns would drop its last valid copy"):
         replay(plan(graph, ("detach y", "f")), machine())
     assert replayed(plan(graph, ("detach a", "f")), machine()).result.makespan_ns == 10
 
 
 def test_illegal_detaches():
-    graph = workload({"w": (30, "parameter", "ddr")}, {"e": {"ns": 5, "stream": "side"}, "f": {"ns": 10, "inputs": ["w"]}})
+    graph = workload(
+        {"w": (30, "parameter", "ddr")},
+        {"e": {"ns": 5, "stream": "side"}, "f": {"ns": 10, "inputs": ["w"]}},
+    )
     with pytest.raises(PlanError, match=r"'w' at 0 ns: it holds no bytes there"):
         replay(plan(graph, ("detach w", None)), machine())
     with pytest.raises(PlanError, match=r"'w' at 0 ns would drop its last valid copy"):
@@ -130,8 +164,11 @@ def test_illegal_detaches():
 
 
 def test_a_detach_of_a_copy_that_an_op_awaits():
-    # w comes 0..40. e ends at 50 and issues a detach of w from hbm, where f, the next op, awaits it: its copy in ddr is no use to f.
-    graph = workload({"w": (40, "parameter", "ddr")}, {"e": {"ns": 50}, "f": {"ns": 10, "inputs": ["w"]}})
+    # w comes 0..40. e ends at 50 and issues a detach of w from hbm, where f, the next op, awaits
+    # it: its copy in ddr is no use to f.
+    graph = workload(
+        {"w": (40, "parameter", "ddr")}, {"e": {"ns": 50}, "f": {"ns": 10, "inputs": ["w"]}}
+    )
     awaited = r"'w' at 50 ns: op 'f' awaits it, and no prefetch brings it back before"
     with pytest.raises(PlanError, match=awaited):
         replay(plan(graph, ("prefetch w", None), ("detach w", "e")), machine())
@@ -142,12 +179,15 @@ def test_a_detach_of_a_copy_that_an_op_awaits():
     with pytest.raises(PlanError, match=awaited):
         replay(plan(graph, ("detach w", "e"), initial={"w": ["hbm", "ddr"]}), machine())
     # with a prefetch behind the detach, which is the one that f waits for, it is legal: 50..90
-    r = replayed(plan(graph, ("prefetch w", None), ("detach w", "e"), ("prefetch w", "e")), machine())
+    r = replayed(
+        plan(graph, ("prefetch w", None), ("detach w", "e"), ("prefetch w", "e")), machine()
+    )
     assert r.ops["f"] == (90, 100)
 
 
 def test_contents_that_nobody_needs_may_be_dropped():
-    # g writes a again without reading it: what f left there is not needed, and may go. h takes the room.
+    # g writes a again without reading it: what f left there is not needed, and may go. h takes the
+    # room.
     graph = workload(
         {"a": (60,), "b": (60,)},
         {
@@ -164,8 +204,20 @@ def test_contents_that_nobody_needs_may_be_dropped():
 WORKLOAD = {
     "format": "hosim.workload/1",
     "name": "toy",
-    "tensors": [{"name": "w", "bytes": 40, "kind": "parameter", "home": "hbm"}, {"name": "a", "bytes": 30, "kind": "activation"}],
-    "ops": [{"name": "f", "kind": "matmul", "stream": "compute", "inputs": ["w"], "outputs": ["a"], "duration_ns": 50}],
+    "tensors": [
+        {"name": "w", "bytes": 40, "kind": "parameter", "home": "hbm"},
+        {"name": "a", "bytes": 30, "kind": "activation"},
+    ],
+    "ops": [
+        {
+            "name": "f",
+            "kind": "matmul",
+            "stream": "compute",
+            "inputs": ["w"],
+            "outputs": ["a"],
+            "duration_ns": 50,
+        }
+    ],
 }
 PLAN = {
     "format": "hosim.plan/1",
@@ -226,7 +278,8 @@ def test_the_toy_of_the_formats_page():
     assert got.pop("planning_s") >= 0
     assert got.pop("replay_s") >= 0
     got["lower_bound_ns"] = lower_bound_ns(graph, [50], hardware, None, 100)
-    # what the page leaves out, as every format may: a channel without transfers, the composition of a tier below
+    # what the page leaves out, as every format may: a channel without transfers, the composition of
+    # a tier below
     idle = got["channels"].pop("d2h")
     assert not any(idle.values())
     assert got["peak_breakdown"].pop("ddr") == {"parameter": 40}

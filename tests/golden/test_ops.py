@@ -6,7 +6,8 @@ from hosim.cache_plan import CacheOp
 
 
 def test_everything_resident_runs_back_to_back():
-    # 10 + 20 + 5; a (30) lives 0..30, b (25) 10..35, w (10) always; g has a workspace of 8: 30 + 25 + 10 + 8 at 10.
+    # 10 + 20 + 5; a (30) lives 0..30, b (25) 10..35, w (10) always; g has a workspace of 8: 30 + 25
+    # + 10 + 8 at 10.
     graph = workload(
         {"w": (10, "parameter"), "a": (30,), "b": (25,)},
         {
@@ -23,8 +24,8 @@ def test_everything_resident_runs_back_to_back():
 
 
 def test_dependency_and_drain():
-    # g (side) needs f's a: it waits 0..30 for its producer. h (compute) needs g's b: it waits 30..70. side drains 70..75.
-    # a is used by f and g alone and dies at 70; b at 75.
+    # g (side) needs f's a: it waits 0..30 for its producer. h (compute) needs g's b: it waits
+    # 30..70. side drains 70..75. a is used by f and g alone and dies at 70; b at 75.
     graph = workload(
         {"a": (10,), "b": (10,)},
         {
@@ -41,7 +42,8 @@ def test_dependency_and_drain():
 
 
 def test_deps_and_earlier_readers_are_producers():
-    # g (side) reads a until 60. h writes a again: it waits for g, though it reads nothing of g's. k has g in its deps.
+    # g (side) reads a until 60. h writes a again: it waits for g, though it reads nothing of g's. k
+    # has g in its deps.
     graph = workload(
         {"a": (10,)},
         {
@@ -57,8 +59,9 @@ def test_deps_and_earlier_readers_are_producers():
 
 
 def test_the_last_user_to_end_releases_on_several_streams():
-    # a (40) is read by g (compute, 10..20) and s (side, 10..50); s is not listed last but ends last, so a is held to 50.
-    # h wants 70 of 100 from 20 on: it waits for a until 50. This is capacity.
+    # a (40) is read by g (compute, 10..20) and s (side, 10..50); s is not listed last but ends
+    # last, so a is held to 50. h wants 70 of 100 from 20 on: it waits for a until 50. This is
+    # capacity.
     graph = workload(
         {"a": (40,), "b": (70,)},
         {
@@ -71,12 +74,15 @@ def test_the_last_user_to_end_releases_on_several_streams():
     r = replayed(plan(graph), machine())
     assert r.ops == {"f": (0, 10), "s": (10, 50), "g": (10, 20), "h": (50, 55)}
     assert r.stalls == {"capacity": 30}
-    assert [(x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.bytes == 40] == [(0, 50)]
+    assert [(x.start_ns, x.end_ns) for x in r.result.timeline.residencies if x.bytes == 40] == [
+        (0, 50)
+    ]
 
 
 def test_dependency_then_transfer_then_capacity():
-    # One wait with three causes. h (compute) needs a of s (side, 0..30), w (50, prefetched 0..50) and 40 bytes for b.
-    # t_dep = 30, t_res = 50. hbm 100: a 10, w 50, c 35 (of t, third, 0..80) leave 5: h starts when t and with it c end, at 80.
+    # One wait with three causes. h (compute) needs a of s (side, 0..30), w (50, prefetched 0..50)
+    # and 40 bytes for b. t_dep = 30, t_res = 50. hbm 100: a 10, w 50, c 35 (of t, third, 0..80)
+    # leave 5: h starts when t and with it c end, at 80.
     graph = workload(
         {"a": (10,), "b": (40,), "c": (35,), "w": (50, "parameter", "ddr")},
         {
@@ -108,8 +114,9 @@ def test_runtime_inspects_each_op_first():
 
 
 def test_runtime_decisions_are_transfer_stalls_and_room_is_made_when_nothing_moves():
-    # Before f (inspected 0..5) the policy fetches w (60): 5..65. f 65..75. Before g (inspected 75..80) it fetches v (60): that does
-    # not fit beside w, nothing is under way, so it is asked for room and detaches w. v 80..140, g 140..150.
+    # Before f (inspected 0..5) the policy fetches w (60): 5..65. f 65..75. Before g (inspected
+    # 75..80) it fetches v (60): that does not fit beside w, nothing is under way, so it is asked
+    # for room and detaches w. v 80..140, g 140..150.
     class OnDemand:
         def before_op(self, op, view):
             return [CacheOp("prefetch", op, "ddr", "hbm")]
@@ -129,19 +136,32 @@ def test_runtime_decisions_are_transfer_stalls_and_room_is_made_when_nothing_mov
 
 
 def test_an_output_that_is_there_is_written_in_place():
-    # g writes a again: its 60 bytes are held once, so 60 + 60 > 100 is no obstacle. a lives from 0 to its last user's end, 30.
-    graph = workload({"a": (60,)}, {"f": {"ns": 10, "outputs": ["a"]}, "g": {"ns": 10, "outputs": ["a"]}, "h": {"ns": 10, "inputs": ["a"]}})
+    # g writes a again: its 60 bytes are held once, so 60 + 60 > 100 is no obstacle. a lives from 0
+    # to its last user's end, 30.
+    graph = workload(
+        {"a": (60,)},
+        {
+            "f": {"ns": 10, "outputs": ["a"]},
+            "g": {"ns": 10, "outputs": ["a"]},
+            "h": {"ns": 10, "inputs": ["a"]},
+        },
+    )
     r = replayed(plan(graph), machine())
     assert r.ops == {"f": (0, 10), "g": (10, 20), "h": (20, 30)}
     assert (r.result.peak_bytes["hbm"], r.result.peak_at_ns["hbm"]) == (60, 0)
 
 
 def test_the_last_prefetch_before_the_op_in_the_list_is_waited_for():
-    # w is detached after f and brought back by a prefetch after f, 10..50, for h. The prefetch after h is none of h's business,
-    # neither is v's staging from nvme to ddr (10..40), as v is there: g runs at once.
+    # w is detached after f and brought back by a prefetch after f, 10..50, for h. The prefetch
+    # after h is none of h's business, neither is v's staging from nvme to ddr (10..40), as v is
+    # there: g runs at once.
     graph = workload(
         {"w": (40, "parameter", "ddr"), "v": (30, "parameter", "nvme")},
-        {"f": {"ns": 10, "inputs": ["w"]}, "g": {"ns": 5, "inputs": ["v"]}, "h": {"ns": 10, "inputs": ["w"]}},
+        {
+            "f": {"ns": 10, "inputs": ["w"]},
+            "g": {"ns": 5, "inputs": ["v"]},
+            "h": {"ns": 10, "inputs": ["w"]},
+        },
     )
     the_plan = plan(
         graph,
@@ -155,14 +175,18 @@ def test_the_last_prefetch_before_the_op_in_the_list_is_waited_for():
     r = replayed(the_plan, machine(nvme=100))
     assert r.ops == {"f": (0, 10), "g": (10, 15), "h": (50, 60)}
     assert r.stalls == {"transfer": 35}
-    assert r.moves == [("prefetch", "v", 10, 10, 40), ("prefetch", "w", 10, 10, 50), ("prefetch", "w", 60, 60, 100)]
+    assert r.moves == [
+        ("prefetch", "v", 10, 10, 40),
+        ("prefetch", "w", 10, 10, 50),
+        ("prefetch", "w", 60, 60, 100),
+    ]
     assert r.result.drain_ns == 40
 
 
 def test_residency_lost_while_waiting_for_room_is_waited_for_again():
-    # h (compute) writes w in place, free from 0 on, and wants 60 of b; t (side, 0..50) holds 60 of c: h waits for capacity.
-    # At 20, the end of u (third), which is listed after h, issues a store of w (80): 20..100. At 50 room is there, but the store still
-    # reads w.
+    # h (compute) writes w in place, free from 0 on, and wants 60 of b; t (side, 0..50) holds 60 of
+    # c: h waits for capacity. At 20, the end of u (third), which is listed after h, issues a store
+    # of w (80): 20..100. At 50 room is there, but the store still reads w.
     # h starts at 100: t_res is 100, so all of the wait is transfer, blamed on d2h.
     graph = workload(
         {"w": (80, "parameter"), "b": (60,), "c": (60,)},
@@ -180,7 +204,10 @@ def test_residency_lost_while_waiting_for_room_is_waited_for_again():
 
 def test_the_first_instant_of_the_peak_counts():
     # 50 of a at 0; 50 of b at 10: the same occupancy, of another kind. The first one is told.
-    graph = workload({"a": (50,), "b": (50, "gradient")}, {"f": {"ns": 10, "outputs": ["a"]}, "g": {"ns": 10, "outputs": ["b"]}})
+    graph = workload(
+        {"a": (50,), "b": (50, "gradient")},
+        {"f": {"ns": 10, "outputs": ["a"]}, "g": {"ns": 10, "outputs": ["b"]}},
+    )
     r = replayed(plan(graph), machine())
     assert (r.result.peak_bytes["hbm"], r.result.peak_at_ns["hbm"]) == (50, 0)
     assert r.result.peak_breakdown["hbm"] == {"activation": 50}

@@ -1,4 +1,6 @@
-"""What becomes of the kit's work that fails, is interrupted, or comes too late; and steps that run under several plans."""
+"""What becomes of the kit's work that fails, is interrupted, or comes too late; and steps that run
+under several plans.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,19 @@ from hosim.on_torch.gpu import attempts, command, planning, running  # noqa: E40
 from hosim.on_torch.gpu.attempts import Attempts, noted_failures  # noqa: E402
 from hosim.on_torch.gpu.captured_step import Work, captured  # noqa: E402
 
-LINE = ("--dry-run", "--modes", "train", "--iterations", "1", "--profiled", "1", "--schemes", "resident", "--shares", "90,60")
+LINE = (
+    "--dry-run",
+    "--modes",
+    "train",
+    "--iterations",
+    "1",
+    "--profiled",
+    "1",
+    "--schemes",
+    "resident",
+    "--shares",
+    "90,60",
+)
 LATE = "not begun, as the time was up; the same command goes on with it"
 
 
@@ -32,7 +46,11 @@ def test_a_failure_is_noted_until_the_work_succeeds(tmp_path, capsys):
         made.do(name, lambda problem=problem: fails(problem))
     made.do("e", lambda: done.append("e"))
     assert done == ["e"]
-    reasons = {"b": "op 'mm': no", "c": "MemoryError", "d": "CUDA error: an illegal memory access was encountered"}
+    reasons = {
+        "b": "op 'mm': no",
+        "c": "MemoryError",
+        "d": "CUDA error: an illegal memory access was encountered",
+    }
     assert noted_failures(tmp_path) == {"a": "CUDA out of memory.", **reasons}
     assert made.failed == [f"{name}: {text}" for name, text in noted_failures(tmp_path).items()]
     again = Attempts(tmp_path, 0.0)
@@ -69,17 +87,25 @@ def test_a_step_can_be_run_again_from_its_start():
     """Weights and states are those of a fresh capture, also when a step has changed them."""
     work = Work("tiny", "train", 8, 1, 1)
     step, fresh = captured(work, "cpu"), captured(work, "cpu")
-    learned = [one.placeholder for one in step.program.givens if one.own and one.kind != "buffer"]  # not the rotary tables
+    learned = [
+        one.placeholder for one in step.program.givens if one.own and one.kind != "buffer"
+    ]  # not the rotary tables
     with torch.no_grad():
         for name in learned:
             step.held[name].fill_(1)
     step.renew()
-    assert all(torch.equal(value, fresh.held[name]) for name, value in step.held.items() if isinstance(value, torch.Tensor))
+    assert all(
+        torch.equal(value, fresh.held[name])
+        for name, value in step.held.items()
+        if isinstance(value, torch.Tensor)
+    )
 
 
 @pytest.mark.long
 def test_a_folder_over_several_commands(tmp_path, capsys, monkeypatch):
-    """Out of time after measuring, interrupted while planning, runs that fail, and then all is done. The training step is captured once."""
+    """Out of time after measuring, interrupted while planning, runs that fail, and then all is
+    done. The training step is captured once.
+    """
     out, clock = tmp_path / "out", iter([0.0, *[1.0] * 4, *[1e9] * 100])
     line = ["all", *LINE, "--out", str(out)]
 
@@ -90,11 +116,15 @@ def test_a_folder_over_several_commands(tmp_path, capsys, monkeypatch):
         patch.setattr(attempts.time, "monotonic", lambda: next(clock))
         assert command.main([*line, "--minutes", "5"]) == 1
     assert summary()["failed"] == {"plan": LATE, "run": LATE}
-    assert capsys.readouterr().out.splitlines()[1:] == [f"failed: {name}: {LATE}" for name in ("plan", "run")]
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"failed: {name}: {LATE}" for name in ("plan", "run")
+    ]
     with monkeypatch.context() as patch:
         patch.setattr(planning, "planned", lambda *_, **__: fails(KeyboardInterrupt))
         assert command.main(line) == 130
-    assert capsys.readouterr().err.endswith("hosim.gpu: interrupted; the same command goes on where it stopped\n")
+    assert capsys.readouterr().err.endswith(
+        "hosim.gpu: interrupted; the same command goes on where it stopped\n"
+    )
     assert summary()["failed"] == {"run": LATE}
     with monkeypatch.context() as patch:
         patch.setattr(running, "run_steps", lambda *_: fails(ExecutionError("op 'mm': no")))

@@ -1,4 +1,6 @@
-"""The recording kit without a GPU: every scheme up to the GPU's own calls, and what its files hold."""
+"""The recording kit without a GPU: every scheme up to the GPU's own calls, and what its files
+hold.
+"""
 
 import contextlib
 import gzip
@@ -28,7 +30,8 @@ from hosim.validate.snapshots import parse_snapshot
 
 TINY = CONFIGS["tiny"]
 
-# Refuses what hosim's own files import beyond torch, numpy and the standard library, as on a machine that has no more.
+# Refuses what hosim's own files import beyond torch, numpy and the standard library, as on a
+# machine that has no more.
 ALONE = """
 import builtins, runpy, sys
 real = builtins.__import__
@@ -49,7 +52,9 @@ SMALL = ("--dry-run", "--lengths", "1024", "--iterations", "1", "--profiled", "1
 
 
 def execute(*arguments):
-    return subprocess.run([sys.executable, "-c", *map(str, arguments)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", *map(str, arguments)], capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +74,24 @@ def test_one_command_records_every_scheme(recording):
     train = {f"tiny-train-16-{scheme}" for scheme in SCHEMES}
     prefill = {f"tiny-prefill-16-{scheme}" for scheme in SCHEMES if scheme != "offload-optimizer"}
     assert set(meta["runs"]) == train | prefill
-    assert {path.name for path in recording.iterdir()} == {"meta.json", "bandwidth.json", "summary.json", *meta["runs"]}
-    assert {path.name for path in (recording / "tiny-train-16-both").iterdir()} == {"run.json", "trace.json.gz"}
+    assert {path.name for path in recording.iterdir()} == {
+        "meta.json",
+        "bandwidth.json",
+        "summary.json",
+        *meta["runs"],
+    }
+    assert {path.name for path in (recording / "tiny-train-16-both").iterdir()} == {
+        "run.json",
+        "trace.json.gz",
+    }
 
 
 @pytest.mark.parametrize("mode", ["prefill", "train"])
 def test_every_scheme_computes_the_same(recording, mode):
-    losses = {tuple(json.loads(path.read_text())["losses"]) for path in recording.glob(f"tiny-{mode}-*/run.json")}
+    losses = {
+        tuple(json.loads(path.read_text())["losses"])
+        for path in recording.glob(f"tiny-{mode}-*/run.json")
+    }
     (only,) = losses
     assert len(only) == 5
     assert all(math.isfinite(loss) for loss in only)
@@ -83,10 +99,17 @@ def test_every_scheme_computes_the_same(recording, mode):
 
 
 def test_the_moves_are_those_of_the_scheme(recording):
-    moves = {path.parent.name: json.loads(path.read_text())["moves"] for path in recording.glob("*/run.json")}
+    moves = {
+        path.parent.name: json.loads(path.read_text())["moves"]
+        for path in recording.glob("*/run.json")
+    }
     assert moves["tiny-train-16-resident"] == moves["tiny-prefill-16-resident"] == []
     size = 2 * functional_decoder.count(TINY.layer_shapes)
-    fetched = [(m["tensor"], m["after"], m["bytes"]) for m in moves["tiny-prefill-16-stream-params"] if m["op"] == "prefetch"]
+    fetched = [
+        (m["tensor"], m["after"], m["bytes"])
+        for m in moves["tiny-prefill-16-stream-params"]
+        if m["op"] == "prefetch"
+    ]
     assert fetched == [
         ("layer.0.parameters", "embedding.forward", size),
         ("layer.1.parameters", "layer.0.forward", size),
@@ -96,9 +119,15 @@ def test_the_moves_are_those_of_the_scheme(recording):
     states = [m["tensor"] for m in moves["tiny-train-16-offload-optimizer"] if m["op"] == "store"]
     assert states == [f"layer.{i}.optimizer_state" for i in range(4)]
     stored = {m["tensor"] for m in moves["tiny-train-16-offload-activations"] if m["op"] == "store"}
-    fetched = {m["tensor"] for m in moves["tiny-train-16-offload-activations"] if m["op"] == "prefetch"}
+    fetched = {
+        m["tensor"] for m in moves["tiny-train-16-offload-activations"] if m["op"] == "prefetch"
+    }
     assert stored == fetched
-    assert {name.split(".")[1] for name in stored} == {"0", "1", "2"}  # those of the last layer stay
+    assert {name.split(".")[1] for name in stored} == {
+        "0",
+        "1",
+        "2",
+    }  # those of the last layer stay
     kinds = {m["tensor"].split(".")[2] for m in moves["tiny-train-16-both"]}
     assert kinds == {"parameters", "activation", "optimizer_state"}
 
@@ -113,37 +142,76 @@ def test_the_sweep_has_every_size_direction_and_kind_of_memory(recording):
 
 
 def test_the_trace_says_where_each_phase_begins(recording):
-    trace = json.loads(gzip.decompress((recording / "tiny-train-16-both" / "trace.json.gz").read_bytes()))
-    marks = [e["name"] for e in sorted(trace["traceEvents"], key=lambda e: e.get("ts", 0)) if e.get("cat") == "user_annotation"]
+    trace = json.loads(
+        gzip.decompress((recording / "tiny-train-16-both" / "trace.json.gz").read_bytes())
+    )
+    marks = [
+        e["name"]
+        for e in sorted(trace["traceEvents"], key=lambda e: e.get("ts", 0))
+        if e.get("cat") == "user_annotation"
+    ]
     layers = range(4)
     assert [mark for mark in marks if mark.startswith("hosim.")] == [
-        *("hosim.step", "hosim.embedding.forward", *(f"hosim.layer.{i}.forward" for i in layers), "hosim.head.forward"),
-        *("hosim.head.backward", *(f"hosim.layer.{i}.backward" for i in reversed(layers)), "hosim.embedding.backward"),
-        *("hosim.embedding.update", *(f"hosim.layer.{i}.update" for i in layers), "hosim.head.update"),
+        *(
+            "hosim.step",
+            "hosim.embedding.forward",
+            *(f"hosim.layer.{i}.forward" for i in layers),
+            "hosim.head.forward",
+        ),
+        *(
+            "hosim.head.backward",
+            *(f"hosim.layer.{i}.backward" for i in reversed(layers)),
+            "hosim.embedding.backward",
+        ),
+        *(
+            "hosim.embedding.update",
+            *(f"hosim.layer.{i}.update" for i in layers),
+            "hosim.head.update",
+        ),
     ]
 
 
 def test_a_dry_run_predicts_nothing_and_says_why(recording):
-    with pytest.raises(InputError, match=r"trace\.json\.gz: no kernel, copy or memset of a device was recorded"):
+    with pytest.raises(
+        InputError, match=r"trace\.json\.gz: no kernel, copy or memset of a device was recorded"
+    ):
         predict_recording(recording, "tiny", "train", 16)
-    assert json.loads((recording / "meta.json").read_text())["models"]["tiny"]["layer_parameters"] == functional_decoder.count(
-        TINY.layer_shapes
+    assert json.loads((recording / "meta.json").read_text())["models"]["tiny"][
+        "layer_parameters"
+    ] == functional_decoder.count(TINY.layer_shapes)
+    assert (
+        machine_of(bandwidth_sweep(recording / "bandwidth.json"))
+        .channel_between["ddr", "hbm"]
+        .bandwidth_bytes_per_s
+        > 0
     )
-    assert machine_of(bandwidth_sweep(recording / "bandwidth.json")).channel_between["ddr", "hbm"].bandwidth_bytes_per_s > 0
 
 
 def test_what_is_there_is_left_alone(recording, tmp_path, capsys):
     recording = shutil.copytree(recording, tmp_path / "again")  # the command writes meta.json anew
     before = {path: path.stat().st_mtime_ns for path in recording.glob("*/*")}
-    command_line = ["measure", "--only", "schemes", "--out", str(recording), "--dry-run", "--lengths", "1024"]
+    command_line = [
+        "measure",
+        "--only",
+        "schemes",
+        "--out",
+        str(recording),
+        "--dry-run",
+        "--lengths",
+        "1024",
+    ]
     assert command.main(command_line) == 0
     said = capsys.readouterr().err.splitlines()
-    assert sorted(said) == sorted(f"{path.parent.name}: there already" for path in recording.glob("*/run.json"))
+    assert sorted(said) == sorted(
+        f"{path.parent.name}: there already" for path in recording.glob("*/run.json")
+    )
     assert before == {path: path.stat().st_mtime_ns for path in recording.glob("*/*")}
 
 
 def workload(scheme, *, lazy=True, train=True):
-    return Workload(CpuBackend(lazy), TINY, SCHEMES[scheme], train=train, length=8, seed=3, smallest_offload=1)
+    return Workload(
+        CpuBackend(lazy), TINY, SCHEMES[scheme], train=train, length=8, seed=3, smallest_offload=1
+    )
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "resident"])
@@ -170,7 +238,9 @@ def test_a_training_step_is_that_of_torch():
     groups = [ours._embedding, *(ours._layers.ready(i) for i in range(TINY.layers)), ours._head]
     shapes = [TINY.embedding_shapes, *[TINY.layer_shapes] * TINY.layers, TINY.head_shapes]
     leaves = [group.detach().clone().requires_grad_() for group in groups]
-    weights = [functional_decoder.views(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
+    weights = [
+        functional_decoder.views(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)
+    ]
     x = functional_decoder.embed(weights[0], ours._tokens)
     for layer in weights[1:-1]:
         x = functional_decoder.layer(TINY, layer, x, ours._positions)[0]
@@ -195,7 +265,10 @@ def test_a_training_step_is_that_of_torch():
             [*DRY, "--lengths", "0"],
             "--lengths: expected whole numbers from 1, got '0'",
         ),
-        ([*DRY, "--shares", "0"], "--shares: expected whole numbers from 1 to 100, such as 75,50, got '0'"),
+        (
+            [*DRY, "--shares", "0"],
+            "--shares: expected whole numbers from 1 to 100, such as 75,50, got '0'",
+        ),
         ([*DRY, "--shares", ","], "--shares: expected at least one, got nothing"),
         ([*DRY, "--modes", ""], "--modes: expected at least one, got nothing"),
         ([*DRY, "--batch", "0"], "--batch: expected at least 1, got 0"),
@@ -225,18 +298,39 @@ def test_a_run_that_fails_leaves_no_folder(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(scheme_runs, "_measure", run_out)
     out = tmp_path / "out"
-    line = ["measure", "--only", "schemes", "--out", str(out), "--dry-run", "--lengths", "1", "--modes", "train", "--schemes", "both"]
+    line = [
+        "measure",
+        "--only",
+        "schemes",
+        "--out",
+        str(out),
+        "--dry-run",
+        "--lengths",
+        "1",
+        "--modes",
+        "train",
+        "--schemes",
+        "both",
+    ]
     assert command.main(line) == 1
     assert "no memory left" in capsys.readouterr().err
-    assert sorted(path.name for path in out.iterdir()) == ["failed.json", "meta.json", "summary.json"]
-    assert json.loads((out / "summary.json").read_text())["failed"] == {"tiny-train-16-both": "no memory left"}
+    assert sorted(path.name for path in out.iterdir()) == [
+        "failed.json",
+        "meta.json",
+        "summary.json",
+    ]
+    assert json.loads((out / "summary.json").read_text())["failed"] == {
+        "tiny-train-16-both": "no memory left"
+    }
     monkeypatch.undo()
     assert command.main(line) == 0
     assert json.loads((out / "summary.json").read_text())["failed"] == {}
     assert not (out / "failed.json").exists()
 
 
-@pytest.mark.parametrize("name", ["h100_bert_small", "mi300x_qwen1.5_0.5b", "event_sync_multi_stream"])
+@pytest.mark.parametrize(
+    "name", ["h100_bert_small", "mi300x_qwen1.5_0.5b", "event_sync_multi_stream"]
+)
 def test_a_trimmed_trace_reads_as_before(shared, name):
     path = shared / "data" / "traces" / f"{name}.json.gz"
     if not path.exists():
@@ -248,12 +342,39 @@ def test_a_trimmed_trace_reads_as_before(shared, name):
 
 
 def test_a_trimmed_trace_has_what_work_and_uses_follow_from():
-    """Strides of a convolution, the number that an operator shares with its gradient, the group of a collective, and modules."""
+    """Strides of a convolution, the number that an operator shares with its gradient, the group of
+    a collective, and modules.
+    """
     said = {"Concrete Inputs": ["[2]"], "Sequence number": 3, "Fwd thread id": 1}
-    group = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Seq": 4, "stream": 7, "x": 1}
+    group = {
+        "Collective name": "allreduce",
+        "Process Group Name": "0",
+        "Process Group Ranks": "[0, 1]",
+        "Seq": 4,
+        "stream": 7,
+        "x": 1,
+    }
     events = [
-        {"ph": "X", "cat": "cpu_op", "name": "aten::conv2d", "pid": 1, "tid": 1, "ts": 1, "dur": 2, "args": said},
-        {"ph": "X", "cat": "kernel", "name": "ncclAllReduce", "pid": 0, "tid": 7, "ts": 2, "dur": 2, "args": group},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "aten::conv2d",
+            "pid": 1,
+            "tid": 1,
+            "ts": 1,
+            "dur": 2,
+            "args": said,
+        },
+        {
+            "ph": "X",
+            "cat": "kernel",
+            "name": "ncclAllReduce",
+            "pid": 0,
+            "tid": 7,
+            "ts": 2,
+            "dur": 2,
+            "args": group,
+        },
         {
             "ph": "X",
             "cat": "python_function",
@@ -264,7 +385,16 @@ def test_a_trimmed_trace_has_what_work_and_uses_follow_from():
             "dur": 9,
             "args": {"Python id": 1},
         },
-        {"ph": "X", "cat": "python_function", "name": "step.py(3): step", "pid": 1, "tid": 1, "ts": 0, "dur": 9, "args": {}},
+        {
+            "ph": "X",
+            "cat": "python_function",
+            "name": "step.py(3): step",
+            "pid": 1,
+            "tid": 1,
+            "ts": 0,
+            "dur": 9,
+            "args": {},
+        },
     ]
     trace = {"traceEvents": events}
     trimmed = trim.trim_trace(trace)
@@ -274,10 +404,36 @@ def test_a_trimmed_trace_has_what_work_and_uses_follow_from():
 
 
 def test_a_trimmed_snapshot_reads_as_before():
-    block = {"address": 4096, "size": 512, "requested_size": 500, "state": "active_allocated", "frames": [{"name": "f"}]}
-    segment = {"device": 0, "address": 4096, "total_size": 512, "stream": 0, "segment_type": "small", "blocks": [block], "frames": []}
-    entry = {"action": "alloc", "addr": 4096, "size": 500, "stream": 0, "time_us": 7, "frames": [{"name": "f"}]}
-    raw = {"segments": [segment], "device_traces": [[entry]], "allocator_settings": {"expandable_segments": True}, "external": [1]}
+    block = {
+        "address": 4096,
+        "size": 512,
+        "requested_size": 500,
+        "state": "active_allocated",
+        "frames": [{"name": "f"}],
+    }
+    segment = {
+        "device": 0,
+        "address": 4096,
+        "total_size": 512,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": [block],
+        "frames": [],
+    }
+    entry = {
+        "action": "alloc",
+        "addr": 4096,
+        "size": 500,
+        "stream": 0,
+        "time_us": 7,
+        "frames": [{"name": "f"}],
+    }
+    raw = {
+        "segments": [segment],
+        "device_traces": [[entry]],
+        "allocator_settings": {"expandable_segments": True},
+        "external": [1],
+    }
     trimmed = trim.trim_snapshot(raw)
     assert "frames" not in json.dumps(trimmed)
     assert parse_snapshot(trimmed) == parse_snapshot(raw)
@@ -286,7 +442,11 @@ def test_a_trimmed_snapshot_reads_as_before():
 @pytest.mark.parametrize("scheme", ["offload-optimizer", "both"])
 def test_a_buffer_that_is_filled_before_it_is_stored_is_noticed(scheme, monkeypatch):
     fetch = Mover.fetch
-    monkeypatch.setattr(Mover, "fetch", lambda self, tensor, there, here, after=None: fetch(self, tensor, there, here))
+    monkeypatch.setattr(
+        Mover,
+        "fetch",
+        lambda self, tensor, there, here, after=None: fetch(self, tensor, there, here),
+    )
     broken, sound = workload(scheme), workload("resident")
     assert [broken.step() for _ in range(4)] != [sound.step() for _ in range(4)]
 
@@ -294,19 +454,47 @@ def test_a_buffer_that_is_filled_before_it_is_stored_is_noticed(scheme, monkeypa
 def test_list_names_the_runs_of_the_defaults_in_order(capsys):
     assert command.main(["list"]) == 0
     train = ["resident", "stream-params", "offload-activations", "offload-optimizer", "both"]
-    schemes = {"train": train, "prefill": [scheme for scheme in train if scheme != "offload-optimizer"]}
+    schemes = {
+        "train": train,
+        "prefill": [scheme for scheme in train if scheme != "offload-optimizer"],
+    }
     assert capsys.readouterr().out.splitlines() == [
-        *(f"{config}-{mode}-1024-{scheme}" for config in ("1b", "3b") for mode in ("prefill", "train") for scheme in schemes[mode]),
+        *(
+            f"{config}-{mode}-1024-{scheme}"
+            for config in ("1b", "3b")
+            for mode in ("prefill", "train")
+            for scheme in schemes[mode]
+        ),
         *(f"{config}-{mode}-1024-step" for config in ("1b", "3b") for mode in ("prefill", "train")),
     ]
-    assert command.main(["list", "--dry-run", "--lengths", "7,9,", "--modes", "train", "--schemes", "both,resident"]) == 0
-    of_both = [f"tiny-train-{length}-{scheme}" for length in (16, 32) for scheme in ("both", "resident")]
-    assert capsys.readouterr().out.splitlines() == [*of_both, "tiny-train-16-step", "tiny-train-32-step"]
+    assert (
+        command.main(
+            [
+                "list",
+                "--dry-run",
+                "--lengths",
+                "7,9,",
+                "--modes",
+                "train",
+                "--schemes",
+                "both,resident",
+            ]
+        )
+        == 0
+    )
+    of_both = [
+        f"tiny-train-{length}-{scheme}" for length in (16, 32) for scheme in ("both", "resident")
+    ]
+    assert capsys.readouterr().out.splitlines() == [
+        *of_both,
+        "tiny-train-16-step",
+        "tiny-train-32-step",
+    ]
 
 
 def test_the_sizes_of_the_decoders():
-    # A layer: two norms of h, q and o of h x h, k and v of (h kv / heads) x h, three matrices of h x ffn. Embedding and head: v x h each,
-    # and the head's norm of h.
+    # A layer: two norms of h, q and o of h x h, k and v of (h kv / heads) x h, three matrices of h
+    # x ffn. Embedding and head: v x h each, and the head's norm of h.
     def weights(layers, h, heads, kv, ffn, v):
         layer = 2 * h + 2 * h * h + 2 * (h * kv // heads) * h + 3 * h * ffn
         return h // heads, layer, 2 * v * h + h + layers * layer
@@ -326,21 +514,60 @@ def test_the_files_say_what_was_run(recording):
     assert list(software) == ["torch", "cuda", "hip", "numpy", "python", "system"]
     assert software["python"] == ".".join(map(str, sys.version_info[:3]))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert device == {"kind": "cpu", "index": 0, "name": platform.machine(), "driver": None, "host_memory_bytes": memory}
+    assert device == {
+        "kind": "cpu",
+        "index": 0,
+        "name": platform.machine(),
+        "driver": None,
+        "host_memory_bytes": memory,
+    }
     sizes = {"layers": 4, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 64, "vocabulary": 96}
     assert meta == {
         "format": "hosim.gpu/1",
-        "command": ["python", "-m", "hosim.gpu", "measure", "--only", "bandwidth,schemes", *SMALL, "--out", str(recording)],
+        "command": [
+            "python",
+            "-m",
+            "hosim.gpu",
+            "measure",
+            "--only",
+            "bandwidth,schemes",
+            *SMALL,
+            "--out",
+            str(recording),
+        ],
         "dry_run": True,
-        "models": {"tiny": {"name": "tiny", **sizes, "parameters": 43296, "layer_parameters": 9280, "dtype": "bf16"}},
+        "models": {
+            "tiny": {
+                "name": "tiny",
+                **sizes,
+                "parameters": 43296,
+                "layer_parameters": 9280,
+                "dtype": "bf16",
+            }
+        },
         "smallest_offload_bytes": 1,
         "runs": sorted(path.parent.name for path in recording.glob("*/run.json")),
     }
     run = json.loads((recording / "tiny-train-16-both" / "run.json").read_text())
     assert [len(run.pop(key)) for key in ("wall_ns", "profiled_wall_ns", "losses")] == [1, 1, 5]
     assert run.pop("moves")
-    what = {"config": "tiny", "mode": "train", "length": 16, "scheme": "both", "batch": 1, "iterations": 1, "profiled": 1, "seed": 1}
-    assert run == {"format": "hosim.gpu/1", "run": what, "memory": None, "memory_history": False, "clocks": []}
+    what = {
+        "config": "tiny",
+        "mode": "train",
+        "length": 16,
+        "scheme": "both",
+        "batch": 1,
+        "iterations": 1,
+        "profiled": 1,
+        "seed": 1,
+    }
+    assert run == {
+        "format": "hosim.gpu/1",
+        "run": what,
+        "memory": None,
+        "memory_history": False,
+        "clocks": [],
+    }
     rows = json.loads((recording / "bandwidth.json").read_text())
     assert (rows["format"], rows["device"]) == ("hosim.gpu/1", device)
     assert [(row["pinned"], row["bytes"], len(row["ns"])) for row in rows["host_allocations"]] == [
@@ -352,12 +579,21 @@ def test_the_files_say_what_was_run(recording):
 
 
 def test_the_optimizer_states_come_in_two_buffers(recording):
-    """Two buffers: layers 0 and 1 come first, a buffer is dropped when the next layer but one comes into it, and each is stored."""
-    moves = json.loads((recording / "tiny-train-16-offload-optimizer" / "run.json").read_text())["moves"]
+    """Two buffers: layers 0 and 1 come first, a buffer is dropped when the next layer but one comes
+    into it, and each is stored.
+    """
+    moves = json.loads((recording / "tiny-train-16-offload-optimizer" / "run.json").read_text())[
+        "moves"
+    ]
     size = 2 * 4 * 9280  # both moments in single precision
 
     def at(op, layer, phase):
-        return {"op": op, "tensor": f"layer.{layer}.optimizer_state", "bytes": size, "after": f"{phase}.update"}
+        return {
+            "op": op,
+            "tensor": f"layer.{layer}.optimizer_state",
+            "bytes": size,
+            "after": f"{phase}.update",
+        }
 
     # The buffers still hold layers 2 and 3 of the step before.
     assert moves == [
@@ -370,29 +606,52 @@ def test_the_optimizer_states_come_in_two_buffers(recording):
 
 
 def test_a_loss_is_that_of_double_precision():
-    """A decoder of three layers written out in double precision, with its own rotation: pairs as complex numbers."""
-    config = functional_decoder.Config("own", layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=50)
-    work = Workload(CpuBackend(), config, SCHEMES["resident"], train=True, length=6, batch=2, seed=5)
+    """A decoder of three layers written out in double precision, with its own rotation: pairs as
+    complex numbers.
+    """
+    config = functional_decoder.Config(
+        "own", layers=3, hidden=32, heads=4, kv_heads=2, ffn=48, vocabulary=50
+    )
+    work = Workload(
+        CpuBackend(), config, SCHEMES["resident"], train=True, length=6, batch=2, seed=5
+    )
     shapes = [config.embedding_shapes, *[config.layer_shapes] * 3, config.head_shapes]
     groups = [work._embedding, *(work._layers.ready(i) for i in range(3)), work._head]
     with torch.no_grad():
         for group in groups:
             group.mul_(8)  # far from a loss that is that of a guess
-    flat = [torch.split(group.double(), [math.prod(s) for s in some]) for group, some in zip(groups, shapes, strict=True)]
-    weights = [[w.view(s) for w, s in zip(group, some, strict=True)] for group, some in zip(flat, shapes, strict=True)]
+    flat = [
+        torch.split(group.double(), [math.prod(s) for s in some])
+        for group, some in zip(groups, shapes, strict=True)
+    ]
+    weights = [
+        [w.view(s) for w, s in zip(group, some, strict=True)]
+        for group, some in zip(flat, shapes, strict=True)
+    ]
 
     def norm(x, w):
         return x / (x.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * w
 
-    def turned(x):  # element j of a head turns with element j + 4, at position p by p / theta^(j / 4)
-        p, j = torch.arange(6, dtype=torch.float64)[:, None, None], torch.arange(4, dtype=torch.float64)
-        z = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones(6, 1, 4, dtype=torch.float64), p / 500_000.0 ** (j / 4))
+    def turned(
+        x,
+    ):  # element j of a head turns with element j + 4, at position p by p / theta^(j / 4)
+        p, j = (
+            torch.arange(6, dtype=torch.float64)[:, None, None],
+            torch.arange(4, dtype=torch.float64),
+        )
+        z = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(
+            torch.ones(6, 1, 4, dtype=torch.float64), p / 500_000.0 ** (j / 4)
+        )
         return torch.cat((z.real, z.imag), -1)
 
     x = weights[0][0][work._tokens]
     for n1, wq, wk, wv, wo, n2, gate, up, down in weights[1:-1]:
         y = norm(x, n1)
-        q, k, v = turned((y @ wq.T).view(2, 6, 4, 8)), turned((y @ wk.T).view(2, 6, 2, 8)), (y @ wv.T).view(2, 6, 2, 8)
+        q, k, v = (
+            turned((y @ wq.T).view(2, 6, 4, 8)),
+            turned((y @ wk.T).view(2, 6, 2, 8)),
+            (y @ wv.T).view(2, 6, 2, 8),
+        )
         heads = []
         for head in range(4):
             scores = torch.einsum("bqd,bkd->bqk", q[:, :, head], k[:, :, head // 2]) / 8**0.5
@@ -403,20 +662,28 @@ def test_a_loss_is_that_of_double_precision():
         z = y @ gate.T
         x = x + (z * z.sigmoid() * (y @ up.T)) @ down.T
     logits = norm(x, weights[-1][0]) @ weights[-1][1].T
-    expected = (logits.logsumexp(-1) - logits.gather(-1, work._targets[..., None])[..., 0]).mean().item()
+    expected = (
+        (logits.logsumexp(-1) - logits.gather(-1, work._targets[..., None])[..., 0]).mean().item()
+    )
     assert abs(expected - math.log(50)) > 0.1
     assert work.step() == pytest.approx(expected, rel=1.5e-2)  # bfloat16 rounds to 1 in 256
 
 
 class FakeCuda:
-    """Stands for torch.cuda: it writes down what is asked of it. An event is timed by when it was recorded."""
+    """Stands for torch.cuda: it writes down what is asked of it. An event is timed by when it was
+    recorded.
+    """
 
     def __init__(self, monkeypatch):
         self.calls = []
         self.now = 0.0
         for name in ("set_device", "synchronize", "reset_peak_memory_stats", "empty_cache"):
-            monkeypatch.setattr(torch.cuda, name, lambda *given, name=name: self.calls.append((name, *given)))
-        for i, name in enumerate(("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")):
+            monkeypatch.setattr(
+                torch.cuda, name, lambda *given, name=name: self.calls.append((name, *given))
+            )
+        for i, name in enumerate(
+            ("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved")
+        ):
             monkeypatch.setattr(torch.cuda, name, lambda i=i: 100 + i)
         streams = iter(("first", "second"))
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.stream("current"))
@@ -425,14 +692,26 @@ class FakeCuda:
         monkeypatch.setattr(torch.cuda, "Event", self.event)
         monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5, 7))
-        monkeypatch.setattr(gpu_seam.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}.__getitem__)
-        monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda **given: self.calls.append(("history", given)))
+        monkeypatch.setattr(
+            gpu_seam.os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 3}.__getitem__
+        )
+        monkeypatch.setattr(
+            torch.cuda.memory,
+            "_record_memory_history",
+            lambda **given: self.calls.append(("history", given)),
+        )
         monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: "snapshot")
-        properties = SimpleNamespace(name="GPU", total_memory=7, multi_processor_count=3, major=9, minor=0)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: {"cuda:2": properties}[str(device)])
+        properties = SimpleNamespace(
+            name="GPU", total_memory=7, multi_processor_count=3, major=9, minor=0
+        )
+        monkeypatch.setattr(
+            torch.cuda, "get_device_properties", lambda device: {"cuda:2": properties}[str(device)]
+        )
 
     def stream(self, name):
-        return SimpleNamespace(name=name, wait_event=lambda event: self.calls.append((name, "waits", event.number)))
+        return SimpleNamespace(
+            name=name, wait_event=lambda event: self.calls.append((name, "waits", event.number))
+        )
 
     @contextlib.contextmanager
     def on(self, stream):
@@ -455,7 +734,9 @@ class FakeCuda:
 def test_what_is_asked_of_a_gpu(monkeypatch):
     fake = FakeCuda(monkeypatch)
     device = gpu_seam.CudaBackend(2)
-    copied = SimpleNamespace(copy_=lambda source, non_blocking: fake.calls.append(("copy", source, non_blocking)))
+    copied = SimpleNamespace(
+        copy_=lambda source, non_blocking: fake.calls.append(("copy", source, non_blocking))
+    )
     event = device.mark("h2d")
     device.wait("main", event)
     device.wait("d2h", event)
@@ -472,8 +753,20 @@ def test_what_is_asked_of_a_gpu(monkeypatch):
     assert device.time_copies([("h2d", copied, "a"), ("d2h", copied, "b")]) == 6_000_000
     assert fake.calls == [
         ("synchronize",),
-        *(("first", "timed", 1), ("on", "first"), ("copy", "a", True), ("off", "first"), ("first", "timed", 1)),
-        *(("second", "timed", 6), ("on", "second"), ("copy", "b", True), ("off", "second"), ("second", "timed", 6)),
+        *(
+            ("first", "timed", 1),
+            ("on", "first"),
+            ("copy", "a", True),
+            ("off", "first"),
+            ("first", "timed", 1),
+        ),
+        *(
+            ("second", "timed", 6),
+            ("on", "second"),
+            ("copy", "b", True),
+            ("off", "second"),
+            ("second", "timed", 6),
+        ),
         ("synchronize",),
     ]
     fake.calls.clear()
@@ -485,7 +778,13 @@ def test_what_is_asked_of_a_gpu(monkeypatch):
     asked = {"enabled": "all", "context": None, "max_entries": 1 << 20}
     assert (kept, fake.calls) == (
         ["snapshot"],
-        [("reset_peak_memory_stats",), ("empty_cache",), ("history", asked), ("synchronize",), ("history", {"enabled": None})],
+        [
+            ("reset_peak_memory_stats",),
+            ("empty_cache",),
+            ("history", asked),
+            ("synchronize",),
+            ("history", {"enabled": None}),
+        ],
     )
     assert device.peaks() == {
         "max_memory_allocated": 100,
@@ -494,8 +793,13 @@ def test_what_is_asked_of_a_gpu(monkeypatch):
         "memory_reserved": 103,
     }
     assert [one.name for one in device.activities()] == ["CPU", "CUDA"]
-    version = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC version: gcc 12.2.0\n"
-    monkeypatch.setattr(gpu_seam.Path, "read_text", lambda path: {"/proc/driver/nvidia/version": version}[str(path)])
+    version = (
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\nGCC "
+        "version: gcc 12.2.0\n"
+    )
+    monkeypatch.setattr(
+        gpu_seam.Path, "read_text", lambda path: {"/proc/driver/nvidia/version": version}[str(path)]
+    )
     assert device.describe() == {
         "kind": "cuda",
         "name": "GPU",
@@ -516,8 +820,23 @@ def test_a_device_that_is_not_there_is_one_line(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for index in ("2", "-1"):
-        assert command.main(["measure", "--only", "schemes", "--out", str(tmp_path / "out"), f"--device={index}"]) == 2
-        assert capsys.readouterr().err == f"hosim.gpu: --device: expected an index below 2, got {index}\n"
+        assert (
+            command.main(
+                [
+                    "measure",
+                    "--only",
+                    "schemes",
+                    "--out",
+                    str(tmp_path / "out"),
+                    f"--device={index}",
+                ]
+            )
+            == 2
+        )
+        assert (
+            capsys.readouterr().err
+            == f"hosim.gpu: --device: expected an index below 2, got {index}\n"
+        )
 
 
 def test_a_folder_of_something_else_is_left_alone(capsys, tmp_path):
@@ -530,28 +849,52 @@ def test_a_folder_of_something_else_is_left_alone(capsys, tmp_path):
 
 def test_what_is_trimmed_and_what_is_kept():
     metadata = {"ph": "M", "name": "process_name", "args": {"name": "python", "labels": "GPU 0"}}
-    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 2, "args": {"stream": 7, "grid": [1, 1, 1], "warps per SM": 2}}
+    kernel = {
+        "ph": "X",
+        "cat": "kernel",
+        "name": "gemm",
+        "ts": 1,
+        "dur": 2,
+        "args": {"stream": 7, "grid": [1, 1, 1], "warps per SM": 2},
+    }
     bare = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "args": {"Call stack": "..."}}
     python = {"ph": "X", "cat": "python_function", "name": "forward", "args": {}}
     counter = {"ph": "C", "name": "ignored"}
-    raw = {"schemaVersion": 1, "traceName": "x", "deviceProperties": [], "traceEvents": [metadata, kernel, bare, python, counter]}
+    raw = {
+        "schemaVersion": 1,
+        "traceName": "x",
+        "deviceProperties": [],
+        "traceEvents": [metadata, kernel, bare, python, counter],
+    }
     assert trim.trim_trace(raw) == {
         "schemaVersion": 1,
         "deviceProperties": [],
-        "traceEvents": [metadata, {**kernel, "args": {"stream": 7, "grid": [1, 1, 1]}}, {"ph": "X", "cat": "cpu_op", "name": "aten::mm"}],
+        "traceEvents": [
+            metadata,
+            {**kernel, "args": {"stream": 7, "grid": [1, 1, 1]}},
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm"},
+        ],
     }
     sizes = ("total_size", "allocated_size", "active_size")
     about = ("device", "address", "stream", "segment_type", "segment_pool_id", "is_expandable")
     block = dict.fromkeys(("address", "size", "requested_size", "state"), 1)
     segment = {**dict.fromkeys((*sizes, *about), 2), "blocks": [block]}
-    entry = dict.fromkeys(("action", "addr", "size", "stream", "time_us", "pool_id", "device_free", "user_metadata"), 3)
+    entry = dict.fromkeys(
+        ("action", "addr", "size", "stream", "time_us", "pool_id", "device_free", "user_metadata"),
+        3,
+    )
     kept = {"segments": [segment], "device_traces": [[entry]], "allocator_settings": {}}
     noisy = {**segment, "blocks": [{**block, "frames": []}], "frames": []}
-    assert trim.trim_snapshot({"segments": [noisy], "device_traces": [[{**entry, "frames": []}]]}) == kept
+    assert (
+        trim.trim_snapshot({"segments": [noisy], "device_traces": [[{**entry, "frames": []}]]})
+        == kept
+    )
 
 
 def test_a_file_that_cannot_be_written_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"^\S*/no/a\.json: cannot be written: No such file or directory$"):
+    with pytest.raises(
+        InputError, match=r"^\S*/no/a\.json: cannot be written: No such file or directory$"
+    ):
         write_json(tmp_path / "no" / "a.json", {})
 
 
@@ -568,23 +911,39 @@ def test_json_is_written_whole_and_always_the_same(tmp_path):
 
 
 def test_keys_and_values_leave_one_layer_later(recording):
-    """Of each layer they are stored as it computes, and dropped once the next layer is queued; those of the last one, at the head."""
-    moves = json.loads((recording / "tiny-prefill-16-offload-activations" / "run.json").read_text())["moves"]
+    """Of each layer they are stored as it computes, and dropped once the next layer is queued;
+    those of the last one, at the head.
+    """
+    moves = json.loads(
+        (recording / "tiny-prefill-16-offload-activations" / "run.json").read_text()
+    )["moves"]
     size = 2 * 16 * 2 * 8  # 16 positions, two heads of 8
 
     def both(op, layer, after):
-        return [{"op": op, "tensor": f"layer.{layer}.activation.{i}", "bytes": size, "after": after} for i in range(2)]
+        return [
+            {"op": op, "tensor": f"layer.{layer}.activation.{i}", "bytes": size, "after": after}
+            for i in range(2)
+        ]
 
     assert moves == [
         *both("store", 0, "layer.0.forward"),
-        *(move for i in (1, 2, 3) for move in both("store", i, f"layer.{i}.forward") + both("detach", i - 1, f"layer.{i}.forward")),
+        *(
+            move
+            for i in (1, 2, 3)
+            for move in both("store", i, f"layer.{i}.forward")
+            + both("detach", i - 1, f"layer.{i}.forward")
+        ),
         *both("detach", 3, "head.forward"),
     ]
 
 
 def test_streamed_parameters_come_in_two_buffers_both_ways(recording):
-    """A step begins with layers 2 and 3 in the buffers; backward finds them there again, and the update stores what it changed."""
-    moves = json.loads((recording / "tiny-train-16-stream-params" / "run.json").read_text())["moves"]
+    """A step begins with layers 2 and 3 in the buffers; backward finds them there again, and the
+    update stores what it changed.
+    """
+    moves = json.loads((recording / "tiny-train-16-stream-params" / "run.json").read_text())[
+        "moves"
+    ]
 
     def at(op, layer, after):
         return {"op": op, "tensor": f"layer.{layer}.parameters", "bytes": 2 * 9280, "after": after}
@@ -597,20 +956,40 @@ def test_streamed_parameters_come_in_two_buffers_both_ways(recording):
         *(at("detach", 3, "layer.2.backward"), at("prefetch", 1, "layer.2.backward")),
         *(at("detach", 2, "layer.1.backward"), at("prefetch", 0, "layer.1.backward")),
         at("store", 0, "layer.0.update"),
-        *(at("detach", 0, "layer.1.update"), at("prefetch", 2, "layer.1.update"), at("store", 1, "layer.1.update")),
-        *(at("detach", 1, "layer.2.update"), at("prefetch", 3, "layer.2.update"), at("store", 2, "layer.2.update")),
+        *(
+            at("detach", 0, "layer.1.update"),
+            at("prefetch", 2, "layer.1.update"),
+            at("store", 1, "layer.1.update"),
+        ),
+        *(
+            at("detach", 1, "layer.2.update"),
+            at("prefetch", 3, "layer.2.update"),
+            at("store", 2, "layer.2.update"),
+        ),
         at("store", 3, "layer.3.update"),
     ]
 
 
 def test_activations_leave_one_layer_later_and_come_back_one_layer_ahead(recording):
-    moves = json.loads((recording / "tiny-train-16-offload-activations" / "run.json").read_text())["moves"]
-    sizes = [[move["bytes"] for move in moves if move["op"] == "store" and f"layer.{i}." in move["tensor"]] for i in range(4)]
+    moves = json.loads((recording / "tiny-train-16-offload-activations" / "run.json").read_text())[
+        "moves"
+    ]
+    sizes = [
+        [
+            move["bytes"]
+            for move in moves
+            if move["op"] == "store" and f"layer.{i}." in move["tensor"]
+        ]
+        for i in range(4)
+    ]
     assert [len(layer) for layer in sizes] == [len(sizes[0])] * 3 + [0]
 
     def all_of(op, layer, after):
         names = [f"layer.{layer}.activation.{number}" for number in range(len(sizes[layer]))]
-        return [{"op": op, "tensor": name, "bytes": size, "after": after} for name, size in zip(names, sizes[layer], strict=True)]
+        return [
+            {"op": op, "tensor": name, "bytes": size, "after": after}
+            for name, size in zip(names, sizes[layer], strict=True)
+        ]
 
     assert moves == [
         *all_of("store", 0, "layer.0.forward"),
@@ -626,7 +1005,9 @@ def test_activations_leave_one_layer_later_and_come_back_one_layer_ahead(recordi
 
 
 def test_what_is_drawn_for_a_step():
-    """Groups from seeds one after the other, tokens from the first; targets are the tokens one later."""
+    """Groups from seeds one after the other, tokens from the first; targets are the tokens one
+    later.
+    """
     work = Workload(CpuBackend(), TINY, SCHEMES["resident"], train=True, length=8, batch=2, seed=3)
     tokens = torch.randint(96, (2, 9), generator=torch.Generator().manual_seed(3))
     assert torch.equal(work._tokens, tokens[:, :-1])
@@ -637,14 +1018,26 @@ def test_what_is_drawn_for_a_step():
         generator = torch.Generator().manual_seed(3 + i)
         for weight in functional_decoder.views(group, shape):
             wanted = torch.empty_like(weight)
-            assert torch.equal(weight, torch.ones_like(weight) if weight.dim() == 1 else wanted.normal_(0.0, 0.02, generator=generator))
+            assert torch.equal(
+                weight,
+                torch.ones_like(weight)
+                if weight.dim() == 1
+                else wanted.normal_(0.0, 0.02, generator=generator),
+            )
     assert [gradient.numel() for gradient in work._gradients] == [group.numel() for group in groups]
     states = [*work._outer_states, *(work._layer_states.ready(i) for i in range(4))]
-    assert [state.numel() for state in states] == [2 * groups[i].numel() for i in (0, 5, 1, 2, 3, 4)]
+    assert [state.numel() for state in states] == [
+        2 * groups[i].numel() for i in (0, 5, 1, 2, 3, 4)
+    ]
     assert all(state.dtype == torch.float32 and not state.any() for state in states)
-    before = Workload(CpuBackend(), TINY, SCHEMES["resident"], train=True, length=8)  # one sequence, seed 1, only large storages move
+    before = Workload(
+        CpuBackend(), TINY, SCHEMES["resident"], train=True, length=8
+    )  # one sequence, seed 1, only large storages move
     assert (before._tokens.shape, before._smallest) == ((1, 8), 1 << 20)
-    assert torch.equal(before._tokens, torch.randint(96, (1, 9), generator=torch.Generator().manual_seed(1))[:, :-1])
+    assert torch.equal(
+        before._tokens,
+        torch.randint(96, (1, 9), generator=torch.Generator().manual_seed(1))[:, :-1],
+    )
 
 
 @pytest.mark.parametrize(
@@ -658,12 +1051,23 @@ def test_what_is_drawn_for_a_step():
     ],
 )
 def test_which_activations_are_offloaded(smallest, sizes):
-    """Eight positions: 32 B of a norm's factors, 128 B of attention's sums, 32 numbers in half (512 B) and single precision, 64 in half.
+    """Eight positions: 32 B of a norm's factors, 128 B of attention's sums, 32 numbers in half (512
+    B) and single precision, 64 in half.
 
     The tables of the positions, 128 B each, stay, because all layers have the same.
     """
-    work = Workload(CpuBackend(True), TINY, SCHEMES["offload-activations"], train=True, length=8, seed=3, smallest_offload=smallest)
+    work = Workload(
+        CpuBackend(True),
+        TINY,
+        SCHEMES["offload-activations"],
+        train=True,
+        length=8,
+        seed=3,
+        smallest_offload=smallest,
+    )
     work.step()
     moves = [move for move in work.mover.take_moves() if move["op"] == "store"]
     for layer in range(3):
-        assert sorted(move["bytes"] for move in moves if f"layer.{layer}." in move["tensor"]) == sizes
+        assert (
+            sorted(move["bytes"] for move in moves if f"layer.{layer}." in move["tensor"]) == sizes
+        )

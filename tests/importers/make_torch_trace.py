@@ -1,4 +1,5 @@
-"""Records ``data/torch_trace_mlp.json.gz``: the execution trace of one training step of a small network on the CPU.
+"""Records ``data/torch_trace_mlp.json.gz``: the execution trace of one training step of a small
+network on the CPU.
 
 Run as ``python tests/importers/make_torch_trace.py``; made with torch 2.13.0.
 """
@@ -36,7 +37,9 @@ def main() -> None:
         observer.unregister_callback()
         trace = json.loads(path.read_text())
     kept = {key: value for key, value in trace.items() if key not in OF_THE_MACHINE}
-    (HERE / "data" / "torch_trace_mlp.json.gz").write_bytes(gzip.compress(json.dumps(kept).encode(), mtime=0))
+    (HERE / "data" / "torch_trace_mlp.json.gz").write_bytes(
+        gzip.compress(json.dumps(kept).encode(), mtime=0)
+    )
 
 
 if __name__ == "__main__":

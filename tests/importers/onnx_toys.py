@@ -37,4 +37,11 @@ def read(folder: Path, content: bytes, **dims: int) -> Graph:
 
 
 def uses(graph: Graph) -> list[tuple[str, list[str], list[str]]]:
-    return [(op.kind, [graph.tensors[t].name for t in op.inputs], [graph.tensors[t].name for t in op.outputs]) for op in graph.ops]
+    return [
+        (
+            op.kind,
+            [graph.tensors[t].name for t in op.inputs],
+            [graph.tensors[t].name for t in op.outputs],
+        )
+        for op in graph.ops
+    ]

@@ -1,4 +1,6 @@
-"""hosim's graphs of ONNX models beside what others say of the same models; see ``make_onnx.py``, which wrote it down."""
+"""hosim's graphs of ONNX models beside what others say of the same models; see ``make_onnx.py``,
+which wrote it down.
+"""
 
 import gzip
 import json
@@ -12,7 +14,9 @@ from hosim.graph import Graph
 from hosim.io import load_any
 
 DATA = Path(__file__).parent / "data"
-TRUTH: dict[str, Any] = json.loads(gzip.decompress((DATA / "onnx_truth.json.gz").read_bytes()))["models"]
+TRUTH: dict[str, Any] = json.loads(gzip.decompress((DATA / "onnx_truth.json.gz").read_bytes()))[
+    "models"
+]
 FROM_TORCH = [name for name, truth in TRUTH.items() if "parameters" in truth]
 PUBLIC = [name for name in TRUTH if name not in FROM_TORCH]
 
@@ -25,13 +29,19 @@ def load(name: str) -> Graph:
 def comparison(name: str) -> Iterator[tuple[str, int, int]]:
     """Rows (quantity, the others' figure, hosim's).
 
-    ``weights`` are bytes of constants in the file as its maker wrote it. Of models from torch: ``parameters`` by torch, and FLOP
-    counted by torch's counter while the model ran. Of public models: FLOP and peak from a run.
+    ``weights`` are bytes of constants in the file as its maker wrote it. Of models from torch:
+    ``parameters`` by torch, and FLOP counted by torch's counter while the model ran. Of public
+    models: FLOP and peak from a run.
     """
     graph = load(name)
     parameters = sum(t.size_bytes for t in graph.tensors if t.kind == "parameter")
     flops, peak = sum(op.flops for op in graph.ops), static_peak(graph).bytes
-    for quantity, ours in {"weights": parameters, "parameters": parameters, "flops": flops, "peak": peak}.items():
+    for quantity, ours in {
+        "weights": parameters,
+        "parameters": parameters,
+        "flops": flops,
+        "peak": peak,
+    }.items():
         if quantity in TRUTH[name]:
             yield quantity, TRUTH[name][quantity], ours
 
@@ -39,4 +49,6 @@ def comparison(name: str) -> Iterator[tuple[str, int, int]]:
 def made_at_peak(graph: Graph) -> int:
     """Bytes at the peak that are no constants."""
     peak = static_peak(graph)
-    return peak.bytes - sum(peak.breakdown.get(kind, 0) for kind in ("parameter", "expert", "buffer"))
+    return peak.bytes - sum(
+        peak.breakdown.get(kind, 0) for kind in ("parameter", "expert", "buffer")
+    )

@@ -1,4 +1,6 @@
-"""Copies of a ``.pt2`` archive with changes, hostile ones among them, and code that leaves a mark where it is executed."""
+"""Copies of a ``.pt2`` archive with changes, hostile ones among them, and code that leaves a mark
+where it is executed.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ from typing import Any
 
 Records = dict[str, bytes]
 
-MODEL, WEIGHTS, CONSTANTS = "models/model.json", "data/weights/model_weights_config.json", "data/constants/model_constants_config.json"
+MODEL, WEIGHTS, CONSTANTS = (
+    "models/model.json",
+    "data/weights/model_weights_config.json",
+    "data/constants/model_constants_config.json",
+)
 
 
 def records_in(path: Path) -> Records:
@@ -21,7 +27,12 @@ def records_in(path: Path) -> Records:
         return {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
 
 
-def write_archive(path: Path, records: Mapping[str, bytes], folder: str = "tied/", method: int = zipfile.ZIP_STORED) -> Path:
+def write_archive(
+    path: Path,
+    records: Mapping[str, bytes],
+    folder: str = "tied/",
+    method: int = zipfile.ZIP_STORED,
+) -> Path:
     """An archive of these records in one folder."""
     with zipfile.ZipFile(path, "w", method) as archive:
         for name, content in records.items():
@@ -68,7 +79,9 @@ def saved_by_torch(content: bytes) -> bytes:
 
 
 def calling(mark: Path) -> str:
-    """An expression of letters, digits and brackets that makes the folder ``mark`` when sympy evaluates it."""
+    """An expression of letters, digits and brackets that makes the folder ``mark`` when sympy
+    evaluates it.
+    """
     code = f"__import__('os').mkdir({str(mark)!r})"
     return "exec(" + "+".join(f"chr({ord(letter)})" for letter in code) + ")"
 
@@ -86,7 +99,12 @@ def constant(path: str, folder: str = "data/constants/") -> Callable[[Records, P
 
     def edit(records: Records, mark: Path) -> None:
         def change(config: Any) -> None:
-            config["config"]["object"] = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True, "tensor_meta": None}
+            config["config"]["object"] = {
+                "path_name": "opaque_obj_0",
+                "is_param": False,
+                "use_pickle": True,
+                "tensor_meta": None,
+            }
 
         edited(change, CONSTANTS)(records, mark)
         records[folder + path] = pickled(mark)
@@ -118,7 +136,9 @@ def legacy_layout(records: Records, mark: Path) -> None:
     size_that_calls(hostile, mark)
     model, examples = hostile[MODEL], records["data/sample_inputs/model.pt"]
     records.clear()
-    records.update({"models/none.json": b"{}", "version": b"8.20", "serialized_exported_program.json": model})
+    records.update(
+        {"models/none.json": b"{}", "version": b"8.20", "serialized_exported_program.json": model}
+    )
     for name in ("state_dict", "constants", "example_inputs"):
         records[f"serialized_{name}.pt"] = examples
 
@@ -134,10 +154,18 @@ def containers(node: Any) -> Callable[[Records, Path], None]:
 
 
 LEAF = {"type": None, "context": None, "children_spec": []}
-FACTORY = {"default_factory_module": "marking", "default_factory_name": "make", "dict_context": ["a"]}
+FACTORY = {
+    "default_factory_module": "marking",
+    "default_factory_name": "make",
+    "dict_context": ["a"],
+}
 IMPORTING = {"type": "collections.defaultdict", "context": FACTORY, "children_spec": [LEAF]}
 """A description of containers that imports the module ``marking``."""
-ENUM = {"type": "builtins.dict", "context": json.dumps([{"__enum__": True, "fqn": "marking:Kind", "name": "a"}]), "children_spec": [LEAF]}
+ENUM = {
+    "type": "builtins.dict",
+    "context": json.dumps([{"__enum__": True, "fqn": "marking:Kind", "name": "a"}]),
+    "children_spec": [LEAF],
+}
 
 
 def nodes_of(model: Any) -> list[Any]:
@@ -164,9 +192,22 @@ def extra_node(target: str, outputs: list[Any], **inputs: Any) -> Callable[[Reco
     def edit(records: Records, mark: Path) -> None:
         def change(model: Any) -> None:
             arguments = [
-                {"name": name, "arg": json.loads(json.dumps(value).replace("MARK", str(mark))), "kind": 2} for name, value in inputs.items()
+                {
+                    "name": name,
+                    "arg": json.loads(json.dumps(value).replace("MARK", str(mark))),
+                    "kind": 2,
+                }
+                for name, value in inputs.items()
             ]
-            nodes_of(model).append({"target": target, "inputs": arguments, "outputs": outputs, "metadata": {}, "name": "more"})
+            nodes_of(model).append(
+                {
+                    "target": target,
+                    "inputs": arguments,
+                    "outputs": outputs,
+                    "metadata": {},
+                    "name": "more",
+                }
+            )
             known = model["graph_module"]["graph"]
             known["tensor_values"]["more"] = known["tensor_values"]["embedding"]
             known["sym_int_values"]["number"] = {"as_int": 3}

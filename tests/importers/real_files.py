@@ -1,9 +1,11 @@
-"""Files as torch, ONNX exporters and MindSpore write them, read by hosim: what each family has, and FLOP beside those of torch's counter.
+"""Files as torch, ONNX exporters and MindSpore write them, read by hosim: what each family has, and
+FLOP beside those of torch's counter.
 
-``python tests/importers/real_files.py [FOLDER] [NAME ...]`` writes them (all, or those whose names begin so) into a folder, a temporary
-one by default, imports each in turn and prints a table. Models are tiny ones of transformers with random weights, so nothing is downloaded.
-With onnxruntime and onnxruntime-genai in the environment, models that its optimiser, its quantiser and its generator wrote are there, too.
-The MindIR files are those beside this file, which MindSpore wrote.
+``python tests/importers/real_files.py [FOLDER] [NAME ...]`` writes them (all, or those whose names
+begin so) into a folder, a temporary one by default, imports each in turn and prints a table. Models
+are tiny ones of transformers with random weights, so nothing is downloaded. With onnxruntime and
+onnxruntime-genai in the environment, models that its optimiser, its quantiser and its generator
+wrote are there, too. The MindIR files are those beside this file, which MindSpore wrote.
 """
 
 from __future__ import annotations
@@ -91,16 +93,33 @@ STATIC = (
     "deepseek_v2",
     "mamba",
 )
-DYNAMIC = ("opt", "bloom", "falcon", "mpt", "phi3", "gemma2", "gemma3", "qwen2", "qwen3_moe", "gpt_neox", "clip", "distilbert")
+DYNAMIC = (
+    "opt",
+    "bloom",
+    "falcon",
+    "mpt",
+    "phi3",
+    "gemma2",
+    "gemma3",
+    "qwen2",
+    "qwen3_moe",
+    "gpt_neox",
+    "clip",
+    "distilbert",
+)
 """Families whose ``.pt2`` has a free batch, and a free length where it has tokens."""
 
 CACHING = ("gpt_oss", "opt", "phi3", "qwen2")
-"""Families that return their key-value cache, as they do unless told otherwise; torch needs to know its class."""
+"""Families that return their key-value cache, as they do unless told otherwise; torch needs to know
+its class.
+"""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A file, the sizes to import it with, and what torch's counter says (``None``: nobody counted)."""
+    """A file, the sizes to import it with, and what torch's counter says (``None``: nobody
+    counted).
+    """
 
     name: str
     path: Path
@@ -126,12 +145,17 @@ def inputs(name: str) -> dict[str, torch.Tensor]:
     if name in ("vit", "clip", "resnet"):
         return inputs_of("vit")
     if name == "whisper":
-        return {"input_features": torch.rand(2, 16, 100), "decoder_input_ids": inputs_of("t5")["decoder_input_ids"][:2, :20]}
+        return {
+            "input_features": torch.rand(2, 16, 100),
+            "decoder_input_ids": inputs_of("t5")["decoder_input_ids"][:2, :20],
+        }
     return inputs_of(name)
 
 
 def counted(call: Callable[[], Any], module: torch.nn.Module | None = None) -> int:
-    """What torch's counter says of a call, with attention as products and experts one by one: it does not know the fused ones."""
+    """What torch's counter says of a call, with attention as products and experts one by one: it
+    does not know the fused ones.
+    """
     if module is not None:
         with suppress(ValueError, AttributeError):  # a model without experts
             module.set_experts_implementation("eager")
@@ -146,7 +170,11 @@ def pt2(name: str, folder: Path, free: bool) -> Written:
     shapes: Any = None
     if free:
         shapes = {
-            key: {0: torch.export.Dim.DYNAMIC, **({1: torch.export.Dim.DYNAMIC} if value.ndim == 2 else {})} for key, value in given.items()
+            key: {
+                0: torch.export.Dim.DYNAMIC,
+                **({1: torch.export.Dim.DYNAMIC} if value.ndim == 2 else {}),
+            }
+            for key, value in given.items()
         }
     if name in CACHING:
         register_dynamic_cache_export_support()
@@ -167,7 +195,9 @@ def traced(name: str, folder: Path) -> Written:
     def step() -> None:
         optimizer.zero_grad()
         result = module(**given) if isinstance(given, dict) else module(*given)
-        (result if isinstance(result, torch.Tensor) else result[0]).float().square().mean().backward()
+        (
+            result if isinstance(result, torch.Tensor) else result[0]
+        ).float().square().mean().backward()
         optimizer.step()
 
     path = folder / f"{name}.et.json"
@@ -184,7 +214,9 @@ def traced(name: str, folder: Path) -> Written:
 
 
 class Positional(torch.nn.Module):
-    """A model that takes its inputs by position and returns its first result, as exporters of old want it."""
+    """A model that takes its inputs by position and returns its first result, as exporters of old
+    want it.
+    """
 
     def __init__(self, module: torch.nn.Module, names: list[str]) -> None:
         super().__init__()
@@ -201,11 +233,24 @@ def onnx_of(name: str, folder: Path, dynamo: bool, free: bool = False) -> Writte
     sizes = {}
     if dynamo:
         shapes = {key: {0: "batch", 1: "tokens"} for key in given} if free else None
-        torch.onnx.export(module, (), path, kwargs=given, dynamo=True, dynamic_shapes=shapes, verbose=False)
-        sizes = dict(zip(("batch", "tokens"), next(iter(given.values())).shape, strict=False)) if free else {}
+        torch.onnx.export(
+            module, (), path, kwargs=given, dynamo=True, dynamic_shapes=shapes, verbose=False
+        )
+        sizes = (
+            dict(zip(("batch", "tokens"), next(iter(given.values())).shape, strict=False))
+            if free
+            else {}
+        )
     else:
         wrapped = Positional(module, list(given))
-        torch.onnx.export(wrapped, tuple(given.values()), str(path), dynamo=False, input_names=list(given), opset_version=18)
+        torch.onnx.export(
+            wrapped,
+            tuple(given.values()),
+            str(path),
+            dynamo=False,
+            input_names=list(given),
+            opset_version=18,
+        )
     return Written(path.name, path, counted(lambda: module(**given), module), sizes)
 
 
@@ -260,9 +305,14 @@ def generated(name: str, folder: Path, precision: str) -> Written:
         "-c",
         folder,
     ]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    subprocess.run(
+        command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
     batch, tokens = given["input_ids"].shape
-    width = getattr(module.config, "head_dim", None) or module.config.hidden_size // module.config.num_attention_heads
+    width = (
+        getattr(module.config, "head_dim", None)
+        or module.config.hidden_size // module.config.num_attention_heads
+    )
     sizes = {
         "batch_size": batch,
         "sequence_length": tokens,
@@ -299,7 +349,10 @@ def all_files(folder: Path) -> Iterator[tuple[str, Callable[[], Written]]]:
         yield "vit_4bit.onnx", lambda: quantised("vit", folder)
     if find_spec("onnxruntime_genai"):
         for name, precision in (("llama", "int4"), ("qwen3", "fp32"), ("gemma", "int4")):
-            yield f"{name}_{precision}_genai", lambda name=name, precision=precision: generated(name, folder, precision)
+            yield (
+                f"{name}_{precision}_genai",
+                lambda name=name, precision=precision: generated(name, folder, precision),
+            )
     for name in ("mlp", "conv", "llama", "vit", "t5", "bert"):
         yield f"{name}.et.json", lambda name=name: traced(name, folder)
     for name in ("mlp", "conv", "block", "branches", "step", "embedded"):
@@ -321,7 +374,10 @@ def line(name: str, write: Callable[[], Written]) -> tuple[str, bool]:
         return f"{name:28} refused: {error}"[:300], False
     flops, unknown = sum(op.flops for op in graph.ops), unknown_ops(graph)
     said = str(unknown) if unknown else "-"
-    return f"{name:28} {len(graph.ops):6,} {flops:15,} {written.flops or 0:15,}  {said}", flops == written.flops
+    return (
+        f"{name:28} {len(graph.ops):6,} {flops:15,} {written.flops or 0:15,}  {said}",
+        flops == written.flops,
+    )
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Small configs of every type that a builder knows, and the models that transformers makes of them."""
+"""Small configs of every type that a builder knows, and the models that transformers makes of
+them.
+"""
 
 import pytest
 
@@ -18,7 +20,14 @@ def without(*names):
     return {key: value for key, value in SMALL.items() if key not in names}
 
 
-DEEPSEEK = {**without("head_dim"), **EXPERTS, "num_key_value_heads": 4, "n_routed_experts": 8, "kv_lora_rank": 16, "qk_nope_head_dim": 16}
+DEEPSEEK = {
+    **without("head_dim"),
+    **EXPERTS,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+}
 DEEPSEEK |= {"qk_rope_head_dim": 8, "v_head_dim": 16, "first_k_dense_replace": 1}
 HEADLESS, EQUAL = without("head_dim"), without("head_dim", "num_key_value_heads")
 FALCON = without("head_dim", "num_key_value_heads", "intermediate_size")
@@ -52,18 +61,50 @@ MODELS = {
     "gemma3_text": {**SMALL, "sliding_window_pattern": 2},
     "phi": HEADLESS,
     "phi3": {**HEADLESS, "pad_token_id": 0, "eos_token_id": 0},
-    "phi3 turning less": {**HEADLESS, "partial_rotary_factor": 0.75, "tie_word_embeddings": True, "pad_token_id": 0, "eos_token_id": 0},
+    "phi3 turning less": {
+        **HEADLESS,
+        "partial_rotary_factor": 0.75,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "eos_token_id": 0,
+    },
     "opt": {**FALCON, "ffn_dim": 160},
     "bloom": {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128},
     "falcon": FALCON,
     "falcon in groups": {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2},
-    "falcon in groups with one norm": {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1},
-    "falcon in series": {**FALCON, "alibi": True, "bias": True, "parallel_attn": False, "multi_query": False},
+    "falcon in groups with one norm": {
+        **FALCON,
+        "new_decoder_architecture": True,
+        "num_kv_heads": 2,
+        "num_ln_in_parallel_attn": 1,
+    },
+    "falcon in series": {
+        **FALCON,
+        "alibi": True,
+        "bias": True,
+        "parallel_attn": False,
+        "multi_query": False,
+    },
     "mpt": {"d_model": 64, "n_heads": 4, "n_layers": 2, "vocab_size": 128},
-    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 128, "bos_token_id": 0, "eos_token_id": 0},
+    "gpt2": {
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "vocab_size": 128,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    },
     "gpt_oss": {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gpt_neox": EQUAL,
-    "gptj": {"n_embd": 64, "n_layer": 2, "n_head": 4, "rotary_dim": 8, "vocab_size": 128, "bos_token_id": 0, "eos_token_id": 0},
+    "gptj": {
+        "n_embd": 64,
+        "n_layer": 2,
+        "n_head": 4,
+        "rotary_dim": 8,
+        "vocab_size": 128,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    },
     "starcoder2": {**HEADLESS, "bos_token_id": 0, "eos_token_id": 0},
     "stablelm": {**HEADLESS, "use_qkv_bias": True},
     "cohere": {**HEADLESS, "eos_token_id": 0},
@@ -92,11 +133,17 @@ def config_of(kind, sizes):
 
 
 def model_of(name):
-    """The type, the config, the model on the CPU (masks and experts look at the data), and inputs of two rows of 12 tokens."""
+    """The type, the config, the model on the CPU (masks and experts look at the data), and inputs
+    of two rows of 12 tokens.
+    """
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     kind = name.partition(" ")[0]
     config = config_of(kind, MODELS[name])
-    cls = getattr(transformers, CLASSES[kind])._from_config if kind in CLASSES else transformers.AutoModelForCausalLM.from_config
+    cls = (
+        getattr(transformers, CLASSES[kind])._from_config
+        if kind in CLASSES
+        else transformers.AutoModelForCausalLM.from_config
+    )
     mixed = {"experts_implementation": "eager"} if kind in MIXED else {}
     model = cls(config, attn_implementation="eager", **mixed).eval()
     ids = torch.zeros(2, 12, dtype=torch.int64)

@@ -5,7 +5,13 @@ import torch
 
 class Mlp(torch.nn.Sequential):
     def __init__(self):
-        super().__init__(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 10))
+        super().__init__(
+            torch.nn.Linear(64, 256),
+            torch.nn.GELU(),
+            torch.nn.Linear(256, 256),
+            torch.nn.ReLU(),
+            torch.nn.Linear(256, 10),
+        )
 
 
 class ConvNet(torch.nn.Module):

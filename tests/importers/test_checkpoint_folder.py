@@ -1,4 +1,6 @@
-"""The folder of a checkpoint is its bytes: files beside the config say how weights are packed and how many bytes they are."""
+"""The folder of a checkpoint is its bytes: files beside the config say how weights are packed and
+how many bytes they are.
+"""
 
 import json
 import struct
@@ -10,15 +12,30 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 
-CONFIG = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 512}
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+}
 CONFIG |= {"vocab_size": 96, "torch_dtype": "bfloat16"}
 PACKINGS = {
     "hf_quant_config.json": (
-        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}},
+        {
+            "producer": {"name": "modelopt"},
+            "quantization": {"quant_algo": "FP8", "exclude_modules": ["lm_head"]},
+        },
         {"weights": "fp8_e4m3", "activations": "fp8"},
     ),
-    "quantize_config.json": ({"bits": 4, "group_size": 64, "desc_act": False, "sym": True}, {"weights": "gptq4", "group": 64}),
-    "quant_config.json": ({"zero_point": True, "q_group_size": 64, "w_bit": 4, "version": "GEMM"}, {"weights": "awq4", "group": 64}),
+    "quantize_config.json": (
+        {"bits": 4, "group_size": 64, "desc_act": False, "sym": True},
+        {"weights": "gptq4", "group": 64},
+    ),
+    "quant_config.json": (
+        {"zero_point": True, "q_group_size": 64, "w_bit": 4, "version": "GEMM"},
+        {"weights": "awq4", "group": 64},
+    ),
 }
 INDEX = "model.safetensors.index.json"
 
@@ -45,17 +62,25 @@ def test_other_files_say_how_weights_are_packed(name, folder):
     assert graph.tensors == hosim.load({"model": CONFIG, **run}).tensors
     assert hosim.load(str(folder)) == graph
     assert "left_out" not in graph.meta
-    write(folder, "config.json", {**CONFIG, "quantization_config": {"quant_method": "quip"}})  # the config comes first
-    assert hosim.load(str(folder)).meta["left_out"] == ["the quantisation of the weights (quip): all are in the dtype of the run"]
+    write(
+        folder, "config.json", {**CONFIG, "quantization_config": {"quant_method": "quip"}}
+    )  # the config comes first
+    assert hosim.load(str(folder)).meta["left_out"] == [
+        "the quantisation of the weights (quip): all are in the dtype of the run"
+    ]
 
 
 @pytest.mark.parametrize("off", [1.0, 1.019, 1.03, 0.97, 0.05])
-@pytest.mark.parametrize("run", [{}, {"phase": "decode"}, {"phase": "train"}, {"tensor": 2}, {"layers": 1}])
+@pytest.mark.parametrize(
+    "run", [{}, {"phase": "decode"}, {"phase": "train"}, {"tensor": 2}, {"layers": 1}]
+)
 def test_other_bytes_than_those_of_the_files_are_said(off, run, folder):
     built = bytes_of(hosim.load({"model": CONFIG}))
     write(folder, INDEX, {"metadata": {"total_size": round(built * off)}, "weight_map": {}})
     said = hosim.load({"model": str(folder), **run}).meta.get("left_out", [])
-    lines = [line for line in said if line.startswith("weights as the checkpoint's files have them: ")]
+    lines = [
+        line for line in said if line.startswith("weights as the checkpoint's files have them: ")
+    ]
     assert bool(lines) == (abs(off - 1) > 0.02)
     again = hosim.load(hosim.load({"model": str(folder), **run}).meta["builder"])
     assert again.meta.get("left_out", []) == said
@@ -70,7 +95,9 @@ def test_a_single_file_has_its_bytes_in_its_header(folder):
             file.write(struct.pack("<Q", 16) + b"{}" + 14 * b" ")
             file.truncate(24 + size)
         assert ("left_out" in hosim.load(str(folder)).meta) == said
-    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")  # a pointer to the file
+    (folder / "model.safetensors").write_bytes(
+        b"version https://git-lfs.github.com/spec/v1\n"
+    )  # a pointer to the file
     assert "left_out" not in hosim.load(str(folder)).meta
 
 
@@ -86,8 +113,16 @@ def test_the_line_stands_in_results(folder):
     [
         ("hf_quant_config.json", [], "hf_quant_config.json: expected a mapping"),
         ("hf_quant_config.json", {}, "hf_quant_config.json: quantization: expected a mapping"),
-        (INDEX, {"metadata": {"total_size": "12"}}, f"config.json: {INDEX}.metadata.total_size: expected a number of bytes, got '12'"),
-        (INDEX, {"metadata": {"total_size": -1}}, f"config.json: {INDEX}.metadata.total_size: expected a number of bytes, got -1"),
+        (
+            INDEX,
+            {"metadata": {"total_size": "12"}},
+            f"config.json: {INDEX}.metadata.total_size: expected a number of bytes, got '12'",
+        ),
+        (
+            INDEX,
+            {"metadata": {"total_size": -1}},
+            f"config.json: {INDEX}.metadata.total_size: expected a number of bytes, got -1",
+        ),
     ],
 )
 def test_what_is_wrong_with_these_files_is_named(name, content, message, folder):

@@ -32,9 +32,17 @@ def test_products(tmp_path) -> None:
 
 
 def test_aiconfigurators_own_files_have_longer_names_and_milliseconds(tmp_path) -> None:
-    text = "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\nTRTLLM,1.0,NVIDIA H200,gemm,default,fp8,1,2,3,0.25\n"
+    text = (
+        "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\nTRTLLM,1.0,NVIDIA "
+        "H200,gemm,default,fp8,1,2,3,0.25\n"
+    )
     table = only(written(tmp_path, text))
-    assert (table.machine, table.kernel, table.dtype, table.latency_us.tolist()) == ("NVIDIA H200", "gemm", "fp8", [250.0])
+    assert (table.machine, table.kernel, table.dtype, table.latency_us.tolist()) == (
+        "NVIDIA H200",
+        "gemm",
+        "fp8",
+        [250.0],
+    )
 
 
 def test_attention_counts_queries_or_keys(tmp_path) -> None:
@@ -43,13 +51,24 @@ def test_attention_counts_queries_or_keys(tmp_path) -> None:
         "a,context,float16,float16,2,64,0,8,4,128,1\na,generation,float16,fp8,2,1,63,8,4,128,2\n"
     )
     context, generation = read_kernel_tables(written(tmp_path, text))
-    assert (context.kernel, context.dtype, context.sizes["queries"].tolist()) == ("context_attention", "fp16", [64])
-    assert (generation.kernel, generation.dtype, generation.sizes["keys"].tolist()) == ("generation_attention", "fp16_fp8_cache", [64])
+    assert (context.kernel, context.dtype, context.sizes["queries"].tolist()) == (
+        "context_attention",
+        "fp16",
+        [64],
+    )
+    assert (generation.kernel, generation.dtype, generation.sizes["keys"].tolist()) == (
+        "generation_attention",
+        "fp16_fp8_cache",
+        [64],
+    )
 
 
 def test_latent_attention(tmp_path) -> None:
     head = "machine,op,dtype,kv_cache_dtype,heads,batch,isl,tp,step,latency_us\n"
-    text = head + "a,context_mla,float16,fp8,64,1,16,1,0,18\na,generation_mla,float16,fp8,64,1,1,1,31,9\n"
+    text = (
+        head
+        + "a,context_mla,float16,fp8,64,1,16,1,0,18\na,generation_mla,float16,fp8,64,1,1,1,31,9\n"
+    )
     context, generation = read_kernel_tables(written(tmp_path, text))
     assert (context.kernel, context.sizes["queries"].tolist()) == ("context_latent", [16])
     assert (generation.kernel, generation.sizes["keys"].tolist()) == ("latent_attention", [32])
@@ -84,7 +103,11 @@ def test_hosims_own_layout_has_any_class(tmp_path) -> None:
     text = "kernel,dtype,m,n,k,ranks,bytes,latency_us\ngemm,bfloat16,1,2,3,,,4\nall_gather,fp16,,,,8,4096,11\n"
     gemm, gather = read_kernel_tables(written(tmp_path, text))
     assert (gemm.kernel, gemm.dtype, gemm.sizes["n"].tolist()) == ("gemm", "fp16", [2])
-    assert (gather.kernel, gather.sizes["bytes"].tolist(), gather.latency_us.tolist()) == ("all_gather", [4096], [11])
+    assert (gather.kernel, gather.sizes["bytes"].tolist(), gather.latency_us.tolist()) == (
+        "all_gather",
+        [4096],
+        [11],
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,20 +115,38 @@ def test_hosims_own_layout_has_any_class(tmp_path) -> None:
     [
         ("a,b\n1,2\n", "line 1: expected a column latency_us"),
         ("a,latency_us\n1,2\n", "line 1: unknown columns"),
-        ("dtype,m,n,k,latency_us\nfloat16,1,2,x,4\n", "line 2: expected a number of at least 1 as k"),
-        ("dtype,m,n,k,latency_us\nfloat16,1,2,3,4\nfloat16,1,2,3,0\n", "line 3: expected a number of at least 1e-09 as latency_us"),
+        (
+            "dtype,m,n,k,latency_us\nfloat16,1,2,x,4\n",
+            "line 2: expected a number of at least 1 as k",
+        ),
+        (
+            "dtype,m,n,k,latency_us\nfloat16,1,2,3,4\nfloat16,1,2,3,0\n",
+            "line 3: expected a number of at least 1e-09 as latency_us",
+        ),
         ("dtype,m,n,k,latency_us\nfp7,1,2,3,4\n", "line 2: unknown dtype 'fp7'; expected one of"),
         ("kernel,dtype,m,latency_us\ngemm,fp16,1,2\n", "line 1: rows of gemm need a column n"),
         ("m,m,latency_us\n1,1,1\n", "line 1: a column is listed twice"),
         ('"', "expected a line of columns and a line for each measured time"),
-        ("dtype,m,n,k,latency_us\nfp16,1,2,3,4\n\nfp16,1,2,3,4\n", "line 3: expected 5 values, got 0"),
-        ("dtype,m,n,k,latency_us\nfp16,1,2,3,4\nfp16,1,2.5,3,4\n\n", "line 3: expected a whole number of at least 1 as n"),
-        ("kernel,dtype,ranks,bytes,latency_us\nall_gather,fp16,0,8,1\n", "line 2: expected a whole number of at least 1 as ranks"),
+        (
+            "dtype,m,n,k,latency_us\nfp16,1,2,3,4\n\nfp16,1,2,3,4\n",
+            "line 3: expected 5 values, got 0",
+        ),
+        (
+            "dtype,m,n,k,latency_us\nfp16,1,2,3,4\nfp16,1,2.5,3,4\n\n",
+            "line 3: expected a whole number of at least 1 as n",
+        ),
+        (
+            "kernel,dtype,ranks,bytes,latency_us\nall_gather,fp16,0,8,1\n",
+            "line 2: expected a whole number of at least 1 as ranks",
+        ),
         (MIXTURE.format(8, 5, 4, 1, 1, ""), "line 2: expected top of at most experts"),
         (MIXTURE.format(8, 2, 4, 8, 1, ""), "line 2: expected ranks of at most experts"),
         (MIXTURE.format(8, 2, 4, 1, 65, ""), "line 2: expected tensor of at most intermediate"),
         (MIXTURE.format(8, 2, 99999, 1, 1, ""), "line 2: expected at most 16,384 experts"),
-        (MIXTURE.format(8, 2, 4, 1, 1, "zipf"), "line 2: unknown distribution 'zipf': expected uniform, or power_law_A"),
+        (
+            MIXTURE.format(8, 2, 4, 1, 1, "zipf"),
+            "line 2: unknown distribution 'zipf': expected uniform, or power_law_A",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_file(tmp_path, text, message) -> None:
@@ -130,7 +171,10 @@ def test_a_file_is_unpacked_once(tmp_path) -> None:
 
 @pytest.mark.parametrize("machine", ["=1+1", 'a "b", c', "two\nlines", "'quoted", "plain"])
 def test_names_of_machines_come_back_and_are_text_for_a_spreadsheet(tmp_path, machine) -> None:
-    (tmp_path / "a.csv").write_text(csv_line(("machine", "dtype", "m", "n", "k", "latency_us")) + csv_line((machine, "fp16", 1, 2, 3, 4)))
+    (tmp_path / "a.csv").write_text(
+        csv_line(("machine", "dtype", "m", "n", "k", "latency_us"))
+        + csv_line((machine, "fp16", 1, 2, 3, 4))
+    )
     table = only(tmp_path / "a.csv")
     text = tables_text([table])
     assert table.machine == machine == only(written(tmp_path, text, "b.csv")).machine
@@ -140,5 +184,8 @@ def test_names_of_machines_come_back_and_are_text_for_a_spreadsheet(tmp_path, ma
 def test_a_table_in_parquet_says_which_ones_are_read(tmp_path):
     path = tmp_path / "context_attention_perf.parquet"
     path.write_bytes(b"PAR1" + bytes(8) + b"PAR1")
-    with pytest.raises(InputError, match=r"table in Parquet: write it as CSV, which aiconfigurator's tables are up to 0.9$"):
+    with pytest.raises(
+        InputError,
+        match=r"table in Parquet: write it as CSV, which aiconfigurator's tables are up to 0.9$",
+    ):
         read_kernel_tables(path)

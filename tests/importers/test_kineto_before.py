@@ -1,4 +1,6 @@
-"""Memory from before a recording: the weights that operators' arguments show, told apart by modules, gradients and order."""
+"""Memory from before a recording: the weights that operators' arguments show, told apart by
+modules, gradients and order.
+"""
 
 from typing import Any
 
@@ -11,15 +13,36 @@ from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.notes import notes
 
-MACHINE = Hardware("Toy", (Tier("hbm", 1 << 30, 10**12, "device"),), (), Compute({}), device_tier="hbm")
+MACHINE = Hardware(
+    "Toy", (Tier("hbm", 1 << 30, 10**12, "device"),), (), Compute({}), device_tier="hbm"
+)
 SIZE = 64 * 64 * 4
 
 
-def linear(at: float, number: int, kernels: int = 1, shapes: Any = ([8, 64], [64, 64]), name: str = "aten::mm", **more: Any) -> list[dict]:
+def linear(
+    at: float,
+    number: int,
+    kernels: int = 1,
+    shapes: Any = ([8, 64], [64, 64]),
+    name: str = "aten::mm",
+    **more: Any,
+) -> list[dict]:
     """A product with weights of 16 KiB, 20 us long, and its kernels."""
-    events = [span("cpu_op", name, at, 18, **{"Input Dims": list(shapes), "Input type": ["float"] * len(shapes)}, **more)]
+    events = [
+        span(
+            "cpu_op",
+            name,
+            at,
+            18,
+            **{"Input Dims": list(shapes), "Input type": ["float"] * len(shapes)},
+            **more,
+        )
+    ]
     for k in range(kernels):
-        events += [call("cudaLaunchKernel", at + 1 + 4 * k, 2, number + k), device_op(KERNEL, "gemm", at + 5 + 4 * k, 2, number + k)]
+        events += [
+            call("cudaLaunchKernel", at + 1 + 4 * k, 2, number + k),
+            device_op(KERNEL, "gemm", at + 5 + 4 * k, 2, number + k),
+        ]
     return events
 
 
@@ -34,16 +57,35 @@ def of(resident: int, *events: dict) -> Graph:
 
 def uses(graph: Graph) -> dict[str, list[int]]:
     names = {i: t.name for i, t in enumerate(graph.tensors) if t.kind in ("parameter", "buffer")}
-    return {name: [place for place, op in enumerate(graph.ops) if i in op.inputs] for i, name in names.items()}
+    return {
+        name: [place for place, op in enumerate(graph.ops) if i in op.inputs]
+        for i, name in names.items()
+    }
 
 
 def test_calls_of_one_module_use_the_same_weights() -> None:
-    """Linear_0 is called twice, and launches two kernels the first time; Linear_1 has weights of the same extents. 1,024 bytes are left."""
-    calls = [module(0, "Linear_0"), *linear(0, 1, 2), module(30, "Linear_1"), *linear(30, 3), module(60, "Linear_0"), *linear(60, 4)]
+    """Linear_0 is called twice, and launches two kernels the first time; Linear_1 has weights of
+    the same extents. 1,024 bytes are left.
+    """
+    calls = [
+        module(0, "Linear_0"),
+        *linear(0, 1, 2),
+        module(30, "Linear_1"),
+        *linear(30, 3),
+        module(60, "Linear_0"),
+        *linear(60, 4),
+    ]
     graph = of(2 * SIZE + 1024, *calls)
-    assert uses(graph) == {"allocated_before": [0, 1, 2, 3], "before0.Linear_0": [0, 1, 3], "before1.Linear_1": [2]}
+    assert uses(graph) == {
+        "allocated_before": [0, 1, 2, 3],
+        "before0.Linear_0": [0, 1, 3],
+        "before1.Linear_1": [2],
+    }
     assert graph.meta["unknown_uses_bytes"] == 1024
-    assert ("left out", "which ops use 1.00 KiB that were allocated before the recording: all are taken to") in notes(graph)
+    assert (
+        "left out",
+        "which ops use 1.00 KiB that were allocated before the recording: all are taken to",
+    ) in notes(graph)
     assert [t.size_bytes for t in graph.tensors[:3]] == [1024, SIZE, SIZE]
 
 
@@ -71,9 +113,18 @@ def test_an_embedding_and_a_product_may_share_their_weights() -> None:
 
 
 def test_a_gradient_uses_the_weights_of_its_operator() -> None:
-    """Two products of the same extents; the gradients come in reverse order, on another thread, with the numbers of their operators."""
+    """Two products of the same extents; the gradients come in reverse order, on another thread,
+    with the numbers of their operators.
+    """
     backward = [
-        span("cpu_op", "autograd::engine::evaluate_function: MmBackward0", at, 19, **{"Sequence number": n}) for at, n in ((60, 8), (90, 7))
+        span(
+            "cpu_op",
+            "autograd::engine::evaluate_function: MmBackward0",
+            at,
+            19,
+            **{"Sequence number": n},
+        )
+        for at, n in ((60, 8), (90, 7))
     ]
     forward = [*linear(0, 1, **{"Sequence number": 7}), *linear(30, 2, **{"Sequence number": 8})]
     graph = of(2 * SIZE, *forward, backward[0], *linear(60, 3), backward[1], *linear(90, 4))
@@ -88,7 +139,9 @@ def test_an_optimizer_on_lists_uses_all_weights() -> None:
 
 
 def test_kernels_from_before_are_the_end_of_an_iteration_if_they_are_its_kernels() -> None:
-    """``gemm`` was launched before the recording, whose last op is a ``gemm``; a kernel of another name says nothing."""
+    """``gemm`` was launched before the recording, whose last op is a ``gemm``; a kernel of another
+    name says nothing.
+    """
     stray = device_op(KERNEL, "gemm", -4, 3, 99)
     calls = [*linear(0, 1), *linear(30, 2)]
     assert uses(of(2 * SIZE, stray, *calls)) == {"before0.mm": [1], "before1.mm": [0, 2]}
@@ -98,25 +151,43 @@ def test_kernels_from_before_are_the_end_of_an_iteration_if_they_are_its_kernels
 
 
 def test_less_than_the_peak_is_refused_where_too_much_is_unknown() -> None:
-    """1,024 of 33,792 bytes unknown is answered; 16 KiB of 33,280 is not, nor 3 of 7 us of kernels. All of it is always answered."""
+    """1,024 of 33,792 bytes unknown is answered; 16 KiB of 33,280 is not, nor 3 of 7 us of kernels.
+    All of it is always answered.
+    """
     known = of(2 * SIZE + 1024, *linear(0, 1), *linear(30, 2))
     assert parse_budget("75%", known, MACHINE)[0] < 2 * SIZE + 1024
     half = of(2 * SIZE, *linear(0, 1))
     with pytest.raises(InputError) as caught:
         parse_budget("75%", half, MACHINE)
     assert str(caught.value) == (
-        "toy: no answer below the peak of 32.5 KiB: which ops use 16.0 KiB of it, allocated before the recording, is not recorded "
+        "toy: no answer below the peak of 32.5 KiB: which ops use 16.0 KiB of it, allocated "
+        "before the recording, is not recorded "
         "(at most 25 % may be unknown); record shapes and modules, or give --execution-trace"
     )
     assert parse_budget("100%", half, MACHINE)[0] == 2 * SIZE + 512
     stray = of(2 * SIZE, device_op(KERNEL, "other", -4, 3, 99), *linear(0, 1), *linear(30, 2))
     with pytest.raises(InputError) as caught:
         parse_budget(100, stray, MACHINE)
-    assert "what kernels use that take 43 % of the time, and have no recorded operator, is not known" in str(caught.value)
+    assert (
+        "what kernels use that take 43 % of the time, and have no recorded operator, is not known"
+        in str(caught.value)
+    )
 
 
 def test_what_is_freed_at_the_end_and_not_used_there_is_an_output() -> None:
-    """The last product takes ``b`` (2,048 bytes, as its first operand), and not ``a``, which is freed with it."""
-    early = [memory(-4, 4096, 2, 4608), *linear(0, 1), memory(25, 2048, 3, 6656), *linear(30, 2), *linear(60, 3)]
+    """The last product takes ``b`` (2,048 bytes, as its first operand), and not ``a``, which is
+    freed with it.
+    """
+    early = [
+        memory(-4, 4096, 2, 4608),
+        *linear(0, 1),
+        memory(25, 2048, 3, 6656),
+        *linear(30, 2),
+        *linear(60, 3),
+    ]
     graph = of(0, *early, memory(90, -4096, 2, 2560), memory(91, -2048, 3, 512))
-    assert {t.size_bytes: t.kind for t in graph.tensors} == {512: "output", 4096: "output", 2048: "activation"}
+    assert {t.size_bytes: t.kind for t in graph.tensors} == {
+        512: "output",
+        4096: "output",
+        2048: "activation",
+    }

@@ -1,4 +1,6 @@
-"""Profiler traces as workloads: by hand, real ones against the memory they recorded, mutated ones."""
+"""Profiler traces as workloads: by hand, real ones against the memory they recorded, mutated
+ones.
+"""
 
 import gzip
 import json
@@ -7,7 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from kineto_toys import COPY, KERNEL, call, device_op, graph_of, in_the_schema_of_2021, memory, span, step, trace
+from kineto_toys import (
+    COPY,
+    KERNEL,
+    call,
+    device_op,
+    graph_of,
+    in_the_schema_of_2021,
+    memory,
+    span,
+    step,
+    trace,
+)
 from typer.testing import CliRunner
 
 from hosim.analysis import static_peak
@@ -28,8 +41,13 @@ def of(*events: dict) -> Graph:
     return graph_of(trace(*events))
 
 
-def launch(at: float, correlation: int, stream: int = 7, name: str = "k", tid: str = "11") -> list[dict]:
-    return [call("cudaLaunchKernel", at, 2, correlation, tid), device_op(KERNEL, name, at + 5, 4, correlation, stream)]
+def launch(
+    at: float, correlation: int, stream: int = 7, name: str = "k", tid: str = "11"
+) -> list[dict]:
+    return [
+        call("cudaLaunchKernel", at, 2, correlation, tid),
+        device_op(KERNEL, name, at + 5, 4, correlation, stream),
+    ]
 
 
 def operands(graph: Graph) -> list[tuple]:
@@ -49,9 +67,18 @@ def test_a_step_by_hand() -> None:
     ]
     # 512 bytes from before the gemm to after the launch of relu; 4096 - 512 before that
     gemm, relu = operands(graph)[1:3]
-    assert gemm == ("gemm.1", ["allocated_before", "before0.mm"], ["block0"], 0)  # its second operand is none of the recording's blocks
+    assert gemm == (
+        "gemm.1",
+        ["allocated_before", "before0.mm"],
+        ["block0"],
+        0,
+    )  # its second operand is none of the recording's blocks
     assert relu == ("relu.2", ["allocated_before", "block0"], [], 0)
-    tensors = [("allocated_before", 3584 - WEIGHT, "buffer"), ("before0.mm", WEIGHT, "parameter"), ("block0", 512, "activation")]
+    tensors = [
+        ("allocated_before", 3584 - WEIGHT, "buffer"),
+        ("before0.mm", WEIGHT, "parameter"),
+        ("block0", 512, "activation"),
+    ]
     assert [(t.name, t.size_bytes, t.kind) for t in graph.tensors] == tensors
     assert graph.meta["unknown_uses_bytes"] == 3584 - WEIGHT
     assert graph.ops[1].dtype == "fp32"
@@ -111,7 +138,12 @@ def test_arguments_by_their_bytes() -> None:
         memory(90, -512, 1),
         memory(91, -512, 3),
     )
-    assert [inputs for _, inputs, _, _ in operands(graph)] == [[], [], ["block0"], ["block0", "block2"]]
+    assert [inputs for _, inputs, _, _ in operands(graph)] == [
+        [],
+        [],
+        ["block0"],
+        ["block0", "block2"],
+    ]
     assert [op.kind for op in graph.ops] == ["kernel", "kernel", "elementwise", "elementwise"]
     assert [graph.meta[f"inputs_{how}"] for how in ("matched", "guessed", "unknown")] == [2, 1, 1]
 
@@ -131,24 +163,43 @@ def test_what_the_host_waited_for() -> None:
 
 def test_names_and_kinds() -> None:
     graph = of(
-        *launch(0, 1, name="void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 4>(float*)"),
-        *launch(10, 2, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),
+        *launch(
+            0,
+            1,
+            name="void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 4>(float*)",
+        ),
+        *launch(
+            10, 2, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        ),
         *launch(20, 3, name="sm80_xmma_gemm"),
     )
-    assert [op.name for op in graph.ops] == ["CatArrayBatchedCopy.0", "ncclDevKernel_AllReduce_Sum_f32_RING_LL.1", "sm80_xmma_gemm.2"]
+    assert [op.name for op in graph.ops] == [
+        "CatArrayBatchedCopy.0",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL.1",
+        "sm80_xmma_gemm.2",
+    ]
     assert [op.kind for op in graph.ops] == ["kernel", "all_reduce", "kernel"]
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "toy.json").write_text(json.dumps(trace(*launch(0, 1))))
-    done = CliRunner().invoke(app, ["import", str(tmp_path / "toy.json"), "-o", str(tmp_path / "w.json")])
+    done = CliRunner().invoke(
+        app, ["import", str(tmp_path / "toy.json"), "-o", str(tmp_path / "w.json")]
+    )
     assert done.exit_code == 0, done.output
     assert "not in the file: tensors: record with profile_memory=True" in done.output
     assert load_workload(tmp_path / "w.json") == of(*launch(0, 1))
 
 
 @pytest.mark.parametrize(
-    "name", ["h100_vgg13_training", "h100_qwen1.5_0.5b", "mi300x_qwen1.5_0.5b", "h100_bert_small", "h100_vit_falconsai"]
+    "name",
+    [
+        "h100_vgg13_training",
+        "h100_qwen1.5_0.5b",
+        "mi300x_qwen1.5_0.5b",
+        "h100_bert_small",
+        "h100_vit_falconsai",
+    ],
 )
 def test_the_peak_is_the_recorded_one(shared: Path, tmp_path: Path, name: str) -> None:
     path = shared / "data" / "traces" / f"{name}.json.gz"
@@ -162,7 +213,13 @@ def test_the_peak_is_the_recorded_one(shared: Path, tmp_path: Path, name: str) -
     graph = load_any(path)
     assert static_peak(graph).bytes == recorded
     device = graph.meta["measured_on"]
-    machine = Hardware("toy", (Tier("hbm", 1 << 40, 1, "device"),), (), Compute({"bf16": 1}), source=f"a room of {device}")
+    machine = Hardware(
+        "toy",
+        (Tier("hbm", 1 << 40, 1, "device"),),
+        (),
+        Compute({"bf16": 1}),
+        source=f"a room of {device}",
+    )
     result = replay(Plan(graph), machine)
     assert result.peak_bytes["hbm"] == recorded
     assert result.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)  # one stream
@@ -170,7 +227,9 @@ def test_the_peak_is_the_recorded_one(shared: Path, tmp_path: Path, name: str) -
     assert load_workload(tmp_path / "w.json.gz") == graph
 
 
-VALUES = st.sampled_from([None, -1, 0, 1, 7, 1 << 70, 0.5, 1e300, "", "x", [], [1], [[1 << 40] * 9], {}, True])
+VALUES = st.sampled_from(
+    [None, -1, 0, 1, 7, 1 << 70, 0.5, 1e300, "", "x", [], [1], [[1 << 40] * 9], {}, True]
+)
 
 
 @given(st.data())
@@ -179,7 +238,11 @@ def test_mutated_traces(tmp_path: Path, data: st.DataObject) -> None:
     """One to three fields of a trace replaced or gone: a graph, or an error of hosim's."""
     document = json.loads(json.dumps(step()))
     for _ in range(data.draw(st.integers(1, 3))):
-        where = document if data.draw(st.integers(0, 9)) == 0 else data.draw(st.sampled_from(document["traceEvents"]))
+        where = (
+            document
+            if data.draw(st.integers(0, 9)) == 0
+            else data.draw(st.sampled_from(document["traceEvents"]))
+        )
         if not isinstance(where, dict):
             continue
         if data.draw(st.booleans()) and isinstance(where.get("args"), dict):

@@ -33,7 +33,10 @@ def test_the_name_does_not_matter(tmp_path):
     assert load_any(tmp_path / "toy.pt2") == toy()
 
 
-@pytest.mark.parametrize("content", [b"\n", b"hello", b'{"nodes": []}', b"\x00\x01\x02", gzip.compress(b"hello", mtime=0)])
+@pytest.mark.parametrize(
+    "content",
+    [b"\n", b"hello", b'{"nodes": []}', b"\x00\x01\x02", gzip.compress(b"hello", mtime=0)],
+)
 def test_an_unknown_file_is_answered_with_what_is_known(tmp_path, content):
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -46,8 +49,12 @@ def test_an_unknown_file_is_answered_with_what_is_known(tmp_path, content):
 def test_what_stands_after_64_kib_says_nothing_of_the_format(tmp_path, beyond, code):
     """The line with the format ends ``beyond`` bytes after them."""
     line = "format: hosim.workload/1\n"
-    (tmp_path / "w.yaml").write_text("#" * (64 * 1024 + beyond - len(line)) + "\n" + line + "name: w\ntensors: []\nops: []\n")
-    outcome = CliRunner().invoke(app, ["import", str(tmp_path / "w.yaml"), "-o", str(tmp_path / "out.json")])
+    (tmp_path / "w.yaml").write_text(
+        "#" * (64 * 1024 + beyond - len(line)) + "\n" + line + "name: w\ntensors: []\nops: []\n"
+    )
+    outcome = CliRunner().invoke(
+        app, ["import", str(tmp_path / "w.yaml"), "-o", str(tmp_path / "out.json")]
+    )
     assert (outcome.exit_code, "its format is unknown" in outcome.stderr) == (code, code == 2)
 
 
@@ -67,7 +74,9 @@ def test_broken_json_says_where(tmp_path):
 
 
 def test_a_folder_of_nothing(tmp_path):
-    with pytest.raises(InputError, match="this folder holds no graph: that of a checkpoint has its config"):
+    with pytest.raises(
+        InputError, match="this folder holds no graph: that of a checkpoint has its config"
+    ):
         load_any(tmp_path)
 
 
@@ -91,15 +100,23 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
         load_any(tmp_path / "x")
     assert str(caught.value) == f"{tmp_path / 'x'}: cannot be read: Permission denied"
     monkeypatch.undo()
-    with pytest.raises(InputError, match=r"^a\\x00b: cannot be read: embedded null (byte|character)"):
+    with pytest.raises(
+        InputError, match=r"^a\\x00b: cannot be read: embedded null (byte|character)"
+    ):
         load_any("a\0b")
 
 
 def test_a_model_whose_figures_no_workload_could_hold(tmp_path):
     spec = tmp_path / "huge.yaml"
-    spec.write_text("format: hosim.spec/1\nname: huge\nbuilder: {model: gpt2, phase: train, layers: 1, batch: 4294967296, sequence: 64}\n")
+    spec.write_text(
+        "format: hosim.spec/1\nname: huge\nbuilder: {model: gpt2, phase: train, layers: 1, batch: "
+        "4294967296, sequence: 64}\n"
+    )
     with pytest.raises(InputError) as refused:
         load_any(spec)
     start = f"{spec}: the graph that it describes is not a valid one: ops["
     assert str(refused.value).startswith(start)
-    assert re.fullmatch(r"\d+\]\.flops: expected an integer up to 2\^63-1, got \d{20}", str(refused.value).removeprefix(start))
+    assert re.fullmatch(
+        r"\d+\]\.flops: expected an integer up to 2\^63-1, got \d{20}",
+        str(refused.value).removeprefix(start),
+    )

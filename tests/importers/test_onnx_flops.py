@@ -17,13 +17,25 @@ HEADS = {"q_num_heads": 8, "kv_num_heads": 2}
     [
         *((operator, (A, B), (2, 4), {}, 2 * 8 * 3) for operator in ("MatMul", "MatMulInteger")),
         ("QLinearMatMul", (A, (), (), B, (), ()), (2, 4), {}, 2 * 8 * 3),
-        ("QLinearConv", ((1, 2, 5, 5), (1,), (1,), (3, 2, 3, 3), (3,)), (1, 3, 3, 3), {}, 2 * 27 * 18),
+        (
+            "QLinearConv",
+            ((1, 2, 5, 5), (1,), (1,), (3, 2, 3, 3), (3,)),
+            (1, 3, 3, 3),
+            {},
+            2 * 27 * 18,
+        ),
         ("QLinearMatMul", (A, B), (2, 4), {}, 0),  # no second operand
         ("Gemm", (A, B), (2, 4), {"transA": 0}, 2 * 8 * 3),
         ("Gemm", (A, B), (3, 4), {"transA": 1}, 2 * 12 * 2),
-        *((operator, ((1, 4, 8, 8), (6, 2, 3, 3)), (1, 6, 6, 6), {}, 2 * 216 * 18) for operator in ("Conv", "ConvInteger", "DeformConv")),
+        *(
+            (operator, ((1, 4, 8, 8), (6, 2, 3, 3)), (1, 6, 6, 6), {}, 2 * 216 * 18)
+            for operator in ("Conv", "ConvInteger", "DeformConv")
+        ),
         ("ConvTranspose", ((1, 4, 5, 5), (4, 3, 2, 2)), (1, 3, 10, 10), {}, 2 * 100 * 12),
-        *((operator, ((7, 2, 5), (1, 12, 5), (1, 12, 3)), (7, 1, 2, 3), {}, 2 * 14 * 96) for operator in ("LSTM", "GRU", "RNN")),
+        *(
+            (operator, ((7, 2, 5), (1, 12, 5), (1, 12, 3)), (7, 1, 2, 3), {}, 2 * 14 * 96)
+            for operator in ("LSTM", "GRU", "RNN")
+        ),
         ("LSTM", ((7, 2, 5), (1, 12, 5)), (7, 1, 2, 3), {}, 0),
         ("LSTM", ((7, 2), (1, 12, 5), (1, 12, 3)), (7, 1, 2, 3), {}, 0),
         ("Add", (A, A), A, {}, 0),
@@ -34,7 +46,9 @@ HEADS = {"q_num_heads": 8, "kv_num_heads": 2}
         ("MatMul", (None, A, B), (2, 4), {}, 2 * 8 * 3),
     ],
 )
-def test_products(operator: str, inputs: tuple, made: tuple[int, ...], attributes: dict, expected: int) -> None:
+def test_products(
+    operator: str, inputs: tuple, made: tuple[int, ...], attributes: dict, expected: int
+) -> None:
     assert onnx_flops(operator, inputs, made, attributes) == expected
 
 
@@ -44,7 +58,11 @@ def test_products(operator: str, inputs: tuple, made: tuple[int, ...], attribute
         ((Q, K, V), {}, 2 * 2 * 8 * 5 * 9 * (4 + 6)),
         ((Q, K, V, None, None, None, None), {}, 2 * 2 * 8 * 5 * 9 * (4 + 6)),
         ((Q, K, V, (5, 12), (2, 2, 3, 4)), {}, 2 * 2 * 8 * 5 * 12 * (4 + 6)),
-        ((Q, K, V, (5, 12), (2, 3, 4)), {}, 2 * 2 * 8 * 5 * 9 * (4 + 6)),  # no past keys have this rank
+        (
+            (Q, K, V, (5, 12), (2, 3, 4)),
+            {},
+            2 * 2 * 8 * 5 * 9 * (4 + 6),
+        ),  # no past keys have this rank
         ((Q3, K3, V3), HEADS, 2 * 2 * 5 * 9 * (32 + 12 // 2 * 8)),
         ((Q3, K3, V3), {"q_num_heads": 3, "kv_num_heads": 1}, 2 * 2 * 5 * 9 * (32 + 12 * 3)),
         ((Q3, K3, V3), {}, 0),
@@ -94,5 +112,7 @@ def test_einsum(equation: str, inputs: tuple, expected: int) -> None:
         ("MatMulInteger", (A, B), (2, 4), ("", ())),
     ],
 )
-def test_products_with_one_matrix_are_kernels(operator: str, inputs: tuple, made: tuple[int, ...], expected: tuple) -> None:
+def test_products_with_one_matrix_are_kernels(
+    operator: str, inputs: tuple, made: tuple[int, ...], expected: tuple
+) -> None:
     assert onnx_kernel(operator, inputs, made, 2 * prod(made) * 3) == expected

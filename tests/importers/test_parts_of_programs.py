@@ -1,4 +1,6 @@
-"""Programs of torch that read and write parts of what they hold: what moves is what a real run reads and changes."""
+"""Programs of torch that read and write parts of what they hold: what moves is what a real run
+reads and changes.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ LAYERS, BATCH, HEADS, TOKENS, WIDTH, WORDS = 2, 2, 4, 64, 8, 100
 class Decoder(nn.Module):
     """A decoder of one token with caches of a fixed length, which ``write`` updates."""
 
-    def __init__(self, write: Callable[[torch.Tensor, torch.Tensor], Any], experts: int = 0) -> None:
+    def __init__(
+        self, write: Callable[[torch.Tensor, torch.Tensor], Any], experts: int = 0
+    ) -> None:
         super().__init__()
         self.write = write
         self.embed = nn.Embedding(WORDS, HEADS * WIDTH)
@@ -38,11 +42,18 @@ class Decoder(nn.Module):
         """Attention over the caches, layer by layer."""
         x = self.embed(tokens)
         for n in range(LAYERS):
-            q, k, v = nn.functional.linear(x, self.qkv[n]).view(BATCH, 1, 3, HEADS, WIDTH).permute(2, 0, 3, 1, 4).unbind(0)
+            q, k, v = (
+                nn.functional.linear(x, self.qkv[n])
+                .view(BATCH, 1, 3, HEADS, WIDTH)
+                .permute(2, 0, 3, 1, 4)
+                .unbind(0)
+            )
             kept = getattr(self, f"k_cache_{n}"), getattr(self, f"v_cache_{n}")
             for cache, new in zip(kept, (k, v), strict=True):
                 self.write(cache, new)
-            x = x + nn.functional.scaled_dot_product_attention(q, *kept).transpose(1, 2).reshape(x.shape)
+            x = x + nn.functional.scaled_dot_product_attention(q, *kept).transpose(1, 2).reshape(
+                x.shape
+            )
         return x
 
 
@@ -76,7 +87,10 @@ def scattered(cache: torch.Tensor, new: torch.Tensor) -> None:
     cache.scatter_(2, torch.full((BATCH, HEADS, 1, WIDTH), 5), new)
 
 
-WRITES = {write.__name__: write for write in (index_copy, index_put, sliced, selected, narrowed, scattered)}
+WRITES = {
+    write.__name__: write
+    for write in (index_copy, index_put, sliced, selected, narrowed, scattered)
+}
 
 
 def program_of(module: nn.Module, *args: Any) -> torch.export.ExportedProgram:
@@ -89,7 +103,12 @@ def graph_of(module: nn.Module, *args: Any) -> Graph:
 
 def below(graph: Graph, *names: str) -> Graph:
     """The graph with tensors whose names begin so in host memory."""
-    return replace(graph, tensors=tuple(replace(t, home="ddr" if t.name.startswith(names) else t.home) for t in graph.tensors))
+    return replace(
+        graph,
+        tensors=tuple(
+            replace(t, home="ddr" if t.name.startswith(names) else t.home) for t in graph.tensors
+        ),
+    )
 
 
 def moved(graph: Graph) -> tuple[int, int]:
@@ -111,7 +130,9 @@ def test_what_goes_back_is_what_a_real_run_changes(name: str) -> None:
     reads = total if name == "narrowed" else total - changed  # what is added to is read
     assert 0 < changed <= total // 32
     assert moved(graph) == (reads, changed)
-    assert {key: n for key, n in wholes(graph).items() if "cache" in key} == {key: value.nbytes for key, value in caches.items()}
+    assert {key: n for key, n in wholes(graph).items() if "cache" in key} == {
+        key: value.nbytes for key, value in caches.items()
+    }
     assert "missing" not in graph.meta
 
 
@@ -144,30 +165,55 @@ def test_a_file_says_the_same(tmp_path: Any) -> None:
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 @pytest.mark.parametrize("name", ["index_copy", "selected"])
 def test_a_functional_program_copies_all_of_a_cache_and_says_so(name: str) -> None:
-    program = program_of(Decoder(WRITES[name]).eval(), torch.zeros(BATCH, 1, dtype=torch.int64)).run_decompositions()
+    program = program_of(
+        Decoder(WRITES[name]).eval(), torch.zeros(BATCH, 1, dtype=torch.int64)
+    ).run_decompositions()
     graph = import_exported(program, name="test")
     (line,) = graph.meta["missing"]
-    assert line.startswith("which parts of k_cache_0 and 3 more are used: a functional program copies all of it back")
+    assert line.startswith(
+        "which parts of k_cache_0 and 3 more are used: a functional program copies all of it back"
+    )
     assert line in [note.line for note in notes(graph)]
     written = {t for op in graph.ops for t in op.writes if graph.tensors[t].persistent}
-    assert sum(graph.tensors[t].size_bytes for t in written) == sum(n for key, n in wholes(graph).items() if "cache" in key)
+    assert sum(graph.tensors[t].size_bytes for t in written) == sum(
+        n for key, n in wholes(graph).items() if "cache" in key
+    )
 
 
 @pytest.mark.parametrize(("batch", "sequence", "tied"), [(2, 7, True), (4, 40, False)])
 def test_a_table_is_read_as_the_builder_says(batch: int, sequence: int, tied: bool) -> None:
-    """The last reads more rows than the table has. A head that is tied reads all, for which static_split fetches the rows again."""
+    """The last reads more rows than the table has. A head that is tied reads all, for which
+    static_split fetches the rows again.
+    """
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes = {
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    }
     sizes |= {"vocab_size": 120, "max_position_embeddings": 128, "tie_word_embeddings": tied}
     config = transformers.LlamaConfig(**sizes, use_cache=False)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config).eval().to(torch.bfloat16)
-        program = torch.export.export(model, (), {"input_ids": torch.zeros(batch, sequence, dtype=torch.int64)}, strict=False)
+        program = torch.export.export(
+            model, (), {"input_ids": torch.zeros(batch, sequence, dtype=torch.int64)}, strict=False
+        )
     imported = import_exported(program, name="llama")
-    asked = {"model": {"model_type": "llama", **sizes}, "phase": "prefill", "batch": batch, "sequence": sequence, "dtype": "bf16"}
+    asked = {
+        "model": {"model_type": "llama", **sizes},
+        "phase": "prefill",
+        "batch": batch,
+        "sequence": sequence,
+        "dtype": "bf16",
+    }
     built = build("llama", {**asked, "logits": "all"})
     table = "model.embed_tokens.weight"
-    parts = [{t.name: t.size_bytes for t in graph.tensors if t.of == table} for graph in (imported, built)]
+    parts = [
+        {t.name: t.size_bytes for t in graph.tensors if t.of == table}
+        for graph in (imported, built)
+    ]
     assert parts[0] == parts[1]
     rows = min(batch * sequence, 120) + (120 if tied else 0)
     assert moved(below(imported, table)) == moved(below(built, table)) == (rows * 64 * 2, 0)
@@ -176,7 +222,9 @@ def test_a_table_is_read_as_the_builder_says(batch: int, sequence: int, tied: bo
 class Experts(nn.Module):
     """Products with matrices of one parameter [experts, width, width]."""
 
-    def __init__(self, compute: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, compute: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    ) -> None:
         super().__init__()
         self.compute = compute
         self.experts = nn.Module()
@@ -196,15 +244,25 @@ GROUPED = lambda x, w, offs: torch._grouped_mm(x, w, offs)  # noqa: E731
     [
         (lambda x, w, _: x @ w[2] + x @ w[7], 1, {"2": EXPERT, "7": EXPERT, "rest": 6 * EXPERT}),
         (lambda x, w, _: x @ w[2], 1, {"read": EXPERT, "rest": 7 * EXPERT}),
-        (lambda x, w, ids: torch.bmm(x[:2, None], w[ids]), 2, {"read": 2 * EXPERT, "rest": 6 * EXPERT}),
-        (lambda x, w, ids: torch.bmm(x[:2, None], w.index_select(0, ids)), 2, {"read": 2 * EXPERT, "rest": 6 * EXPERT}),
+        (
+            lambda x, w, ids: torch.bmm(x[:2, None], w[ids]),
+            2,
+            {"read": 2 * EXPERT, "rest": 6 * EXPERT},
+        ),
+        (
+            lambda x, w, ids: torch.bmm(x[:2, None], w.index_select(0, ids)),
+            2,
+            {"read": 2 * EXPERT, "rest": 6 * EXPERT},
+        ),
         (GROUPED, 8, {"read": 3 * EXPERT, "rest": 5 * EXPERT}),
     ],
 )
 def test_experts_that_are_read(compute: Any, chosen: int, expected: dict[str, int]) -> None:
     """By three rows, each of one expert, or by constants, or by as many indices."""
     dtype = torch.int32 if compute is GROUPED else torch.int64
-    graph = graph_of(Experts(compute), torch.rand(3, 16, dtype=torch.bfloat16), torch.zeros(chosen, dtype=dtype))
+    graph = graph_of(
+        Experts(compute), torch.rand(3, 16, dtype=torch.bfloat16), torch.zeros(chosen, dtype=dtype)
+    )
     assert {t.name: t.size_bytes for t in graph.tensors if t.kind == "expert"} == {
         f"experts.weight[{name}]": size for name, size in expected.items()
     }
@@ -212,7 +270,14 @@ def test_experts_that_are_read(compute: Any, chosen: int, expected: dict[str, in
 
 
 def test_a_product_by_groups_reads_no_more_matrices_than_it_has_rows() -> None:
-    few, many = (graph_of(Experts(GROUPED), torch.rand(n, 16, dtype=torch.bfloat16), torch.zeros(8, dtype=torch.int32)) for n in (3, 9))
+    few, many = (
+        graph_of(
+            Experts(GROUPED),
+            torch.rand(n, 16, dtype=torch.bfloat16),
+            torch.zeros(8, dtype=torch.int32),
+        )
+        for n in (3, 9)
+    )
     rows = 2 * 16 * 2  # read and written
     assert few.ops[0].bytes_accessed == 3 * (rows + EXPERT) + 8 * 4
     assert many.ops[0].bytes_accessed == 9 * rows + 8 * EXPERT + 8 * 4

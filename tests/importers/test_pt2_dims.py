@@ -1,4 +1,6 @@
-"""A size that was exported as one that may vary can be chosen: the graph is that of an export with that size."""
+"""A size that was exported as one that may vary can be chosen: the graph is that of an export with
+that size.
+"""
 
 import pytest
 
@@ -28,22 +30,34 @@ def saved(path, batch, tokens, dynamic=None):
 @pytest.fixture(scope="module")
 def dynamic(tmp_path_factory):
     tokens = DIM("tokens", min=2, max=512)
-    return saved(tmp_path_factory.mktemp("pt2") / "net.pt2", 3, 16, ({0: DIM("batch"), 1: tokens}, {0: tokens}))
+    return saved(
+        tmp_path_factory.mktemp("pt2") / "net.pt2",
+        3,
+        16,
+        ({0: DIM("batch"), 1: tokens}, {0: tokens}),
+    )
 
 
 def symbols(path):
     with pytest.raises(InputError) as raised:
         load_any(path, {"none": 1})
     told = str(raised.value).partition("those that may vary are ")[2]
-    return {label.rstrip(")"): symbol for symbol, _, label in (one.partition(" (") for one in told.split(", "))}
+    return {
+        label.rstrip(")"): symbol
+        for symbol, _, label in (one.partition(" (") for one in told.split(", "))
+    }
 
 
 @pytest.mark.parametrize(("batch", "tokens"), [(3, 16), (5, 16), (3, 40), (1, 33)])
 def test_the_graph_is_that_of_an_export_with_this_size(dynamic, batch, tokens, tmp_path):
     chosen = load_any(dynamic, {"x[0]": batch, "mask[0]": tokens})
     fixed = load_any(saved(tmp_path / "net.pt2", batch, tokens))
-    assert [(t.size_bytes, t.kind) for t in chosen.tensors] == [(t.size_bytes, t.kind) for t in fixed.tensors]
-    assert [(op.kind, op.flops, op.bytes_accessed) for op in chosen.ops] == [(op.kind, op.flops, op.bytes_accessed) for op in fixed.ops]
+    assert [(t.size_bytes, t.kind) for t in chosen.tensors] == [
+        (t.size_bytes, t.kind) for t in fixed.tensors
+    ]
+    assert [(op.kind, op.flops, op.bytes_accessed) for op in chosen.ops] == [
+        (op.kind, op.flops, op.bytes_accessed) for op in fixed.ops
+    ]
     assert chosen.meta["dims"] == {"x[0]": batch, "mask[0]": tokens}
 
 
@@ -57,7 +71,11 @@ def test_the_example_is_the_default_and_a_symbol_is_a_name(dynamic):
 @pytest.mark.parametrize(
     ("dims", "error"),
     [
-        ({"x[2]": 4}, r"the program has no dimension 'x\[2\]'; those that may vary are s\d+ \(x\[0\]\), s\d+ \(x\[1\]\), "),
+        (
+            {"x[2]": 4},
+            r"the program has no dimension 'x\[2\]'; those that may vary are s\d+ \(x\[0\]\), "
+            r"s\d+ \(x\[1\]\), ",
+        ),
         ({"x[1]": 1}, r"dimension x\[1\] was exported for sizes from 2 to 512, got 1$"),
         ({"x[1]": 513}, r"dimension x\[1\] was exported for sizes from 2 to 512, got 513$"),
         ({"x[0]": 0}, r"dimension x\[0\] was exported for sizes from \d to \d+, got 0$"),
@@ -72,12 +90,21 @@ def test_a_size_that_the_program_does_not_take_is_refused(dynamic, dims, error):
 def test_inputs_whose_strides_do_not_follow_are_refused(tmp_path):
     x = torch.zeros(16, 3, 8).transpose(0, 1)
     tokens = DIM("tokens")
-    program = torch.export.export(Net(), (x, torch.zeros(16)), dynamic_shapes=({1: tokens}, {0: tokens}))
+    program = torch.export.export(
+        Net(), (x, torch.zeros(16)), dynamic_shapes=({1: tokens}, {0: tokens})
+    )
     torch.export.save(program, tmp_path / "net.pt2")
-    with pytest.raises(InputError, match="input 'x' does not lie in one piece; export the program again with the sizes that you want"):
+    with pytest.raises(
+        InputError,
+        match="input 'x' does not lie in one piece; export the program again with the sizes that "
+        "you want",
+    ):
         load_any(tmp_path / "net.pt2", {"x[1]": 5})
 
 
 def test_fixed_programs_have_no_dimension(tmp_path):
-    with pytest.raises(InputError, match=r"no dimension 'x.0.'; all its sizes are fixed; export it with dynamic shapes"):
+    with pytest.raises(
+        InputError,
+        match=r"no dimension 'x.0.'; all its sizes are fixed; export it with dynamic shapes",
+    ):
         load_any(saved(tmp_path / "net.pt2", 2, 4), {"x[0]": 5})

@@ -1,4 +1,6 @@
-"""Files that torch, ONNX exporters and MindSpore wrote, just now or once, with the FLOP of torch's counter; see ``real_files.py``."""
+"""Files that torch, ONNX exporters and MindSpore wrote, just now or once, with the FLOP of torch's
+counter; see ``real_files.py``.
+"""
 
 import logging
 import warnings
@@ -36,11 +38,15 @@ def test_a_program_of_free_sizes(tmp_path: Path) -> None:
 def with_others(path: Path, name: str) -> None:
     given = {key: value[:2, :64] for key, value in real_files.inputs(name).items()}
     module = real_files.model(name)
-    assert sum(op.flops for op in load_any(path, SIZES).ops) == real_files.counted(lambda: module(**given), module)
+    assert sum(op.flops for op in load_any(path, SIZES).ops) == real_files.counted(
+        lambda: module(**given), module
+    )
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in real_files.DYNAMIC if name not in ("distilbert", "clip")])
+@pytest.mark.parametrize(
+    "name", [name for name in real_files.DYNAMIC if name not in ("distilbert", "clip")]
+)
 def test_other_sizes(name: str, tmp_path: Path) -> None:
     with_others(real_files.pt2(name, tmp_path, free=True).path, name)
 
@@ -54,7 +60,9 @@ def test_a_file_of_each_kind(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name, _ in real_files.all_files(Path()) if name not in QUICK])
+@pytest.mark.parametrize(
+    "name", [name for name, _ in real_files.all_files(Path()) if name not in QUICK]
+)
 def test_every_file(name: str, tmp_path: Path) -> None:
     text, well = real_files.line(name, dict(real_files.all_files(tmp_path))[name])
     assert well, text

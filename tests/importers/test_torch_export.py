@@ -1,4 +1,6 @@
-"""Small programs, each with one thing that an importer gets wrong easily. The peaks are compared with a real run, too."""
+"""Small programs, each with one thing that an importer gets wrong easily. The peaks are compared
+with a real run, too.
+"""
 
 import pytest
 
@@ -60,7 +62,11 @@ def test_one_op_in_full():
     assert kinds(graph) == {"weight": "parameter", "input": "input", "linear": "output"}
     (op,) = graph.ops
     assert (op.name, op.kind, op.dtype, op.workspace_bytes) == ("linear", "matmul", "fp32", 0)
-    assert (names(graph, op.inputs), names(graph, op.outputs), op.mutates) == (["input", "weight"], ["linear"], ())
+    assert (names(graph, op.inputs), names(graph, op.outputs), op.mutates) == (
+        ["input", "weight"],
+        ["linear"],
+        (),
+    )
     assert op.flops == 2 * 8 * 32 * 64
     assert op.bytes_accessed == 4 * (8 * 32 + 32 * 64 + 8 * 64)
     assert [t.size_bytes for t in graph.tensors] == [4 * 32 * 64, 4 * 8 * 32, 4 * 8 * 64]
@@ -84,13 +90,17 @@ def test_views_are_no_ops():
     assert tensor(graph, "mul").size_bytes == KIB
 
 
-@pytest.mark.parametrize(("reshaped", "copies"), [(lambda x: x.reshape(4, 64), 0), (lambda x: x.t().reshape(4, 64), 1)])
+@pytest.mark.parametrize(
+    ("reshaped", "copies"), [(lambda x: x.reshape(4, 64), 0), (lambda x: x.t().reshape(4, 64), 1)]
+)
 def test_reshape_copies_only_where_it_must(reshaped, copies):
     graph = graph_of(lambda x: reshaped(x * 2) + 1, torch.rand(16, 16))
     assert [op.kind for op in graph.ops] == ["elementwise"] + ["copy"] * copies + ["elementwise"]
 
 
-@pytest.mark.parametrize(("convert", "copies"), [(lambda x: x.to(torch.float32), 0), (lambda x: x.to(torch.float64), 1)])
+@pytest.mark.parametrize(
+    ("convert", "copies"), [(lambda x: x.to(torch.float32), 0), (lambda x: x.to(torch.float64), 1)]
+)
 def test_a_cast_to_the_same_dtype_is_no_op(convert, copies):
     graph = graph_of(lambda x: convert(x * 2) + 1, torch.rand(16, 16))
     assert sum(op.kind == "copy" for op in graph.ops) == copies
@@ -98,7 +108,10 @@ def test_a_cast_to_the_same_dtype_is_no_op(convert, copies):
 
 
 def test_contiguous_and_dropout_without_effect_are_no_ops():
-    graph = graph_of(lambda x: nn.functional.dropout((x * 2).contiguous(), 0.5, training=False) + 1, torch.rand(16, 16))
+    graph = graph_of(
+        lambda x: nn.functional.dropout((x * 2).contiguous(), 0.5, training=False) + 1,
+        torch.rand(16, 16),
+    )
     assert len(graph.ops) == 2
 
 
@@ -118,7 +131,9 @@ def test_in_place_ops_mutate_the_base_of_a_view():
     assert tensor(graph, "mul").kind == "output"
     add, _, put, copy = mutating
     assert add.bytes_accessed == 2 * 4 * 2 * 16  # the two rows, read and written
-    assert put.bytes_accessed == 2 * 8 + 3 * 4 * 2 * 16  # two indices; two rows of values, read; two rows, read and written
+    assert (
+        put.bytes_accessed == 2 * 8 + 3 * 4 * 2 * 16
+    )  # two indices; two rows of values, read; two rows, read and written
     assert copy.bytes_accessed == 2 * KIB  # read one, write the other
 
 
@@ -129,8 +144,18 @@ def test_out_variants_write_their_argument():
         return torch.mul(x, y, out=space) * 2
 
     graph = graph_of(into, torch.rand(16, 16), torch.rand(16, 16))
-    assert [op.kind for op in graph.ops] == ["allocate", "elementwise", "elementwise", "elementwise"]
-    assert [names(graph, op.mutates) for op in graph.ops] == [[], ["empty_like"], ["empty_like"], []]
+    assert [op.kind for op in graph.ops] == [
+        "allocate",
+        "elementwise",
+        "elementwise",
+        "elementwise",
+    ]
+    assert [names(graph, op.mutates) for op in graph.ops] == [
+        [],
+        ["empty_like"],
+        ["empty_like"],
+        [],
+    ]
     assert [op.bytes_accessed for op in graph.ops] == [0, 3 * KIB, 3 * KIB, 2 * KIB]
 
 
@@ -150,10 +175,19 @@ class Tied(nn.Module):
 
 def test_tied_parameters_and_buffers_in_one_storage_are_one_tensor():
     graph = graph_of(Tied(), torch.arange(5))
-    held = {kind: wholes(graph, lambda t, kind=kind: t.kind == kind) for kind in ("input", "buffer", "parameter")}
-    assert held == {"input": {"tokens": 40}, "buffer": {"one": 128}, "parameter": {"embed.weight": 6400}}
+    held = {
+        kind: wholes(graph, lambda t, kind=kind: t.kind == kind)
+        for kind in ("input", "buffer", "parameter")
+    }
+    assert held == {
+        "input": {"tokens": 40},
+        "buffer": {"one": 128},
+        "parameter": {"embed.weight": 6400},
+    }
     embedding = next(op for op in graph.ops if op.kind == "embedding")
-    assert embedding.bytes_accessed == 5 * 8 + 2 * 5 * 16 * 4  # tokens, five rows read, five written: not the table
+    assert (
+        embedding.bytes_accessed == 5 * 8 + 2 * 5 * 16 * 4
+    )  # tokens, five rows read, five written: not the table
 
 
 class Counter(nn.Module):
@@ -179,7 +213,12 @@ def test_a_functional_program_copies_the_new_value_into_the_buffer():
     assert any("MUTATION" in str(spec.kind) for spec in program.graph_signature.output_specs)
     graph = import_exported(program, name="counter")
     last = graph.ops[-1]
-    assert (last.name, last.kind, names(graph, last.mutates), last.bytes_accessed) == ("update.seen", "copy", ["seen"], 128)
+    assert (last.name, last.kind, names(graph, last.mutates), last.bytes_accessed) == (
+        "update.seen",
+        "copy",
+        ["seen"],
+        128,
+    )
     assert tensor(graph, names(graph, last.inputs)[0]).kind == "activation"
 
 
@@ -198,7 +237,11 @@ def test_an_output_that_is_an_input_or_a_parameter_keeps_its_kind():
         def forward(self, x):
             return x.view(4, 2), self.w, x * 2
 
-    assert kinds(graph_of(Returns(), torch.rand(8))) == {"w": "parameter", "x": "input", "mul": "output"}
+    assert kinds(graph_of(Returns(), torch.rand(8))) == {
+        "w": "parameter",
+        "x": "input",
+        "mul": "output",
+    }
 
 
 def test_expanded_storage_is_smaller_than_its_numel():
@@ -233,7 +276,9 @@ def test_what_a_composite_op_frees_again_is_its_workspace():
 def test_flops_are_those_of_torchs_counter():
     from torch.utils.flop_counter import FlopCounterMode
 
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 14 * 14, 32), nn.GELU(), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 14 * 14, 32), nn.GELU(), nn.Linear(32, 4)
+    )
     image = torch.rand(2, 3, 16, 16)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(image)
@@ -258,15 +303,39 @@ def sdpa(**options):
 @pytest.mark.parametrize(
     ("function", "args", "expected"),
     [
-        (lambda x, w, b: nn.functional.linear(x, w, b), (rand(2, 3, 8), rand(16, 8), rand(16)), ("gemm", (6, 16, 8))),
+        (
+            lambda x, w, b: nn.functional.linear(x, w, b),
+            (rand(2, 3, 8), rand(16, 8), rand(16)),
+            ("gemm", (6, 16, 8)),
+        ),
         (lambda x, w: x @ w, (rand(2, 3, 8), rand(8, 16)), ("gemm", (6, 16, 8))),
-        (lambda x, w: torch.addmm(torch.zeros(16, dtype=torch.bfloat16), x, w), (rand(3, 8), rand(8, 16)), ("gemm", (3, 16, 8))),
+        (
+            lambda x, w: torch.addmm(torch.zeros(16, dtype=torch.bfloat16), x, w),
+            (rand(3, 8), rand(8, 16)),
+            ("gemm", (3, 16, 8)),
+        ),
         (lambda x, w: torch.bmm(x, w), (rand(1, 3, 8), rand(1, 8, 16)), ("gemm", (3, 16, 8))),
         (lambda x, w: torch.bmm(x, w), (rand(2, 3, 8), rand(2, 8, 16)), ("", ())),
-        (sdpa(is_causal=True), (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("context_attention", (2, 6, 0, 4, 4, 8, 2**40))),
-        (sdpa(), (rand(2, 4, 1, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("generation_attention", (2, 6, 4, 4, 8))),
-        (sdpa(), (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("", ())),  # every query sees every key
-        (sdpa(is_causal=True), (rand(2, 4, 3, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)), ("", ())),  # the first query sees one key, not four
+        (
+            sdpa(is_causal=True),
+            (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)),
+            ("context_attention", (2, 6, 0, 4, 4, 8, 2**40)),
+        ),
+        (
+            sdpa(),
+            (rand(2, 4, 1, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)),
+            ("generation_attention", (2, 6, 4, 4, 8)),
+        ),
+        (
+            sdpa(),
+            (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)),
+            ("", ()),
+        ),  # every query sees every key
+        (
+            sdpa(is_causal=True),
+            (rand(2, 4, 3, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)),
+            ("", ()),
+        ),  # the first query sees one key, not four
     ],
 )
 def test_products_and_causal_attention_say_which_kernel_they_are(function, args, expected):
@@ -275,7 +344,11 @@ def test_products_and_causal_attention_say_which_kernel_they_are(function, args,
 
 def test_attention_with_a_mask_is_of_no_known_kernel():
     mask = torch.ones(6, 6, dtype=torch.bool)
-    graph = graph_of(lambda q, m: nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=m), rand(2, 4, 6, 8), mask)
+    graph = graph_of(
+        lambda q, m: nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=m),
+        rand(2, 4, 6, 8),
+        mask,
+    )
     assert {op.kernel for op in graph.ops} == {""}
 
 
@@ -290,7 +363,10 @@ def test_experts():
             return self.experts[0](x) + self.shared_experts(x)
 
     graph = graph_of(Moe(), torch.rand(2, 8))
-    assert (tensor(graph, "experts.0.weight").kind, tensor(graph, "shared_experts.weight").kind) == ("expert", "parameter")
+    assert (
+        tensor(graph, "experts.0.weight").kind,
+        tensor(graph, "shared_experts.weight").kind,
+    ) == ("expert", "parameter")
 
 
 def test_names_never_clash():
@@ -306,7 +382,11 @@ def test_names_never_clash():
 
 
 def test_a_dynamic_size_is_that_of_the_example():
-    program = program_of(lambda x: x * x.shape[0], torch.rand(6, 4), dynamic_shapes=(({0: torch.export.Dim.DYNAMIC},),))
+    program = program_of(
+        lambda x: x * x.shape[0],
+        torch.rand(6, 4),
+        dynamic_shapes=(({0: torch.export.Dim.DYNAMIC},),),
+    )
     assert [t.size_bytes for t in import_exported(program, name="d").tensors] == [96, 96]
 
 
@@ -334,15 +414,21 @@ def test_subgraphs_that_only_set_a_mode_are_run():
     graph = graph_of(casts, torch.rand(8, 8))
     assert {op.dtype for op in graph.ops if op.kind == "matmul"} == {"bf16"}
     assert [op.kind for op in graph.ops] == ["matmul", "elementwise"]
-    assert graph.ops[0].workspace_bytes == 2 * 8 * 8 * 2  # both operands in bf16, which autocast makes
+    assert (
+        graph.ops[0].workspace_bytes == 2 * 8 * 8 * 2
+    )  # both operands in bf16, which autocast makes
 
 
 def test_an_op_that_the_cpu_lacks_comes_from_its_meta_kernel(caplog):
     with torch.device("meta"):
-        program = program_of(lambda x: torch.histc(x, 4, 0, 3) * 2, torch.zeros(8, dtype=torch.int32))
+        program = program_of(
+            lambda x: torch.histc(x, 4, 0, 3) * 2, torch.zeros(8, dtype=torch.int32)
+        )
     graph = import_exported(program, name="histc")
     assert [op.kind for op in graph.ops] == ["reduction", "elementwise"]
-    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR", "CRITICAL")]
+    assert not [
+        record for record in caplog.records if record.levelname in ("WARNING", "ERROR", "CRITICAL")
+    ]
 
 
 def test_an_unknown_op_is_its_own_kind():
@@ -350,10 +436,17 @@ def test_an_unknown_op_is_its_own_kind():
 
 
 def test_a_size_without_an_example_is_refused(monkeypatch):
-    program = torch.export.export(nn.Linear(4, 4), (torch.zeros(3, 4),), dynamic_shapes=({0: torch.export.Dim("rows")},), strict=False)
+    program = torch.export.export(
+        nn.Linear(4, 4),
+        (torch.zeros(3, 4),),
+        dynamic_shapes=({0: torch.export.Dim("rows")},),
+        strict=False,
+    )
     assert import_exported(program, name="linear").ops[0].flops == 2 * 3 * 4 * 4
     monkeypatch.setattr(SymNode, "hint", property(lambda node: None))
     with pytest.raises(
-        InputError, match=r"^'x?\w*' has the size \w+, of which the program keeps no example; export it with static shapes$"
+        InputError,
+        match=r"^'x?\w*' has the size \w+, of which the program keeps no example; export it with "
+        r"static shapes$",
     ):
         import_exported(program, name="linear")

@@ -22,11 +22,19 @@ def test_a_module_is_what_its_exported_program_and_its_file_are(tmp_path):
     x = torch.zeros(4, 8)
     program = torch.export.export(Net(), (x,))
     torch.export.save(program, tmp_path / "net.pt2")
-    module, live, saved = hosim.load(Net(), inputs=[x]), hosim.load(program), hosim.load(tmp_path / "net.pt2")
+    module, live, saved = (
+        hosim.load(Net(), inputs=[x]),
+        hosim.load(program),
+        hosim.load(tmp_path / "net.pt2"),
+    )
     assert module.name == "Net"
-    assert [(t.size_bytes, t.kind) for t in live.tensors] == [(t.size_bytes, t.kind) for t in saved.tensors]
+    assert [(t.size_bytes, t.kind) for t in live.tensors] == [
+        (t.size_bytes, t.kind) for t in saved.tensors
+    ]
     assert (
-        [(op.kind, op.flops) for op in live.ops] == [(op.kind, op.flops) for op in module.ops] == [(op.kind, op.flops) for op in saved.ops]
+        [(op.kind, op.flops) for op in live.ops]
+        == [(op.kind, op.flops) for op in module.ops]
+        == [(op.kind, op.flops) for op in saved.ops]
     )
     assert sum(op.flops for op in live.ops) == 2 * (2 * 4 * 8 * 16)  # two products of 4 rows
     assert hosim.compare(program, "h100-80gb-sxm", "resident").feasible.all()
@@ -41,10 +49,28 @@ def test_inputs_may_be_named_and_on_the_meta_device():
 @pytest.mark.parametrize(
     ("workload", "inputs", "error"),
     [
-        (Net(), None, r"^workload: a module needs example inputs: hosim.load\(model, inputs=...\), positional or by name; got Net$"),
-        (Net(), [torch.zeros(4, 7)], "^workload: inputs: torch.export cannot export Net with these inputs: "),
-        (torch.export.export(Net(), (torch.zeros(4, 8),)), [], "^workload: inputs: an exported program has its inputs already"),
-        (Net(), torch.zeros(1, 8), r"^workload: inputs: expected a sequence or a mapping of inputs, such as inputs=\(x,\), got Tensor$"),
+        (
+            Net(),
+            None,
+            r"^workload: a module needs example inputs: hosim.load\(model, inputs=...\), "
+            r"positional or by name; got Net$",
+        ),
+        (
+            Net(),
+            [torch.zeros(4, 7)],
+            "^workload: inputs: torch.export cannot export Net with these inputs: ",
+        ),
+        (
+            torch.export.export(Net(), (torch.zeros(4, 8),)),
+            [],
+            "^workload: inputs: an exported program has its inputs already",
+        ),
+        (
+            Net(),
+            torch.zeros(1, 8),
+            r"^workload: inputs: expected a sequence or a mapping of inputs, such as "
+            r"inputs=\(x,\), got Tensor$",
+        ),
         ("toy", [], "^workload: inputs: only a module of torch takes inputs$"),
     ],
 )

@@ -39,7 +39,10 @@ def test_a_damaged_file(tmp_path, keep):
     path = tmp_path / "tied.pt2"
     save(path)
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match=r"tied\.pt2: (damaged|this archive holds no exported program, or is damaged)"):
+    with pytest.raises(
+        InputError,
+        match=r"tied\.pt2: (damaged|this archive holds no exported program, or is damaged)",
+    ):
         import_pt2(path)
 
 
@@ -139,7 +142,9 @@ def test_honest_programs(name, tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
 def test_a_functional_program(tmp_path):
-    program = torch.export.export(Function(counting, norm=nn.BatchNorm1d(8)).train(), (X,), strict=False).run_decompositions()
+    program = torch.export.export(
+        Function(counting, norm=nn.BatchNorm1d(8)).train(), (X,), strict=False
+    ).run_decompositions()
     assert any("MUTATION" in str(spec.kind) for spec in program.graph_signature.output_specs)
     torch.export.save(program, tmp_path / "a.pt2")
     graph = import_pt2(tmp_path / "a.pt2")

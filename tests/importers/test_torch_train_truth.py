@@ -1,6 +1,8 @@
-"""Traced training steps beside torch's own account of the same step, ``MemTracker``: the peak, and what it consists of, by kind.
+"""Traced training steps beside torch's own account of the same step, ``MemTracker``: the peak, and
+what it consists of, by kind.
 
-The step here is written once more with torch alone. Models are reduced and fake; each is trained with AdamW in fp32 or bf16.
+The step here is written once more with torch alone. Models are reduced and fake; each is trained
+with AdamW in fp32 or bf16.
 """
 
 from functools import partial
@@ -17,9 +19,20 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed._tools.mem_tracker import MemTracker  # noqa: E402
 from transformers.initialization import no_init_weights  # noqa: E402
 
-SIZES = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 512}
+SIZES = {
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "intermediate_size": 512,
+}
 TEXT = {**SIZES, "num_key_value_heads": 4, "vocab_size": 4000, "head_dim": 32, "use_cache": False}
-MOE = {**TEXT, "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True}
+MOE = {
+    **TEXT,
+    "moe_intermediate_size": 128,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "norm_topk_prob": True,
+}
 T5 = {
     "d_model": 256,
     "d_kv": 32,
@@ -32,7 +45,10 @@ T5 = {
 }
 MODELS = {
     "llama": ("LlamaForCausalLM", TEXT),
-    "gpt2": ("GPT2LMHeadModel", {"n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 4000, "use_cache": False}),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {"n_embd": 256, "n_layer": 2, "n_head": 8, "vocab_size": 4000, "use_cache": False},
+    ),
     "bert": ("BertForMaskedLM", {**SIZES, "vocab_size": 4000}),
     "vit": ("ViTForImageClassification", {**SIZES, "image_size": 96, "patch_size": 8}),
     "t5": ("T5ForConditionalGeneration", T5),
@@ -55,14 +71,20 @@ def make(name, checkpoint, device):
     with torch.device(device), no_init_weights():
         model = cls(cls.config_class(**config))
     if checkpoint:
-        enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its name before 6
+        enable = (
+            getattr(model, "activation_checkpointing_enable", None)
+            or model.gradient_checkpointing_enable
+        )  # its name before 6
         enable({"use_reentrant": False})
     return model
 
 
 def inputs_of(name):
     if name == "vit":
-        return {"pixel_values": torch.empty(8, 3, 96, 96), "labels": torch.empty(8, dtype=torch.int64)}
+        return {
+            "pixel_values": torch.empty(8, 3, 96, 96),
+            "labels": torch.empty(8, dtype=torch.int64),
+        }
     ids = torch.empty(4, 256, dtype=torch.int64)
     return {"input_ids": ids, "labels": torch.empty(4, 256, dtype=torch.int64)}
 
@@ -81,7 +103,10 @@ def truth(name, checkpoint, dtype, autocast, micro_batches):
             parameter.grad = torch.empty_like(parameter)
         optimizer.step()
         optimizer.zero_grad()
-        inputs = {key: value.to(dtype) if value.is_floating_point() else value for key, value in inputs_of(name).items()}
+        inputs = {
+            key: value.to(dtype) if value.is_floating_point() else value
+            for key, value in inputs_of(name).items()
+        }
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *inputs.values())
         with tracker:
@@ -99,7 +124,14 @@ def truth(name, checkpoint, dtype, autocast, micro_batches):
     ("name", "checkpoint", "dtype", "autocast", "micro_batches"),
     [
         *(  # torch groups products in bf16
-            pytest.param(name, False, "bf16" if name == "qwen3-moe" else "fp32", False, 1, marks=[pytest.mark.long] * (name == "t5"))
+            pytest.param(
+                name,
+                False,
+                "bf16" if name == "qwen3-moe" else "fp32",
+                False,
+                1,
+                marks=[pytest.mark.long] * (name == "t5"),
+            )
             for name in MODELS
         ),
         ("llama", True, "bf16", False, 1),
@@ -110,7 +142,13 @@ def truth(name, checkpoint, dtype, autocast, micro_batches):
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_peak_and_composition(name, checkpoint, dtype, autocast, micro_batches, compared, request):
-    real = truth(name, checkpoint, torch.bfloat16 if dtype == "bf16" else torch.float32, autocast, micro_batches)
+    real = truth(
+        name,
+        checkpoint,
+        torch.bfloat16 if dtype == "bf16" else torch.float32,
+        autocast,
+        micro_batches,
+    )
     graph = import_training(
         partial(make, name, checkpoint, "cpu" if name in ("llama", "t5") else "meta"),
         inputs_of(name),
@@ -125,7 +163,8 @@ def test_peak_and_composition(name, checkpoint, dtype, autocast, micro_batches, 
     ours["activation"] += ours.pop("output", 0)
     step = f"step of {request.node.callspec.id}"
     compared("MemTracker", step, "peak bytes", real["Total"], peak.bytes, 0.01)
-    # MemTracker calls a gradient temporary until it is in .grad; hosim calls it one from the op that makes it
+    # MemTracker calls a gradient temporary until it is in .grad; hosim calls it one from the op
+    # that makes it
     under_way = max((t.size_bytes for t in graph.tensors if t.kind == "gradient"), default=0)
     for kind, theirs in GROUPS.items():
         slack = under_way if kind in ("gradient", "activation") else 0

@@ -82,10 +82,17 @@ def test_a_spec_of_a_training_step(tmp_path):
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
     assert load_any(tmp_path / "a.json.gz") == graph
     assert graph.meta["training"] == TRAINING["training"]
-    sizes = {kind: sum(t.size_bytes for t in graph.tensors if t.kind == kind) for kind in ("parameter", "optimizer_state")}
-    assert sizes["optimizer_state"] == 6 * sizes["parameter"] + 4 * sum(t.kind == "parameter" for t in graph.tensors)
+    sizes = {
+        kind: sum(t.size_bytes for t in graph.tensors if t.kind == kind)
+        for kind in ("parameter", "optimizer_state")
+    }
+    assert sizes["optimizer_state"] == 6 * sizes["parameter"] + 4 * sum(
+        t.kind == "parameter" for t in graph.tensors
+    )
     plain = load(tmp_path, {**TRAINING, "training": {"micro_batches": 2}})
-    assert sum(op.flops for op in graph.ops) > sum(op.flops for op in plain.ops)  # checkpointing computes again
+    assert sum(op.flops for op in graph.ops) > sum(
+        op.flops for op in plain.ops
+    )  # checkpointing computes again
 
 
 @pytest.mark.parametrize(
@@ -116,12 +123,24 @@ def test_a_bad_spec(tmp_path, path, value, message):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("model/class", "LlamaForCausalLn", "no model 'LlamaForCausalLn'; did you mean 'LlamaForCausalLM'"),
+        (
+            "model/class",
+            "LlamaForCausalLn",
+            "no model 'LlamaForCausalLn'; did you mean 'LlamaForCausalLM'",
+        ),
         ("model/class", "LlamaConfig", "'LlamaConfig' is not a model class"),
-        ("model/config/hiden_size", 3, "unknown key 'hiden_size' of LlamaConfig; did you mean 'hidden_size'"),
+        (
+            "model/config/hiden_size",
+            3,
+            "unknown key 'hiden_size' of LlamaConfig; did you mean 'hidden_size'",
+        ),
         ("model/config/hidden_size", "big", "cannot be built from this config"),
         ("model/config/attn_implementation", "someone/kernel", "is not allowed in a spec"),
-        ("model/config/rope_parameters", {"inner": [{"attn_implementation": "someone/kernel"}]}, "is not allowed in a spec"),
+        (
+            "model/config/rope_parameters",
+            {"inner": [{"attn_implementation": "someone/kernel"}]},
+            "is not allowed in a spec",
+        ),
         ("inputs", {"pixels": {"shape": [1], "dtype": "fp32"}}, "cannot export LlamaForCausalLM"),
     ],
 )
@@ -142,9 +161,15 @@ def test_a_spec_that_the_model_does_not_take(tmp_path, path, value, message):
         ("model/config/vision_config", {"depths": [2, 10**9]}, "vision_config.depths"),
     ],
 )
-def test_a_config_of_too_many_layers_is_refused_before_torch_is_loaded(tmp_path, path, value, where, monkeypatch):
+def test_a_config_of_too_many_layers_is_refused_before_torch_is_loaded(
+    tmp_path, path, value, where, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(InputError, match=rf"model.config.{where}: expected at most 1000 layers, got {10**9 if value != 1001 else 1001};"):
+    with pytest.raises(
+        InputError,
+        match=rf"model.config.{where}: expected at most 1000 layers, got "
+        rf"{10**9 if value != 1001 else 1001};",
+    ):
         load(tmp_path, changed(path, value))
 
 
@@ -153,5 +178,9 @@ def test_a_config_that_makes_many_modules_is_refused_while_they_are_made(tmp_pat
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     monkeypatch.setenv("HOSIM_LIMITS", "model_parts=20")
-    with pytest.raises(InputError, match=r"tiny.yaml: model.config: expected at most 20 parts of a model, got more; HOSIM_LIMITS="):
+    with pytest.raises(
+        InputError,
+        match=r"tiny.yaml: model.config: expected at most 20 parts of a model, got more; "
+        r"HOSIM_LIMITS=",
+    ):
         load(tmp_path, changed("model/config/num_hidden_layers", 2))

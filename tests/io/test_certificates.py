@@ -1,4 +1,6 @@
-"""Certificates: hosim/check_certificate.py proves those of replays without hosim, and no forged one."""
+"""Certificates: hosim/check_certificate.py proves those of replays without hosim, and no forged
+one.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ SOME = settings(max_examples=20)
 BENCH = Path(__file__).resolve().parent.parent / "bench"
 
 
-def certified(plan: Plan, machine: hosim.Hardware, budget: int | None = None) -> dict[str, Any] | None:
+def certified(
+    plan: Plan, machine: hosim.Hardware, budget: int | None = None
+) -> dict[str, Any] | None:
     """The certificate of a plan, proved; ``None`` if it is illegal or does not fit."""
     try:
         result = replay(plan, machine, budget, record=True)
@@ -88,11 +92,15 @@ def test_other_processors(data) -> None:
 
 
 @SOME
-@pytest.mark.parametrize("policy", ["on_demand", "lookahead", "unified_memory", "layerwise", "longest_gap"])
+@pytest.mark.parametrize(
+    "policy", ["on_demand", "lookahead", "unified_memory", "layerwise", "longest_gap"]
+)
 @given(data=st.data())
 def test_policies_on_drawn_graphs(policy: str, data) -> None:
     machine = data.draw(hardware(fabrics=True, uneven=True))
-    graph = data.draw(graphs(max_ops=10, max_streams=3, homes=[tier.name for tier in machine.tiers]))
+    graph = data.draw(
+        graphs(max_ops=10, max_streams=3, homes=[tier.name for tier in machine.tiers])
+    )
     machine = sized(machine, graph, machine.device.capacity_bytes)
     budget = data.draw(st.integers(30, machine.device.capacity_bytes))
     try:
@@ -109,7 +117,13 @@ SHIPPED = (
     ("deepseek-v3-decode-slice", "ascend-910c-supernode", "on_demand", "16GiB"),
     pytest.param("qwen3-30b-a3b-decode", "rtx-4090", "on_demand", "16GiB", marks=pytest.mark.long),
     pytest.param("t5-large-train", "gh200-96gb", "lookahead", "8GiB", marks=pytest.mark.long),
-    pytest.param("llama-3.1-8b-train-4k-states-below", "h100-80gb-cxl", "layerwise", "40GiB", marks=pytest.mark.long),
+    pytest.param(
+        "llama-3.1-8b-train-4k-states-below",
+        "h100-80gb-cxl",
+        "layerwise",
+        "40GiB",
+        marks=pytest.mark.long,
+    ),
     pytest.param("gpt2-xl-train", "a6000", "memory_peak", "16GiB", marks=pytest.mark.long),
 )
 
@@ -122,10 +136,14 @@ def test_shipped_workloads(workload: str, machine: str, policy: str, budget: str
     assert certified(plan, profile, plan.made_for[1]) is not None
 
 
-# ------------------------------------------------------------------------------------------------------------- the bound
+# --------------------------------------------------------------------------------------------------
+# the bound
 
 
-@pytest.mark.parametrize(("file", "draw"), [("optima_seed_0.csv", instance), ("optima_parts_seed_0.csv", instance_of_parts)])
+@pytest.mark.parametrize(
+    ("file", "draw"),
+    [("optima_seed_0.csv", instance), ("optima_parts_seed_0.csv", instance_of_parts)],
+)
 def test_the_bound_is_below_proved_optima(file: str, draw: Callable[[int], Any]) -> None:
     """And reaches some of them, where the plan is not optimal."""
     gaps = []
@@ -152,21 +170,39 @@ def planned(drawn: Any) -> dict[str, Any] | None:
     return None
 
 
-# ------------------------------------------------------------------------------------------------------------- forgeries
+# --------------------------------------------------------------------------------------------------
+# forgeries
 
 
 @cache
 def genuine() -> str:
-    """The certificate of a plan with prefetches, stores and detaches, on a machine of three tiers with routes and a fabric."""
+    """The certificate of a plan with prefetches, stores and detaches, on a machine of three tiers
+    with routes and a fabric.
+    """
     b = hosim.GraphBuilder("genuine")
     for k in range(4):
         b.tensor(f"w{k}", 40, "parameter", home="nvme" if k == 3 else "ddr")
         b.tensor(f"a{k}", 30)
     for k in range(4):
         inputs = [f"w{k}", *([f"a{k - 1}"] if k else [])]
-        b.op(f"f{k}", "matmul", inputs=inputs, outputs=[f"a{k}"], deps=["side"] * (k == 2), duration_ns=50 + k, workspace_bytes=5)
+        b.op(
+            f"f{k}",
+            "matmul",
+            inputs=inputs,
+            outputs=[f"a{k}"],
+            deps=["side"] * (k == 2),
+            duration_ns=50 + k,
+            workspace_bytes=5,
+        )
         if k == 0:
-            b.op("side", "add", inputs=["a0"], outputs=[b.tensor("c", 10, "output")], duration_ns=7, stream="side")
+            b.op(
+                "side",
+                "add",
+                inputs=["a0"],
+                outputs=[b.tensor("c", 10, "output")],
+                duration_ns=7,
+                stream="side",
+            )
     for k in reversed(range(4)):
         b.op(f"g{k}", "matmul", inputs=[f"a{k}"], mutates=[f"w{k}"], duration_ns=20 + k)
     graph = b.build()
@@ -180,7 +216,11 @@ def genuine() -> str:
 
 MACHINE = hosim.Hardware(
     "three",
-    (Tier("hbm", 240, 1000 * GB, "device"), Tier("ddr", 1000, 100 * GB), Tier("nvme", 1000, 10 * GB)),
+    (
+        Tier("hbm", 240, 1000 * GB, "device"),
+        Tier("ddr", 1000, 100 * GB),
+        Tier("nvme", 1000, 10 * GB),
+    ),
     (
         Channel("h2d", "ddr", "hbm", GB, 3),
         Channel("d2h", "hbm", "ddr", GB, 3, engines=2),
@@ -194,7 +234,9 @@ MACHINE = hosim.Hardware(
 
 
 def cache_ops(graph: hosim.Graph) -> Iterator[CacheOp]:
-    """Weights come in before their ops and go back as they were changed; activations leave for a while."""
+    """Weights come in before their ops and go back as they were changed; activations leave for a
+    while.
+    """
     tensor, op = graph.tensor_index, graph.op_index
     for k in range(4):
         home = "nvme" if k == 3 else "ddr"
@@ -210,11 +252,15 @@ def cache_ops(graph: hosim.Graph) -> Iterator[CacheOp]:
 
 
 def forged(change: Callable[[dict[str, Any]], None], *, signed: bool = True) -> str | None:
-    """Why the checker does not accept the changed certificate; ``None`` if it does. ``signed``: its SHA-256 is that of what it gives."""
+    """Why the checker does not accept the changed certificate; ``None`` if it does. ``signed``: its
+    SHA-256 is that of what it gives.
+    """
     made = deepcopy(json.loads(genuine()))
     change(made)
     if signed:
-        made["given_sha256"] = hashlib.sha256(json.dumps(made["given"], sort_keys=True).encode()).hexdigest()
+        made["given_sha256"] = hashlib.sha256(
+            json.dumps(made["given"], sort_keys=True).encode()
+        ).hexdigest()
     try:
         prove(json.dumps(made))
     except (FalseClaim, LookupError, ValueError, TypeError) as error:
@@ -269,7 +315,9 @@ def without_a_cache_op(k: int) -> Callable[[dict[str, Any]], None]:
     def change(made: dict[str, Any]) -> None:
         del made["plan"]["cache_ops"][k]
         events = made["devices"][0]
-        events["transfers"] = [[x[0] - (x[0] > k), *x[1:]] for x in events["transfers"] if x[0] != k]
+        events["transfers"] = [
+            [x[0] - (x[0] > k), *x[1:]] for x in events["transfers"] if x[0] != k
+        ]
 
     return change
 
@@ -286,7 +334,9 @@ def leg_from(a: int, b: int) -> dict[str, Any]:
 
 
 def forgeries() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
-    """Every event, cache op, claim and step of the genuine certificate, in turn, as it did not happen or does not follow."""
+    """Every event, cache op, claim and step of the genuine certificate, in turn, as it did not
+    happen or does not follow.
+    """
     events, ops = ("devices", 0), json.loads(genuine())["given"]["ops"]
     for k in each(*events, "ops"):
         yield f"op {k} is shorter", moved("ops", k, start=1)
@@ -296,49 +346,95 @@ def forgeries() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
         yield f"op {k} is left out", left_out(*events, "ops", k)
         yield f"op {k} waits for a later one", put([8], "given", "ops", k, "deps")
         yield f"op {k} takes longer", put(lambda ns: ns + 1, "given", "ops", k, "ns")
-        yield f"op {k} needs more room", put(lambda size: size + 200, "given", "ops", k, "workspace")
+        yield (
+            f"op {k} needs more room",
+            put(lambda size: size + 200, "given", "ops", k, "workspace"),
+        )
     for k in each(*events, "transfers"):
-        yield f"transfer {k} is shorter", put(lambda x: [*x[:4], x[3] + alone_ns(x) - 1], *events, "transfers", k)
+        yield (
+            f"transfer {k} is shorter",
+            put(lambda x: [*x[:4], x[3] + alone_ns(x) - 1], *events, "transfers", k),
+        )
         yield f"transfer {k} has no time", moved("transfers", k, end=-500)
-        yield f"transfer {k} moves fewer bytes", put(lambda size: size - 1, *events, "transfers", k, 2)
-        yield f"transfer {k} moves more bytes", put(lambda size: size + 1, *events, "transfers", k, 2)
-        yield f"transfer {k} takes another channel", put(lambda on: "h2d" if on != "h2d" else "d2h", *events, "transfers", k, 1)
-        yield f"transfer {k} is of another cache op", put(lambda one: (one + 1) % 18, *events, "transfers", k, 0)
+        yield (
+            f"transfer {k} moves fewer bytes",
+            put(lambda size: size - 1, *events, "transfers", k, 2),
+        )
+        yield (
+            f"transfer {k} moves more bytes",
+            put(lambda size: size + 1, *events, "transfers", k, 2),
+        )
+        yield (
+            f"transfer {k} takes another channel",
+            put(lambda on: "h2d" if on != "h2d" else "d2h", *events, "transfers", k, 1),
+        )
+        yield (
+            f"transfer {k} is of another cache op",
+            put(lambda one: (one + 1) % 18, *events, "transfers", k, 0),
+        )
         yield f"transfer {k} is left out", left_out(*events, "transfers", k)
-        yield f"transfer {k} is twice there", put(lambda all_, k=k: [*all_, all_[k]], *events, "transfers")
+        yield (
+            f"transfer {k} is twice there",
+            put(lambda all_, k=k: [*all_, all_[k]], *events, "transfers"),
+        )
         yield (
             f"transfer {k} comes first",
-            put(lambda x: [*x[:3], 0, x[4] - x[3]], *events, "transfers", k) if k else put(-1, *events, "transfers", 0, 3),
+            put(lambda x: [*x[:3], 0, x[4] - x[3]], *events, "transfers", k)
+            if k
+            else put(-1, *events, "transfers", 0, 3),
         )
     for k in each(*events, "copies"):
         yield f"copy {k} begins later", moved("copies", k, start=1)
         yield f"copy {k} is let go sooner", moved("copies", k, end=-1)
         yield f"copy {k} is left out", left_out(*events, "copies", k)
-        yield f"copy {k} is in another tier", put(lambda tier: "ddr" if tier != "ddr" else "hbm", *events, "copies", k, 1)
-    for k in each("plan", "cache_ops")[:-1]:  # the last one lets go when all has ended, so nothing shows that it is there
+        yield (
+            f"copy {k} is in another tier",
+            put(lambda tier: "ddr" if tier != "ddr" else "hbm", *events, "copies", k, 1),
+        )
+    for k in each("plan", "cache_ops")[
+        :-1
+    ]:  # the last one lets go when all has ended, so nothing shows that it is there
         yield f"cache op {k} is left out", without_a_cache_op(k)
         if k < 13:  # those after it wait for their stores until the last op has ended
             yield f"cache op {k} is issued at the end", put(8, "plan", "cache_ops", k, 4)
-        yield f"cache op {k} is of another tensor", put(lambda t: (t + 1) % 9, "plan", "cache_ops", k, 1)
+        yield (
+            f"cache op {k} is of another tensor",
+            put(lambda t: (t + 1) % 9, "plan", "cache_ops", k, 1),
+        )
     for k in each("plan", "initial"):
-        yield f"tensor {k} starts elsewhere", put("nvme", "plan", "initial", k, 1) if k < 3 else put("hbm", "plan", "initial", k, 1)
+        yield (
+            f"tensor {k} starts elsewhere",
+            put("nvme", "plan", "initial", k, 1) if k < 3 else put("hbm", "plan", "initial", k, 1),
+        )
         yield f"tensor {k} starts nowhere", left_out("plan", "initial", k)
     for tier in ("hbm", "ddr", "nvme"):
         yield f"{tier} has a lower peak", put(lambda size: size - 1, "claims", "peak_bytes", tier)
         yield (
             f"{tier} is smaller",
-            put(lambda size, tier=tier: json.loads(genuine())["claims"]["peak_bytes"][tier] - 1, "given", "tiers", tier, "bytes"),
+            put(
+                lambda size, tier=tier: json.loads(genuine())["claims"]["peak_bytes"][tier] - 1,
+                "given",
+                "tiers",
+                tier,
+                "bytes",
+            ),
         )
     for k in each("given", "links"):
         yield f"link {k} is slower", put(lambda rate: rate // 2, "given", "links", k, "bytes_per_s")
     for channel in ("h2d", "d2h", "read", "write"):
-        yield f"{channel} is slower to begin", put(lambda ns: ns + 8, "given", "channels", channel, "latency_ns")
+        yield (
+            f"{channel} is slower to begin",
+            put(lambda ns: ns + 8, "given", "channels", channel, "latency_ns"),
+        )
     yield "fewer engines", put(1, "given", "channels", "d2h", "engines")
     yield "a shorter makespan", put(lambda ns: ns - 1, "claims", "makespan_ns")
     yield "a longer makespan", put(lambda ns: ns + 1, "claims", "makespan_ns")
     yield "a higher bound", put(lambda ns: ns + 1, "claims", "lower_bound_ns")
     yield "no device", put([], "devices")
-    yield "a machine of the plan's own", put({"hbm": {"bytes": 239, "of": [0]}, "ddr": {}, "nvme": {}}, "claims", "tiers")
+    yield (
+        "a machine of the plan's own",
+        put({"hbm": {"bytes": 239, "of": [0]}, "ddr": {}, "nvme": {}}, "claims", "tiers"),
+    )
     yield "copies beside the plan", put([["copy", 1, "hbm", "ddr", None]], *events, "decided")
     yield "less than nothing", put(lambda all_: [*all_, [8, "hbm", 500, 0]], *events, "copies")
     yield "a weight below 0", put({"0": [3, 1], "1": ["-2", None]}, "claims", "path", 0, "weights")
@@ -351,7 +447,10 @@ def forgeries() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
     yield "a leg to another op", put(4, "claims", "path", 0, "to")
     for k in each("claims", "path"):
         yield f"a path without step {k}", left_out("claims", "path", k)
-        yield f"step {k} twice", put(lambda path, k=k: [*path[: k + 1], *path[k:]], "claims", "path")
+        yield (
+            f"step {k} twice",
+            put(lambda path, k=k: [*path[: k + 1], *path[k:]], "claims", "path"),
+        )
 
 
 def test_no_forged_certificate_is_accepted() -> None:
@@ -382,7 +481,9 @@ def test_what_is_given_is_signed() -> None:
         (("devices", 0, "ops", 0), [43, 92], "false: op f0 ends before its duration is over"),
     ],
 )
-def test_what_is_false_is_one_line(path: tuple[str | int, ...], value: Any, said: str, tmp_path: Path) -> None:
+def test_what_is_false_is_one_line(
+    path: tuple[str | int, ...], value: Any, said: str, tmp_path: Path
+) -> None:
     made = json.loads(genuine())
     put(value, *path)(made)
     assert checked(tmp_path, json.dumps(made)) == (1, f"{said}\n", "")
@@ -393,7 +494,13 @@ def checked(folder: Path, text: str, name: str = "proof.json") -> tuple[int, str
     content = text.encode()
     (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     (folder / "alone.py").write_text(Path(check_certificate.__file__).read_text())
-    done = subprocess.run([sys.executable, "-I", "alone.py", name], cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-I", "alone.py", name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -403,7 +510,18 @@ def test_the_checker_alone(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[]", "nothing", "[" * 100_000, '{"given": 1.5}', '{"given": -1}', '{"given": NaN}', genuine()[:-9]]
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "nothing",
+        "[" * 100_000,
+        '{"given": 1.5}',
+        '{"given": -1}',
+        '{"given": NaN}',
+        genuine()[:-9],
+    ],
 )
 def test_what_is_no_certificate(text: str, tmp_path: Path) -> None:
     code, stdout, stderr = checked(tmp_path, text)
@@ -414,14 +532,23 @@ def test_what_is_no_certificate(text: str, tmp_path: Path) -> None:
 
 def test_it_has_no_imports_but_the_standard_library() -> None:
     tree = ast.parse(Path(check_certificate.__file__).read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    }
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"jitter": Jitter(seed=1, op_sigma=0.1)}, "vary"), ({"allocator": "caching"}, "caching"), ({"record": False}, "record=True")],
+    [
+        ({"jitter": Jitter(seed=1, op_sigma=0.1)}, "vary"),
+        ({"allocator": "caching"}, "caching"),
+        ({"record": False}, "record=True"),
+    ],
 )
 def test_what_a_certificate_cannot_say(options: dict[str, Any], named: str) -> None:
     b = hosim.GraphBuilder("toy")

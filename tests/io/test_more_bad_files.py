@@ -32,14 +32,33 @@ def shaped(*shape: int) -> dict[str, Any]:
     [
         (shaped(0), "inputs.x.shape[0]: expected at least 1, got 0"),
         (shaped(2**40 + 1), "inputs.x.shape[0]: expected at most 1099511627776, got 1099511627777"),
-        (shaped(), "inputs.x.shape: List should have at least 1 item after validation, not 0, got a list"),
-        (shaped(*[1] * 9), "inputs.x.shape: List should have at most 8 items after validation, not 9, got a list"),
-        ({"inputs": {}}, "inputs: Dictionary should have at least 1 item after validation, not 0, got a mapping"),
+        (
+            shaped(),
+            "inputs.x.shape: List should have at least 1 item after validation, not 0, got a list",
+        ),
+        (
+            shaped(*[1] * 9),
+            "inputs.x.shape: List should have at most 8 items after validation, not 9, got a list",
+        ),
+        (
+            {"inputs": {}},
+            "inputs: Dictionary should have at least 1 item after validation, not 0, got a mapping",
+        ),
         ({"training": {"micro_batches": 0}}, "training.micro_batches: expected at least 1, got 0"),
-        ({"training": {"micro_batches": 1025}}, "training.micro_batches: expected at most 1024, got 1025"),
-        ({"training": {"batches": 1}}, "training.batches: unknown key 'batches'; did you mean 'micro_batches'?"),
+        (
+            {"training": {"micro_batches": 1025}},
+            "training.micro_batches: expected at most 1024, got 1025",
+        ),
+        (
+            {"training": {"batches": 1}},
+            "training.batches: unknown key 'batches'; did you mean 'micro_batches'?",
+        ),
         ({"model": {}}, "model.class: missing; expected the keys class, config, dtype, attention"),
-        ({"sha256": "0"}, "sha256: unknown key 'sha256' (known: format, name, importer, model, training, inputs, versions)"),
+        (
+            {"sha256": "0"},
+            "sha256: unknown key 'sha256' (known: format, name, importer, model, training, "
+            "inputs, versions)",
+        ),
     ],
 )
 def test_specs(changes: dict[str, Any], message: str) -> None:
@@ -49,7 +68,10 @@ def test_specs(changes: dict[str, Any], message: str) -> None:
     assert str(caught.value) == f"s: {message}"
 
 
-DEEP = 'expected at most 200 levels of nesting, got more; HOSIM_LIMITS="nesting_depth=400" raises this limit'
+DEEP = (
+    'expected at most 200 levels of nesting, got more; HOSIM_LIMITS="nesting_depth=400" raises '
+    "this limit"
+)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +84,8 @@ DEEP = 'expected at most 200 levels of nesting, got more; HOSIM_LIMITS="nesting_
             "hosim.toml",
             "[cases.a]",
             "cases.a.hardware: missing; "
-            "expected the keys workload, entry, hardware, policy, plan, strict, rescale, budget, serve, tolerance",
+            "expected the keys workload, entry, hardware, policy, plan, strict, rescale, budget, "
+            "serve, tolerance",
         ),
         ("pyproject.toml", "", "no table [tool.hosim]; add one, or write a hosim.toml"),
         ("pyproject.toml", "[tool.other]", "no table [tool.hosim]; add one, or write a hosim.toml"),
@@ -81,11 +104,28 @@ def test_cases_of_a_project(tmp_path: Path) -> None:
 
 
 def test_a_key_below_one_that_may_be_null() -> None:
-    data = {"format": "hosim.result/1", "workload": "w", "hardware": "h", "policy": "p", "budget_bytes": 1, "feasible": True}
-    devices = {"count": 1, "feasible": 1, "stall_ns": None, "peak_bytes": {}, "each": [], "makespan_ns": {"mena": 1}}
+    data = {
+        "format": "hosim.result/1",
+        "workload": "w",
+        "hardware": "h",
+        "policy": "p",
+        "budget_bytes": 1,
+        "feasible": True,
+    }
+    devices = {
+        "count": 1,
+        "feasible": 1,
+        "stall_ns": None,
+        "peak_bytes": {},
+        "each": [],
+        "makespan_ns": {"mena": 1},
+    }
     with pytest.raises(InputError) as caught:
         result_from_dict(data | {"devices": devices}, "r")
-    assert str(caught.value) == "r: devices.makespan_ns.min: missing; expected the keys min, median, max (and 3 more)"
+    assert (
+        str(caught.value)
+        == "r: devices.makespan_ns.min: missing; expected the keys min, median, max (and 3 more)"
+    )
 
 
 def test_a_pipe_is_not_written_to_and_stays(tmp_path: Path) -> None:
@@ -99,7 +139,13 @@ def test_a_pipe_is_not_written_to_and_stays(tmp_path: Path) -> None:
 
 def test_unknown_names() -> None:
     assert unknown_name("op", "f", []) == "unknown op 'f'; there is no op at all"
-    assert unknown_name("op", "softmax", ["softmax_1", "x"]) == "unknown op 'softmax'; did you mean 'softmax_1'?"
+    assert (
+        unknown_name("op", "softmax", ["softmax_1", "x"])
+        == "unknown op 'softmax'; did you mean 'softmax_1'?"
+    )
     eight = [f"{n}{n}" for n in range(8)]
     assert unknown_name("op", "f", eight) == f"unknown op 'f' (known: {', '.join(eight)})"
-    assert unknown_name("op", "f", [*eight, "88", "99"]) == f"unknown op 'f' (known: {', '.join(eight)}, and 2 more)"
+    assert (
+        unknown_name("op", "f", [*eight, "88", "99"])
+        == f"unknown op 'f' (known: {', '.join(eight)}, and 2 more)"
+    )

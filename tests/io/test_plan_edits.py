@@ -51,7 +51,9 @@ AGAIN = {"op": "f", "before": "h", "name": "f~2"}
 
 def test_cache_ops_name_what_there_is_after_the_edits(tmp_path, graph):
     detach = {"op": "detach", "tensor": "a@f~2", "from": "hbm", "after": "f~2"}
-    plan = plan_from_dict(P | {"order": ["e", "f", "g", "h"], "recompute": [AGAIN], "cache_ops": [detach]}, graph)
+    plan = plan_from_dict(
+        P | {"order": ["e", "f", "g", "h"], "recompute": [AGAIN], "cache_ops": [detach]}, graph
+    )
     assert [op.name for op in plan.graph.ops] == ["e", "f", "g", "f~2", "h"]
     assert plan.edits == Edits(graph, ("e", "f", "g", "h"), (Recompute("f", "h", "f~2"),))
     assert plan.cache_ops == (CacheOp(DETACH, 4, "hbm", None, 3),)
@@ -63,19 +65,44 @@ def test_cache_ops_name_what_there_is_after_the_edits(tmp_path, graph):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"order": ["f", "g", "h"]}, "p: order: op 'e' missing; the order lists every op of 'w' once"),
-        ({"order": ["g", "f", "e", "h"]}, "p: order[0]: op 'g' stands before op 'f', but it reads tensor 'a', which that writes"),
-        ({"order": ["f", "g", "e", "x"]}, "p: order[3]: unknown op 'x'; the order lists the ops of 'w'"),
+        (
+            {"order": ["f", "g", "h"]},
+            "p: order: op 'e' missing; the order lists every op of 'w' once",
+        ),
+        (
+            {"order": ["g", "f", "e", "h"]},
+            "p: order[0]: op 'g' stands before op 'f', but it reads tensor 'a', which that writes",
+        ),
+        (
+            {"order": ["f", "g", "e", "x"]},
+            "p: order[3]: unknown op 'x'; the order lists the ops of 'w'",
+        ),
         ({"initial": {"x": ["hbm", "ddr", "hbm"]}}, "p: initial.x: a tier is listed twice"),
-        ({"initial": {"x": ["hbm"], "y": ["hbm"]}}, "p: initial.y: unknown tensor 'y' (known: x, a, b, c)"),
+        (
+            {"initial": {"x": ["hbm"], "y": ["hbm"]}},
+            "p: initial.y: unknown tensor 'y' (known: x, a, b, c)",
+        ),
         ({"order": "fgeh"}, "p: order: expected a list, got 'fgeh'"),
-        ({"recompute": [AGAIN | {"op": "x"}]}, "p: recompute[0].op: unknown op 'x'; expected one of 'w'"),
-        ({"recompute": [AGAIN | {"before": "x"}]}, "p: recompute[0].before: unknown op 'x'; expected one of 'w'"),
-        ({"recompute": [AGAIN | {"before": "f"}]}, "p: recompute[0].before: op 'f' has not run before op 'f': it cannot run again there"),
-        ({"recompute": [AGAIN | {"after": "g"}]}, "p: recompute[0].after: unknown key 'after' (known: op, before, name)"),
+        (
+            {"recompute": [AGAIN | {"op": "x"}]},
+            "p: recompute[0].op: unknown op 'x'; expected one of 'w'",
+        ),
+        (
+            {"recompute": [AGAIN | {"before": "x"}]},
+            "p: recompute[0].before: unknown op 'x'; expected one of 'w'",
+        ),
+        (
+            {"recompute": [AGAIN | {"before": "f"}]},
+            "p: recompute[0].before: op 'f' has not run before op 'f': it cannot run again there",
+        ),
+        (
+            {"recompute": [AGAIN | {"after": "g"}]},
+            "p: recompute[0].after: unknown key 'after' (known: op, before, name)",
+        ),
         (
             {"recompute": [AGAIN | {"name": "g"}]},
-            "p: recompute[0].name: op name 'g' is taken; give the recomputed op a name of its own, such as 'f~2'",
+            "p: recompute[0].name: op name 'g' is taken; give the recomputed op a name of its "
+            "own, such as 'f~2'",
         ),
         (
             {"recompute": [{"op": "f", "before": "h"}]},

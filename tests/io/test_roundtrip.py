@@ -82,7 +82,10 @@ def test_workload(graph, yaml):
 def test_workload_with_any_name_and_number(tensor, op, stream, number, yaml, persistent):
     graph = Graph(
         tensor,
-        (Tensor(tensor, number, "input", stream, persistent), Tensor(tensor + "'", number, "activation")),
+        (
+            Tensor(tensor, number, "input", stream, persistent),
+            Tensor(tensor + "'", number, "activation"),
+        ),
         (Op(op, op, (0,), (1,), (), (), stream, number, number, number, stream, number),),
     )
     assert workload_from_dict(through_text(workload_to_dict(graph), "workload", yaml)) == graph
@@ -94,18 +97,29 @@ JSON = st.recursive(
     | st.integers(-(2**70), 2**70)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
 
-@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), JSON, max_size=3), st.booleans())
+@given(
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), JSON, max_size=3),
+    st.booleans(),
+)
 def test_meta_is_kept_as_it_is(meta, yaml):
     graph = Graph("g", (), (), meta)
     assert workload_from_dict(through_text(workload_to_dict(graph), "workload", yaml)).meta == meta
 
 
-@given(hardware(fabrics=True, uneven=True).flatmap(lambda machine: st.one_of(st.just(machine), several(machine))), st.booleans())
+@given(
+    hardware(fabrics=True, uneven=True).flatmap(
+        lambda machine: st.one_of(st.just(machine), several(machine))
+    ),
+    st.booleans(),
+)
 def test_hardware(machine, yaml):
     assert hardware_from_dict(through_text(hardware_to_dict(machine), "hardware", yaml)) == machine
 
@@ -132,7 +146,12 @@ def test_plan(data, yaml):
     wild = data.draw(wild_plans(graph, machine))
     for drawn in (plan, wild):
         slack = [data.draw(st.none() | st.integers(0, 10**12)) for _ in drawn.cache_ops]
-        said = replace(drawn, cache_ops=tuple([replace(c, slack_ns=ns) for c, ns in zip(drawn.cache_ops, slack, strict=True)]))
+        said = replace(
+            drawn,
+            cache_ops=tuple(
+                [replace(c, slack_ns=ns) for c, ns in zip(drawn.cache_ops, slack, strict=True)]
+            ),
+        )
         back = plan_from_dict(through_text(plan_to_dict(said), "plan", yaml), graph)
         assert back == said == drawn
         assert [c.slack_ns for c in back.cache_ops] == slack
@@ -142,7 +161,9 @@ def test_plan(data, yaml):
 @given(RECORDS, st.booleans())
 def test_what_a_search_did_is_in_the_plan(record, yaml):
     graph = workload_from_dict(WORKLOAD)
-    back = plan_from_dict(through_text(plan_to_dict(Plan(graph, search=record)), "plan", yaml), graph)
+    back = plan_from_dict(
+        through_text(plan_to_dict(Plan(graph, search=record)), "plan", yaml), graph
+    )
     assert back.search == record
     assert plan_to_dict(Plan(graph)).get("search") is None
 
@@ -152,13 +173,21 @@ def test_what_a_search_did_is_checked():
     data = {"format": "hosim.plan/1", "workload": graph.name, "cache_ops": []}
     for key, wrong in (("work", -1), ("ended", "tired"), ("draws", 1.5), ("lost", "much")):
         with pytest.raises(InputError) as raised:
-            plan_from_dict({**data, "search": {"work": 1, "ended": "done", key: wrong}}, graph, "p.json")
+            plan_from_dict(
+                {**data, "search": {"work": 1, "ended": "done", key: wrong}}, graph, "p.json"
+            )
         assert (raised.value.source, raised.value.where) == ("p.json", f"search.{key}")
 
 
 def test_a_slack_is_a_time_or_absent():
     graph = workload_from_dict(WORKLOAD)
-    one = {"op": "prefetch", "tensor": graph.tensors[0].name, "from": "ddr", "to": "hbm", "after": None}
+    one = {
+        "op": "prefetch",
+        "tensor": graph.tensors[0].name,
+        "from": "ddr",
+        "to": "hbm",
+        "after": None,
+    }
     data = {"format": "hosim.plan/1", "workload": graph.name, "cache_ops": [one]}
     assert "slack_ns" not in plan_to_dict(plan_from_dict(data, graph))["cache_ops"][0]
     for wrong in (-1, "soon", 1.5):
@@ -174,9 +203,16 @@ COUNTS = st.integers(0, 10**9)
 STALLS = st.fixed_dictionaries(dict.fromkeys(STALL_CAUSES, COUNTS))
 CHANNELS = st.builds(ChannelFigures, *[COUNTS] * 7, st.integers(0, 100).map(lambda n: n / 100))
 TIERS = ("hbm", "ddr")
-STATES = st.builds(AllocatorState, *[COUNTS] * 2, COUNTS).filter(lambda s: s.allocated_bytes <= s.reserved_bytes)
+STATES = st.builds(AllocatorState, *[COUNTS] * 2, COUNTS).filter(
+    lambda s: s.allocated_bytes <= s.reserved_bytes
+)
 ALLOCATOR_FIGURES = st.builds(
-    AllocatorFigures, st.sampled_from(ALLOCATORS), st.sampled_from(ACCOUNTS), *[COUNTS] * 3, STATES, st.none() | STATES
+    AllocatorFigures,
+    st.sampled_from(ALLOCATORS),
+    st.sampled_from(ACCOUNTS),
+    *[COUNTS] * 3,
+    STATES,
+    st.none() | STATES,
 )
 SPREADS = st.builds(Spread, COUNTS, COUNTS, COUNTS)
 PEAKS = st.fixed_dictionaries(dict.fromkeys(TIERS, COUNTS))
@@ -205,7 +241,12 @@ RESULTS = st.builds(
     peak_bytes=st.fixed_dictionaries(dict.fromkeys(TIERS, COUNTS)),
     peak_at_ns=st.fixed_dictionaries(dict.fromkeys(TIERS, COUNTS)),
     peak_breakdown=st.fixed_dictionaries(
-        {tier: st.dictionaries(st.sampled_from(["parameter", "workspace", "output"]), st.integers(1, 99)) for tier in TIERS}
+        {
+            tier: st.dictionaries(
+                st.sampled_from(["parameter", "workspace", "output"]), st.integers(1, 99)
+            )
+            for tier in TIERS
+        }
     ),
     channels=st.dictionaries(NAMES, CHANNELS, max_size=2),
     plan=st.fixed_dictionaries({"prefetches": COUNTS, "stores": COUNTS, "detaches": COUNTS}),
@@ -232,7 +273,8 @@ def test_comparison(results):
     assert comparison_from_dict(json.loads(to_json(comparison_to_dict(results)))) == results
 
 
-# ----------------------------------------------------------------------------------------------------- the examples of docs/formats.md
+# --------------------------------------------------------------------------------------------------
+# the examples of docs/formats.md
 
 WORKLOAD = json.loads("""
 {"format": "hosim.workload/1", "name": "toy",
@@ -274,7 +316,11 @@ def test_the_examples_of_the_formats_page():
     assert graph.tensors == (Tensor("w", 40, "parameter", "hbm"), Tensor("a", 30))
     assert graph.ops == (Op("f", "matmul", (0,), (1,), duration_ns=50),)
     machine = hardware_from_dict(parse(HARDWARE, "toy.yaml"))
-    assert (machine.inspect_ns, machine.device.capacity_bytes, machine.fabrics[0].bandwidth_bytes_per_s) == (20_000, 100, 1_500_000_000)
+    assert (
+        machine.inspect_ns,
+        machine.device.capacity_bytes,
+        machine.fabrics[0].bandwidth_bytes_per_s,
+    ) == (20_000, 100, 1_500_000_000)
     plan = plan_from_dict(PLAN, graph)
     check_tiers(plan, machine)
     assert plan_to_dict(plan) == PLAN
@@ -283,7 +329,11 @@ def test_the_examples_of_the_formats_page():
 
 def test_figures_that_a_file_leaves_out_are_zero():
     data = json.loads(RESULT)
-    data |= {"stall_ns": {"transfer": 40}, "channels": {"h2d": {}, "d2h": {"bytes": 7}}, "plan": {"stores": 3}}
+    data |= {
+        "stall_ns": {"transfer": 40},
+        "channels": {"h2d": {}, "d2h": {"bytes": 7}},
+        "plan": {"stores": 3},
+    }
     data["streams"] = {"compute": {}}
     result = result_from_dict(data)
     assert result.stall_ns == {"dependency": 0, "transfer": 40, "capacity": 0, "runtime": 0}
@@ -294,7 +344,10 @@ def test_figures_that_a_file_leaves_out_are_zero():
 
 
 def test_json_has_the_keys_of_the_formats_page_in_its_order():
-    result = replace(result_from_dict(json.loads(RESULT)), peak_breakdown={"hbm": {"activation": 30, "parameter": 40, "input": 0}})
+    result = replace(
+        result_from_dict(json.loads(RESULT)),
+        peak_breakdown={"hbm": {"activation": 30, "parameter": 40, "input": 0}},
+    )
     expected = json.loads(RESULT)
     expected["peak_breakdown"]["ddr"] = {}  # every tier is listed
     assert to_json(result_to_dict(result)) == json.dumps(expected, indent=2)
@@ -306,7 +359,11 @@ def test_streams_stand_after_drain_only_when_there_are_others():
     keys = list(data)
     assert keys[keys.index("drain_ns") + 1] == "streams"
     assert data["streams"] == {
-        "comm": {"busy_ns": 1, "stall_ns": {"dependency": 0, "transfer": 2, "capacity": 0, "runtime": 0}, "drain_ns": 3}
+        "comm": {
+            "busy_ns": 1,
+            "stall_ns": {"dependency": 0, "transfer": 2, "capacity": 0, "runtime": 0},
+            "drain_ns": 3,
+        }
     }
     assert "streams" not in result_to_dict(result)
 
@@ -314,7 +371,10 @@ def test_streams_stand_after_drain_only_when_there_are_others():
 def test_utilization_has_two_decimals():
     result = result_from_dict(json.loads(RESULT))
     channel = replace(result.channels["h2d"], utilization=40 / 90)
-    assert result_to_dict(replace(result, channels={"h2d": channel}))["channels"]["h2d"]["utilization"] == 0.44
+    assert (
+        result_to_dict(replace(result, channels={"h2d": channel}))["channels"]["h2d"]["utilization"]
+        == 0.44
+    )
 
 
 def test_fragmentation_has_four_decimals():
@@ -333,15 +393,33 @@ def test_keys_at_their_default_may_be_left_out():
         }
     )
     assert graph == Graph("g", (Tensor("t", 1),), (Op("f", "k", (), (0,)),))
-    machine = hardware_from_dict({"format": "hosim.hardware/1", "name": "h", "tiers": {"hbm": {"capacity": "1 B", "bandwidth": "1 B/s"}}})
+    machine = hardware_from_dict(
+        {
+            "format": "hosim.hardware/1",
+            "name": "h",
+            "tiers": {"hbm": {"capacity": "1 B", "bandwidth": "1 B/s"}},
+        }
+    )
     assert machine == Hardware("h", (Tier("hbm", 1, 1, "device"),), (), Compute({}))
     assert plan_from_dict({"format": "hosim.plan/1", "workload": "g"}, graph) == Plan(graph)
-    data = {"format": "hosim.result/1", "workload": "g", "hardware": "h", "policy": "p", "budget_bytes": 1, "feasible": False}
+    data = {
+        "format": "hosim.result/1",
+        "workload": "g",
+        "hardware": "h",
+        "policy": "p",
+        "budget_bytes": 1,
+        "feasible": False,
+    }
     assert result_from_dict(data).makespan_ns is None
 
 
 def test_a_profile_says_only_what_is_not_as_usual():
-    plain = Hardware("h", (Tier("hbm", 1, 1, "device"), Tier("ddr", 1, 1)), (Channel("up", "ddr", "hbm", 9),), Compute({"bf16": 1}))
+    plain = Hardware(
+        "h",
+        (Tier("hbm", 1, 1, "device"), Tier("ddr", 1, 1)),
+        (Channel("up", "ddr", "hbm", 9),),
+        Compute({"bf16": 1}),
+    )
     expected = {
         "format": "hosim.hardware/1",
         "name": "h",
@@ -353,7 +431,15 @@ def test_a_profile_says_only_what_is_not_as_usual():
             "hbm": {"capacity": "1 B", "bandwidth": "1 B/s", "scope": "device"},
             "ddr": {"capacity": "1 B", "bandwidth": "1 B/s", "scope": "host"},
         },
-        "channels": {"up": {"from": "ddr", "to": "hbm", "bandwidth": "9 B/s", "latency": "0 ns", "engines": 1}},
+        "channels": {
+            "up": {
+                "from": "ddr",
+                "to": "hbm",
+                "bandwidth": "9 B/s",
+                "latency": "0 ns",
+                "engines": 1,
+            }
+        },
     }
     assert json.dumps(hardware_to_dict(plain)) == json.dumps(expected)
     pinned = Tier("ddr", 1, 1, "global", ("activation",), 5, True)
@@ -361,15 +447,48 @@ def test_a_profile_says_only_what_is_not_as_usual():
     uneven = Channel("up", "ddr", "hbm", 9, 2, 3, ((1, 4),), 7, (("down", 8),))
     compute = Compute({}, 0.5, 3, {"mm": {"bf16": 0.25}})
     fabrics = (Fabric("bus", 6, ("up",), "device"),)
-    full = Hardware("h", (plain.device, pinned), (uneven, back), compute, "hbm", fabrics, 4, 4, 2, 10, "data sheet", 3)
+    full = Hardware(
+        "h",
+        (plain.device, pinned),
+        (uneven, back),
+        compute,
+        "hbm",
+        fabrics,
+        4,
+        4,
+        2,
+        10,
+        "data sheet",
+        3,
+    )
     data = hardware_to_dict(full)
     assert list(data) == [
-        *("format", "name", "source", "version", "devices", "devices_per_host", "device_tier", "chunk"),
+        *(
+            "format",
+            "name",
+            "source",
+            "version",
+            "devices",
+            "devices_per_host",
+            "device_tier",
+            "chunk",
+        ),
         *list(expected)[4:],
         "fabrics",
     ]
-    assert (data["source"], data["version"], data["devices"], data["devices_per_host"], data["chunk"]) == ("data sheet", 3, 4, 2, "10 B")
-    assert data["compute"] == {"peak": {}, "efficiency": 0.5, "launch": "3 ns", "efficiency_of": {"mm": {"bf16": 0.25}}}
+    assert (
+        data["source"],
+        data["version"],
+        data["devices"],
+        data["devices_per_host"],
+        data["chunk"],
+    ) == ("data sheet", 3, 4, 2, "10 B")
+    assert data["compute"] == {
+        "peak": {},
+        "efficiency": 0.5,
+        "launch": "3 ns",
+        "efficiency_of": {"mm": {"bf16": 0.25}},
+    }
     assert data["runtime"] == {"inspect": "4 ns"}
     assert data["tiers"]["ddr"] == expected["tiers"]["ddr"] | {
         "scope": "global",
@@ -389,8 +508,16 @@ def test_a_profile_says_only_what_is_not_as_usual():
 
 
 def test_a_workload_says_only_what_is_not_as_usual():
-    tensors = (Tensor("a", 1), Tensor("w", 2, "parameter"), Tensor("x", 3, "input", "ddr", False), Tensor("s", 4, "activation", None, True))
-    ops = (Op("f", "mm", (1,), (0,)), Op("g", "mm", (0,), (), (3,), (0,), "comm", 5, 6, 7, "fp32", 8))
+    tensors = (
+        Tensor("a", 1),
+        Tensor("w", 2, "parameter"),
+        Tensor("x", 3, "input", "ddr", False),
+        Tensor("s", 4, "activation", None, True),
+    )
+    ops = (
+        Op("f", "mm", (1,), (0,)),
+        Op("g", "mm", (0,), (), (3,), (0,), "comm", 5, 6, 7, "fp32", 8),
+    )
     data = workload_to_dict(Graph("w", tensors, ops, {"made": "by hand"}))
     assert list(data) == ["format", "name", "meta", "tensors", "ops"]
     assert data["tensors"] == [
@@ -400,13 +527,31 @@ def test_a_workload_says_only_what_is_not_as_usual():
         {"name": "s", "bytes": 4, "kind": "activation", "persistent": True},
     ]
     assert data["ops"][0] == {"name": "f", "kind": "mm", "inputs": ["w"], "outputs": ["a"]}
-    expected = {"name": "g", "kind": "mm", "stream": "comm", "inputs": ["a"], "mutates": ["s"], "deps": ["f"], "duration_ns": 5, "flops": 6}
-    assert json.dumps(data["ops"][1]) == json.dumps(expected | {"bytes_accessed": 7, "dtype": "fp32", "workspace_bytes": 8})
+    expected = {
+        "name": "g",
+        "kind": "mm",
+        "stream": "comm",
+        "inputs": ["a"],
+        "mutates": ["s"],
+        "deps": ["f"],
+        "duration_ns": 5,
+        "flops": 6,
+    }
+    assert json.dumps(data["ops"][1]) == json.dumps(
+        expected | {"bytes_accessed": 7, "dtype": "fp32", "workspace_bytes": 8}
+    )
     assert "meta" not in workload_to_dict(Graph("w", tensors, ops))
 
 
 def test_figures_that_a_result_file_leaves_out():
-    data = {"format": "hosim.result/1", "workload": "g", "hardware": "h", "policy": "p", "budget_bytes": 1, "feasible": False}
+    data = {
+        "format": "hosim.result/1",
+        "workload": "g",
+        "hardware": "h",
+        "policy": "p",
+        "budget_bytes": 1,
+        "feasible": False,
+    }
     more = {
         "streams": {"comm": {}},
         "channels": {"up": {}},
@@ -433,7 +578,8 @@ def test_figures_that_a_result_file_leaves_out():
         result_from_dict(data | {"jitter": {}})
 
 
-# ------------------------------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------------------
+# files
 
 ENDINGS = ["json", "json.gz", "yaml", "yml.gz", "workload"]
 
@@ -476,7 +622,11 @@ def test_hardware_is_written_as_people_write_it(tmp_path):
 
 def test_large_lists_have_one_item_a_line(tmp_path):
     path = tmp_path / "w.json"
-    graph = Graph("g", (Tensor('}, {"', 1), Tensor("b", 2)), (Op('", "}, {"name": "', "k", (), (0, 1)), Op("g", "k", (1,))))
+    graph = Graph(
+        "g",
+        (Tensor('}, {"', 1), Tensor("b", 2)),
+        (Op('", "}, {"name": "', "k", (), (0, 1)), Op("g", "k", (1,))),
+    )
     save_workload(graph, path)
     assert load_workload(path) == graph
     assert sum(line.startswith('  {"name"') for line in path.read_text().splitlines()) == 4
@@ -513,7 +663,9 @@ def test_meta_that_json_cannot_hold(tmp_path, meta):
 
 def test_a_plan_that_decides_during_the_replay_has_no_file(tmp_path):
     graph = workload_from_dict(WORKLOAD)
-    with pytest.raises(InputError, match="'on_demand' decides during the replay: its plan cannot be written"):
+    with pytest.raises(
+        InputError, match="'on_demand' decides during the replay: its plan cannot be written"
+    ):
         save_plan(Plan(graph, "on_demand", runtime=object), tmp_path / "p.json")
     assert not list(tmp_path.iterdir())
 
@@ -524,7 +676,13 @@ def chain(n):
     for i in range(n):
         builder.tensor(f"act_{i}", 100)
         builder.op(
-            f"op_{i}", "mm", inputs=["x" if i == 0 else f"act_{i - 1}"], outputs=[f"act_{i}"], duration_ns=7, flops=9, bytes_accessed=3
+            f"op_{i}",
+            "mm",
+            inputs=["x" if i == 0 else f"act_{i - 1}"],
+            outputs=[f"act_{i}"],
+            duration_ns=7,
+            flops=9,
+            bytes_accessed=3,
         )
     return builder.build()
 
@@ -542,13 +700,24 @@ def test_the_work_of_loading_and_saving_grows_with_the_size(tmp_path):
 
 @given(
     graphs(6, measured=False),
-    st.dictionaries(st.text(), st.recursive(st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x))),
+    st.dictionaries(
+        st.text(),
+        st.recursive(
+            st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+        ),
+    ),
     st.sampled_from([(",", ":"), (", ", ": "), (" ,\n", " :")]),
 )
-def test_a_workload_is_the_same_however_its_json_is_spaced(tmp_path_factory, graph, meta, separators):
+def test_a_workload_is_the_same_however_its_json_is_spaced(
+    tmp_path_factory, graph, meta, separators
+):
     data = workload_to_dict(replace(graph, meta=meta))
     path = tmp_path_factory.mktemp("spaced") / "w.json"
-    path.write_text(json.dumps(data, separators=separators, ensure_ascii=False), encoding="utf-8", errors="surrogatepass")
+    path.write_text(
+        json.dumps(data, separators=separators, ensure_ascii=False),
+        encoding="utf-8",
+        errors="surrogatepass",
+    )
     loaded = load_workload(path)
     assert (loaded, loaded.meta) == (graph, meta)
     assert workload_from_dict(data) == graph

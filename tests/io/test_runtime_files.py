@@ -1,4 +1,6 @@
-"""Runtimes as files: what ships, what a file says wrongly, and what they do to a builder's workload."""
+"""Runtimes as files: what ships, what a file says wrongly, and what they do to a builder's
+workload.
+"""
 
 import json
 
@@ -48,12 +50,20 @@ def test_the_shipped_ones() -> None:
 )
 def test_what_is_wrong_is_named(change, where) -> None:
     with pytest.raises(InputError) as caught:
-        runtime_from_dict({"format": "hosim.runtime/1", "name": "mine", **change}, source="mine.yaml")
+        runtime_from_dict(
+            {"format": "hosim.runtime/1", "name": "mine", **change}, source="mine.yaml"
+        )
     assert caught.value.source == "mine.yaml"
     assert str(caught.value.where).startswith(where)
 
 
-@pytest.mark.parametrize("words", [("runtime", "show", "torchtitn"), ("compare-policies", STEP, "-H", "h100", "--runtime", "nobody")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("runtime", "show", "torchtitn"),
+        ("compare-policies", STEP, "-H", "h100", "--runtime", "nobody"),
+    ],
+)
 def test_an_unknown_one_is_refused_in_a_line(words) -> None:
     shown = run(*words)
     assert shown.exit_code == 2
@@ -63,7 +73,9 @@ def test_an_unknown_one_is_refused_in_a_line(words) -> None:
 def test_list_and_show() -> None:
     listed = json.loads(run("runtime", "list", "--json").stdout)["runtimes"]
     assert [each["name"] for each in listed] == runtimes()
-    assert json.loads(run("runtime", "show", "vllm", "--json").stdout) == next(each for each in listed if each["name"] == "vllm")
+    assert json.loads(run("runtime", "show", "vllm", "--json").stdout) == next(
+        each for each in listed if each["name"] == "vllm"
+    )
     assert run("runtime", "list").exit_code == run("runtime", "show", "hf-deepspeed").exit_code == 0
 
 
@@ -73,7 +85,9 @@ def test_a_runtime_sets_what_the_user_does_not() -> None:
     assert (under.ops, under.tensors) == (fused.ops, fused.tensors)
     kept = under_runtime(load_named(f"{STEP}:fused=false"), "torchtitan-compiled")
     assert kept.ops == load_named(f"{STEP}:attention_kernel=flash2").ops
-    decoding = load_named("gpt2:phase=decode:context=64:runtime=torchtune")  # has no loss, no states and no flash2
+    decoding = load_named(
+        "gpt2:phase=decode:context=64:runtime=torchtune"
+    )  # has no loss, no states and no flash2
     assert decoding.ops == load_named("gpt2:phase=decode:context=64:fused=true").ops
 
 
@@ -81,22 +95,47 @@ def test_the_name_in_a_workload_and_the_option_are_the_same() -> None:
     ways = [
         hosim.compare(f"{STEP}:runtime=torchtitan-eager", "h100", "resident"),
         hosim.compare(STEP, "h100", "resident", runtime="torchtitan-eager"),
-        hosim.compare(STEP, "h100", "resident", runtime=runtime_to_dict(load_runtime(find_runtime("torchtitan-eager")))),
+        hosim.compare(
+            STEP,
+            "h100",
+            "resident",
+            runtime=runtime_to_dict(load_runtime(find_runtime("torchtitan-eager"))),
+        ),
     ]
     assert len({table.makespan_ns[0] for table in ways}) == 1
-    assert ways[0].makespan_ns[0] > hosim.compare(f"{STEP}:attention_kernel=flash2", "h100", "resident").makespan_ns[0]
+    assert (
+        ways[0].makespan_ns[0]
+        > hosim.compare(f"{STEP}:attention_kernel=flash2", "h100", "resident").makespan_ns[0]
+    )
     assert any(note.startswith("runtime: ") for note in ways[0].attrs["notes"])
     assert any(note.startswith("memory: fits") for note in ways[0].attrs["notes"])
 
 
 def test_the_json_has_the_peaks() -> None:
-    found = json.loads(run("compare-policies", STEP, "-H", "h100", "-p", "resident", "--runtime", "torchtitan-compiled", "--json").stdout)
+    found = json.loads(
+        run(
+            "compare-policies",
+            STEP,
+            "-H",
+            "h100",
+            "-p",
+            "resident",
+            "--runtime",
+            "torchtitan-compiled",
+            "--json",
+        ).stdout
+    )
     seen = found["results"][0]["seen_peaks"]
     assert seen["verdict"] == "fits"
     for name in ("allocated", "reserved", "device"):
         assert seen[name]["low_bytes"] <= seen[name]["bytes"] <= seen[name]["high_bytes"]
     assert found["results"][0]["peak_bytes"]["hbm"] == seen["allocated"]["low_bytes"]
-    assert "seen_peaks" not in json.loads(run("compare-policies", STEP, "-H", "h100", "-p", "resident", "--json").stdout)["results"][0]
+    assert (
+        "seen_peaks"
+        not in json.loads(
+            run("compare-policies", STEP, "-H", "h100", "-p", "resident", "--json").stdout
+        )["results"][0]
+    )
 
 
 def test_a_graph_that_no_builder_made_has_the_runtimes_times_alone() -> None:
@@ -108,6 +147,18 @@ def test_a_graph_that_no_builder_made_has_the_runtimes_times_alone() -> None:
 
 
 def test_fit_takes_it() -> None:
-    fitted = run("fit", STEP, "-H", "h100", "--largest", "workload.batch=1..2", "-p", "resident", "--runtime", "torchtune", "--json")
+    fitted = run(
+        "fit",
+        STEP,
+        "-H",
+        "h100",
+        "--largest",
+        "workload.batch=1..2",
+        "-p",
+        "resident",
+        "--runtime",
+        "torchtune",
+        "--json",
+    )
     assert fitted.exit_code == 0
     assert any(note.startswith("runtime: torchtune") for note in json.loads(fitted.stdout)["notes"])

@@ -12,7 +12,13 @@ import hosim.io
 from hosim import shipped
 from hosim.errors import InputError
 from hosim.files import KINDS, parse, read
-from hosim.io import comparison_to_dict, hardware_to_dict, plan_to_dict, result_to_dict, workload_to_dict
+from hosim.io import (
+    comparison_to_dict,
+    hardware_to_dict,
+    plan_to_dict,
+    result_to_dict,
+    workload_to_dict,
+)
 
 jsonschema = pytest.importorskip("jsonschema")
 
@@ -34,10 +40,23 @@ EXAMPLES = {
     "routing": {
         "format": "hosim.routing/1",
         "workload": "toy",
-        "gates": [{"op": "gate", "experts": [{"tensors": ["w0"], "ops": ["ffn0"]}, {"tensors": ["w1"], "ops": ["ffn1"]}]}],
+        "gates": [
+            {
+                "op": "gate",
+                "experts": [
+                    {"tensors": ["w0"], "ops": ["ffn0"]},
+                    {"tensors": ["w1"], "ops": ["ffn1"]},
+                ],
+            }
+        ],
         "steps": [[[0]], [[1]], [[]]],
     },
-    "runtime": {"format": "hosim.runtime/1", "name": "mine", "options": {"fused": True}, "speed": {"value": 0.8, "spread": 0.1}},
+    "runtime": {
+        "format": "hosim.runtime/1",
+        "name": "mine",
+        "options": {"fused": True},
+        "speed": {"value": 0.8, "spread": 0.1},
+    },
 }
 
 

@@ -1,4 +1,5 @@
-"""Workloads of the builders, a row each: all families with their options, and decoders with options drawn together.
+"""Workloads of the builders, a row each: all families with their options, and decoders with options
+drawn together.
 
 After a change that is meant to alter what a builder gives::
 
@@ -23,20 +24,57 @@ from hosim.graph import Graph
 from hosim.io import workload_to_dict
 from hosim.models import FAMILIES, PRESETS, build
 
-COLUMNS = ("build", "parameters", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum")
+COLUMNS = (
+    "build",
+    "parameters",
+    "ops",
+    "tensors",
+    "bytes",
+    "flops",
+    "accessed_bytes",
+    "workspace_bytes",
+    "checksum",
+)
 SEED = 5
 DRAWS = range(14)
 
-TINY = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
+TINY = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 96,
+}
 EXPERTS = {**TINY, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 HEADS = {"qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6, "num_key_value_heads": 4}
-LATENT = {**EXPERTS, **HEADS, "kv_lora_rank": 12, "q_lora_rank": 20, "n_group": 2, "first_k_dense_replace": 1}
-DECODERS = {
-    "dense": {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32, "context": 70},
-    "experts": {"model": "qwen3-30b-a3b", "config": EXPERTS, "sequence": 32, "context": 70},
-    "latent": {"model": "deepseek-v3", "config": {**LATENT, "intermediate_size": 80}, "sequence": 32, "context": 70},
+LATENT = {
+    **EXPERTS,
+    **HEADS,
+    "kv_lora_rank": 12,
+    "q_lora_rank": 20,
+    "n_group": 2,
+    "first_k_dense_replace": 1,
 }
-DECODERS["direct"] = {**DECODERS["latent"], "config": {**LATENT, "intermediate_size": 80, "q_lora_rank": 0}}
+DECODERS = {
+    "dense": {
+        "model": "llama-3.1-8b",
+        "config": {**TINY, "intermediate_size": 80},
+        "sequence": 32,
+        "context": 70,
+    },
+    "experts": {"model": "qwen3-30b-a3b", "config": EXPERTS, "sequence": 32, "context": 70},
+    "latent": {
+        "model": "deepseek-v3",
+        "config": {**LATENT, "intermediate_size": 80},
+        "sequence": 32,
+        "context": 70,
+    },
+}
+DECODERS["direct"] = {
+    **DECODERS["latent"],
+    "config": {**LATENT, "intermediate_size": 80, "q_lora_rank": 0},
+}
 Options = Mapping[str, Any]
 
 EVERY: Sequence[Options] = (
@@ -62,16 +100,35 @@ BLOCKS: Sequence[Options] = (
     {"kv_block": 8},
     {"kv_block": 16, "sink_blocks": 0, "window_blocks": 1},
     {"kv_block": 8, "chosen_blocks": 9, "routing": {"steps": 3}},
-    {"kv_block": 9, "chosen_blocks": 2, "routing": {"steps": 2, "seed": 4, "zipf": 0.5, "persistence": 0}, "cache_home": "ddr"},
+    {
+        "kv_block": 9,
+        "chosen_blocks": 2,
+        "routing": {"steps": 2, "seed": 4, "zipf": 0.5, "persistence": 0},
+        "cache_home": "ddr",
+    },
 )
 OPTIONS = {"train": (*EVERY, *TRAINING), "prefill": (*EVERY, *PROMPT), "decode": (*EVERY, *BLOCKS)}
 """Of each phase, options that go together, beside the defaults."""
 OF_EXPERTS: Sequence[Options] = ({"expert": 2}, {"expert": 2, "link": "2 GB/s"})
-OF_CHOICES: Sequence[Options] = ({"chosen_experts": 1}, {"chosen_experts": 3, "routing": {"steps": 2, "seed": 1}})
+OF_CHOICES: Sequence[Options] = (
+    {"chosen_experts": 1},
+    {"chosen_experts": 3, "routing": {"steps": 2, "seed": 1}},
+)
 
 
 MODELS = (
-    *("llama-3.1-8b", "qwen3-30b-a3b", "deepseek-v3", "gpt2", "gpt2-xl", "bert-base", "bert-large", "vit-l-16", "t5-large", "dit-xl-2"),
+    *(
+        "llama-3.1-8b",
+        "qwen3-30b-a3b",
+        "deepseek-v3",
+        "gpt2",
+        "gpt2-xl",
+        "bert-base",
+        "bert-large",
+        "vit-l-16",
+        "t5-large",
+        "dit-xl-2",
+    ),
 )
 
 
@@ -82,7 +139,9 @@ def families() -> Iterator[tuple[str, dict[str, Any]]]:
         for phase, fused, checkpoint in product(family.phases, (False, True), (False, True)):
             if checkpoint and phase != "train":
                 continue
-            has_sequence = "sequence" in family.takes and (phase != "decode" or model.startswith("t5"))
+            has_sequence = "sequence" in family.takes and (
+                phase != "decode" or model.startswith("t5")
+            )
             sequence = {"sequence": 48} if has_sequence else {}
             options = {"fused": fused, "checkpoint": checkpoint} if checkpoint or fused else {}
             yield model, {"model": model, "phase": phase, "layers": 2, **sequence, **options}
@@ -92,16 +151,31 @@ def drawn(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Decoders of one kind with a few options drawn together."""
     lots = random.Random(f"{SEED} {kind}")
     for phase, options in OPTIONS.items():
-        some = options if kind == "dense" else (*options, *OF_EXPERTS, *(OF_CHOICES if phase != "train" else ()))
+        some = (
+            options
+            if kind == "dense"
+            else (*options, *OF_EXPERTS, *(OF_CHOICES if phase != "train" else ()))
+        )
         for _ in DRAWS:
             chosen = lots.sample(some, lots.randint(1, 4))
-            yield kind, {**DECODERS[kind], "phase": phase, **{name: value for one in chosen for name, value in one.items()}}
+            yield (
+                kind,
+                {
+                    **DECODERS[kind],
+                    "phase": phase,
+                    **{name: value for one in chosen for name, value in one.items()},
+                },
+            )
 
 
 def rows(builds: Iterator[tuple[str, dict[str, Any]]]) -> Iterator[Row]:
     """A row for each build."""
     for number, (name, parameters) in enumerate(builds):
-        said = {key: value for key, value in parameters.items() if key not in ("model", "config", "sequence", "context")}
+        said = {
+            key: value
+            for key, value in parameters.items()
+            if key not in ("model", "config", "sequence", "context")
+        }
         try:
             made = figures(build(name, parameters))
         except InputError as error:
@@ -125,4 +199,6 @@ def figures(graph: Graph) -> Row:
 
 BUILDS = {"families": families, **{kind: lambda kind=kind: drawn(kind) for kind in DECODERS}}
 
-TABLE = KeptTable("kept_builds", COLUMNS, lambda: chain.from_iterable(rows(made()) for made in BUILDS.values()))
+TABLE = KeptTable(
+    "kept_builds", COLUMNS, lambda: chain.from_iterable(rows(made()) for made in BUILDS.values())
+)

@@ -1,8 +1,10 @@
-"""What the verifier says of plans that were damaged at random, a row each, and what the replay makes of them.
+"""What the verifier says of plans that were damaged at random, a row each, and what the replay
+makes of them.
 
-Plans are those of policies for drawn graphs, on one stream, on two, and made for one and then on two, on the machine of kept_streams.py.
-A damage is one to three cache ops that are dropped, moved, doubled or changed, or other tiers at time 0; of an edited graph, ops that are
-swapped, lost, renamed or changed. After a change that is meant to alter findings::
+Plans are those of policies for drawn graphs, on one stream, on two, and made for one and then on
+two, on the machine of kept_streams.py. A damage is one to three cache ops that are dropped, moved,
+doubled or changed, or other tiers at time 0; of an edited graph, ops that are swapped, lost,
+renamed or changed. After a change that is meant to alter findings::
 
     python tests/kept/write.py kept_findings
 
@@ -44,13 +46,23 @@ def rows(number: int) -> Iterator[Row]:
     policy = policy_named(POLICIES[number // 4 % 2])
     hardware, budget = machine(drawn.graph), drawn.budget_bytes
     cut = replace(hardware, channels=tuple(c for c in hardware.channels if c.name != "write"))
-    plain, other = (policy.plan(graph, hardware, budget) for graph in (drawn.graph, two_streams(drawn.graph)))
-    for how, plan in (("one", plain), ("two", other), ("one on two", replace(plain, graph=other.graph))):
+    plain, other = (
+        policy.plan(graph, hardware, budget) for graph in (drawn.graph, two_streams(drawn.graph))
+    )
+    for how, plan in (
+        ("one", plain),
+        ("two", other),
+        ("one on two", replace(plain, graph=other.graph)),
+    ):
         for damage in DAMAGES:
             given = plan
             for _ in range(lots.randint(1, 3)):
                 given = damaged(given, lots, hardware)
-            told = _told(given, lots.choice((hardware, hardware, cut)), lots.choice((None, budget * 2, budget // 2)))
+            told = _told(
+                given,
+                lots.choice((hardware, hardware, cut)),
+                lots.choice((None, budget * 2, budget // 2)),
+            )
             yield (f"{drawn.name}/{how}", plan.policy, str(damage), *told)
     yield from _of_edits(drawn, lots)
 
@@ -62,7 +74,11 @@ def damaged(plan: Plan, lots: Random, hardware: Hardware) -> Plan:
     kind = lots.randrange(9) if cache_ops else 8
     if kind == 8:
         held = plan.graph.initial
-        t = lots.choice(held) if held and lots.random() < 0.8 else lots.randrange(len(plan.graph.tensors) + 1)
+        t = (
+            lots.choice(held)
+            if held and lots.random() < 0.8
+            else lots.randrange(len(plan.graph.tensors) + 1)
+        )
         initial[t] = tuple(lots.sample(tiers, lots.randint(0, 2)))
         return replace(plan, initial=initial)
     k = lots.randrange(len(cache_ops))
@@ -72,14 +88,22 @@ def damaged(plan: Plan, lots: Random, hardware: Hardware) -> Plan:
     elif kind == 1:
         cache_ops.insert(lots.randrange(len(cache_ops)), c)
     elif kind in (2, 3, 4):
-        cache_ops[k] = CacheOp(c.op, c.tensor, c.source, c.destination, c.after + lots.randint(-6, 6))
+        cache_ops[k] = CacheOp(
+            c.op, c.tensor, c.source, c.destination, c.after + lots.randint(-6, 6)
+        )
     elif kind == 5:
         cache_ops[k] = CacheOp(c.op, c.tensor, lots.choice(tiers), c.destination, c.after)
     elif kind == 6:
         cache_ops[k] = CacheOp(c.op, c.tensor, c.source, lots.choice([*tiers, None]), c.after)
     else:
         tensor = lots.randint(-1, len(plan.graph.tensors))
-        cache_ops[k] = CacheOp(lots.choice(("prefetch", "store", "detach", "move")), tensor, c.source, c.destination, c.after)
+        cache_ops[k] = CacheOp(
+            lots.choice(("prefetch", "store", "detach", "move")),
+            tensor,
+            c.source,
+            c.destination,
+            c.after,
+        )
     return replace(plan, cache_ops=tuple(cache_ops))
 
 
@@ -91,7 +115,10 @@ def _told(plan: Plan, hardware: Hardware, budget: int | None) -> tuple[str, str,
 
 
 def _rules(findings: Iterable[Finding]) -> str:
-    return " ".join(f"{count} {rule}" for rule, count in sorted(Counter(finding.rule for finding in findings).items()))
+    return " ".join(
+        f"{count} {rule}"
+        for rule, count in sorted(Counter(finding.rule for finding in findings).items())
+    )
 
 
 def _replayed(plan: Plan, hardware: Hardware, budget: int | None) -> tuple[int | None, str | None]:
@@ -102,11 +129,20 @@ def _replayed(plan: Plan, hardware: Hardware, budget: int | None) -> tuple[int |
     return result.makespan_ns, result.error
 
 
-# -- edited graphs -----------------------------------------------------------------------------------------------------
+# -- edited graphs
+# --------------------------------------------------------------------------------------------------
 
 
 def _of_edits(drawn: Instance, lots: Random) -> Iterator[Row]:
-    plan = own.plan(drawn.graph, drawn.hardware, drawn.budget_bytes, effort=0.2, seed=0, reorder=True, recompute=True)
+    plan = own.plan(
+        drawn.graph,
+        drawn.hardware,
+        drawn.budget_bytes,
+        effort=0.2,
+        seed=0,
+        reorder=True,
+        recompute=True,
+    )
     for damage in DAMAGED_EDITS if plan.edits is not None else ():
         ops = list(plan.graph.ops)
         for _ in range(lots.randint(1, 2)):
@@ -117,7 +153,14 @@ def _of_edits(drawn: Instance, lots: Random) -> Iterator[Row]:
             yield (f"{drawn.name}/edited", plan.policy, str(damage), str(error), "", "")
             continue
         findings = verify(replace(plan, graph=graph), drawn.hardware)
-        yield (f"{drawn.name}/edited", plan.policy, str(damage), _rules(findings), "", checksum(findings))
+        yield (
+            f"{drawn.name}/edited",
+            plan.policy,
+            str(damage),
+            _rules(findings),
+            "",
+            checksum(findings),
+        )
 
 
 def _damage(ops: list[Op], lots: Random, tensors: int) -> None:
@@ -137,7 +180,9 @@ def _damage(ops: list[Op], lots: Random, tensors: int) -> None:
         ops[k] = replace(op, inputs=op.inputs[1:])
     else:
         t = lots.randrange(tensors)
-        ops[k] = replace(op, inputs=(t, *op.inputs[1:])) if t not in op.uses else replace(op, mutates=())
+        ops[k] = (
+            replace(op, inputs=(t, *op.inputs[1:])) if t not in op.uses else replace(op, mutates=())
+        )
 
 
 TABLE = KeptTable("kept_findings", COLUMNS, lambda: chain.from_iterable(map(rows, INSTANCES)))

@@ -20,12 +20,28 @@ from kept_table import KeptTable, Row
 from hosim.graph import Graph
 from hosim.io import load_any, workload_to_dict
 
-COLUMNS = ("file", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum", "meta")
+COLUMNS = (
+    "file",
+    "ops",
+    "tensors",
+    "bytes",
+    "flops",
+    "accessed_bytes",
+    "workspace_bytes",
+    "checksum",
+    "meta",
+)
 DATA = Path(__file__).parents[1] / "importers/data"
 FILES = sorted(path.name for path in DATA.iterdir() if "truth" not in path.name)
 DIMS = {
     "onnx_conv": {"batch": 3},
-    "onnx_genai_llama": {"batch_size": 2, "sequence_length": 3, "total_sequence_length": 5, "past_sequence_length": 2, "kv_cache_dim": 16},
+    "onnx_genai_llama": {
+        "batch_size": 2,
+        "sequence_length": 3,
+        "total_sequence_length": 5,
+        "past_sequence_length": 2,
+        "kv_cache_dim": 16,
+    },
     "onnx_magika": {"unk__214": 1},
     "onnx_mlp": {"batch": 2},
     "onnx_ocr": {"x[0]": 1, "x[2]": 48, "x[3]": 64},
@@ -43,7 +59,12 @@ def row(file: str) -> Row:
     graph = load(file)
     meta = {key: value for key, value in graph.meta.items() if key != "onnx"}
     checksum = crc32(json.dumps({**workload_to_dict(graph), "meta": None}).encode())
-    return (file, *figures(graph)[:-1], str(checksum), str(crc32(json.dumps(meta, sort_keys=True).encode())))
+    return (
+        file,
+        *figures(graph)[:-1],
+        str(checksum),
+        str(crc32(json.dumps(meta, sort_keys=True).encode())),
+    )
 
 
 def rows() -> Iterator[Row]:

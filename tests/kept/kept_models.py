@@ -1,8 +1,10 @@
-"""The exact models of drawn instances, a row each, without solving them: what may be decided, and every constraint of the program.
+"""The exact models of drawn instances, a row each, without solving them: what may be decided, and
+every constraint of the program.
 
-A redundant constraint that is gone changes no optimum, one too many is only seen where it excludes what was best; these rows say when the
-program is another one. Beside it: the schedules that the search begins at, what they conflict with when they are delayed, and the plans
-that they become. After a change that is meant to alter models::
+A redundant constraint that is gone changes no optimum, one too many is only seen where it excludes
+what was best; these rows say when the program is another one. Beside it: the schedules that the
+search begins at, what they conflict with when they are delayed, and the plans that they become.
+After a change that is meant to alter models::
 
     python tests/kept/write.py kept_models
 
@@ -47,15 +49,23 @@ BEGINNINGS = ("distance", "layerwise", "g10")
 
 
 def machines(drawn: Instance) -> Iterator[tuple[str, Hardware]]:
-    """The drawn one; one whose tiers below are tight; one that is only left, or only entered, by some channels."""
+    """The drawn one; one whose tiers below are tight; one that is only left, or only entered, by
+    some channels.
+    """
     hardware = drawn.hardware
     yield "drawn", hardware
     everything = sum(tensor.size_bytes for tensor in drawn.graph.tensors)
     home = sum(tensor.size_bytes for tensor in drawn.graph.tensors if tensor.home == "ddr")
-    tight = tuple(replace(tier, capacity_bytes=home + everything // 3) if tier.name == "ddr" else tier for tier in hardware.tiers)
+    tight = tuple(
+        replace(tier, capacity_bytes=home + everything // 3) if tier.name == "ddr" else tier
+        for tier in hardware.tiers
+    )
     yield "tight", replace(hardware, tiers=tight)
     if len(hardware.tiers) > 2:
-        yield "one way", replace(hardware, channels=tuple(c for c in hardware.channels if c.name != "d2h1"))
+        yield (
+            "one way",
+            replace(hardware, channels=tuple(c for c in hardware.channels if c.name != "d2h1")),
+        )
 
 
 def rows(number: int) -> Iterator[Row]:
@@ -66,7 +76,15 @@ def rows(number: int) -> Iterator[Row]:
         space = space_of(drawn.graph, hardware, durations, drawn.budget_bytes)
         asked = (drawn.name, name)
         absences = sum(len(movable.absences) for movable in space.movables)
-        told = (space.lower, space.movables, space.fixed, space.idle, space.most_bytes, space.lower_tight, space.horizon_ns)
+        told = (
+            space.lower,
+            space.movables,
+            space.fixed,
+            space.idle,
+            space.most_bytes,
+            space.lower_tight,
+            space.horizon_ns,
+        )
         yield (*asked, "space", str(len(space.movables)), str(absences), checksum(told))
         model, program = Model(space, space.horizon_ns), _Program()
         yield (*asked, "model", *program.added(model))
@@ -75,18 +93,42 @@ def rows(number: int) -> Iterator[Row]:
         add_lower_capacities(model)
         yield (*asked, "lower capacities", *program.added(model))
         for begins, schedule in _schedules(drawn, hardware, space):
-            yield (*asked, begins, str(schedule.makespan_ns), str(len(schedule.aways)), checksum(schedule))
+            yield (
+                *asked,
+                begins,
+                str(schedule.makespan_ns),
+                str(len(schedule.aways)),
+                checksum(schedule),
+            )
             order = placed(space, schedule)
-            yield (*asked, f"plan of {begins}", str(len(order)), "", checksum((order, plan_of(space, schedule, order, "kept"))))
+            yield (
+                *asked,
+                f"plan of {begins}",
+                str(len(order)),
+                "",
+                checksum((order, plan_of(space, schedule, order, "kept"))),
+            )
             hint(model, schedule)
             hinted = model.cp.proto.solution_hint
-            yield (*asked, f"hint of {begins}", str(len(hinted.vars)), "", checksum(list(zip(hinted.vars, hinted.values, strict=True))))
+            yield (
+                *asked,
+                f"hint of {begins}",
+                str(len(hinted.vars)),
+                "",
+                checksum(list(zip(hinted.vars, hinted.values, strict=True))),
+            )
             for wait, delayed in _delayed(schedule):
                 broken = conflicts(space, delayed)
                 for conflict in broken[:3]:
                     forbid(model, conflict)
                 _, constraints, text = program.added(model)
-                yield (*asked, f"conflicts of {begins} with {wait}", str(len(broken)), constraints, checksum((broken, text)))
+                yield (
+                    *asked,
+                    f"conflicts of {begins} with {wait}",
+                    str(len(broken)),
+                    constraints,
+                    checksum((broken, text)),
+                )
         small = Model(replace(space, capacity_bytes=space.capacity_bytes // 2), sum(durations) + 9)
         yield (*asked, "shorter horizon", *_Program().added(small))
 
@@ -106,11 +148,19 @@ def _schedules(drawn: Instance, hardware: Hardware, space: Space) -> Iterator[tu
 
 
 def _delayed(schedule: Schedule) -> Iterator[tuple[str, Schedule]]:
-    """Ops later by a little more each, or transfers back by a few nanoseconds: no engine would wait so."""
+    """Ops later by a little more each, or transfers back by a few nanoseconds: no engine would wait
+    so.
+    """
     later = tuple(start + 3 * i for i, start in enumerate(schedule.op_start_ns))
-    yield "ops later", replace(schedule, op_start_ns=later, makespan_ns=schedule.makespan_ns + 3 * len(later))
+    yield (
+        "ops later",
+        replace(schedule, op_start_ns=later, makespan_ns=schedule.makespan_ns + 3 * len(later)),
+    )
     for wait in (1, 4, 9):
-        aways = tuple(away if away.back_ns is None else replace(away, back_ns=away.back_ns + wait) for away in schedule.aways)
+        aways = tuple(
+            away if away.back_ns is None else replace(away, back_ns=away.back_ns + wait)
+            for away in schedule.aways
+        )
         yield f"returns {wait} ns later", replace(schedule, aways=aways)
 
 
@@ -123,10 +173,16 @@ class _Program:
     def added(self, model: Model) -> tuple[str, str, str]:
         """How many variables and constraints, and a checksum of them without names."""
         proto = model.cp.proto
-        variables, constraints = list(proto.variables)[self._variables :], list(proto.constraints)[self._constraints :]
+        variables, constraints = (
+            list(proto.variables)[self._variables :],
+            list(proto.constraints)[self._constraints :],
+        )
         self._variables += len(variables)
         self._constraints += len(constraints)
-        text = [list(variable.domain) for variable in variables], [_NAME.sub("", str(constraint)) for constraint in constraints]
+        text = (
+            [list(variable.domain) for variable in variables],
+            [_NAME.sub("", str(constraint)) for constraint in constraints],
+        )
         return str(len(variables)), str(len(constraints)), checksum(text)
 
 

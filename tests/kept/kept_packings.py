@@ -1,7 +1,8 @@
-"""Packings of the static allocator for drawn problems, a row each, with the steps that the exact search took.
+"""Packings of the static allocator for drawn problems, a row each, with the steps that the exact
+search took.
 
-A packing is checked elsewhere to be one, and as low as can be where that is known; where it is not, and how long the search is, these rows
-say. After a change that is meant to alter packings::
+A packing is checked elsewhere to be one, and as low as can be where that is known; where it is not,
+and how long the search is, these rows say. After a change that is meant to alter packings::
 
     python tests/kept/write.py kept_packings
 
@@ -28,7 +29,9 @@ STEPS = 500_000
 
 
 def problem(number: int) -> tuple[list[int], list[int], list[int]]:
-    """Lower ends, upper ends and sizes: short and long lives, sizes alike or not; of every second problem as much lives all the time."""
+    """Lower ends, upper ends and sizes: short and long lives, sizes alike or not; of every second
+    problem as much lives all the time.
+    """
     lots = Random(f"{SEED} {number}")
     if number % 2:
         return _flat(lots, 16 + number, 6 + number // 4)
@@ -59,20 +62,40 @@ def rows(number: int) -> Iterator[Row]:
     for effort in EFFORTS:
         for alignment in (1, 4):
             made = pack(lowers, uppers, sizes, effort=effort, alignment=alignment, seed=number)
-            yield (name, f"effort {effort} alignment {alignment}", str(made.height), str(made.optimal), checksum(made.offsets))
+            yield (
+                name,
+                f"effort {effort} alignment {alignment}",
+                str(made.height),
+                str(made.optimal),
+                checksum(made.offsets),
+            )
     roomy = pack(lowers, uppers, sizes, capacity=2 * sum(sizes) // 3)
     yield name, "in two thirds", str(roomy.height), str(roomy.optimal), checksum(roomy.offsets)
-    alive = [(a, b, size) for a, b, size in zip(lowers, uppers, sizes, strict=True) if a < b and size]
+    alive = [
+        (a, b, size) for a, b, size in zip(lowers, uppers, sizes, strict=True) if a < b and size
+    ]
     first, last, size = (np.array(column, np.int64) for column in zip(*alive, strict=True))
     most = max(sum(s for a, b, s in alive if a <= at < b) for at in range(int(last.max())))
     duration = last - first
     for above in (-1, 0, 1, 3):
         search = SkylineSearch(first, last, size, duration, most + above, number)
         found, spent = search.run(STEPS)
-        yield name, f"search {above} above", str(spent), str(search.exhausted), checksum(None if found is None else found.tolist())
+        yield (
+            name,
+            f"search {above} above",
+            str(spent),
+            str(search.exhausted),
+            checksum(None if found is None else found.tolist()),
+        )
     for enough in (most, most + 4):
         greedy = improve(first, last, size, duration, enough, number)
-        yield name, f"greedy for {enough - most} above", str(int((greedy + size).max())), "", checksum(greedy.tolist())
+        yield (
+            name,
+            f"greedy for {enough - most} above",
+            str(int((greedy + size).max())),
+            "",
+            checksum(greedy.tolist()),
+        )
 
 
 TABLE = KeptTable("kept_packings", COLUMNS, lambda: chain.from_iterable(map(rows, PROBLEMS)))

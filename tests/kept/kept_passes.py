@@ -1,7 +1,9 @@
-"""What each pass of the planner makes of drawn instances, a row each: beside the plans (kept_plans.py), the steps on the way to them.
+"""What each pass of the planner makes of drawn instances, a row each: beside the plans
+(kept_plans.py), the steps on the way to them.
 
-A search hides what its parts do: where one proposal is worse than it was, another one wins, and the plan stays. So each part has rows of
-its own: a few figures to read, and a checksum of all the rest. After a change that is meant to alter what a pass makes::
+A search hides what its parts do: where one proposal is worse than it was, another one wins, and the
+plan stays. So each part has rows of its own: a few figures to read, and a checksum of all the rest.
+After a change that is meant to alter what a pass makes::
 
     python tests/kept/write.py kept_passes
 
@@ -60,18 +62,39 @@ Made = tuple[str, str, tuple[object, object, object], object]
 def _sweeps(problem: Problem, budgets: list[int]) -> Iterator[Made]:
     for budget in budgets:
         figures = gap_figures(problem, budget)
-        yield "gap figures", str(budget), (len(figures), sum(f.down_ns for f in figures), sum(f.over_budget_ns for f in figures)), figures
+        yield (
+            "gap figures",
+            str(budget),
+            (len(figures), sum(f.down_ns for f in figures), sum(f.over_budget_ns for f in figures)),
+            figures,
+        )
         for k, weights in enumerate(WEIGHTS):
             made = select(problem, budget, weights)
             told = (made.short_bytes, made.expected_stall_ns, len(made.choices))
-            rest = (sorted(made.choices.items()), made.full, [_noted(judged) for judged in judged_gaps(made)])
+            rest = (
+                sorted(made.choices.items()),
+                made.full,
+                [_noted(judged) for judged in judged_gaps(made)],
+            )
             yield "selection", f"{budget} with weights {k}", told, rest
 
 
 def _noted(judged: JudgedGap) -> object:
     score = judged.score
-    scored = None if score is None else (score.score, score.below.name, score.leaves, score.fetch_at, score.stall)
-    return judged.gap, judged.taken, judged.reason, scored, judged.op, judged.over_bytes, judged.rival_score
+    scored = (
+        None
+        if score is None
+        else (score.score, score.below.name, score.leaves, score.fetch_at, score.stall)
+    )
+    return (
+        judged.gap,
+        judged.taken,
+        judged.reason,
+        scored,
+        judged.op,
+        judged.over_bytes,
+        judged.rival_score,
+    )
 
 
 def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
@@ -84,28 +107,62 @@ def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
             local = LocalSearch(simulator, choices, problem.horizon_ns, seed)
             local.go_on(LOCAL_WORK, WorkDone())
             found = local.best()
-            yield "local search", f"{budget} seed {seed}", simulator.begin(found), sorted(found.items())
+            yield (
+                "local search",
+                f"{budget} seed {seed}",
+                simulator.begin(found),
+                sorted(found.items()),
+            )
             near = list(moves.neighbours(found, gaps))
-            yield "neighbours", f"{budget} seed {seed}", (len(near), 0, 0), [sorted(changes.items()) for changes in near]
+            yield (
+                "neighbours",
+                f"{budget} seed {seed}",
+                (len(near), 0, 0),
+                [sorted(changes.items()) for changes in near],
+            )
     moved = insert(problem, everything(problem), "kept")
-    yield "everything", "", (moved.count("store"), moved.count("prefetch"), moved.count("detach")), (moved.cache_ops, moved.initial)
+    yield (
+        "everything",
+        "",
+        (moved.count("store"), moved.count("prefetch"), moved.count("detach")),
+        (moved.cache_ops, moved.initial),
+    )
 
 
 def _orders(graph: Graph, durations: tuple[int, ...], budgets: list[int]) -> Iterator[Made]:
     for budget in budgets:
         ordered = reorder(graph, durations, budget)
         curve = static_curve(ordered)
-        yield "reorder", str(budget), (max(curve), sum(curve), len(curve)), [op.name for op in ordered.ops]
+        yield (
+            "reorder",
+            str(budget),
+            (max(curve), sum(curve), len(curve)),
+            [op.name for op in ordered.ops],
+        )
 
 
 def _drops(problem: Problem, budgets: list[int]) -> Iterator[Made]:
     found = candidates(problem)
-    yield "candidates", "", (len(found), sum(c.recompute_ns for c in found), sum(c.saved_bytes for c in found)), found
+    yield (
+        "candidates",
+        "",
+        (len(found), sum(c.recompute_ns for c in found), sum(c.saved_bytes for c in found)),
+        found,
+    )
     sets = {f"down to {budget}": cheapest(problem, found, budget) for budget in budgets}
-    sets |= {f"{count} segments": segments(problem, found, count) for count in (1, 2, 3, 4, 6) if count <= len(found)}
+    sets |= {
+        f"{count} segments": segments(problem, found, count)
+        for count in (1, 2, 3, 4, 6)
+        if count <= len(found)
+    }
     for how, drops in sets.items():
         again = apply(problem.graph, drops)
-        yield "drops", how, (len(drops), len(again.ops), max(static_curve(again))), (sorted(drops), recomputes(problem.graph, drops))
+        yield (
+            "drops",
+            how,
+            (len(drops), len(again.ops), max(static_curve(again))),
+            (sorted(drops), recomputes(problem.graph, drops)),
+        )
 
 
 def _whole(drawn: Instance, effort: float = 0.03) -> Iterator[Made]:
@@ -115,17 +172,37 @@ def _whole(drawn: Instance, effort: float = 0.03) -> Iterator[Made]:
         yield "search", "", ("", "", ""), str(error)
         return
     cost = outcome.cost
-    yield "search", "", (cost.infeasible, cost.makespan_ns, cost.moved_bytes), (outcome.plan.cache_ops, sorted(outcome.choices.items()))
+    yield (
+        "search",
+        "",
+        (cost.infeasible, cost.makespan_ns, cost.moved_bytes),
+        (outcome.plan.cache_ops, sorted(outcome.choices.items())),
+    )
     told = explain(outcome.plan, drawn.hardware, drawn.budget_bytes)
-    figures = (len(told.lines), sum(line.away_ns for line in told.lines), sum(line.exposed_ns for line in told.lines))
+    figures = (
+        len(told.lines),
+        sum(line.away_ns for line in told.lines),
+        sum(line.exposed_ns for line in told.lines),
+    )
     lines = [
-        (line.gap, line.moved, line.saved_bytes, line.relief_byte_ns, line.copies, line.exposed_ns, line.reason, line.effect, line.why)
+        (
+            line.gap,
+            line.moved,
+            line.saved_bytes,
+            line.relief_byte_ns,
+            line.copies,
+            line.exposed_ns,
+            line.reason,
+            line.effect,
+            line.why,
+        )
         for line in told.lines
     ]
     yield "explain", "", figures, (lines, told.regions, told.copies, told.loads, told.origin)
 
 
-# -- a graph too large for beams and for single decisions ---------------------------------------------------------------
+# -- a graph too large for beams and for single decisions
+# ---------------------------------------------------------------
 
 
 def joined(numbers: range) -> Graph:
@@ -156,7 +233,9 @@ def large() -> Iterator[Row]:
     """The rows of a graph of more than 200 ops, and a search on one of nearly 100."""
     graph = joined(range(10))
     hardware = instance(0, 11).hardware
-    roomy = replace(hardware, tiers=tuple(replace(tier, capacity_bytes=10**6) for tier in hardware.tiers))
+    roomy = replace(
+        hardware, tiers=tuple(replace(tier, capacity_bytes=10**6) for tier in hardware.tiers)
+    )
     problem = analyse(graph, roomy)
     high = max(problem.held_bytes)
     fewer = joined(range(4))
@@ -169,4 +248,6 @@ def large() -> Iterator[Row]:
         yield ("joined", name, how, *(str(figure) for figure in figures), checksum(rest))
 
 
-TABLE = KeptTable("kept_passes", COLUMNS, lambda: chain(chain.from_iterable(map(passes, INSTANCES)), large()))
+TABLE = KeptTable(
+    "kept_passes", COLUMNS, lambda: chain(chain.from_iterable(map(passes, INSTANCES)), large())
+)

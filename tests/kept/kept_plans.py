@@ -1,6 +1,8 @@
-"""The plans of every policy for drawn instances, a row each: what they move, in which order, and how long their replays take.
+"""The plans of every policy for drawn instances, a row each: what they move, in which order, and
+how long their replays take.
 
-No rule says which plan is the best found; these rows say when one becomes another. After a change that is meant to alter plans::
+No rule says which plan is the best found; these rows say when one becomes another. After a change
+that is meant to alter plans::
 
     python tests/kept/write.py kept_plans
 
@@ -21,10 +23,28 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.policies import own, policy_named
 
-COLUMNS = ("instance", "policy", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "cache_ops", "checksum")
+COLUMNS = (
+    "instance",
+    "policy",
+    "budget_bytes",
+    "makespan_ns",
+    "peak_bytes",
+    "stall_ns",
+    "cache_ops",
+    "checksum",
+)
 SEED = 7
 INSTANCES = range(24)
-POLICIES = ("belady", "distance", "g10", "layerwise", "longest_gap", "lookahead", "memory_peak", "on_demand")
+POLICIES = (
+    "belady",
+    "distance",
+    "g10",
+    "layerwise",
+    "longest_gap",
+    "lookahead",
+    "memory_peak",
+    "on_demand",
+)
 EFFORT = 1.0
 """Of hyperoffload: some dozen replays."""
 
@@ -38,7 +58,10 @@ def plans(number: int) -> Iterator[Row]:
         given = {"reorder": False, "recompute": False} | how
         return own.plan(graph, hardware, budget, effort=EFFORT, seed=1, **given)
 
-    ways = {name: lambda name=name: policy_named(name).plan(graph, hardware, budget) for name in POLICIES}
+    ways = {
+        name: lambda name=name: policy_named(name).plan(graph, hardware, budget)
+        for name in POLICIES
+    }
     ways |= {"hyperoffload": searched, "hyperoffload reorder": lambda: searched(reorder=True)}
     ways |= {"hyperoffload recompute": lambda: searched(recompute=True)}
     for name, make in ways.items():
@@ -49,7 +72,10 @@ def plans(number: int) -> Iterator[Row]:
             yield (*asked, "", "", "", "", "")
             continue
         result = replay(plan, hardware, budget)
-        moved = [(c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after) for c in plan.cache_ops]
+        moved = [
+            (c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after)
+            for c in plan.cache_ops
+        ]
         text = json.dumps([moved, sorted(plan.initial.items()), [op.name for op in plan.graph.ops]])
         figures = (
             result.makespan_ns,

@@ -1,4 +1,5 @@
-"""Programs and training steps of torch as graphs, a row each: every field of every op and tensor, in a checksum.
+"""Programs and training steps of torch as graphs, a row each: every field of every op and tensor,
+in a checksum.
 
 After a change that is meant to alter a graph, or with another torch::
 
@@ -24,7 +25,18 @@ from hosim.graph import Graph
 from hosim.importers.torch_programs import import_exported, import_training
 from hosim.io import workload_to_dict
 
-COLUMNS = ("program", "torch", "ops", "tensors", "bytes", "flops", "accessed_bytes", "workspace_bytes", "checksum", "meta")
+COLUMNS = (
+    "program",
+    "torch",
+    "ops",
+    "tensors",
+    "bytes",
+    "flops",
+    "accessed_bytes",
+    "workspace_bytes",
+    "checksum",
+    "meta",
+)
 VERSION = torch.__version__.partition("+")[0]
 functional = nn.functional
 
@@ -42,7 +54,9 @@ class Called(nn.Module):
 
 
 class Tied(nn.Module):
-    """An embedding and a head that share a weight, buffers that share a storage, one of them written, experts, a constant."""
+    """An embedding and a head that share a weight, buffers that share a storage, one of them
+    written, experts, a constant.
+    """
 
     def __init__(self, checkpoint: bool = False) -> None:
         super().__init__()
@@ -59,13 +73,19 @@ class Tied(nn.Module):
 
     def block(self, x: torch.Tensor) -> torch.Tensor:
         """Two experts, and dropout that draws if the module trains."""
-        return functional.dropout(torch.relu(self.experts[0](x)), 0.5, self.training) + self.experts[1](torch.relu(x) * self.one)
+        return functional.dropout(
+            torch.relu(self.experts[0](x)), 0.5, self.training
+        ) + self.experts[1](torch.relu(x) * self.one)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits."""
         x = self.embed(tokens) * self.frozen + torch.arange(16, dtype=self.frozen.dtype)
         self.seen.add_(x.detach().sum((0, 1)).to(self.seen.dtype))
-        x = torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False) if self.checkpoint else self.block(x)
+        x = (
+            torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=False)
+            if self.checkpoint
+            else self.block(x)
+        )
         return self.head(x * self.two)
 
 
@@ -100,7 +120,15 @@ def _views(x: torch.Tensor) -> Any:
     a, b = y.view(4, 64).t().split(2, dim=1)
     c = y.unsqueeze(0).expand(3, 16, 16).select(0, 1).permute(1, 0)[2:5].squeeze()
     d, *_ = y.chunk(4)
-    return a + 1, b.reshape(-1) + 1, c.contiguous() + 1, d.reshape(2, 32), torch.stack([y[0], y[1]]), y.unbind(0)[3].sum(), (2, None)
+    return (
+        a + 1,
+        b.reshape(-1) + 1,
+        c.contiguous() + 1,
+        d.reshape(2, 32),
+        torch.stack([y[0], y[1]]),
+        y.unbind(0)[3].sum(),
+        (2, None),
+    )
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor) -> Any:
@@ -108,7 +136,9 @@ def _attention(q: torch.Tensor, k: torch.Tensor) -> Any:
     fused = functional.scaled_dot_product_attention(q, k, k, is_causal=True)
     return (
         fused,
-        functional.scaled_dot_product_attention(q, k[:, :1], k[:, :1], attn_mask=mask, enable_gqa=True),
+        functional.scaled_dot_product_attention(
+            q, k[:, :1], k[:, :1], attn_mask=mask, enable_gqa=True
+        ),
         torch.matmul(q[:, :, None], k.view(4, 1, 2, 8, 16)[:2]),
     )
 
@@ -119,14 +149,25 @@ def _modes(x: torch.Tensor, bias: torch.Tensor) -> Any:
         with torch.no_grad():
             z = functional.linear(y, x, bias)
     first = torch.rand_like(x) + torch.randn(16, 16)
-    return y, z * 2, functional.dropout(first, 0.3), functional.dropout(x, 0.3, training=False), torch.bernoulli(x)
+    return (
+        y,
+        z * 2,
+        functional.dropout(first, 0.3),
+        functional.dropout(x, 0.3, training=False),
+        torch.bernoulli(x),
+    )
 
 
 def _sizes(x: torch.Tensor, factor: int, flag: bool) -> Any:
     rows = x.shape[0]
     made = torch.zeros(rows * 2 - 1, rows // 2 + 1, rows**2)
     whole = torch.sym_int(rows / 2 + 0.5)
-    return made * factor + (rows - 1) / 2, x if flag else x * 2, x * (rows + 0.5), x.new_zeros(torch.sym_max(whole, 3), rows + 1)
+    return (
+        made * factor + (rows - 1) / 2,
+        x if flag else x * 2,
+        x * (rows + 0.5),
+        x.new_zeros(torch.sym_max(whole, 3), rows + 1),
+    )
 
 
 def _numbers(x: torch.Tensor, rows: int, factor: float, text: str, nothing: None) -> Any:
@@ -190,13 +231,23 @@ def exported(name: str) -> Graph:
 
 
 STEPS: dict[str, dict[str, Any]] = {
-    **{f"step_{optimizer}": {"optimizer": optimizer} for optimizer in ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")},
+    **{
+        f"step_{optimizer}": {"optimizer": optimizer}
+        for optimizer in ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
+    },
     "step_bf16": {"optimizer": "adamw", "dtype": "bf16"},
     "step_float16": {"optimizer": "adamw-master", "dtype": "float16"},
     "step_autocast": {"autocast": "bf16", "micro_batches": 2},
-    "step_own": {"optimizer": lambda parameters: torch.optim.Adagrad(parameters, foreach=False), "micro_batches": 3},
+    "step_own": {
+        "optimizer": lambda parameters: torch.optim.Adagrad(parameters, foreach=False),
+        "micro_batches": 3,
+    },
     "step_checkpoint": {"checkpoint": True, "optimizer": "sgd"},
-    "step_meta": {"meta": {"model": "tied", "source": "kept"}, "optimizer": "none", "device": "meta"},
+    "step_meta": {
+        "meta": {"model": "tied", "source": "kept"},
+        "optimizer": "none",
+        "device": "meta",
+    },
 }
 NAMES = [*_exports(), "in_place_functional", "tied_functional", "attention_functional", *STEPS]
 
@@ -209,7 +260,12 @@ def trained(checkpoint: bool = False, device: str = "cpu", **options: Any) -> Gr
             return Tied(checkpoint)
 
     def loss(model: Any, given: Any) -> Any:
-        return functional.cross_entropy(model(given["tokens"]).flatten(0, 1), given["labels"].flatten()) * given["scale"]
+        return (
+            functional.cross_entropy(
+                model(given["tokens"]).flatten(0, 1), given["labels"].flatten()
+            )
+            * given["scale"]
+        )
 
     tokens = torch.empty(2, 5, dtype=torch.int64, device="meta")
     given = {"tokens": tokens, "labels": tokens, "scale": torch.empty(())}
@@ -225,7 +281,13 @@ def row(name: str) -> Row:
     assert graph.meta["torch"] == VERSION
     meta = {key: value for key, value in graph.meta.items() if key != "torch"}
     checksum = crc32(json.dumps({**workload_to_dict(graph), "meta": None}).encode())
-    return (name, VERSION, *figures(graph)[:-1], str(checksum), str(crc32(json.dumps(meta, sort_keys=True).encode())))
+    return (
+        name,
+        VERSION,
+        *figures(graph)[:-1],
+        str(checksum),
+        str(crc32(json.dumps(meta, sort_keys=True).encode())),
+    )
 
 
 def rows() -> Iterator[Row]:

@@ -1,4 +1,5 @@
-"""The planner from end to end where kept_passes.py does not go: two streams, several tiers, links that are shared, placement rules.
+"""The planner from end to end where kept_passes.py does not go: two streams, several tiers, links
+that are shared, placement rules.
 
 A row for each way to ask. After a change that is
 meant to alter plans::
@@ -31,17 +32,30 @@ from hosim.planner.hyperoffload.explanations import explain
 from hosim.policies import own
 from hosim.schedule.tiers_below import read_placement
 
-COLUMNS = ("instance", "machine", "asked", "makespan_ns", "stall_ns", "moved_bytes", "origin", "checksum")
+COLUMNS = (
+    "instance",
+    "machine",
+    "asked",
+    "makespan_ns",
+    "stall_ns",
+    "moved_bytes",
+    "origin",
+    "checksum",
+)
 SEED = 43
 INSTANCES = range(9)
 EFFORT = 1.0
 
 
 def shared(graph: Graph) -> Hardware:
-    """The machine of kept_streams.py, its links half duplex, with two engines up, and memories that copies and ops share."""
+    """The machine of kept_streams.py, its links half duplex, with two engines up, and memories that
+    copies and ops share.
+    """
     plain = machine(graph)
     channels = tuple(replace(c, engines=2) if c.name == "h2d" else c for c in plain.channels)
-    return replace(plain, channels=channels, fabrics=(Fabric("half duplex", 11 * 10**8, ("h2d", "d2h")),))
+    return replace(
+        plain, channels=channels, fabrics=(Fabric("half duplex", 11 * 10**8, ("h2d", "d2h")),)
+    )
 
 
 MACHINES: tuple[Callable[[Graph], Hardware], ...] = (machine, shared, detour)
@@ -55,7 +69,11 @@ def rows(number: int) -> Iterator[Row]:
     graph = housed(base, Random(f"{SEED} {number}"), ("nvme",)) if number % 4 < 2 else base
     hardware = made(graph)
     if number % 5 == 4:
-        graph = Graph(graph.name, graph.tensors, tuple(replace(op, bytes_accessed=(op.duration_ns or 0) * 7 // 9) for op in graph.ops))
+        graph = Graph(
+            graph.name,
+            graph.tensors,
+            tuple(replace(op, bytes_accessed=(op.duration_ns or 0) * 7 // 9) for op in graph.ops),
+        )
     tight = drawn.budget_bytes * 5 // 4
 
     def found(budget: int, rule: str | None = None) -> Plan:
@@ -63,7 +81,15 @@ def rows(number: int) -> Iterator[Row]:
         return search(graph, hardware, budget, effort=EFFORT, seed=number, placement=placement).plan
 
     def asked(reorder: bool, recompute: bool) -> Plan:
-        return own.plan(graph, hardware, tight, effort=EFFORT / 2, seed=number, reorder=reorder, recompute=recompute)
+        return own.plan(
+            graph,
+            hardware,
+            tight,
+            effort=EFFORT / 2,
+            seed=number,
+            reorder=reorder,
+            recompute=recompute,
+        )
 
     ways: dict[str, tuple[int, Callable[[], Plan]]] = {
         "tight": (tight, lambda: found(tight)),
@@ -86,10 +112,25 @@ def _figures(plan: Plan, hardware: Hardware, budget: int) -> tuple[str, ...]:
     told = explain(plan, hardware, budget)
     judgement = plan.judgement
     origin = judgement.source if isinstance(judgement, Judgement) else ""
-    explained = [getattr(told, field.name) for field in fields(told) if field.name not in ("plan", "hardware", "result", "judgement")]
-    rest = (plan.cache_ops, sorted(plan.initial.items()), [op.name for op in plan.graph.ops], explained)
+    explained = [
+        getattr(told, field.name)
+        for field in fields(told)
+        if field.name not in ("plan", "hardware", "result", "judgement")
+    ]
+    rest = (
+        plan.cache_ops,
+        sorted(plan.initial.items()),
+        [op.name for op in plan.graph.ops],
+        explained,
+    )
     moved = sum(c.bytes for c in result.channels.values())
-    return str(result.makespan_ns), str(sum(result.stall_ns.values())), str(moved), origin, checksum(rest)
+    return (
+        str(result.makespan_ns),
+        str(sum(result.stall_ns.values())),
+        str(moved),
+        origin,
+        checksum(rest),
+    )
 
 
 TABLE = KeptTable("kept_searches", COLUMNS, lambda: chain.from_iterable(map(rows, INSTANCES)))

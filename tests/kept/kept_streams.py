@@ -1,8 +1,9 @@
-"""The plans of policies where the machine is harder: two streams, latencies, and a tier that is reached through another one.
+"""The plans of policies where the machine is harder: two streams, latencies, and a tier that is
+reached through another one.
 
-The rows of kept_plans.py are of one stream and of tiers that are joined to the device tier. These are the same graphs with
-their ops on two streams in turn, on a machine whose middle tier is small, so that tensors go further down, over two channels. After a
-change that is meant to alter plans::
+The rows of kept_plans.py are of one stream and of tiers that are joined to the device tier. These
+are the same graphs with their ops on two streams in turn, on a machine whose middle tier is small,
+so that tensors go further down, over two channels. After a change that is meant to alter plans::
 
     python tests/kept/write.py kept_streams
 
@@ -27,7 +28,17 @@ from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named
 
-COLUMNS = ("instance", "policy", "parameters", "budget_bytes", "makespan_ns", "peak_bytes", "stall_ns", "moved_bytes", "checksum")
+COLUMNS = (
+    "instance",
+    "policy",
+    "parameters",
+    "budget_bytes",
+    "makespan_ns",
+    "peak_bytes",
+    "stall_ns",
+    "moved_bytes",
+    "checksum",
+)
 SEED = 13
 INSTANCES = range(12)
 WAYS: tuple[tuple[str, dict[str, bool | float | int | str]], ...] = (
@@ -35,27 +46,63 @@ WAYS: tuple[tuple[str, dict[str, bool | float | int | str]], ...] = (
     ("lookahead", {"k": 2, "placement": "balanced"}),
     ("on_demand", {}),
     ("distance", {}),
-    ("distance", {"select_distance": 4, "select_num": 5, "prefetch_distance": 2, "release_distance": 1, "placement": "fastest"}),
+    (
+        "distance",
+        {
+            "select_distance": 4,
+            "select_num": 5,
+            "prefetch_distance": 2,
+            "release_distance": 1,
+            "placement": "fastest",
+        },
+    ),
     ("g10", {}),
     ("layerwise", {}),
     ("layerwise", {"layers_ahead": 2}),
     ("longest_gap", {}),
     ("memory_peak", {}),
-    ("memory_peak", {"prefetch_distance": 3, "release_distance": 1, "score_weight_size": 0.2, "score_weight_cover_start": 0.4}),
-    ("memory_peak", {"enable_adaptive_prefetch_distance": True, "enable_adaptive_release_distance": True, "default_kernel_time_us": 0.01}),
+    (
+        "memory_peak",
+        {
+            "prefetch_distance": 3,
+            "release_distance": 1,
+            "score_weight_size": 0.2,
+            "score_weight_cover_start": 0.4,
+        },
+    ),
+    (
+        "memory_peak",
+        {
+            "enable_adaptive_prefetch_distance": True,
+            "enable_adaptive_release_distance": True,
+            "default_kernel_time_us": 0.01,
+        },
+    ),
 )
 
 
 def two_streams(graph: Graph) -> Graph:
     """The ops in turns on the main stream, there again, and on another."""
-    return Graph(graph.name, graph.tensors, tuple(replace(op, stream="s1") if i % 3 == 2 else op for i, op in enumerate(graph.ops)))
+    return Graph(
+        graph.name,
+        graph.tensors,
+        tuple(replace(op, stream="s1") if i % 3 == 2 else op for i, op in enumerate(graph.ops)),
+    )
 
 
 def machine(graph: Graph) -> Hardware:
-    """``hbm``, ``ddr`` with room for a third of all bytes beside what lives there, and ``nvme`` behind it."""
-    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(op.workspace_bytes for op in graph.ops)
+    """``hbm``, ``ddr`` with room for a third of all bytes beside what lives there, and ``nvme``
+    behind it.
+    """
+    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(
+        op.workspace_bytes for op in graph.ops
+    )
     home = sum(tensor.size_bytes for tensor in graph.tensors if tensor.home == "ddr")
-    tiers = (Tier("hbm", everything, 10**9, "device"), Tier("ddr", home + everything // 3, 10**9), Tier("nvme", everything, 10**9))
+    tiers = (
+        Tier("hbm", everything, 10**9, "device"),
+        Tier("ddr", home + everything // 3, 10**9),
+        Tier("nvme", everything, 10**9),
+    )
     channels = (
         Channel("h2d", "ddr", "hbm", 10**9, 2),
         Channel("d2h", "hbm", "ddr", 8 * 10**8, 1),
@@ -72,7 +119,12 @@ def rows(number: int) -> Iterator[Row]:
     for graph in (drawn.graph, two_streams(drawn.graph)):
         hardware = machine(graph)
         for name, parameters in WAYS:
-            asked = (f"{drawn.name}/{len(graph.streams)}", name, json.dumps(parameters), str(budget))
+            asked = (
+                f"{drawn.name}/{len(graph.streams)}",
+                name,
+                json.dumps(parameters),
+                str(budget),
+            )
             try:
                 plan = policy_named(name).plan(graph, hardware, budget, **parameters)
             except HosimError as error:
@@ -83,8 +135,14 @@ def rows(number: int) -> Iterator[Row]:
 
 def _figures(plan: Plan, hardware: Hardware, budget: int) -> Iterator[str]:
     result = replay(plan, hardware, budget)
-    moved = [(c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after) for c in plan.cache_ops]
-    channels = {name: (c.transfers, c.bytes, c.busy_ns, c.queue_ns, c.exposed_ns) for name, c in result.channels.items()}
+    moved = [
+        (c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after)
+        for c in plan.cache_ops
+    ]
+    channels = {
+        name: (c.transfers, c.bytes, c.busy_ns, c.queue_ns, c.exposed_ns)
+        for name, c in result.channels.items()
+    }
     rest = json.dumps([moved, sorted(plan.initial.items()), channels, result.error])
     figures = (
         result.makespan_ns,

@@ -1,4 +1,6 @@
-"""Tables of figures that stay what they were: files of rows, each about one drawn instance that its first column names."""
+"""Tables of figures that stay what they were: files of rows, each about one drawn instance that its
+first column names.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,19 @@ Row = tuple[str, ...]
 
 
 def checksum(told: object) -> str:
-    """Of values and all their fields, those that ``repr`` leaves out of a graph, a plan or a result as well."""
+    """Of values and all their fields, those that ``repr`` leaves out of a graph, a plan or a result
+    as well.
+    """
     return str(crc32(_whole(told).encode()))
 
 
 def _whole(told: object) -> str:
     if is_dataclass(told) and not isinstance(told, type):
-        named = [f"{field.name}={_whole(getattr(told, field.name))}" for field in fields(told) if field.repr]
+        named = [
+            f"{field.name}={_whole(getattr(told, field.name))}"
+            for field in fields(told)
+            if field.repr
+        ]
         return f"{type(told).__qualname__}({', '.join(named)})"
     if isinstance(told, Mapping):
         return f"{{{', '.join(f'{_whole(key)}: {_whole(value)}' for key, value in told.items())}}}"
@@ -31,7 +39,9 @@ def _whole(told: object) -> str:
 
 @dataclass(frozen=True)
 class KeptTable:
-    """The table ``NAME.csv`` beside this file; ``rows`` makes all of its rows from what hosim does now."""
+    """The table ``NAME.csv`` beside this file; ``rows`` makes all of its rows from what hosim does
+    now.
+    """
 
     name: str
     columns: Row
@@ -43,7 +53,9 @@ class KeptTable:
         return Path(__file__).with_name(f"{self.name}.csv")
 
     def kept(self) -> dict[str, list[Row]]:
-        """The rows of each instance. What follows a slash in the first column says what was made of the instance."""
+        """The rows of each instance. What follows a slash in the first column says what was made of
+        the instance.
+        """
         by_instance: dict[str, list[Row]] = {}
         with self.file.open(newline="") as file:
             for row in [tuple(row) for row in csv.reader(file)][1:]:

@@ -1,4 +1,6 @@
-"""What importers say of damaged files stays what it was: see kept_damage.py for what to do when it is meant to change."""
+"""What importers say of damaged files stays what it was: see kept_damage.py for what to do when it
+is meant to change.
+"""
 
 import pytest
 from kept_damage import NAMES, TABLE, rows
@@ -9,4 +11,6 @@ KEPT = TABLE.kept()
 
 @pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_what_is_said_of_damage_stays_what_it_was(name: str) -> None:
-    assert list(rows(name)) == KEPT[name], "if meant: python tests/kept/write.py kept_damage, and look at what changed"
+    assert list(rows(name)) == KEPT[name], (
+        "if meant: python tests/kept/write.py kept_damage, and look at what changed"
+    )

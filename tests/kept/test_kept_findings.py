@@ -1,4 +1,6 @@
-"""What is said of damaged plans stays what it was: see kept_findings.py for what to do when that is meant to change."""
+"""What is said of damaged plans stays what it was: see kept_findings.py for what to do when that is
+meant to change.
+"""
 
 import pytest
 from instances import instance

@@ -1,4 +1,6 @@
-"""Exact models stay what they were: see kept_models.py for what to do when they are meant to change."""
+"""Exact models stay what they were: see kept_models.py for what to do when they are meant to
+change.
+"""
 
 import pytest
 from quick_cases import one_in
@@ -19,5 +21,10 @@ def test_a_model_stays_what_it_was(number: int) -> None:
 
 
 def test_there_are_conflicts_of_most_schedules() -> None:
-    listed = [row for number in INSTANCES for row in KEPT[instance(number, SEED).name] if row[2].startswith("conflicts")]
+    listed = [
+        row
+        for number in INSTANCES
+        for row in KEPT[instance(number, SEED).name]
+        if row[2].startswith("conflicts")
+    ]
     assert sum(row[3] != "0" for row in listed) > len(listed) / 4

@@ -1,4 +1,6 @@
-"""What the planner's passes make of drawn instances stays what it was: see kept_passes.py for what to do when it is meant to change."""
+"""What the planner's passes make of drawn instances stays what it was: see kept_passes.py for what
+to do when it is meant to change.
+"""
 
 import pytest
 from instances import instance
@@ -16,7 +18,9 @@ def test_a_pass_makes_what_it_made(number: int) -> None:
 
 
 def test_a_large_graph_is_ordered_and_recomputed_as_it_was() -> None:
-    assert list(large()) == KEPT["joined"], "if meant: python tests/kept/write.py kept_passes, and look at what changed"
+    assert list(large()) == KEPT["joined"], (
+        "if meant: python tests/kept/write.py kept_passes, and look at what changed"
+    )
 
 
 def test_the_table_has_something_to_say() -> None:

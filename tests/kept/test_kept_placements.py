@@ -1,4 +1,6 @@
-"""Plans with many tiers below, and decisions at run time, stay what they were: see kept_placements.py for when they are meant to change."""
+"""Plans with many tiers below, and decisions at run time, stay what they were: see
+kept_placements.py for when they are meant to change.
+"""
 
 import pytest
 from instances import instance

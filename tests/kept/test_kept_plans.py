@@ -1,4 +1,6 @@
-"""Plans and their replays stay what they were, for every policy: see kept_plans.py for what to do when they are meant to change."""
+"""Plans and their replays stay what they were, for every policy: see kept_plans.py for what to do
+when they are meant to change.
+"""
 
 import pytest
 from instances import instance

@@ -1,4 +1,6 @@
-"""Replays on machines of every kind stay what they were: see kept_replays.py for what to do when they are meant to change."""
+"""Replays on machines of every kind stay what they were: see kept_replays.py for what to do when
+they are meant to change.
+"""
 
 import pytest
 from instances import instance

@@ -1,4 +1,6 @@
-"""What the planner finds on machines that it has to replay stays what it was: see kept_searches.py for when that is meant to change."""
+"""What the planner finds on machines that it has to replay stays what it was: see kept_searches.py
+for when that is meant to change.
+"""
 
 import pytest
 from instances import instance

@@ -1,4 +1,6 @@
-"""Plans on two streams and over two channels stay what they were: see kept_streams.py for what to do when they are meant to change."""
+"""Plans on two streams and over two channels stay what they were: see kept_streams.py for what to
+do when they are meant to change.
+"""
 
 from dataclasses import replace
 
@@ -26,10 +28,15 @@ def test_most_rows_move_something_and_end() -> None:
 
 
 @pytest.mark.parametrize("policy", ["on_demand", "lookahead"])
-def test_evictions_that_were_not_enough_for_one_stream_are_not_forgotten_for_the_other(policy: str) -> None:
+def test_evictions_that_were_not_enough_for_one_stream_are_not_forgotten_for_the_other(
+    policy: str,
+) -> None:
     """A policy that only believed to have stored a tensor would then drop its last copy."""
     graph = two_streams(instance(1099, 77).graph)
     hbm, ddr, nvme = machine(graph).tiers
-    small = replace(machine(graph), tiers=(hbm, replace(ddr, capacity_bytes=12), replace(nvme, capacity_bytes=24)))
+    small = replace(
+        machine(graph),
+        tiers=(hbm, replace(ddr, capacity_bytes=12), replace(nvme, capacity_bytes=24)),
+    )
     result = replay(policy_named(policy).plan(graph, small, 122), small, 122)
     assert (result.error or "").startswith("out of memory: op 'f6' wants 28 B of hbm")

@@ -1,14 +1,17 @@
-"""A stand-in for ``torch.cuda`` that computes on the CPU, and is as strict as torch and CUDA are by their documentation.
+"""A stand-in for ``torch.cuda`` that computes on the CPU, and is as strict as torch and CUDA are by
+their documentation.
 
-Work is done when it is launched; what a real GPU might do later is followed in two ways. A clock of its own says when work would end: each
-stream does one thing after the other, launching takes the host time, and an event is done when the host's clock has passed it. And vector
-clocks say what is ordered: each stream counts what is launched on it, a stream that waits for an event knows as much as that event, and
-what is launched after the host has waited knows what the host knows. Two accesses to the same bytes of which one writes must be ordered so,
-or there is a race.
+Work is done when it is launched; what a real GPU might do later is followed in two ways. A clock of
+its own says when work would end: each stream does one thing after the other, launching takes the
+host time, and an event is done when the host's clock has passed it. And vector clocks say what is
+ordered: each stream counts what is launched on it, a stream that waits for an event knows as much
+as that event, and what is launched after the host has waited knows what the host knows. Two
+accesses to the same bytes of which one writes must be ordered so, or there is a race.
 
-Device memory is hosim's model of torch's caching allocator (:class:`Launched` follows every storage): a block that ``record_stream`` named
-is reused only when the work that was on that stream at its freeing has ended, and a request that finds no room raises
-``torch.OutOfMemoryError`` after torch's own second try. ``scale`` is how many bytes one byte of the small models stands for.
+Device memory is hosim's model of torch's caching allocator (:class:`Launched` follows every
+storage): a block that ``record_stream`` named is reused only when the work that was on that stream
+at its freeing has ended, and a request that finds no room raises ``torch.OutOfMemoryError`` after
+torch's own second try. ``scale`` is how many bytes one byte of the small models stands for.
 """
 
 import contextlib
@@ -39,12 +42,23 @@ def install(monkeypatch, **options):
     monkeypatch.setattr(f"{of_torch}.used_on", cuda.record_stream)
     monkeypatch.setattr(f"{of_torch}.gpu", lambda index: torch.device("cpu"))
     monkeypatch.setattr(
-        f"{of_torch}.is_on", lambda tensor, gpu: not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable
+        f"{of_torch}.is_on",
+        lambda tensor, gpu: (
+            not tensor.is_meta and tensor.untyped_storage()._cdata not in cuda.pageable
+        ),
     )
     monkeypatch.setattr(f"{of_torch}.to_host", lambda tensor: cuda.to_host(tensor, empty))
-    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: cuda.pin(empty, *a, **k) if pin_memory else empty(*a, **k))
+    monkeypatch.setattr(
+        torch,
+        "empty",
+        lambda *a, pin_memory=False, **k: (
+            cuda.pin(empty, *a, **k) if pin_memory else empty(*a, **k)
+        ),
+    )
     resize = torch.UntypedStorage.resize_
-    monkeypatch.setattr(torch.UntypedStorage, "resize_", lambda storage, size: cuda.resized(storage, size, resize))
+    monkeypatch.setattr(
+        torch.UntypedStorage, "resize_", lambda storage, size: cuda.resized(storage, size, resize)
+    )
     return cuda
 
 
@@ -69,7 +83,9 @@ class Stream:
         return event
 
     def launch(self, duration_ns):
-        """Work that begins when the stream, and the host, get there; returns its place in the order."""
+        """Work that begins when the stream, and the host, get there; returns its place in the
+        order.
+        """
         self.cuda.now_ns += self.cuda.launch_ns
         self.free_ns = max(self.free_ns, self.cuda.now_ns) + duration_ns
         _learn(self.clock, self.cuda.known)
@@ -119,11 +135,26 @@ class FakeCuda:
     OutOfMemoryError = torch.OutOfMemoryError
 
     def __init__(
-        self, *, capacity=1 << 40, scale=1, op_ns=20_000, ns_per_byte=10.0, launch_ns=5_000, query_ns=100, record_ns=0, expandable=False
+        self,
+        *,
+        capacity=1 << 40,
+        scale=1,
+        op_ns=20_000,
+        ns_per_byte=10.0,
+        launch_ns=5_000,
+        query_ns=100,
+        record_ns=0,
+        expandable=False,
     ):
         self.streams = []
         self.scale = scale
-        self.op_ns, self.ns_per_byte, self.launch_ns, self.query_ns, self.record_ns = op_ns, ns_per_byte, launch_ns, query_ns, record_ns
+        self.op_ns, self.ns_per_byte, self.launch_ns, self.query_ns, self.record_ns = (
+            op_ns,
+            ns_per_byte,
+            launch_ns,
+            query_ns,
+            record_ns,
+        )
         self.now_ns = 0
         self.known = {}  # what the host knows to have ended
         self.main = self.current = Stream(self)
@@ -133,14 +164,16 @@ class FakeCuda:
         self.used_on = {}  # storage -> streams that the allocator waits for
         self.pending = {}  # address -> when what was on those streams at its freeing has ended
         self.accesses = {}  # storage -> (first byte, last byte, stream, its count then, written)
-        self.host = {}  # storages of pinned memory -> (weak reference, bytes that torch takes for them)
+        # storages of pinned memory -> (weak reference, bytes that torch takes for them)
+        self.host = {}
         self.pageable = {}  # storages of the host's memory that nobody has pinned -> weak reference
         self.pinned_bytes = 0
         self.registered = {}  # first address -> bytes that the driver has pinned
         self.unpinnable = False
         self.refused = 0  # how many of the next allocations fail, whatever room there is
 
-    # -- streams -------------------------------------------------------------------------------------------------------
+    # -- streams
+    # ----------------------------------------------------------------------------------------------
 
     def is_available(self):
         return True
@@ -174,10 +207,13 @@ class FakeCuda:
         for stream in self.streams:
             _learn(self.known, stream.clock)
 
-    # -- device memory -------------------------------------------------------------------------------------------------
+    # -- device memory
+    # ----------------------------------------------------------------------------------------------
 
     def malloc(self, storage, size, stream):
-        """Give a storage a block. Raises ``torch.OutOfMemoryError`` as torch does, after a second try with nothing pending or cached."""
+        """Give a storage a block. Raises ``torch.OutOfMemoryError`` as torch does, after a second
+        try with nothing pending or cached.
+        """
         for address, (due_ns, _) in list(self.pending.items()):
             if due_ns <= self.now_ns:
                 del self.pending[address]
@@ -199,7 +235,9 @@ class FakeCuda:
         self.blocks[key] = weakref.ref(storage, lambda _: self.freed(key)), address, stream
 
     def freed(self, key):
-        """A storage's bytes go back to the allocator: the streams that used them must be known to the block's own, or recorded."""
+        """A storage's bytes go back to the allocator: the streams that used them must be known to
+        the block's own, or recorded.
+        """
         accesses = self.accesses.pop(key, [])
         recorded = self.used_on.pop(key, set())
         block = self.blocks.pop(key, None)
@@ -210,7 +248,9 @@ class FakeCuda:
         _learn(clock, self.known)
         for _, _, number, count, _ in accesses:
             if clock.get(number, 0) < count and number not in recorded:
-                RULES_BROKEN.append("freed under a copy")  # the last reference may go where nothing can be raised
+                RULES_BROKEN.append(
+                    "freed under a copy"
+                )  # the last reference may go where nothing can be raised
         others = [self.streams[number] for number in recorded if number != stream.number]
         for other in others:
             self.allocator.record_stream(address, other.number)
@@ -259,7 +299,8 @@ class FakeCuda:
         self.allocator._peak_active = self.allocator._active
         self.allocator._peak_reserved = self.allocator._reserved
 
-    # -- host memory ---------------------------------------------------------------------------------------------------
+    # -- host memory
+    # ----------------------------------------------------------------------------------------------
 
     def pin(self, empty, *given, **named):
         """Pinned memory from torch, which takes a power of two of bytes and keeps it."""
@@ -269,7 +310,9 @@ class FakeCuda:
         taken = 1 << (max(storage.nbytes(), 1) - 1).bit_length()
         key = storage._cdata
         self.pinned_bytes += taken
-        self.host[key] = weakref.ref(storage, lambda _: (self.host.pop(key, None), self.accesses.pop(key, None)))
+        self.host[key] = weakref.ref(
+            storage, lambda _: (self.host.pop(key, None), self.accesses.pop(key, None))
+        )
         return tensor
 
     def on_host(self, tensors):
@@ -277,13 +320,21 @@ class FakeCuda:
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
             assert key not in self.blocks
-            self.pageable[key] = weakref.ref(tensor.untyped_storage(), lambda _, key=key: self.pageable.pop(key, None))
+            self.pageable[key] = weakref.ref(
+                tensor.untyped_storage(), lambda _, key=key: self.pageable.pop(key, None)
+            )
         return tensors
 
     def to_host(self, tensor, empty):
         """A copy of a device's tensor in the host's memory, which waits for the device."""
         with _disable_current_modes():
-            (made,) = self.on_host([empty(0, dtype=tensor.dtype).set_(torch.UntypedStorage(tensor.untyped_storage().nbytes()))])
+            (made,) = self.on_host(
+                [
+                    empty(0, dtype=tensor.dtype).set_(
+                        torch.UntypedStorage(tensor.untyped_storage().nbytes())
+                    )
+                ]
+            )
             made = made.as_strided(tensor.size(), tensor.stride())
         return made.copy_(tensor)
 
@@ -294,13 +345,18 @@ class FakeCuda:
         """0, or the error of memory that is pinned already (712) or cannot be (2)."""
         if self.unpinnable:
             return 2
-        if any(address < first + there and first < address + size for first, there in self.registered.items()):
+        if any(
+            address < first + there and first < address + size
+            for first, there in self.registered.items()
+        ):
             return 712
         self.registered[address] = size
         return 0
 
     def cudaHostUnregister(self, address):  # noqa: N802
-        """0, or the error of memory that is not pinned (713); copies of it must have ended, as far as the host knows."""
+        """0, or the error of memory that is not pinned (713); copies of it must have ended, as far
+        as the host knows.
+        """
         if address not in self.registered:
             return 713
         del self.registered[address]
@@ -310,11 +366,16 @@ class FakeCuda:
         return 0
 
     def pinned_at(self, value):
-        """Where a tensor lies in memory that the driver has pinned: its first address there; ``None`` elsewhere."""
+        """Where a tensor lies in memory that the driver has pinned: its first address there;
+        ``None`` elsewhere.
+        """
         if isinstance(value, FakeTensor) or not self.registered:
             return None
         address = value.data_ptr()
-        return next((first for first, size in self.registered.items() if first <= address < first + size), None)
+        return next(
+            (first for first, size in self.registered.items() if first <= address < first + size),
+            None,
+        )
 
 
 RULES_BROKEN = []
@@ -322,7 +383,9 @@ RULES_BROKEN = []
 
 
 class Launched(TorchDispatchMode):
-    """Follows every aten op: its place in the order, its time, its memory. Raises at the first race, and at its end for a broken rule."""
+    """Follows every aten op: its place in the order, its time, its memory. Raises at the first
+    race, and at its end for a broken rule.
+    """
 
     def __init__(self, cuda):
         super().__init__()
@@ -336,11 +399,15 @@ class Launched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         cuda, kwargs = self.cuda, kwargs or {}
-        named = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+        named = {
+            a.name: value for a, value in zip(func._schema.arguments, args, strict=False)
+        } | kwargs
         read, written = [], []
         for argument in func._schema.arguments:
             writes = argument.alias_info is not None and argument.alias_info.is_write
-            (written if writes else read).extend(v for v in tree_leaves(named.get(argument.name)) if isinstance(v, torch.Tensor))
+            (written if writes else read).extend(
+                v for v in tree_leaves(named.get(argument.name)) if isinstance(v, torch.Tensor)
+            )
         if any(map(_has_no_bytes, (*read, *written))):
             return func(*args, **kwargs)
         for value in (*read, *written):
@@ -373,11 +440,17 @@ class Launched(TorchDispatchMode):
         return result
 
     def by_the_host(self, func, args, kwargs, named, read, written):
-        """What is done with memory that is not pinned: copies to and from the device, for which the host waits, and the host's own work."""
+        """What is done with memory that is not pinned: copies to and from the device, for which the
+        host waits, and the host's own work.
+        """
         cuda = self.cuda
-        others = [v for v in (*read, *written) if v.untyped_storage().nbytes() and not self.on_host(v)]
+        others = [
+            v for v in (*read, *written) if v.untyped_storage().nbytes() and not self.on_host(v)
+        ]
         if others:
-            assert func is torch.ops.aten.copy_.default, f"{func} of the host's memory and the device's"
+            assert func is torch.ops.aten.copy_.default, (
+                f"{func} of the host's memory and the device's"
+            )
             assert not named.get("non_blocking"), "a copy of pageable memory beside ops"
             place = cuda.current.launch(self.duration_ns(func, read, written))
             for value in others:
@@ -387,16 +460,32 @@ class Launched(TorchDispatchMode):
         for value in (*read, *written):
             self.touch_by_host(value, any(value is one for one in written))
         result = func(*args, **kwargs)
-        made = [v for v in tree_leaves(result) if isinstance(v, torch.Tensor) and v.untyped_storage().nbytes()]
-        cuda.on_host([v for v in made if v.untyped_storage()._cdata not in cuda.blocks and not self.on_host(v)])
+        made = [
+            v
+            for v in tree_leaves(result)
+            if isinstance(v, torch.Tensor) and v.untyped_storage().nbytes()
+        ]
+        cuda.on_host(
+            [
+                v
+                for v in made
+                if v.untyped_storage()._cdata not in cuda.blocks and not self.on_host(v)
+            ]
+        )
         return result
 
     def touch_by_host(self, value, written):
-        """The host reads or writes pinned memory: whatever streams did with it has ended, as far as the host knows."""
+        """The host reads or writes pinned memory: whatever streams did with it has ended, as far as
+        the host knows.
+        """
         first, size = value.data_ptr(), value.nbytes
-        for start, stop, number, count, wrote in self.cuda.accesses.get(self.cuda.pinned_at(value), ()):
+        for start, stop, number, count, wrote in self.cuda.accesses.get(
+            self.cuda.pinned_at(value), ()
+        ):
             if first < stop and start < first + size and (written or wrote):
-                assert self.cuda.known.get(number, 0) >= count, "the host touches memory that a copy uses"
+                assert self.cuda.known.get(number, 0) >= count, (
+                    "the host touches memory that a copy uses"
+                )
 
     def see(self, value):
         storage = value.untyped_storage()
@@ -404,19 +493,26 @@ class Launched(TorchDispatchMode):
             self.cuda.malloc(storage, storage.nbytes(), self.cuda.current)
 
     def duration_ns(self, func, read, written):
-        if func is torch.ops.aten.copy_.default and self.on_host(read[0]) != self.on_host(written[0]):
+        if func is torch.ops.aten.copy_.default and self.on_host(read[0]) != self.on_host(
+            written[0]
+        ):
             return round(written[0].nbytes * self.cuda.scale * self.cuda.ns_per_byte)
         return self.cuda.op_ns
 
     def on_host(self, value):
         if value.untyped_storage()._cdata in self.cuda.pageable:
             return True
-        return value.untyped_storage()._cdata in self.cuda.host or self.cuda.pinned_at(value) is not None
+        return (
+            value.untyped_storage()._cdata in self.cuda.host
+            or self.cuda.pinned_at(value) is not None
+        )
 
     def check_copy(self, func, read, written, named):
         """A copy beside ops is one between the device's memory and pinned memory."""
         if func is torch.ops.aten.copy_.default and named.get("non_blocking"):
-            assert self.on_host(read[0]) != self.on_host(written[0]), "a copy of pageable memory, or within the device"
+            assert self.on_host(read[0]) != self.on_host(written[0]), (
+                "a copy of pageable memory, or within the device"
+            )
 
     def touch(self, value, place, written):
         """An access to a storage of the device, or to some bytes of host memory."""
@@ -438,7 +534,8 @@ class Launched(TorchDispatchMode):
                 continue
             if written or wrote:
                 assert clock.get(number, 0) >= count, (
-                    f"a race on a storage of {storage.nbytes()} B: {self.cuda.current.number} {'writes' if written else 'reads'}"
+                    f"a race on a storage of {storage.nbytes()} B: {self.cuda.current.number} "
+                    f"{'writes' if written else 'reads'}"
                     f" what {number} {'writes' if wrote else 'reads'}"
                 )
             if not (written and first <= start and stop <= last):

@@ -1,4 +1,6 @@
-"""A small model of equal layers, lowered under plans made by hand: what tests of the executor run."""
+"""A small model of equal layers, lowered under plans made by hand: what tests of the executor
+run.
+"""
 
 import torch
 
@@ -12,7 +14,11 @@ GIB = 1 << 30
 
 def machine(rate=10**12, latency=0):
     """Three tiers; all channels but those to files have the same rate."""
-    tiers = (Tier("hbm", GIB, 10**12, "device"), Tier("ddr", GIB, 10**11), Tier("nvme", GIB, 10**10))
+    tiers = (
+        Tier("hbm", GIB, 10**12, "device"),
+        Tier("ddr", GIB, 10**11),
+        Tier("nvme", GIB, 10**10),
+    )
     channels = (
         Channel("h2d", "ddr", "hbm", rate, latency),
         Channel("d2h", "hbm", "ddr", rate, latency),
@@ -28,7 +34,9 @@ class Layers(torch.nn.Module):
     def __init__(self, layers=3, width=16):
         super().__init__()
         generator = torch.Generator().manual_seed(1)
-        self.layers = torch.nn.ParameterList(torch.randn(width, width, generator=generator) / width**0.5 for _ in range(layers))
+        self.layers = torch.nn.ParameterList(
+            torch.randn(width, width, generator=generator) / width**0.5 for _ in range(layers)
+        )
 
     def forward(self, x):
         for weight in self.layers:
@@ -56,11 +64,16 @@ def values_of(program, model, x):
     """Parameters and input by placeholder."""
     own = dict(model.named_parameters())
     names = [node.name for node in program.module.graph.nodes if node.op == "placeholder"]
-    return {name: own[given.name].detach() if given.own else x for name, given in zip(names, program.givens, strict=True)}
+    return {
+        name: own[given.name].detach() if given.own else x
+        for name, given in zip(names, program.givens, strict=True)
+    }
 
 
 def streamed(program, home="ddr", lead=1, down="ddr"):
-    """Weights come from ``home`` so many of their users ahead, and leave when they were used; activations go down and come back."""
+    """Weights come from ``home`` so many of their users ahead, and leave when they were used;
+    activations go down and come back.
+    """
     graph = program.graph
     weights = [t for t, tensor in enumerate(graph.tensors) if tensor.kind == "parameter"]
     users = [graph.users[t][0] for t in weights]
@@ -75,7 +88,9 @@ def streamed(program, home="ddr", lead=1, down="ddr"):
             moves = (STORE, "hbm", down), (DETACH, "hbm", None), (PREFETCH, down, "hbm")
             placed += [(made, 2, CacheOp(op, t, source, to, made)) for op, source, to in moves]
     placed.sort(key=lambda entry: entry[:2])
-    return Plan(graph, "streamed", tuple(entry[2] for entry in placed), dict.fromkeys(weights, (home,)))
+    return Plan(
+        graph, "streamed", tuple(entry[2] for entry in placed), dict.fromkeys(weights, (home,))
+    )
 
 
 def lowered(program, plan):

@@ -1,4 +1,6 @@
-"""What the tests of lowering share: exported programs of small models, legal plans of them, and a machine to plan for."""
+"""What the tests of lowering share: exported programs of small models, legal plans of them, and a
+machine to plan for.
+"""
 
 from functools import cache
 
@@ -13,7 +15,11 @@ from hosim.on_torch.lower import capture
 GIB = 1 << 30
 MACHINE = Hardware(
     "three tiers",
-    (Tier("hbm", 8 * GIB, 10**12, "device"), Tier("ddr", 64 * GIB, 10**11), Tier("nvme", 512 * GIB, 10**10)),
+    (
+        Tier("hbm", 8 * GIB, 10**12, "device"),
+        Tier("ddr", 64 * GIB, 10**11),
+        Tier("nvme", 512 * GIB, 10**10),
+    ),
     (
         Channel("h2d", "ddr", "hbm", 10**10),
         Channel("d2h", "hbm", "ddr", 10**10),
@@ -50,7 +56,9 @@ def values_of(name):
 def same(got, wanted):
     """Whether the tensors in two nested values are equal to the bit, one by one."""
     ours, theirs = tree_leaves(got), tree_leaves(wanted)
-    return len(ours) == len(theirs) and all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def legal_plans(name):

@@ -1,7 +1,9 @@
-"""Bytes of device storages while a graph really runs, seen from outside: every aten call, and every change of a storage's size.
+"""Bytes of device storages while a graph really runs, seen from outside: every aten call, and every
+change of a storage's size.
 
-A storage counts what it holds at the moment, from the first aten call that takes or makes it (or from the start, if it is held) until it
-dies. A storage that is first seen as a flat ``uint8`` tensor is the executor's host memory, and no tensor of these models.
+A storage counts what it holds at the moment, from the first aten call that takes or makes it (or
+from the start, if it is held) until it dies. A storage that is first seen as a flat ``uint8``
+tensor is the executor's host memory, and no tensor of these models.
 """
 
 import weakref
@@ -23,7 +25,9 @@ class Occupancy(TorchDispatchMode):
 
     def see(self, values):
         for value in tree_iter(values):
-            if isinstance(value, torch.Tensor) and not (value.dtype is torch.uint8 and value.dim() == 1):
+            if isinstance(value, torch.Tensor) and not (
+                value.dtype is torch.uint8 and value.dim() == 1
+            ):
                 storage = value.untyped_storage()
                 known = self.known.get(storage._cdata)
                 if known is None or known() is None:

@@ -1,6 +1,8 @@
-"""Ten families under hosim's plans, with copy threads: the tracked peak beside the replay's in program order.
+"""Ten families under hosim's plans, with copy threads: the tracked peak beside the replay's in
+program order.
 
-``python tests/lower/peaks.py`` takes about a minute; results and parameters have to be the eager model's to the bit.
+``python tests/lower/peaks.py`` takes about a minute; results and parameters have to be the eager
+model's to the bit.
 """
 
 import logging
@@ -23,7 +25,9 @@ from hosim.on_torch.lower import planned
 
 
 def run(name, training):
-    """Cache ops of the plan at three quarters of the resident peak, tracked and predicted peak, and whether results are the same."""
+    """Cache ops of the plan at three quarters of the resident peak, tracked and predicted peak, and
+    whether results are the same.
+    """
     program = case(name).step.program if training else captured(name)
     plan, _ = planned(program.graph, MACHINE, static_peak(program.graph).bytes * 3 // 4)
     values = case(name).values(name) if training else values_of(name)
@@ -41,12 +45,18 @@ def main():
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    print(f"{'family':12} {'':9} {'cache ops':>9} {'tracked':>11} {'predicted':>11} {'ratio':>9}  bits")
+    print(
+        f"{'family':12} {'':9} {'cache ops':>9} {'tracked':>11} {'predicted':>11} {'ratio':>9}  "
+        "bits"
+    )
     for name in MODELS:
         for training in (False, True):
             count, peak, predicted, exact = run(name, training)
             what = "training" if training else "inference"
-            print(f"{name:12} {what:9} {count:9} {peak:11,} {predicted:11,} {peak / predicted:9.5f}  {'same' if exact else 'OTHER'}")
+            print(
+                f"{name:12} {what:9} {count:9} {peak:11,} {predicted:11,} {peak / predicted:9.5f} "
+                f" {'same' if exact else 'OTHER'}"
+            )
 
 
 if __name__ == "__main__":

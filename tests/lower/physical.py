@@ -1,8 +1,10 @@
-"""Ten families under hosim's plans on the strict stand-in for a GPU: what they hold, what waits, what is reserved, beside the budget.
+"""Ten families under hosim's plans on the strict stand-in for a GPU: what they hold, what waits,
+what is reserved, beside the budget.
 
-``python tests/lower/physical.py`` takes some minutes; results and parameters have to be the eager model's to the bit, and no rule of torch
-may be broken. One byte of the small models stands for as many as make the resident peak some GiB, so that the allocator's segments count as
-little as they do for real models.
+``python tests/lower/physical.py`` takes some minutes; results and parameters have to be the eager
+model's to the bit, and no rule of torch may be broken. One byte of the small models stands for as
+many as make the resident peak some GiB, so that the allocator's segments count as little as they do
+for real models.
 """
 
 import logging
@@ -33,7 +35,9 @@ from hosim.result import CACHING, EXPANDABLE
 
 SHARES = (90, 75, 50)
 LARGE = 16 * GIB
-GPU = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=80 * GIB), *MACHINE.tiers[1:]))
+GPU = replace(
+    MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=80 * GIB), *MACHINE.tiers[1:])
+)
 NS_PER_BYTE = 1e9 / MACHINE.channels[0].bandwidth_bytes_per_s
 
 
@@ -61,7 +65,9 @@ def program_of(name, training):
 
 
 def plan_of(program, share, allocator, policy):
-    """How many bytes one byte stands for, the budget in bytes of the small model, and the plan for it."""
+    """How many bytes one byte stands for, the budget in bytes of the small model, and the plan for
+    it.
+    """
     peak = static_peak(program.graph).bytes
     scale = 1 << max(0, (LARGE // peak).bit_length() - 1)
     tensors = tuple(replace(t, size_bytes=t.size_bytes * scale) for t in program.graph.tensors)
@@ -85,13 +91,19 @@ def plan_of(program, share, allocator, policy):
 def run(name, training, share, policy="hyperoffload", runs=3, **options):
     """Run a family under a plan for a share of its resident peak."""
     program = program_of(name, training)
-    scale, budget, plan = plan_of(program, share, EXPANDABLE if options.get("expandable") else CACHING, policy)
+    scale, budget, plan = plan_of(
+        program, share, EXPANDABLE if options.get("expandable") else CACHING, policy
+    )
     values = case(name).values(name) if training else values_of(name)
     given = dict(zip([given.placeholder for given in program.givens], values, strict=True))
     inputs = {one.placeholder: given[one.placeholder] for one in program.givens if not one.own}
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        cuda = fake_cuda.install(patch, capacity=80 * GIB // scale, scale=scale, ns_per_byte=NS_PER_BYTE, **options)
-        patch.setattr(allocator_blocks, "MIN_BLOCK", 1)  # the stand-in rounds what a byte stands for
+        cuda = fake_cuda.install(
+            patch, capacity=80 * GIB // scale, scale=scale, ns_per_byte=NS_PER_BYTE, **options
+        )
+        patch.setattr(
+            allocator_blocks, "MIN_BLOCK", 1
+        )  # the stand-in rounds what a byte stands for
         machine = CudaDevice(MACHINE, directories={"nvme": folder})
         uses = []
         with Launched(cuda), Executor(insert(program, plan), MACHINE, machine, budget) as executor:
@@ -128,10 +140,15 @@ def main():
                     try:
                         got = run(name, training, share, expandable=expandable)
                         print(
-                            f"{name:12} {what:9} {share:4}% {got.cache_ops:9} {got.row()} {'expandable' if expandable else ''}", flush=True
+                            f"{name:12} {what:9} {share:4}% {got.cache_ops:9} {got.row()} "
+                            f"{'expandable' if expandable else ''}",
+                            flush=True,
                         )
                     except Exception as error:
-                        print(f"{name:12} {what:9} {share:4}% {type(error).__name__}: {error}", flush=True)
+                        print(
+                            f"{name:12} {what:9} {share:4}% {type(error).__name__}: {error}",
+                            flush=True,
+                        )
 
 
 if __name__ == "__main__":

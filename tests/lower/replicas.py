@@ -1,4 +1,6 @@
-"""Processes that train replicas: ``python replicas.py RANK WORLD FILE``. Each compares the offloaded steps with eager ones to the bit."""
+"""Processes that train replicas: ``python replicas.py RANK WORLD FILE``. Each compares the
+offloaded steps with eager ones to the bit.
+"""
 
 from __future__ import annotations
 
@@ -40,18 +42,25 @@ def clamp(parameter):
 
 
 def equal(one, other):
-    return all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+    return all(
+        torch.equal(a, b)
+        for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
 
 
 def train(rank):
     models = [DistributedDataParallel(Normed()) for _ in range(2)]
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, fused=True) for model in models]
+    optimizers = [
+        torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, fused=True) for model in models
+    ]
     for model in models:
         for p in model.parameters():
             p.register_post_accumulate_grad_hook(clamp)
     batches = torch.randn(8, 16, 64, generator=torch.Generator().manual_seed(rank))
     settings = {"hardware": "h100-80gb-sxm", "budget": "70%", "parameters": {"effort": 0}}
-    with hosim.offload(models[1], {"x": batches[0]}, optimizer=optimizers[1], loss=loss_of, **settings) as step:
+    with hosim.offload(
+        models[1], {"x": batches[0]}, optimizer=optimizers[1], loss=loss_of, **settings
+    ) as step:
         assert step.plan.count("prefetch")
         assert {op.stream for op in step.plan.graph.ops} == {"compute", "collectives"}
         for x in batches[:3]:
@@ -82,7 +91,9 @@ def train(rank):
 def main():
     rank, world, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=rank, world_size=world
+    )
     train(rank)
     distributed.destroy_process_group()
     print("equal")

@@ -1,4 +1,6 @@
-"""Processes that train sharded models: ``python shards.py RANK WORLD FILE``. Each compares offloaded steps with torch's own to the bit."""
+"""Processes that train sharded models: ``python shards.py RANK WORLD FILE``. Each compares
+offloaded steps with torch's own to the bit.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def loss_of(model, inputs):
 CASES = {
     "plain": {},
     "kept": {"reshard_after_forward": False},
-    "mixed": {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)},
+    "mixed": {
+        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    },
     "half": {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)},
     "checkpointed": {},
 }
@@ -73,17 +77,25 @@ def made(case, world):
     mesh = init_device_mesh("cpu", (world,))
     for block in model.blocks:
         fully_shard(block, mesh=mesh, **CASES[case])
-    whole = {"mp_policy": replace(CASES[case]["mp_policy"], output_dtype=torch.float32)} if "mp_policy" in CASES[case] else CASES[case]
+    whole = (
+        {"mp_policy": replace(CASES[case]["mp_policy"], output_dtype=torch.float32)}
+        if "mp_policy" in CASES[case]
+        else CASES[case]
+    )
     fully_shard(model, mesh=mesh, **whole)
     kind = torch.optim.SGD if case == "kept" else torch.optim.AdamW
-    settings = {"momentum": 0.9} if case == "kept" else {"fused": True}  # torch has no fused SGD for sharded tensors
+    settings = (
+        {"momentum": 0.9} if case == "kept" else {"fused": True}
+    )  # torch has no fused SGD for sharded tensors
     return model, kind(model.parameters(), lr=0.01, **settings)
 
 
 def parts(model, optimizer):
     """What this process has of parameters, buffers and states."""
     states = [value for p in model.parameters() for value in optimizer.state[p].values()]
-    return [getattr(t, "_local_tensor", t) for t in (*model.parameters(), *model.buffers(), *states)]
+    return [
+        getattr(t, "_local_tensor", t) for t in (*model.parameters(), *model.buffers(), *states)
+    ]
 
 
 def train(case, rank, world):
@@ -93,7 +105,9 @@ def train(case, rank, world):
     batches = torch.randint(51, (8, 2, 12), generator=torch.Generator().manual_seed(rank))
     settings = {"hardware": "h100-80gb-sxm", "budget": "80%", "parameters": {"effort": 0}}
     schedulers = [torch.optim.lr_scheduler.StepLR(o, 1, 0.7) for o in (eager_optimizer, optimizer)]
-    with hosim.offload(model, {"x": batches[0]}, optimizer=optimizer, loss=loss_of, **settings) as step:
+    with hosim.offload(
+        model, {"x": batches[0]}, optimizer=optimizer, loss=loss_of, **settings
+    ) as step:
         assert step.plan.count("prefetch")
         for x in batches[:3]:
             loss = loss_of(eager, {"x": x})
@@ -106,7 +120,10 @@ def train(case, rank, world):
         for x in batches[3:5]:  # gradients of two batches, each reduced when it is there
             loss_of(eager, {"x": x}).backward()
             step.backward(x=x)
-        norms = [torch.nn.utils.clip_grad_norm_(one.parameters(), 0.1).full_tensor() for one in (eager, model)]
+        norms = [
+            torch.nn.utils.clip_grad_norm_(one.parameters(), 0.1).full_tensor()
+            for one in (eager, model)
+        ]
         assert equal(*norms)
         for one in (eager_optimizer, optimizer):
             one.step()
@@ -117,17 +134,25 @@ def train(case, rank, world):
             assert "offloaded" in str(error)
         else:
             raise AssertionError("an offloaded model was called")
-    assert all(equal(a, b) for a, b in zip(parts(eager, eager_optimizer), parts(model, optimizer), strict=True))
+    assert all(
+        equal(a, b)
+        for a, b in zip(parts(eager, eager_optimizer), parts(model, optimizer), strict=True)
+    )
     for one, its in ((eager, eager_optimizer), (model, optimizer)):  # and afterwards without hosim
         loss_of(one, {"x": batches[5]}).backward()
         its.step()
-    assert all(equal(a, b) for a, b in zip(parts(eager, eager_optimizer), parts(model, optimizer), strict=True))
+    assert all(
+        equal(a, b)
+        for a, b in zip(parts(eager, eager_optimizer), parts(model, optimizer), strict=True)
+    )
 
 
 def main():
     rank, world, path, *cases = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], *sys.argv[4:]
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=rank, world_size=world
+    )
     for case in cases or CASES:
         train(case, rank, world)
         print(case, "equal", flush=True)

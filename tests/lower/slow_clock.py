@@ -12,7 +12,9 @@ from hosim.on_torch.lower.devices import CpuDevice
 
 
 class Clock:
-    """Stands in for the time of the machine. ``late_s`` are seconds that each of the next waits takes too long."""
+    """Stands in for the time of the machine. ``late_s`` are seconds that each of the next waits
+    takes too long.
+    """
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -33,7 +35,9 @@ def use(monkeypatch: pytest.MonkeyPatch, clock: Clock, sleep: Callable[[float], 
 
 
 class Gate:
-    """Holds every throttled transfer until it is opened; ten minutes at most, so that what is broken fails instead of hanging."""
+    """Holds every throttled transfer until it is opened; ten minutes at most, so that what is
+    broken fails instead of hanging.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._opened = threading.Event()

@@ -1,4 +1,6 @@
-"""Training steps of the ten families, one layer each, and what eager torch makes of the same step."""
+"""Training steps of the ten families, one layer each, and what eager torch makes of the same
+step.
+"""
 
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +14,9 @@ from hosim.on_torch.lower import capture_training
 ONE_LAYER = {"num_hidden_layers": 1, "n_layer": 1, "num_layers": 1, "first_k_dense_replace": 0}
 TOKENS = (2, 24)
 MASKED = ("llama", "qwen3", "mistral", "gemma", "mixtral", "deepseek_v3")
-"""Those that without a mask look at the contents of others and choose a kernel by it: traced, their code does without."""
+"""Those that without a mask look at the contents of others and choose a kernel by it: traced, their
+code does without.
+"""
 IN_BF16 = ("mixtral", "deepseek_v3")
 """torch traces products by groups in bf16 alone."""
 
@@ -40,7 +44,9 @@ def model_of(name):
 
 
 def loss_of(model, inputs):
-    """Something that depends on all that a model gives; the labels' loss differs from family to family."""
+    """Something that depends on all that a model gives; the labels' loss differs from family to
+    family.
+    """
     result = model(**inputs)
     scores = result.logits if hasattr(result, "logits") else result.last_hidden_state
     return scores.float().square().mean()
@@ -58,7 +64,9 @@ def state_of(model, optimizer):
 
 @dataclass
 class Case:
-    """``live`` is what the captured step changes; ``start`` and ``end`` are what it holds before the step, and after eager torch's."""
+    """``live`` is what the captured step changes; ``start`` and ``end`` are what it holds before
+    the step, and after eager torch's.
+    """
 
     step: object
     start: list
@@ -87,6 +95,16 @@ def case(name):
     loss.backward()
     optimizer.step()
     live = state_of(model, ours)
-    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):  # eager torch makes no state for what has no gradient
-        optimizer.state[theirs] = optimizer.state[theirs] or {key: torch.zeros_like(value) for key, value in ours.state[mine].items()}
-    return Case(step, [t.detach().clone() for t in live], live, loss.detach(), [t.detach() for t in state_of(eager, optimizer)])
+    for mine, theirs in zip(
+        model.parameters(), eager.parameters(), strict=True
+    ):  # eager torch makes no state for what has no gradient
+        optimizer.state[theirs] = optimizer.state[theirs] or {
+            key: torch.zeros_like(value) for key, value in ours.state[mine].items()
+        }
+    return Case(
+        step,
+        [t.detach().clone() for t in live],
+        live,
+        loss.detach(),
+        [t.detach() for t in state_of(eager, optimizer)],
+    )

@@ -1,4 +1,6 @@
-"""Models of ``torch.compile`` under offload: results are those of the compiled model to the bit, and inductor's calls keep their order."""
+"""Models of ``torch.compile`` under offload: results are those of the compiled model to the bit,
+and inductor's calls keep their order.
+"""
 
 import gc
 import shutil
@@ -46,7 +48,11 @@ def one_thread():
 @pytest.fixture
 def seen(monkeypatch):
     """Inductor's buffers are made by an op of torch, so that :class:`Occupancy` sees them."""
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", lambda *a: torch.empty_strided(a[0], a[1], dtype=a[2]))
+    monkeypatch.setattr(
+        torch._C._dynamo.guards,
+        "_empty_strided_cpu",
+        lambda *a: torch.empty_strided(a[0], a[1], dtype=a[2]),
+    )
 
 
 def marked(*marks):
@@ -59,23 +65,33 @@ def marked(*marks):
 
 
 @marked(*compiles)
-@pytest.mark.parametrize("name", ["llama", "gpt2", "bert", "vit", "t5", "mixtral", "deepseek_v3", "gemma"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt2", "bert", "vit", "t5", "mixtral", "deepseek_v3", "gemma"]
+)
 def test_families_have_the_bits_of_the_compiled_model(name, seen):
     compiled, inputs = torch.compile(model_of(name)), inputs_of(name)
     with torch.no_grad():
         wanted = compiled(**inputs)
         device = CpuDevice(MACHINE, synchronous=True)
-        with hosim.offload(compiled, inputs, hardware=MACHINE, budget="95%", device=device) as offloaded:
+        with hosim.offload(
+            compiled, inputs, hardware=MACHINE, budget="95%", device=device
+        ) as offloaded:
             assert offloaded.plan.count("prefetch") > 0
             calls = len(offloaded.plan.graph.ops)
             with Occupancy([offloaded._captured.held, inputs]) as occupancy:
                 results = offloaded(**inputs)
             account = hosim.replay(offloaded.plan, MACHINE, account="program")
-            assert occupancy.peak == account.allocator.peak_allocated_bytes  # inductor's temporaries too
+            assert (
+                occupancy.peak == account.allocator.peak_allocated_bytes
+            )  # inductor's temporaries too
             assert same(results, wanted)
             assert same(offloaded(**inputs), wanted)
-        for ours, eager in zip(tree_leaves(results), tree_leaves(model_of(name)(**inputs)), strict=True):
-            assert (ours - eager).abs().max() < 1e-5  # as fusion rounds: at most 2e-6 when this was written
+        for ours, eager in zip(
+            tree_leaves(results), tree_leaves(model_of(name)(**inputs)), strict=True
+        ):
+            assert (
+                ours - eager
+            ).abs().max() < 1e-5  # as fusion rounds: at most 2e-6 when this was written
         with hosim.offload(model_of(name), inputs, **SMALL) as plain:
             assert calls < 0.75 * len(plain.plan.graph.ops)  # fused
 
@@ -89,7 +105,9 @@ def test_any_plan_gives_the_same_bits_and_the_predicted_peak(seen, tmp_path_fact
     @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
     @given(legal_plans(program.graph, lowering.MACHINE), st.booleans())
     def check(plan, synchronous):
-        results, peak, predicted = executed(program, plan, values_of("gpt2"), synchronous, tmp_path_factory.mktemp("nvme"))
+        results, peak, predicted = executed(
+            program, plan, values_of("gpt2"), synchronous, tmp_path_factory.mktemp("nvme")
+        )
         assert same(results, wanted)
         assert peak == predicted if synchronous else peak >= predicted
 
@@ -97,7 +115,9 @@ def test_any_plan_gives_the_same_bits_and_the_predicted_peak(seen, tmp_path_fact
 
 
 class Inputs(torch.nn.Module):
-    """Convolution, running statistics, a counter, random numbers, and results that are views, inputs, constants and the same twice."""
+    """Convolution, running statistics, a counter, random numbers, and results that are views,
+    inputs, constants and the same twice.
+    """
 
     def __init__(self):
         super().__init__()
@@ -118,7 +138,17 @@ class Inputs(torch.nn.Module):
         self.memory.index_put_((torch.arange(2),), z)
         top = z.topk(2)
         made = torch.tensor([1.0, 2.0]) * z[0, :2] + self.calls
-        return {"z": z, "flat": z.view(-1), "x": x, "top": top, "again": z, "made": made, "view": x[:, :1], "scale": scale, "none": None}
+        return {
+            "z": z,
+            "flat": z.view(-1),
+            "x": x,
+            "top": top,
+            "again": z,
+            "made": made,
+            "view": x[:, :1],
+            "scale": scale,
+            "none": None,
+        }
 
 
 @marked(*compiles)
@@ -127,13 +157,18 @@ def test_buffers_random_numbers_views_and_inputs(training):
     models = Inputs().train(training), Inputs().train(training)
     x = torch.linspace(-1, 1, 2 * 3 * 64).reshape(2, 3, 8, 8)
     compiled = [torch.compile(model) for model in models]
-    with torch.no_grad(), hosim.offload(compiled[1], x, hardware=MACHINE, budget="90%") as offloaded:
+    with (
+        torch.no_grad(),
+        hosim.offload(compiled[1], x, hardware=MACHINE, budget="90%") as offloaded,
+    ):
         for step in range(3):
             torch.manual_seed(step)
             wanted = compiled[0](x + step)
             torch.manual_seed(step)
             result = offloaded(x + step)
-            assert [(one.pop("scale"), one.pop("none")) for one in (result, wanted)] == [(2, None)] * 2
+            assert [(one.pop("scale"), one.pop("none")) for one in (result, wanted)] == [
+                (2, None)
+            ] * 2
             assert same(result, wanted)
     assert same(models[1].state_dict(), models[0].state_dict())
     assert models[1].calls == 3
@@ -160,11 +195,15 @@ def test_inductor_keeps_the_order_and_nothing_is_moved_across_a_cache_op():
     with torch.no_grad():
         wanted, (text,) = run_and_get_code(compiled, X)
     lines = [line.strip() for line in text[text.index("def call(") :].splitlines()]
-    own = [line for line in lines if line.startswith(("cpp_fused", "extern_kernels."))]  # what the model calls without hosim
+    own = [
+        line for line in lines if line.startswith(("cpp_fused", "extern_kernels."))
+    ]  # what the model calls without hosim
     with hosim.offload(compiled, X, hardware=MACHINE, budget="50%") as offloaded:
         plan, lowered = offloaded.plan, offloaded.lowered
         kinds = {"extern_kernels": "matmul", "cpp_fused": "fused"}
-        assert [op.kind for op in plan.graph.ops] == [kinds["cpp_fused" if "cpp_fused" in line else "extern_kernels"] for line in own]
+        assert [op.kind for op in plan.graph.ops] == [
+            kinds["cpp_fused" if "cpp_fused" in line else "extern_kernels"] for line in own
+        ]
         names = [op.name for op in plan.graph.ops]
         nodes = [node.name for node in lowered.module.graph.nodes]
         at = {name: nodes.index(name) for name in names}
@@ -188,7 +227,9 @@ def test_inductor_keeps_the_order_and_nothing_is_moved_across_a_cache_op():
             if cache_op.op == "prefetch" and cache_op.destination == "hbm":
                 readers = [i for i in plan.graph.users[cache_op.tensor] if i > cache_op.after]
                 waits += bool(readers)
-                assert all(timeline.op_start_ns[i] >= transfer.end_ns for i in readers)  # a call waits for what it reads
+                assert all(
+                    timeline.op_start_ns[i] >= transfer.end_ns for i in readers
+                )  # a call waits for what it reads
         assert waits
 
 
@@ -238,10 +279,18 @@ def test_generate_is_that_of_the_model_which_torch_does_not_compile_either():
     compiled = torch.compile(model)
     inputs = {"input_ids": prompt, "use_cache": False}
     with torch.no_grad():
-        wanted = model.generate(prompt, max_new_tokens=5, do_sample=False, cache_implementation="static", disable_compile=True)
+        wanted = model.generate(
+            prompt,
+            max_new_tokens=5,
+            do_sample=False,
+            cache_implementation="static",
+            disable_compile=True,
+        )
         logits = compiled(**inputs).logits
         with hosim.offload(compiled, inputs, **SMALL) as offloaded:
-            assert torch.equal(offloaded.generate(prompt, max_new_tokens=5, do_sample=False), wanted)
+            assert torch.equal(
+                offloaded.generate(prompt, max_new_tokens=5, do_sample=False), wanted
+            )
             assert torch.equal(offloaded(**inputs).logits, logits)
 
 
@@ -284,9 +333,15 @@ def test_settings_of_the_process_shared_memory_and_a_missing_compiler_are_refuse
     from torch._inductor import config
 
     compiled = torch.compile(Blocks(1))
-    with config.patch(freezing=True), pytest.raises(InputError, match="the model is compiled with freezing"):
+    with (
+        config.patch(freezing=True),
+        pytest.raises(InputError, match="the model is compiled with freezing"),
+    ):
         hosim.offload(compiled, X, **SMALL)
-    with pytest.raises(InputError, match=r"the program writes '(whole|view)', which shares its memory with another tensor"):
+    with pytest.raises(
+        InputError,
+        match=r"the program writes '(whole|view)', which shares its memory with another tensor",
+    ):
         hosim.offload(torch.compile(SharedBuffers()), X, **SMALL)
     no_compiler = config.patch({"cpp.cxx": ("/no/compiler",), "force_disable_caches": True})
     with no_compiler, pytest.raises(InputError, match=r"torch\.compile cannot compile Blocks: "):
@@ -302,7 +357,9 @@ def test_a_model_on_meta_with_a_loader():
     state = dict(model.state_dict())
     with torch.no_grad():
         wanted = torch.compile(model)(X)
-        with hosim.offload(torch.compile(empty), X, hardware=MACHINE, budget="50%", loader=state.__getitem__) as offloaded:
+        with hosim.offload(
+            torch.compile(empty), X, hardware=MACHINE, budget="50%", loader=state.__getitem__
+        ) as offloaded:
             assert torch.equal(offloaded(X), wanted)
 
 
@@ -312,7 +369,9 @@ def test_compiled_parts_are_refused_and_leave_the_model():
     model = Blocks(2)
     model.layers[1] = torch.compile(model.layers[1])
     for whole in (model, torch.compile(model)):
-        with pytest.raises(InputError, match=r"module 'layers.1' is compiled in place by torch.compile"):
+        with pytest.raises(
+            InputError, match=r"module 'layers.1' is compiled in place by torch.compile"
+        ):
             hosim.offload(whole, X, **SMALL)
     model = Blocks(1)
     model.compile()

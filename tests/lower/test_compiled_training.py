@@ -1,4 +1,6 @@
-"""Training of models of ``torch.compile``: torch's own bits, inductor's order of calls, or a refusal in one line."""
+"""Training of models of ``torch.compile``: torch's own bits, inductor's order of calls, or a
+refusal in one line.
+"""
 
 import shutil
 from types import SimpleNamespace
@@ -19,7 +21,9 @@ MACHINE = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 SMALL = {"hardware": MACHINE, "policy": "layerwise"}  # which plans in no time
 X = torch.linspace(-1, 1, 8 * 32).reshape(8, 32)
 
-needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="inductor needs a C++ compiler"
+)
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -35,7 +39,11 @@ def one_thread():
 @pytest.fixture
 def seen(monkeypatch):
     """Inductor's buffers are made by an op of torch, so that :class:`Occupancy` sees them."""
-    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", lambda *a: torch.empty_strided(a[0], a[1], dtype=a[2]))
+    monkeypatch.setattr(
+        torch._C._dynamo.guards,
+        "_empty_strided_cpu",
+        lambda *a: torch.empty_strided(a[0], a[1], dtype=a[2]),
+    )
 
 
 class Blocks(torch.nn.Module):
@@ -64,14 +72,20 @@ def adamw(parameters):
 
 OPTIMIZERS = {
     "sgd": sgd,
-    "sgd op by op": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False),
-    "sgd by lists": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True),
+    "sgd op by op": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.1, momentum=0.9, foreach=False
+    ),
+    "sgd by lists": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.1, momentum=0.9, foreach=True
+    ),
     "adamw": adamw,
 }
 
 
 def trained(model=Blocks, make=adamw, loss=loss_of, inputs=X, steps=3, budget=None, **compiling):
-    """Models, compiled and compiled offloaded, after equal steps; whether all losses were equal; and the offloaded step."""
+    """Models, compiled and compiled offloaded, after equal steps; whether all losses were equal;
+    and the offloaded step.
+    """
     models = model(), model()
     compiled = [torch.compile(one, **compiling) for one in models]
     optimizers = [make(one.parameters()) for one in models]
@@ -82,7 +96,9 @@ def trained(model=Blocks, make=adamw, loss=loss_of, inputs=X, steps=3, budget=No
         wanted.append(loss(compiled[0], {"x": inputs + k}))
         wanted[-1].backward()
         optimizers[0].step()
-    with hosim.offload(compiled[1], {"x": inputs}, optimizer=optimizers[1], loss=loss, budget=budget, **SMALL) as step:
+    with hosim.offload(
+        compiled[1], {"x": inputs}, optimizer=optimizers[1], loss=loss, budget=budget, **SMALL
+    ) as step:
         for k in range(steps):
             torch.manual_seed(k)
             got.append(step(x=inputs + k))
@@ -90,7 +106,10 @@ def trained(model=Blocks, make=adamw, loss=loss_of, inputs=X, steps=3, budget=No
 
 
 def states(models, optimizers):
-    return [steps.state_of(model, optimizer) for model, optimizer in zip(models, optimizers, strict=True)]
+    return [
+        steps.state_of(model, optimizer)
+        for model, optimizer in zip(models, optimizers, strict=True)
+    ]
 
 
 @pytest.mark.long
@@ -139,7 +158,9 @@ def test_families_have_the_bits_of_the_compiled_model(name, seen):
             with Occupancy([step._captured.held, inputs]) as occupancy:
                 losses = [step(**inputs)]
             account = hosim.replay(step.plan, MACHINE, account="program")
-            assert occupancy.peak == account.allocator.peak_allocated_bytes  # inductor's temporaries too
+            assert (
+                occupancy.peak == account.allocator.peak_allocated_bytes
+            )  # inductor's temporaries too
             losses.append(step(**inputs))
             losses.append(step.backward(**inputs))
             assert same([p.grad for p in other.parameters()], gradients)
@@ -149,7 +170,9 @@ def test_families_have_the_bits_of_the_compiled_model(name, seen):
 
 
 class Inputs(torch.nn.Module):
-    """Convolution, running statistics, a counter, dropout, tied weights, an op run again in backward, and a constant."""
+    """Convolution, running statistics, a counter, dropout, tied weights, an op run again in
+    backward, and a constant.
+    """
 
     def __init__(self):
         super().__init__()
@@ -164,7 +187,9 @@ class Inputs(torch.nn.Module):
     def forward(self, x):
         self.calls.add_(1)
         y = torch.relu(self.norm(self.convolution(x))).mean((2, 3))
-        y = torch.utils.checkpoint.checkpoint(lambda y: torch.tanh(self.linear(y)), y, use_reentrant=False)
+        y = torch.utils.checkpoint.checkpoint(
+            lambda y: torch.tanh(self.linear(y)), y, use_reentrant=False
+        )
         return torch.nn.functional.dropout(self.tied(y), 0.5) + self.calls
 
 
@@ -211,12 +236,18 @@ def test_accumulation_clipping_hooks_and_a_schedule():
     models = Blocks(), Blocks()
     compiled = [torch.compile(model) for model in models]
     optimizers = [adamw(model.parameters()) for model in models]
-    schedules = [torch.optim.lr_scheduler.OneCycleLR(one, max_lr=0.05, total_steps=10) for one in optimizers]
+    schedules = [
+        torch.optim.lr_scheduler.OneCycleLR(one, max_lr=0.05, total_steps=10) for one in optimizers
+    ]
     counted = [[], []]
     for model, mine in zip(models, counted, strict=True):
-        model.layers[0].weight.register_hook(lambda gradient, mine=mine: mine.append(1) or gradient * 2)
+        model.layers[0].weight.register_hook(
+            lambda gradient, mine=mine: mine.append(1) or gradient * 2
+        )
         model.layers[1].bias.register_post_accumulate_grad_hook(clamp)
-    with hosim.offload(compiled[1], {"x": X}, optimizer=optimizers[1], loss=loss_of, **SMALL) as step:
+    with hosim.offload(
+        compiled[1], {"x": X}, optimizer=optimizers[1], loss=loss_of, **SMALL
+    ) as step:
         for k in range(3):
             norms = []
             for which, model in enumerate(models):
@@ -247,8 +278,12 @@ def test_inductor_keeps_the_order_and_cache_ops_stand_where_they_are_planned():
     plain = torch.compile(Blocks(4))
     _, texts = run_and_get_code(lambda: loss_of(plain, {"x": X}).backward())
     texts = sorted(texts, key=lambda text: "tangents_1" in text)  # forward, and then backward
-    lines = [line.strip() for text in texts for line in text[text.index("def call(") :].splitlines()]
-    own = [line for line in lines if line.startswith(("cpp_fused", "extern_kernels."))]  # forward and backward without hosim
+    lines = [
+        line.strip() for text in texts for line in text[text.index("def call(") :].splitlines()
+    ]
+    own = [
+        line for line in lines if line.startswith(("cpp_fused", "extern_kernels."))
+    ]  # forward and backward without hosim
     with hosim.offload(compiled, {"x": X}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
         plan, lowered = step.plan, step.lowered
         names = [op.name for op in plan.graph.ops]
@@ -257,14 +292,18 @@ def test_inductor_keeps_the_order_and_cache_ops_stand_where_they_are_planned():
         assert len(compiled_ops) == len(own)
         for name, line in zip(compiled_ops, own, strict=True):
             assert line.startswith(
-                "cpp_" + name.rstrip("0123456789_") if name.startswith("fused") else f"extern_kernels.{name.split('_')[0]}("
+                "cpp_" + name.rstrip("0123456789_")
+                if name.startswith("fused")
+                else f"extern_kernels.{name.split('_')[0]}("
             )
         nodes = [node.name for node in lowered.module.graph.nodes]
         at = {name: nodes.index(name) for name in names}
         assert sorted(at, key=at.__getitem__) == names
         assert plan.count("prefetch") > 0
         for name, k in lowered.cache_op_of.items():
-            assert [other for other in names if at[other] < nodes.index(name)] == names[: plan.cache_ops[k].after + 1]
+            assert [other for other in names if at[other] < nodes.index(name)] == names[
+                : plan.cache_ops[k].after + 1
+            ]
         first, last = compiled_ops[0], compiled_ops[-1]
         between = [name for name in lowered.cache_op_of if at[first] < nodes.index(name) < at[last]]
         assert between  # cache ops stand between the calls of the programs
@@ -313,7 +352,11 @@ class Stops(Blocks):
 
 @pytest.mark.parametrize("model", [Breaks, Stops])
 def test_a_model_of_several_graphs_is_refused(model):
-    refused(model(), "torch.compile breaks (Breaks|Stops) into several graphs, and hosim trains models of one: .*; offload it uncompiled")
+    refused(
+        model(),
+        "torch.compile breaks (Breaks|Stops) into several graphs, and hosim trains models of one: "
+        ".*; offload it uncompiled",
+    )
 
 
 @pytest.mark.parametrize(
@@ -348,22 +391,33 @@ def test_settings_of_the_process_are_refused():
 
 
 def test_a_gpu_is_refused():
-    refused(Blocks(1), "compiled models run on the CPU's machine alone, not on cuda", SimpleNamespace(torch_device=torch.device("cuda")))
+    refused(
+        Blocks(1),
+        "compiled models run on the CPU's machine alone, not on cuda",
+        SimpleNamespace(torch_device=torch.device("cuda")),
+    )
 
 
 def test_a_hook_of_the_compiled_model_is_refused():
     refused(
         Blocks(1),
         "OptimizedModule has a forward hook, which a captured program would not call",
-        prepare=lambda compiled: compiled.register_forward_hook(lambda module, inputs, result: result * 2),
+        prepare=lambda compiled: compiled.register_forward_hook(
+            lambda module, inputs, result: result * 2
+        ),
     )
 
 
 def test_replicas_of_a_compiled_model_are_refused(tmp_path):
     distributed = torch.distributed
-    distributed.init_process_group("gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1
+    )
     try:
-        refused(torch.nn.parallel.DistributedDataParallel(Blocks(1)), "the model is compiled .* exchanges tensors with other processes")
+        refused(
+            torch.nn.parallel.DistributedDataParallel(Blocks(1)),
+            "the model is compiled .* exchanges tensors with other processes",
+        )
     finally:
         distributed.destroy_process_group()
 
@@ -386,21 +440,33 @@ def test_a_scaler_of_gradients_under_autocast():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return model(inputs["input"]).float().square().mean()
 
-    models = [torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8)) for _ in range(2)]
+    models = [
+        torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 8))
+        for _ in range(2)
+    ]
     models[1].load_state_dict(models[0].state_dict())
     compiled = [torch.compile(model) for model in models]
     optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01, fused=True) for model in models]
     scalers = [torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) for _ in models]
     x = torch.linspace(-1, 1, 32).reshape(4, 8)
-    how = {"optimizer": optimizers[1], "loss": loss_in_bf16, "hardware": "h100-80gb-sxm", "parameters": {"effort": 0}}
+    how = {
+        "optimizer": optimizers[1],
+        "loss": loss_in_bf16,
+        "hardware": "h100-80gb-sxm",
+        "parameters": {"effort": 0},
+    }
     with hosim.offload(compiled[1], {"input": x}, **how) as step:
         for _ in range(4):
             wanted = loss_in_bf16(compiled[0], {"input": x})
             scalers[0].scale(wanted).backward()
-            assert torch.equal(step.backward(input=x, gradient=scalers[1].scale(torch.ones(()))), wanted.detach())
+            assert torch.equal(
+                step.backward(input=x, gradient=scalers[1].scale(torch.ones(()))), wanted.detach()
+            )
             for optimizer, scaler in zip(optimizers, scalers, strict=True):
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
     assert scalers[0].get_scale() == scalers[1].get_scale() == 32.0
-    assert all(torch.equal(a, b) for a, b in zip(*[model.parameters() for model in models], strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(*[model.parameters() for model in models], strict=True)
+    )

@@ -1,4 +1,6 @@
-"""The stand-in for torch.cuda is as strict as torch: each rule that it holds is broken here once."""
+"""The stand-in for torch.cuda is as strict as torch: each rule that it holds is broken here
+once.
+"""
 
 import pytest
 
@@ -12,13 +14,17 @@ MIB = 1 << 20
 
 @pytest.fixture
 def fake(monkeypatch):
-    return fake_cuda.install(monkeypatch, capacity=64, scale=MIB, op_ns=1000, ns_per_byte=1, launch_ns=0)
+    return fake_cuda.install(
+        monkeypatch, capacity=64, scale=MIB, op_ns=1000, ns_per_byte=1, launch_ns=0
+    )
 
 
 def test_only_events_made_for_it_have_times(fake):
     one, two = fake.Event(), fake.Event(enable_timing=True)
     one.record(fake.main)
-    with pytest.raises(ValueError, match="Both events must be created with argument 'enable_timing=True'"):
+    with pytest.raises(
+        ValueError, match="Both events must be created with argument 'enable_timing=True'"
+    ):
         one.elapsed_time(two)
     with pytest.raises(ValueError, match="Both events must be recorded"):
         fake.Event(enable_timing=True).elapsed_time(two)
@@ -33,7 +39,9 @@ def test_only_events_made_for_it_have_times(fake):
 
 
 def test_a_block_that_a_copy_reads_is_not_reused_before_the_copy_ends(fake):
-    """Of 64 MiB, 30 are freed while their copy goes down, a nanosecond a byte: the next 30 lie elsewhere, and a third block waits."""
+    """Of 64 MiB, 30 are freed while their copy goes down, a nanosecond a byte: the next 30 lie
+    elsewhere, and a third block waits.
+    """
     copies, host = fake.Stream(), torch.empty(30, dtype=torch.uint8, pin_memory=True)
     with Launched(fake):
         one = torch.ones(30, dtype=torch.uint8)
@@ -46,7 +54,9 @@ def test_a_block_that_a_copy_reads_is_not_reused_before_the_copy_ends(fake):
         two = torch.ones(30, dtype=torch.uint8)
         assert fake.memory_reserved() == 60
         assert fake.now_ns < MIB
-        three = torch.ones(30, dtype=torch.uint8)  # torch waits for the copy, and gives back what is cached
+        three = torch.ones(
+            30, dtype=torch.uint8
+        )  # torch waits for the copy, and gives back what is cached
         assert fake.now_ns > 30 * MIB
         with pytest.raises(torch.OutOfMemoryError):
             torch.ones(30, dtype=torch.uint8)
@@ -90,7 +100,11 @@ def test_pinned_memory_takes_a_power_of_two(fake):
 
 
 def test_host_memory_that_is_not_pinned_is_no_copy_beside_ops(fake):
-    copies, one, two = fake.Stream(), torch.ones(4, dtype=torch.uint8), torch.ones(4, dtype=torch.uint8)
+    copies, one, two = (
+        fake.Stream(),
+        torch.ones(4, dtype=torch.uint8),
+        torch.ones(4, dtype=torch.uint8),
+    )
     with Launched(fake), fake.stream(copies), pytest.raises(AssertionError, match="pageable"):
         two.copy_(one, non_blocking=True)
 

@@ -1,8 +1,9 @@
 """Ten families, inference and a training step: captured, planned at random, lowered and executed.
 
-The results are the eager model's to the bit, and the most bytes of device memory at once, tracked from outside, are the replay's in program
-order to the byte where transfers are synchronous. With copy threads it is that and what a store still reads of tensors that are gone, which
-depends on how busy the machine is. What stands in the graph says the plan again.
+The results are the eager model's to the bit, and the most bytes of device memory at once, tracked
+from outside, are the replay's in program order to the byte where transfers are synchronous. With
+copy threads it is that and what a store still reads of tensors that are gone, which depends on how
+busy the machine is. What stands in the graph says the plan again.
 """
 
 from itertools import pairwise
@@ -35,7 +36,9 @@ OFTEN = settings(max_examples=3, suppress_health_check=list(HealthCheck))
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    """Other processes that keep the cores busy would make each parallel region wait for its slowest thread."""
+    """Other processes that keep the cores busy would make each parallel region wait for its slowest
+    thread.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -49,7 +52,9 @@ def executed(program, plan, values, synchronous, folder):
     by_name = dict(zip([given.placeholder for given in program.givens], values, strict=True))
     user = {given.placeholder for given in program.givens if not given.own}
     account = replay(plan, MACHINE, account="program")
-    with Executor(lowered, MACHINE, CpuDevice(MACHINE, synchronous=synchronous, directories={"nvme": folder})) as executor:
+    with Executor(
+        lowered, MACHINE, CpuDevice(MACHINE, synchronous=synchronous, directories={"nvme": folder})
+    ) as executor:
         executor.place({name: value for name, value in by_name.items() if name not in user})
         with Occupancy(by_name) as occupancy:
             torch.manual_seed(1)
@@ -68,7 +73,9 @@ def infer(name, plan, synchronous, folder):
 
 def train(name, plan, synchronous, folder):
     made = case(name)
-    (loss,), peak, predicted = executed(made.step.program, plan, made.values(name), synchronous, folder)
+    (loss,), peak, predicted = executed(
+        made.step.program, plan, made.values(name), synchronous, folder
+    )
     assert torch.equal(loss, made.loss)
     assert same(made.live, made.end)
     assert not same(made.start, made.end)
@@ -98,9 +105,16 @@ def test_training_step(name, tmp_path_factory):
 @OFTEN
 @given(st.data())
 def test_many_plans(tmp_path_factory, data):
-    act, graph = data.draw(st.sampled_from([(infer, captured("bert").graph), (train, case("gpt2").step.program.graph)]))
+    act, graph = data.draw(
+        st.sampled_from([(infer, captured("bert").graph), (train, case("gpt2").step.program.graph)])
+    )
     plan = data.draw(legal_plans(graph, MACHINE))
-    act("bert" if act is infer else "gpt2", plan, data.draw(st.booleans()), tmp_path_factory.mktemp("nvme"))
+    act(
+        "bert" if act is infer else "gpt2",
+        plan,
+        data.draw(st.booleans()),
+        tmp_path_factory.mktemp("nvme"),
+    )
 
 
 @OFTEN
@@ -126,7 +140,10 @@ def test_round_trip_and_plain_run(data):
 
 def test_kinds_and_updates_by_tensor():
     graph = case("gpt2").step.program.graph
-    kinds = {kind: [t.name for t in graph.tensors if t.kind == kind] for kind in ("parameter", "gradient", "optimizer_state", "output")}
+    kinds = {
+        kind: [t.name for t in graph.tensors if t.kind == kind]
+        for kind in ("parameter", "gradient", "optimizer_state", "output")
+    }
     parameters = len(kinds["parameter"])
     assert len(kinds["gradient"]) == parameters
     assert len(kinds["optimizer_state"]) == 3 * parameters
@@ -145,15 +162,23 @@ def test_random_ops_stay_in_their_order():
 
 
 def test_generation_with_a_static_cache():
-    """One token a call, the cache in buffers of transformers' wrapper: tokens are those of ``generate``, scores have eager's bits."""
+    """One token a call, the cache in buffers of transformers' wrapper: tokens are those of
+    ``generate``, scores have eager's bits.
+    """
     import hosim
 
     class_name, config = MODELS["llama"]
     cls = getattr(transformers, class_name)
     torch.manual_seed(0)
     model = cls(cls.config_class(**config)).eval()
-    model.set_attn_implementation("eager")  # another one makes a mask where it is traced alone, which changes the last bits
-    settings = {"cache_implementation": "static", "cache_config": {"batch_size": 1, "max_cache_len": 16}, "eos_token_id": None}
+    model.set_attn_implementation(
+        "eager"
+    )  # another one makes a mask where it is traced alone, which changes the last bits
+    settings = {
+        "cache_implementation": "static",
+        "cache_config": {"batch_size": 1, "max_cache_len": 16},
+        "eos_token_id": None,
+    }
     model.generation_config.update(use_cache=True, **settings)
     prompt = torch.tensor([[3, 17, 24]])
     with torch.no_grad():
@@ -162,7 +187,9 @@ def test_generation_with_a_static_cache():
     def decoded(step):
         tokens, scores = prompt, []
         for i in range(prompt.shape[1] + 3):
-            scores.append(step(input_ids=tokens[:, i : i + 1].clone(), cache_position=torch.tensor([i])))
+            scores.append(
+                step(input_ids=tokens[:, i : i + 1].clone(), cache_position=torch.tensor([i]))
+            )
             if i >= prompt.shape[1] - 1:
                 tokens = torch.cat([tokens, scores[-1][:, -1].argmax(-1, keepdim=True)], 1)
         return tokens, scores

@@ -1,4 +1,6 @@
-"""What goes wrong on the way: one clear error, no deadlock, no result, no thread or file left, and the model as it was."""
+"""What goes wrong on the way: one clear error, no deadlock, no result, no thread or file left, and
+the model as it was.
+"""
 
 import errno
 import os
@@ -32,7 +34,9 @@ class Setup:
         self.values = values_of(self.program, self.model, self.x)
         self.before = {name: value.clone() for name, value in self.values.items()}
         self.device = CpuDevice(machine(), directories={"nvme": folder}, **options)
-        self.executor = Executor(lowered(self.program, streamed(self.program, home, down=down)), machine(), self.device)
+        self.executor = Executor(
+            lowered(self.program, streamed(self.program, home, down=down)), machine(), self.device
+        )
         self.inputs = {n: v for n, v in self.values.items() if v is self.x}
 
     def place(self):
@@ -63,7 +67,11 @@ def test_without_faults(setup):
     with torch.no_grad():
         wanted = setup.model(setup.x)
     setup.place()
-    assert all(value.untyped_storage().nbytes() == 0 for value in setup.values.values() if value is not setup.x)
+    assert all(
+        value.untyped_storage().nbytes() == 0
+        for value in setup.values.values()
+        if value is not setup.x
+    )
     assert len(list(setup.folder.rglob("*.bin"))) == 3
     for _ in range(2):
         assert torch.equal(setup.run()[0], wanted)
@@ -78,7 +86,9 @@ def full(*_):
 
 def test_a_disk_that_is_full_when_weights_are_placed(setup, monkeypatch):
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(ExecutionError, match=r"^tensor 'layers\.0' to nvme: No space left on device$") as caught:
+    with pytest.raises(
+        ExecutionError, match=r"^tensor 'layers\.0' to nvme: No space left on device$"
+    ) as caught:
         setup.place()
     assert caught.value.lost == ()
     setup.check_nothing_left()
@@ -95,7 +105,9 @@ def test_a_disk_that_fills_up_during_a_run(tmp_path, monkeypatch):
         return write(*arguments) if len(written) < 3 else full()
 
     monkeypatch.setattr(os, "pwrite", twice)
-    with pytest.raises(ExecutionError, match=r"^store of '(mm|relu).*' from hbm to nvme: No space left on device$") as caught:
+    with pytest.raises(
+        ExecutionError, match=r"^store of '(mm|relu).*' from hbm to nvme: No space left on device$"
+    ) as caught:
         setup.run()
     assert caught.value.lost == ()
     setup.check_nothing_left()
@@ -106,19 +118,28 @@ def test_a_disk_that_gives_nothing_back(setup, monkeypatch):
     setup.place()
     read = os.preadv
     monkeypatch.setattr(os, "preadv", full)
-    with pytest.raises(ExecutionError, match=r"^prefetch of 'layers\.0' from nvme to hbm: No space left on device") as caught:
+    with pytest.raises(
+        ExecutionError, match=r"^prefetch of 'layers\.0' from nvme to hbm: No space left on device"
+    ) as caught:
         setup.run()
-    # this disk does not even give back what it has: it is said what is lost, and nobody can compute with it
+    # this disk does not even give back what it has: it is said what is lost, and nobody can compute
+    # with it
     assert set(caught.value.lost) == {"layers.0", "layers.1", "layers.2"}
     monkeypatch.setattr(os, "preadv", read)
     setup.check_nothing_left()
-    assert all(value.untyped_storage().nbytes() == 0 for value in setup.values.values() if value is not setup.x)
+    assert all(
+        value.untyped_storage().nbytes() == 0
+        for value in setup.values.values()
+        if value is not setup.x
+    )
 
 
 def test_a_real_limit_of_file_size(setup):
     """The system's own refusal: this process may not write files as large as a weight."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))  # Python ignores the signal that comes with it
+    resource.setrlimit(
+        resource.RLIMIT_FSIZE, (512, hard)
+    )  # Python ignores the signal that comes with it
     try:
         with pytest.raises(ExecutionError, match=r"^tensor 'layers\.0' to nvme: File too large$"):
             setup.place()
@@ -129,14 +150,25 @@ def test_a_real_limit_of_file_size(setup):
 
 
 def through_host_memory(ddr, files):
-    """A model whose weights of 1024 B pass through ``ddr`` bytes of host memory on their way from files: executor, input and result."""
-    hardware = replace(machine(), tiers=tuple(replace(t, capacity_bytes=ddr) if t.name == "ddr" else t for t in machine().tiers))
+    """A model whose weights of 1024 B pass through ``ddr`` bytes of host memory on their way from
+    files: executor, input and result.
+    """
+    hardware = replace(
+        machine(),
+        tiers=tuple(
+            replace(t, capacity_bytes=ddr) if t.name == "ddr" else t for t in machine().tiers
+        ),
+    )
     model, x = Layers(), torch.ones(4, 16)
     program = program_of(model, x)
     values = values_of(program, model, x)
     with torch.no_grad():
         wanted = model(x)
-    executor = Executor(lowered(program, streamed(program, "nvme", lead=3)), hardware, CpuDevice(hardware, directories={"nvme": files}))
+    executor = Executor(
+        lowered(program, streamed(program, "nvme", lead=3)),
+        hardware,
+        CpuDevice(hardware, directories={"nvme": files}),
+    )
     executor.place({n: v for n, v in values.items() if v is not x})
     return executor, {n: v for n, v in values.items() if v is x}, wanted
 
@@ -151,36 +183,52 @@ def test_host_memory_that_is_just_enough(tmp_path, ddr):
 
 
 def test_host_memory_that_is_enough_only_if_copies_come_in_time(tmp_path):
-    # Two weights fill it, and activations pass through it as well: whether a third copy finds room depends on how fast the others are,
-    # here as on any machine. A run gives the right result or says in one line what found no room, and leaves nothing behind.
+    # Two weights fill it, and activations pass through it as well: whether a third copy finds room
+    # depends on how fast the others are, here as on any machine. A run gives the right result or
+    # says in one line what found no room, and leaves nothing behind.
     executor, given, wanted = through_host_memory(2 * 1024, tmp_path)
     with executor:
         try:
             assert torch.equal(executor.run(given)[0], wanted)
         except ExecutionError as error:
-            assert re.fullmatch(r"nothing can proceed: no room for \w+ of '\w+' from \w+ to ddr", str(error))
+            assert re.fullmatch(
+                r"nothing can proceed: no room for \w+ of '\w+' from \w+ to ddr", str(error)
+            )
     assert not list(tmp_path.iterdir())
 
 
 def test_host_memory_in_which_weights_do_not_fit(tmp_path):
-    hardware = replace(machine(), tiers=tuple(replace(t, capacity_bytes=2500) if t.name == "ddr" else t for t in machine().tiers))
+    hardware = replace(
+        machine(),
+        tiers=tuple(
+            replace(t, capacity_bytes=2500) if t.name == "ddr" else t for t in machine().tiers
+        ),
+    )
     model, x = Layers(), torch.ones(4, 16)
     program = program_of(model, x)
     values = values_of(program, model, x)
     before = {n: v.clone() for n, v in values.items()}
     plan = streamed(program, "ddr")
     plan = replace(plan, initial=dict.fromkeys(plan.initial, ("hbm",)), cache_ops=())
-    weights = sorted(t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "parameter")
+    weights = sorted(
+        t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "parameter"
+    )
     stores = tuple(CacheOp(STORE, t, "hbm", "ddr", 0) for t in weights)
-    plan = replace(plan, cache_ops=stores + tuple(CacheOp(DETACH, t, "ddr", None, 5) for t in weights))
-    # All detaches of copies in host memory stand behind the last op: the third store waits for them, and they come.
+    plan = replace(
+        plan, cache_ops=stores + tuple(CacheOp(DETACH, t, "ddr", None, 5) for t in weights)
+    )
+    # All detaches of copies in host memory stand behind the last op: the third store waits for
+    # them, and they come.
     with Executor(lowered(program, plan), hardware, CpuDevice(hardware)) as executor:
         executor.place({n: v for n, v in values.items() if v is not x})
         executor.run({n: v for n, v in values.items() if v is x})
     # In the order of the program there is nobody else to make room.
     executor = Executor(lowered(program, plan), hardware, CpuDevice(hardware, synchronous=True))
     executor.place({n: v for n, v in values.items() if v is not x})
-    with pytest.raises(ExecutionError, match=r"^nothing can proceed: no room for store of 'layers\.2' from hbm to ddr$"):
+    with pytest.raises(
+        ExecutionError,
+        match=r"^nothing can proceed: no room for store of 'layers\.2' from hbm to ddr$",
+    ):
         executor.run({n: v for n, v in values.items() if v is x})
     assert all(torch.equal(v, before[n]) for n, v in values.items())
 
@@ -190,13 +238,16 @@ def test_a_file_that_vanished(setup):
     files = sorted(setup.folder.rglob("*.bin"))
     files[1].unlink()
     with pytest.raises(
-        ExecutionError, match=r"^prefetch of 'layers\.1' from nvme to hbm: No such file or directory \(.*1\.bin\)"
+        ExecutionError,
+        match=r"^prefetch of 'layers\.1' from nvme to hbm: No such file or directory \(.*1\.bin\)",
     ) as caught:
         setup.run()
     assert caught.value.lost == ("layers.1",)
     assert str(caught.value).endswith("; the contents of 'layers.1' are lost")
     setup.check_nothing_left()
-    setup.check_model_whole(but=[name for name, value in setup.values.items() if name.endswith("layers_1")])
+    setup.check_model_whole(
+        but=[name for name, value in setup.values.items() if name.endswith("layers_1")]
+    )
 
 
 def test_a_copy_thread_that_fails(setup, monkeypatch):
@@ -209,7 +260,9 @@ def test_a_copy_thread_that_fails(setup, monkeypatch):
         move(channel, *arguments)
 
     monkeypatch.setattr(setup.device, "move", failing)
-    with pytest.raises(ExecutionError, match=r"^store of 'mm' from hbm to ddr: MemoryError: no more$"):
+    with pytest.raises(
+        ExecutionError, match=r"^store of 'mm' from hbm to ddr: MemoryError: no more$"
+    ):
         setup.run()
     setup.check_nothing_left()
     setup.check_model_whole()
@@ -255,7 +308,9 @@ def test_an_exception_in_an_op(tmp_path, synchronous):
     executor = Executor(lowered(program, streamed(program, "nvme")), machine(), device)
     executor.place({n: v for n, v in values.items() if v is not x})
     name = next(n for n, v in values.items() if v is x)
-    with pytest.raises(ExecutionError, match=r"^op 'embedding': IndexError: index out of range in self$"):
+    with pytest.raises(
+        ExecutionError, match=r"^op 'embedding': IndexError: index out of range in self$"
+    ):
         executor.run({name: torch.tensor([1, 9])})
     assert not list(tmp_path.iterdir())
     assert torch.equal(model.table, torch.ones(5, 16))
@@ -282,7 +337,9 @@ def test_an_interrupt(tmp_path, monkeypatch, where):
 
     if where == "op":
         call = StepValues.call
-        monkeypatch.setattr(StepValues, "call", lambda self, node: (interrupt(), call(self, node))[1])
+        monkeypatch.setattr(
+            StepValues, "call", lambda self, node: (interrupt(), call(self, node))[1]
+        )
     else:
         move = setup.device.move
         held = threading.Event()
@@ -319,13 +376,18 @@ def test_bad_values_do_no_harm(setup):
 
 
 def test_wrong_orders_are_named(setup):
-    """The first name that is wrong, and of the steps that are missing before another the first one; what an order needs is not lost."""
+    """The first name that is wrong, and of the steps that are missing before another the first one;
+    what an order needs is not lost.
+    """
     setup.place()
     names = [node.name for node in setup.executor._order.steps]
     for order, message in (
         ([*names, "zebra", "aardvark"], "order: an order has every step once; 'aardvark' is wrong"),
         ([*names, names[0]], "order: an order has every step once"),
-        ([names[-1], *names[:-1]], f"order: 'output' cannot be before {min(names[:-1])!r}, which it needs"),
+        (
+            [names[-1], *names[:-1]],
+            f"order: 'output' cannot be before {min(names[:-1])!r}, which it needs",
+        ),
     ):
         with pytest.raises(InputError) as caught:
             setup.executor.run(setup.inputs, order=order)
@@ -333,13 +395,17 @@ def test_wrong_orders_are_named(setup):
     setup.executor.close()
 
 
-@pytest.mark.parametrize(("place", "message"), [(0, "a tier has lost its contents"), (1, "result 'y' is lost")])
+@pytest.mark.parametrize(
+    ("place", "message"), [(0, "a tier has lost its contents"), (1, "result 'y' is lost")]
+)
 def test_what_does_not_come_back_at_the_end_of_a_run(setup, monkeypatch, place, message):
     """Inputs come back first, then results."""
     setup.place()
     residents, lost = setup.executor._residents, [*([[]] * place), ["y"]]
     back = residents.bring_back
-    monkeypatch.setattr(residents, "bring_back", lambda tensors: lost.pop(0) if lost else back(tensors))
+    monkeypatch.setattr(
+        residents, "bring_back", lambda tensors: lost.pop(0) if lost else back(tensors)
+    )
     with pytest.raises(ExecutionError) as caught:
         setup.run()
     assert str(caught.value).startswith(message)
@@ -348,7 +414,9 @@ def test_what_does_not_come_back_at_the_end_of_a_run(setup, monkeypatch, place, 
 
 
 def test_what_finds_no_room_at_the_end_is_kept_until_there_is_some(setup, monkeypatch):
-    """Two weights come back, the second of three does not: it stays in its file, is named, and comes back when there is room."""
+    """Two weights come back, the second of three does not: it stays in its file, is named, and
+    comes back when there is room.
+    """
     setup.place()
     allocate, refused = setup.device.allocate, [False, True, False]
 
@@ -362,7 +430,11 @@ def test_what_finds_no_room_at_the_end_is_kept_until_there_is_some(setup, monkey
         setup.executor.close()
     no_room = "the device has no room for 'layers.1': free memory there and close again"
     assert str(caught.value) == f"not all contents are back; {no_room}"
-    assert (caught.value.lost, caught.value.left, setup.executor.left) == ((), ("layers.1",), ["layers.1"])
+    assert (caught.value.lost, caught.value.left, setup.executor.left) == (
+        (),
+        ("layers.1",),
+        ["layers.1"],
+    )
     away = [name for name, value in setup.values.items() if not value.untyped_storage().nbytes()]
     setup.check_model_whole(but=away)
     assert len(away) == 1
@@ -378,7 +450,9 @@ def test_what_finds_no_room_at_the_end_is_kept_until_there_is_some(setup, monkey
 
 
 def test_a_model_stays_closed_until_all_of_it_is_back(monkeypatch):
-    """Until then its tensors refuse to be read; a failed call brings back what it can, and says what stays where."""
+    """Until then its tensors refuse to be read; a failed call brings back what it can, and says
+    what stays where.
+    """
     model, x = Layers(2), torch.ones(4, 16)
     before, device = [p.detach().clone() for p in model.parameters()], CpuDevice(machine())
     program = program_of(model, x, "Layers")
@@ -389,7 +463,10 @@ def test_a_model_stays_closed_until_all_of_it_is_back(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(device, "allocate", refuse)
-        with torch.no_grad(), pytest.raises(ExecutionError, match=r"^MemoryError; the device has no room") as caught:
+        with (
+            torch.no_grad(),
+            pytest.raises(ExecutionError, match=r"^MemoryError; the device has no room") as caught,
+        ):
             offloaded(x)
         assert caught.value.left == ("layers.0", "layers.1")
         with pytest.raises(InputError, match=r"first close what hosim\.offload returned"):

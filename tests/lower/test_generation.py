@@ -1,4 +1,6 @@
-"""``generate`` of transformers on an offloaded model: eager's tokens and scores to the bit, or one line that says what to do."""
+"""``generate`` of transformers on an offloaded model: eager's tokens and scores to the bit, or one
+line that says what to do.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def model_of(name, **more):
 
 
 def offloaded(model, **settings):
-    return hosim.offload(model, {"input_ids": PROMPT, "use_cache": False}, **{**PLANNED, **settings})
+    return hosim.offload(
+        model, {"input_ids": PROMPT, "use_cache": False}, **{**PLANNED, **settings}
+    )
 
 
 def scored(model, prompt=PROMPT, **kwargs):
@@ -48,7 +52,9 @@ def refused(model, *args, **kwargs):
 
 
 def test_generating_and_what_cannot():
-    """GPT-2: greedy and sampled tokens, one program for the prompt and one for all tokens after it; then what is refused."""
+    """GPT-2: greedy and sampled tokens, one program for the prompt and one for all tokens after it;
+    then what is refused.
+    """
     model = model_of("gpt2", num_hidden_layers=1)
     greedy = {"max_new_tokens": 5, "do_sample": False}
     wanted = scored(model, **greedy, cache_implementation="static")
@@ -60,19 +66,27 @@ def test_generating_and_what_cannot():
     with offloaded(model, policy="layerwise", parameters={}) as ours:
         assert same(scored(ours, **greedy), wanted)
         assert [len(result.stall_ns) > 0 for result in ours.programs] == [True, True]
-        assert all(result.allocator.peak_allocated_bytes <= result.budget_bytes for result in ours.programs)
+        assert all(
+            result.allocator.peak_allocated_bytes <= result.budget_bytes for result in ours.programs
+        )
         torch.manual_seed(1)
         assert torch.equal(ours.generate(PROMPT, max_new_tokens=5, do_sample=True), sampled)
         assert len(ours.programs) == 2
         assert torch.equal(ours(input_ids=PROMPT, use_cache=False).logits, whole)
         fixed = (
-            "an offloaded model needs a cache of fixed sizes, because one that grows needs a program for each token: give generate "
-            "cache_implementation='static', or the model a StaticCache(config=model.config, max_cache_len=...) (got {})"
+            "an offloaded model needs a cache of fixed sizes, because one that grows needs a "
+            "program for each token: give generate "
+            "cache_implementation='static', or the model a StaticCache(config=model.config, "
+            "max_cache_len=...) (got {})"
         )
         assert refused(ours, PROMPT, cache_implementation="dynamic") == fixed.format("DynamicCache")
-        assert refused(ours, PROMPT, **{CACHE: transformers.DynamicCache(config=model.config)}) == fixed.format("DynamicCache")
+        assert refused(
+            ours, PROMPT, **{CACHE: transformers.DynamicCache(config=model.config)}
+        ) == fixed.format("DynamicCache")
         assert refused(ours, PROMPT, use_cache=False) == fixed.format("no cache")
-        assert refused(ours, PROMPT, cache_implementation="offloaded_static") == fixed.format("an offloaded StaticCache")
+        assert refused(ours, PROMPT, cache_implementation="offloaded_static") == fixed.format(
+            "an offloaded StaticCache"
+        )
         ours._captured.model.train()
         assert refused(ours, PROMPT).startswith("the model was captured in another mode")
         model.eval()
@@ -80,7 +94,10 @@ def test_generating_and_what_cannot():
         with pytest.raises(InputError, match="is offloaded"):
             model.generate(PROMPT, max_new_tokens=1)
     assert same(list(model.parameters()), before)
-    weight, ours = model.transformer.wte.weight, offloaded(model, policy="layerwise", parameters={}, budget=None)
+    weight, ours = (
+        model.transformer.wte.weight,
+        offloaded(model, policy="layerwise", parameters={}, budget=None),
+    )
     with pytest.raises(InputError):
         ours.generate(PROMPT, use_cache=False, max_new_tokens=1)  # which makes the twin
     assert type(weight) is not torch.nn.Parameter
@@ -105,19 +122,26 @@ def decoded(call, config, first=PROMPT, tokens=4, name=CACHE):
 
 
 def test_a_loop_of_ones_own_with_a_cache():
-    """The same programs as generate's: one for the prompt, one for all tokens; calls without a cache stay as they are."""
+    """The same programs as generate's: one for the prompt, one for all tokens; calls without a
+    cache stay as they are.
+    """
     model = model_of("gpt2", num_hidden_layers=1)
     wanted = decoded(model, model.config)
     with torch.no_grad():
         whole = model(input_ids=PROMPT, use_cache=False).logits
     with offloaded(model, policy="layerwise", parameters={}) as ours:
         assert same(decoded(ours, model.config), wanted)
-        assert same(decoded(ours, model.config, name="past_key_values"), wanted)  # its name before transformers 5.24
+        assert same(
+            decoded(ours, model.config, name="past_key_values"), wanted
+        )  # its name before transformers 5.24
         assert len(ours.programs) == 2
         assert torch.equal(ours(input_ids=PROMPT, use_cache=False).logits, whole)
         own = transformers.StaticCache(config=model.config, max_cache_len=12)
         for given, message in [
-            ({CACHE: transformers.DynamicCache(config=model.config)}, "needs a cache of fixed sizes, .*got DynamicCache"),
+            (
+                {CACHE: transformers.DynamicCache(config=model.config)},
+                "needs a cache of fixed sizes, .*got DynamicCache",
+            ),
             ({CACHE: own, "use_cache": False}, "call it with use_cache=True"),
             ({CACHE: own, "return_dict": False}, "not with return_dict=False"),
             ({CACHE: own, "input_ids": PROMPT}, "given twice"),
@@ -133,7 +157,9 @@ def test_loops_of_families(name):
     model = model_of(name)
     wanted = decoded(model, model.config), decoded(model, model.config, PROMPT[:1, :3])
     with offloaded(model) as ours:
-        assert same((decoded(ours, model.config), decoded(ours, model.config, PROMPT[:1, :3])), wanted)
+        assert same(
+            (decoded(ours, model.config), decoded(ours, model.config, PROMPT[:1, :3])), wanted
+        )
         assert len(ours.programs) == 4
 
 
@@ -141,7 +167,9 @@ def test_loops_of_families(name):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["llama", "gpt2", "mixtral", "qwen3", "gemma"])
 def test_families(name, attention):
-    """Two prompts of other lengths, one padded, with beams; and a cache of one's own that goes on."""
+    """Two prompts of other lengths, one padded, with beams; and a cache of one's own that goes
+    on.
+    """
     model = model_of(name)
     model.set_attn_implementation(attention)
     padded = {"attention_mask": torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])}
@@ -157,7 +185,11 @@ def test_families(name, attention):
         made = [scored(model, **{"prompt": PROMPT, **call}, **more) for call in calls]
         cache = transformers.StaticCache(config=config, max_cache_len=16)
         first = model.generate(PROMPT, **{CACHE: cache}, max_new_tokens=3, do_sample=False)
-        return made, first, model.generate(first, **{CACHE: cache}, max_new_tokens=3, do_sample=False)
+        return (
+            made,
+            first,
+            model.generate(first, **{CACHE: cache}, max_new_tokens=3, do_sample=False),
+        )
 
     config = model.config
     wanted = all_of(model, cache_implementation="static")
@@ -214,11 +246,18 @@ def test_windows_that_slide(name, attention):
 
 @pytest.mark.long
 def test_models_that_cannot():
-    window = "StaticSlidingWindowLayer changes at each token in a way that a captured program cannot repeat; give generate no cache"
+    window = (
+        "StaticSlidingWindowLayer changes at each token in a way that a captured program "
+        "cannot repeat; give generate no cache"
+    )
     model = model_of("mistral")
     own = transformers.StaticCache(config=model.config, max_cache_len=8)
     with offloaded(model, policy="layerwise", parameters={}, budget=None) as ours:
         assert refused(ours, PROMPT, **{CACHE: own}).startswith(window)
     both = {"input_ids": PROMPT, "decoder_input_ids": PROMPT, "use_cache": False}
     with hosim.offload(model_of("t5"), both, hardware=MACHINE, policy="layerwise") as ours:
-        assert refused(ours, PROMPT) == "generate calls encoder and decoder apart, and only models without an encoder can do so offloaded"
+        assert (
+            refused(ours, PROMPT)
+            == "generate calls encoder and decoder apart, and only models without an encoder can "
+            "do so offloaded"
+        )

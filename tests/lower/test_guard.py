@@ -1,4 +1,6 @@
-"""What people do to a model while it is offloaded: an error each, never memory that is not there."""
+"""What people do to a model while it is offloaded: an error each, never memory that is not
+there.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ DEEDS = {
     "data": lambda model, x: model.layers[1].weight.data,
     "a buffer": lambda model, x: model.shift + 1,
     "offload it again": lambda model, x: hosim.offload(model, x, **SMALL),
-    "offload a part of it": lambda model, x: hosim.offload(model.layers[0], x, hardware="h100-80gb-sxm"),
+    "offload a part of it": lambda model, x: hosim.offload(
+        model.layers[0], x, hardware="h100-80gb-sxm"
+    ),
 }
 
 
@@ -156,7 +160,10 @@ def test_another_mode_than_captured(x):
         with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="another mode"):
             offloaded(x)
         offloaded(x)
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="does not see autocast"):
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(InputError, match="does not see autocast"),
+    ):
         hosim.offload(model, x, **SMALL)
 
 
@@ -173,7 +180,9 @@ def test_training_under_autocast(x, inside):
     plain, moved = Layers().train(), Layers().train()
     mine, other = (torch.optim.AdamW(model.parameters(), fused=True) for model in (plain, moved))
     with outside():
-        step = hosim.offload(moved, {"x": x}, hardware="h100-80gb-sxm", budget="80%", optimizer=other, loss=loss)
+        step = hosim.offload(
+            moved, {"x": x}, hardware="h100-80gb-sxm", budget="80%", optimizer=other, loss=loss
+        )
     with step:
         for _ in range(2):
             mine.zero_grad()
@@ -183,7 +192,9 @@ def test_training_under_autocast(x, inside):
             mine.step()
             with outside():
                 assert torch.equal(step(x=x), wanted.detach())
-    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True)
+    )
 
 
 def test_calls_in_several_threads(x):
@@ -192,7 +203,10 @@ def test_calls_in_several_threads(x):
         wanted = model(x)
     same = []
     with hosim.offload(model, x, **SMALL) as offloaded:
-        threads = [threading.Thread(target=lambda: same.append(torch.equal(offloaded(x), wanted))) for _ in range(4)]
+        threads = [
+            threading.Thread(target=lambda: same.append(torch.equal(offloaded(x), wanted)))
+            for _ in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -201,7 +215,9 @@ def test_calls_in_several_threads(x):
 
 
 def test_an_interrupt_that_leaves_a_lock_taken(x, monkeypatch):
-    """Ctrl-C between taking the machine's lock and the block that gives it back: copy threads end all the same."""
+    """Ctrl-C between taking the machine's lock and the block that gives it back: copy threads end
+    all the same.
+    """
     model = Layers().eval()
     with torch.no_grad():
         wanted = model(x)
@@ -232,8 +248,14 @@ def test_what_is_said_of_guarded_tensors(x):
         weight = model.layers[0].weight
         held = "this tensor belongs to an offloaded model: first close what hosim.offload returned"
         assert said(weight.sum) == held
-        assert said(lambda: model(x)) == "this Layers is offloaded: call what hosim.offload returned, or close that first"
-        assert said(lambda: model.load_state_dict({})) == "this Layers is offloaded: call what hosim.offload returned, or close that first"
+        assert (
+            said(lambda: model(x))
+            == "this Layers is offloaded: call what hosim.offload returned, or close that first"
+        )
+        assert (
+            said(lambda: model.load_state_dict({}))
+            == "this Layers is offloaded: call what hosim.offload returned, or close that first"
+        )
         assert said(lambda: require_free(model)) == f"Layers: {held}"
         assert repr(weight) == "<offloaded tensor (64, 64) of torch.float32>"
         assert type(weight).__name__ == "GuardedTensorParameter"
@@ -246,30 +268,48 @@ def test_what_is_said_of_guarded_tensors(x):
     with torch.device("meta"):
         elsewhere = torch.nn.Linear(2, 2)
     without = "model: 'weight' is on meta, without contents; give a loader=, or make it on the CPU"
-    assert said(lambda: hosim.offload(elsewhere, torch.ones(2), hardware="h100-80gb-sxm")) == without
+    assert (
+        said(lambda: hosim.offload(elsewhere, torch.ones(2), hardware="h100-80gb-sxm")) == without
+    )
     buffered = torch.nn.BatchNorm1d(2)
     buffered.running_mean = torch.empty(2, device="meta")
-    without = "model: 'running_mean' is on meta, without contents; give a loader=, or make it on the CPU"
-    assert said(lambda: hosim.offload(buffered, torch.ones(2, 2), hardware="h100-80gb-sxm")) == without
+    without = (
+        "model: 'running_mean' is on meta, without contents; give a loader=, or make it on the CPU"
+    )
+    assert (
+        said(lambda: hosim.offload(buffered, torch.ones(2, 2), hardware="h100-80gb-sxm")) == without
+    )
 
 
 def test_a_guard_holds_each_tensor_once_and_leaves_the_lost_ones():
-    """Tied weights are one tensor; of those that lost their bytes only those that had some stay guarded."""
+    """Tied weights are one tensor; of those that lost their bytes only those that had some stay
+    guarded.
+    """
     model = torch.nn.Linear(2, 2)
     empty, lost = torch.empty(0), torch.ones(3)
     guard = Guard(model, [model.weight, model.weight, model.bias, empty, lost])
     kinds = [type(tensor) for tensor in (model.weight, model.bias, empty, lost)]
-    assert [kind.__name__ for kind in kinds] == ["GuardedTensorParameter"] * 2 + ["GuardedTensorTensor"] * 2
+    assert [kind.__name__ for kind in kinds] == ["GuardedTensorParameter"] * 2 + [
+        "GuardedTensorTensor"
+    ] * 2
     lost.untyped_storage().resize_(0)
     guard.release()
-    assert [type(tensor) for tensor in (model.weight, model.bias, empty)] == [torch.nn.Parameter, torch.nn.Parameter, torch.Tensor]
+    assert [type(tensor) for tensor in (model.weight, model.bias, empty)] == [
+        torch.nn.Parameter,
+        torch.nn.Parameter,
+        torch.Tensor,
+    ]
     assert type(lost).__name__ == "LostTensor"
     model(torch.ones(1, 2))
     model.load_state_dict(model.state_dict())
     guard.release()  # again does nothing
     with pytest.raises(InputError) as caught:
         lost.sum()
-    assert str(caught.value) == "the contents of this tensor were lost when its offloaded model failed: make or load the model again"
+    assert (
+        str(caught.value)
+        == "the contents of this tensor were lost when its offloaded model failed: make or load "
+        "the model again"
+    )
 
 
 def test_mistakes_are_said(x):
@@ -277,7 +317,10 @@ def test_mistakes_are_said(x):
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     with pytest.raises(InputError, match=r"expected a torch.nn.Module, got function"):
         hosim.offload(loss_of, x, **SMALL)
-    with torch.device("meta"), pytest.raises(InputError, match="is on meta, without contents; give a loader="):
+    with (
+        torch.device("meta"),
+        pytest.raises(InputError, match="is on meta, without contents; give a loader="),
+    ):
         hosim.offload(Layers(), x, **SMALL)
     with pytest.raises(InputError, match="budget: expected whole bytes"):
         hosim.offload(model, x, hardware="h100-80gb-sxm", budget=1.5)

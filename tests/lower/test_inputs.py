@@ -1,4 +1,6 @@
-"""Inputs as people pass them: slices, one tensor twice, one that is written, one that the model holds."""
+"""Inputs as people pass them: slices, one tensor twice, one that is written, one that the model
+holds.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ CALLS = {
     "slices": lambda model: (wide()[:, :64], wide()[:, 64:]),
     "slices of one": lambda model: (t := wide(), (t[:, :64], t[:, 1:65]))[1],
     "later rows": lambda model: (t := wide(16)[:, :64].contiguous(), (t[8:], t[:8]))[1],
-    "transposed": lambda model: (torch.randn(64, 8, generator=torch.Generator().manual_seed(2)).t(), wide()[:, :64]),
+    "transposed": lambda model: (
+        torch.randn(64, 8, generator=torch.Generator().manual_seed(2)).t(),
+        wide()[:, :64],
+    ),
 }
 
 
@@ -99,4 +104,6 @@ def test_labels_that_are_the_inputs():
             wanted.backward()
             optimizer.step()
             assert torch.equal(step(x=x, y=x), wanted.detach())
-    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(plain.parameters(), moved.parameters(), strict=True)
+    )

@@ -27,13 +27,23 @@ class Pretended(CpuBackend):
     held = 0
 
     def peaks(self):
-        return {"max_memory_allocated": 1_000_000, "max_memory_reserved": 2 << 20, "memory_allocated": self.held + 4096}
+        return {
+            "max_memory_allocated": 1_000_000,
+            "max_memory_reserved": 2 << 20,
+            "memory_allocated": self.held + 4096,
+        }
 
     def activities(self):
         return [torch.profiler.ProfilerActivity.CPU]
 
     def describe(self):
-        return {"kind": "cuda", "index": 0, "name": "GPU", "free_memory_bytes": 1 << 32, "host_memory_bytes": 1 << 33}
+        return {
+            "kind": "cuda",
+            "index": 0,
+            "name": "GPU",
+            "free_memory_bytes": 1 << 32,
+            "host_memory_bytes": 1 << 33,
+        }
 
     @contextlib.contextmanager
     def history(self, kept):
@@ -69,22 +79,48 @@ def pretended(monkeypatch):
 
 
 def test_a_run_on_a_gpu(pretended, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(planning, "rule_of", lambda allocator: rule_of(None))  # the decoder is smaller than a segment of the allocator
+    monkeypatch.setattr(
+        planning, "rule_of", lambda allocator: rule_of(None)
+    )  # the decoder is smaller than a segment of the allocator
     out = tmp_path / "out"
-    line = ["--configs", "tiny", "--modes", "prefill", "--lengths", "8", "--batch", "2", "--iterations", "3"]
+    line = [
+        "--configs",
+        "tiny",
+        "--modes",
+        "prefill",
+        "--lengths",
+        "8",
+        "--batch",
+        "2",
+        "--iterations",
+        "3",
+    ]
     line += ["--shares", "60", "--out", str(out)]
     with fake_cuda.Launched(pretended.cuda):
         assert command.main(["measure", "--only", "steps", *line]) == 0
     graph = load_workload(out / "tiny-prefill-8-step" / "workload.json.gz")
-    assert {op.duration_ns for op in graph.ops} == {1_000_000, 2_000_000}  # a copy within an op is a kernel more
+    assert {op.duration_ns for op in graph.ops} == {
+        1_000_000,
+        2_000_000,
+    }  # a copy within an op is a kernel more
     run = json.loads((out / "tiny-prefill-8-step" / "run.json").read_text())
-    assert (run["outside_bytes"], run["memory"]["max_memory_allocated"], len(run["wall_ns"])) == (4096, 1_000_000, 3)
-    # Two steps to warm up, three timed ones, three recorded ones for the times of the ops, one under the profiler, one under the history.
+    assert (run["outside_bytes"], run["memory"]["max_memory_allocated"], len(run["wall_ns"])) == (
+        4096,
+        1_000_000,
+        3,
+    )
+    # Two steps to warm up, three timed ones, three recorded ones for the times of the ops, one
+    # under the profiler, one under the history.
     assert pretended.runs == [False] * 5 + [True] * 3 + [False] * 2
-    copies = [{"direction": way, "pinned": True, "bytes": 1 << 10, "ns": [1 << 10]} for way in ("h2d", "d2h")]
+    copies = [
+        {"direction": way, "pinned": True, "bytes": 1 << 10, "ns": [1 << 10]}
+        for way in ("h2d", "d2h")
+    ]
     (out / "bandwidth.json").write_text(json.dumps({"format": "hosim.gpu/1", "copies": copies}))
     assert command.main(["plan", *line]) == 0
-    peak = replay(Plan(graph), measured_machine(out), account="program", allocator="caching").allocator.peak_allocated_bytes
+    peak = replay(
+        Plan(graph), measured_machine(out), account="program", allocator="caching"
+    ).allocator.peak_allocated_bytes
     said = json.loads((out / "tiny-prefill-8-plan-60" / "predicted.json").read_text())
     assert said["budget_bytes"] == (peak + 4096) * 60 // 100
     assert said["allocated_bytes"] <= said["budget_bytes"]
@@ -92,11 +128,25 @@ def test_a_run_on_a_gpu(pretended, tmp_path, capsys, monkeypatch):
     with fake_cuda.Launched(pretended.cuda):
         assert command.main(["run", *line]) == 0
     assert pretended.runs == [False] * 5 + [True] + [False] * 2
-    assert set(pretended.budgets[-8:]) == {said["budget_bytes"] - 4096}  # what is allocated outside the program is not the program's
+    assert set(pretended.budgets[-8:]) == {
+        said["budget_bytes"] - 4096
+    }  # what is allocated outside the program is not the program's
     files = {path.name for path in (out / "tiny-prefill-8-plan-60").iterdir()}
-    assert files == {"predicted.json", "plan.json", "run.json", "trace.json.gz", "memory.json.gz", "timeline.json.gz"}
+    assert files == {
+        "predicted.json",
+        "plan.json",
+        "run.json",
+        "trace.json.gz",
+        "memory.json.gz",
+        "timeline.json.gz",
+    }
     resident, planned = json.loads((out / "summary.json").read_text())["runs"]
     assert resident["predicted"]["allocated_bytes"] == peak + 4096
     assert planned["measured"]["reserved_bytes"] == 2 << 20
     assert planned["same_results"] is True
-    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["tiny-prefill-8-step", "resident", "1,000,000", f"{peak + 4096:,}"]
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == [
+        "tiny-prefill-8-step",
+        "resident",
+        "1,000,000",
+        f"{peak + 4096:,}",
+    ]

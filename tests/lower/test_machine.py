@@ -27,7 +27,11 @@ def machine(rate=10**12, latency=0, engines=1, ddr=1 << 30):
         Channel("write", "ddr", "nvme", rate),
         Channel("read", "nvme", "ddr", rate),
     )
-    tiers = (Tier("hbm", 1 << 30, 10**12, "device"), Tier("ddr", ddr, 10**11), Tier("nvme", 1 << 30, 10**10))
+    tiers = (
+        Tier("hbm", 1 << 30, 10**12, "device"),
+        Tier("ddr", ddr, 10**11),
+        Tier("nvme", 1 << 30, 10**10),
+    )
     return Hardware("small", tiers, channels, Compute({}))
 
 
@@ -48,7 +52,9 @@ def down(device, storage, after=(), channel="d2h"):
     block, place = device.block("ddr", storage.nbytes(), "w"), device.on_device()
     place.open(storage, storage.nbytes())
     label = Label("store of 'w'", cache_op=0, size_bytes=storage.nbytes())
-    event = device.channel(channel).submit(lambda: device.move(channel, place, block, 0, storage.nbytes()), after, label, block.take)
+    event = device.channel(channel).submit(
+        lambda: device.move(channel, place, block, 0, storage.nbytes()), after, label, block.take
+    )
     return block, event
 
 
@@ -60,7 +66,9 @@ def test_work_starts_in_order_and_waits_for_events():
         first = compute.submit(lambda: log.append("op 0"))
         late = back.submit(lambda: (time.sleep(0.02), log.append("store")), (first,))
         up.submit(lambda: log.append("prefetch"), (late,))
-        up.submit(lambda: log.append("behind it"))  # it waits for nothing itself, but the head of its channel does
+        up.submit(
+            lambda: log.append("behind it")
+        )  # it waits for nothing itself, but the head of its channel does
         compute.submit(lambda: log.append("op 1"), (late,))
         assert not log  # the host is ahead of the computation
     assert log.index("op 0") < log.index("store") < log.index("prefetch") < log.index("behind it")
@@ -120,7 +128,10 @@ def test_a_throttled_transfer_takes_what_the_profile_says(monkeypatch):
         for fill in (1, 2):
             down(device, storage_of(10 * 10**6, fill))
     # each 30 ms of latency and 100 ms for 10 MB at 100 MB/s, to the nanosecond
-    assert [(done.start_ns, done.end_ns) for done in device.take_record()] == [(0, 130_000_000), (130_000_000, 260_000_000)]
+    assert [(done.start_ns, done.end_ns) for done in device.take_record()] == [
+        (0, 130_000_000),
+        (130_000_000, 260_000_000),
+    ]
 
 
 def test_throttled_transfers_do_not_hold_back_the_computation(monkeypatch):
@@ -143,8 +154,12 @@ def test_bytes_arrive_and_freed_storages_come_back():
         device.compute.submit(lambda: sizes.append(storage.nbytes()))
         sizes = []
         filled = device.on_device()
-        issued = device.compute.submit(lambda: (device.allocate(storage, 3 * MIB), filled.open(storage, 3 * MIB)))
-        device.channel("h2d").submit(lambda: device.move("h2d", block, filled, 0, 3 * MIB), (issued, stored))
+        issued = device.compute.submit(
+            lambda: (device.allocate(storage, 3 * MIB), filled.open(storage, 3 * MIB))
+        )
+        device.channel("h2d").submit(
+            lambda: device.move("h2d", block, filled, 0, 3 * MIB), (issued, stored)
+        )
     assert sizes == [0]
     assert torch.equal(view(storage), torch.full((3 * MIB,), 7, dtype=torch.uint8))
 
@@ -167,8 +182,13 @@ def test_host_memory_is_used_again_and_waits_for_room():
     device = CpuDevice(machine(ddr=3 * MIB))
     with device.running():
         first, stored = down(device, storage_of(2 * MIB))
-        second, later = down(device, storage_of(2 * MIB))  # finds no room before the first is given back
-        device.compute.submit(lambda: (time.sleep(0.02), addresses.append(first.bytes.data_ptr()), first.release()), (stored,))
+        second, later = down(
+            device, storage_of(2 * MIB)
+        )  # finds no room before the first is given back
+        device.compute.submit(
+            lambda: (time.sleep(0.02), addresses.append(first.bytes.data_ptr()), first.release()),
+            (stored,),
+        )
         addresses = []
     assert later.done()
     assert second.bytes.data_ptr() == addresses[0]
@@ -184,7 +204,9 @@ def test_what_can_never_find_room_is_said_at_once():
 
     with pytest.raises(ExecutionError, match="nothing can proceed: no room for store of 'w'"):
         too_much()
-    with pytest.raises(ExecutionError, match=r"'big' of 4.00 MiB does not fit into ddr of 3.00 MiB"):
+    with pytest.raises(
+        ExecutionError, match=r"'big' of 4.00 MiB does not fit into ddr of 3.00 MiB"
+    ):
         device.block("ddr", 4 * MIB, "big")
 
 
@@ -200,7 +222,9 @@ def test_the_first_failure_ends_the_run_and_its_threads():
         with device.running():
             device.channel("h2d").submit(fail, label=Label("prefetch of 'w'"))
             gate = device.channel("d2h").submit(lambda: time.sleep(0.05))
-            device.compute.submit(lambda: done.append(1), (gate, device.channel("h2d").submit(lambda: None)))
+            device.compute.submit(
+                lambda: done.append(1), (gate, device.channel("h2d").submit(lambda: None))
+            )
 
     with pytest.raises(ValueError, match="broken") as caught:
         run()
@@ -216,11 +240,24 @@ def test_threads_are_named_after_their_channels():
     device = CpuDevice(machine(engines=2))
     seen = []
     with device.running():
-        device.compute.submit(lambda: seen.extend(thread.name for thread in threading.enumerate() if thread.name.startswith("hosim ")))
-    assert sorted(seen) == ["hosim d2h", "hosim d2h", "hosim h2d", "hosim h2d", "hosim read", "hosim write"]
+        device.compute.submit(
+            lambda: seen.extend(
+                thread.name for thread in threading.enumerate() if thread.name.startswith("hosim ")
+            )
+        )
+    assert sorted(seen) == [
+        "hosim d2h",
+        "hosim d2h",
+        "hosim h2d",
+        "hosim h2d",
+        "hosim read",
+        "hosim write",
+    ]
 
 
-@pytest.mark.parametrize(("label", "what"), [(Label("prefetch of 'w'"), "prefetch of 'w'"), (None, "some work")])
+@pytest.mark.parametrize(
+    ("label", "what"), [(Label("prefetch of 'w'"), "prefetch of 'w'"), (None, "some work")]
+)
 def test_work_that_waits_for_what_never_ends(label, what):
     device = CpuDevice(machine())
 
@@ -235,7 +272,8 @@ def test_work_that_waits_for_what_never_ends(label, what):
     assert device.blame(caught.value) == str(caught.value)
 
 
-# ----------------------------------------------------------------------------------------------------------------- files
+# --------------------------------------------------------------------------------------------------
+# files
 
 
 def file_tier(folder, direct):
@@ -300,16 +338,29 @@ def test_files_over_two_hops(tmp_path):
     with device.running():
         block, stored = down(device, storage)
         file = device.block("nvme", block.size_bytes, "w")
-        written = device.channel("write").submit(lambda: device.move("write", block, file, 0, block.size_bytes), (stored,), None, file.take)
+        written = device.channel("write").submit(
+            lambda: device.move("write", block, file, 0, block.size_bytes),
+            (stored,),
+            None,
+            file.take,
+        )
         again = device.block("ddr", block.size_bytes, "w")
-        device.channel("read").submit(lambda: device.move("read", file, again, 0, block.size_bytes), (written,), None, again.take)
+        device.channel("read").submit(
+            lambda: device.move("read", file, again, 0, block.size_bytes),
+            (written,),
+            None,
+            again.take,
+        )
     assert torch.equal(again.bytes, view(storage))
     device.close()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("direct", [False, True])
-@pytest.mark.parametrize(("size", "left"), [(100, 60), (CHUNK_BYTES + 100, CHUNK_BYTES + 60), (2 * CHUNK_BYTES, CHUNK_BYTES)])
+@pytest.mark.parametrize(
+    ("size", "left"),
+    [(100, 60), (CHUNK_BYTES + 100, CHUNK_BYTES + 60), (2 * CHUNK_BYTES, CHUNK_BYTES)],
+)
 def test_a_file_that_something_else_cut_is_not_used(tmp_path, size, left, direct):
     tier = file_tier(tmp_path, direct)
     block = tier.block(size, "w")
@@ -321,9 +372,13 @@ def test_a_file_that_something_else_cut_is_not_used(tmp_path, size, left, direct
 
 
 def test_folders_that_cannot_be_used(tmp_path):
-    with pytest.raises(InputError, match="cannot make a folder for tier nvme: No such file or directory"):
+    with pytest.raises(
+        InputError, match="cannot make a folder for tier nvme: No such file or directory"
+    ):
         CpuDevice(machine(), directories={"nvme": tmp_path / "none"})
-    with pytest.raises(InputError, match=r"no tier 'disk' below the device tier of small \(tiers: ddr, nvme\)"):
+    with pytest.raises(
+        InputError, match=r"no tier 'disk' below the device tier of small \(tiers: ddr, nvme\)"
+    ):
         CpuDevice(machine(), directories={"disk": tmp_path})
     assert not list(tmp_path.iterdir())
 

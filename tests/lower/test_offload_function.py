@@ -49,12 +49,16 @@ def test_inference_within_a_budget(inputs):
     with torch.no_grad():
         wanted = model(**inputs)
     before = copy.deepcopy(model.state_dict())
-    with hosim.offload(model, inputs, hardware=HARDWARE, budget="60%", parameters=QUICK) as offloaded:
+    with hosim.offload(
+        model, inputs, hardware=HARDWARE, budget="60%", parameters=QUICK
+    ) as offloaded:
         assert offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes
         assert offloaded.plan.count("prefetch") > 0
         assert offloaded.predicted_stall_ns >= 0
         assert offloaded.predicted_makespan_ns > 0
-        assert sum(p.untyped_storage().nbytes() for p in model.parameters()) < sum(p.nbytes for p in model.parameters())
+        assert sum(p.untyped_storage().nbytes() for p in model.parameters()) < sum(
+            p.nbytes for p in model.parameters()
+        )
         with pytest.raises(InputError, match="this Blocks is offloaded"):
             model(**inputs)
         for _ in range(2):
@@ -66,7 +70,10 @@ def test_inference_within_a_budget(inputs):
 
 def test_positional_inputs(inputs):
     model = Blocks().eval()
-    with hosim.offload(model, inputs["x"], hardware=HARDWARE, parameters=QUICK) as offloaded, torch.no_grad():
+    with (
+        hosim.offload(model, inputs["x"], hardware=HARDWARE, parameters=QUICK) as offloaded,
+        torch.no_grad(),
+    ):
         result = offloaded(inputs["x"] + 1)
     with torch.no_grad():
         assert torch.equal(result["x"], model(inputs["x"] + 1)["x"])
@@ -74,7 +81,9 @@ def test_positional_inputs(inputs):
 
 @pytest.mark.parametrize("budget", one_in(2, ["40%", "50%"]))
 def test_one_weight_at_a_time(budget):
-    """There is room for one of three equal weights: each is allocated where the one before is dropped, and comes when that op has ended."""
+    """There is room for one of three equal weights: each is allocated where the one before is
+    dropped, and comes when that op has ended.
+    """
     model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(3)))
     x = torch.linspace(-1, 1, 4 * 1024).reshape(4, 1024)
     wanted = model(x)
@@ -82,19 +91,33 @@ def test_one_weight_at_a_time(budget):
     with hosim.offload(model, x, hardware=machine, budget=budget, parameters=QUICK) as offloaded:
         (h2d,) = (channel for channel in machine.channels if channel.name == "h2d")
         alone = transfer_ns(4 << 20, h2d.bandwidth_bytes_per_s, h2d.latency_ns)
-        assert offloaded.predicted_makespan_ns == 3 * alone + sum(op_durations(offloaded.plan.graph, machine))
+        assert offloaded.predicted_makespan_ns == 3 * alone + sum(
+            op_durations(offloaded.plan.graph, machine)
+        )
         assert offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes < 2 * (4 << 20)
         assert verify(offloaded.plan, machine, offloaded.result.budget_bytes) == ()
         assert torch.equal(offloaded(x), wanted)
 
 
-@pytest.mark.parametrize("make", one_in(2, [torch.optim.AdamW, torch.optim.SGD]), ids=["adamw", "sgd"])
+@pytest.mark.parametrize(
+    "make", one_in(2, [torch.optim.AdamW, torch.optim.SGD]), ids=["adamw", "sgd"]
+)
 def test_training_steps_within_a_budget(inputs, make):
-    """Three steps, in which batch norm's statistics, momentum and parameters go on from each other."""
+    """Three steps, in which batch norm's statistics, momentum and parameters go on from each
+    other.
+    """
     settings = {"lr": 0.1, "fused": True} | ({"momentum": 0.9} if make is torch.optim.SGD else {})
     eager, model = Blocks(), Blocks()
     theirs, ours = make(eager.parameters(), **settings), make(model.parameters(), **settings)
-    with hosim.offload(model, inputs, hardware=HARDWARE, budget="70%", optimizer=ours, loss=loss_of, parameters=QUICK) as step:
+    with hosim.offload(
+        model,
+        inputs,
+        hardware=HARDWARE,
+        budget="70%",
+        optimizer=ours,
+        loss=loss_of,
+        parameters=QUICK,
+    ) as step:
         assert step.plan.count("prefetch") > 0
         for k in range(3):
             now = {**inputs, "x": inputs["x"] + k}
@@ -103,9 +126,13 @@ def test_training_steps_within_a_budget(inputs, make):
             theirs.step()
             theirs.zero_grad()
             assert torch.equal(step(**now), loss.detach())
-    assert all(torch.equal(value, eager.state_dict()[key]) for key, value in model.state_dict().items())
+    assert all(
+        torch.equal(value, eager.state_dict()[key]) for key, value in model.state_dict().items()
+    )
     for mine, other in zip(model.parameters(), eager.parameters(), strict=True):
-        assert all(torch.equal(value, theirs.state[other][key]) for key, value in ours.state[mine].items())
+        assert all(
+            torch.equal(value, theirs.state[other][key]) for key, value in ours.state[mine].items()
+        )
 
 
 def test_inputs_that_share_a_storage_or_are_part_of_one(inputs):
@@ -114,16 +141,25 @@ def test_inputs_that_share_a_storage_or_are_part_of_one(inputs):
     part, turned = large[:32], large.t()[:32]
     with torch.no_grad():
         wanted = [model(part)["x"], model(turned)["x"]]
-    with hosim.offload(model, inputs["x"], hardware=HARDWARE, budget="70%", parameters=QUICK) as offloaded:
-        assert [torch.equal(offloaded(x)["x"], other) for x, other in zip((part, turned), wanted, strict=True)] == [True, True]
+    with hosim.offload(
+        model, inputs["x"], hardware=HARDWARE, budget="70%", parameters=QUICK
+    ) as offloaded:
+        assert [
+            torch.equal(offloaded(x)["x"], other)
+            for x, other in zip((part, turned), wanted, strict=True)
+        ] == [True, True]
 
     class Two(torch.nn.Module):
         def forward(self, a, b):
             return (a @ b).relu() + a, a.sin() @ b
 
     one = torch.rand(64, 64)
-    with hosim.offload(Two(), (one, one.clone()), hardware=HARDWARE, policy="layerwise") as offloaded:
-        assert all(torch.equal(x, y) for x, y in zip(offloaded(one, one), Two()(one, one), strict=True))
+    with hosim.offload(
+        Two(), (one, one.clone()), hardware=HARDWARE, policy="layerwise"
+    ) as offloaded:
+        assert all(
+            torch.equal(x, y) for x, y in zip(offloaded(one, one), Two()(one, one), strict=True)
+        )
 
 
 def test_an_input_that_the_model_writes(inputs):
@@ -154,7 +190,9 @@ def test_a_functional_program_updates_its_buffers():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        functional = torch.export.export(Counts(), (torch.ones(3, 4),), strict=False).run_decompositions()
+        functional = torch.export.export(
+            Counts(), (torch.ones(3, 4),), strict=False
+        ).run_decompositions()
     program = capture(functional, name="counts")
     assert any(op.kind == "copy" and op.mutates for op in program.graph.ops)
     seen = torch.ones(4)
@@ -168,7 +206,9 @@ def test_after_a_failure_the_model_is_free_again(inputs, monkeypatch):
     model = Blocks().eval()
     with torch.no_grad():
         wanted = model(**inputs)["x"]
-    with hosim.offload(model, inputs, hardware=HARDWARE, budget="60%", parameters=QUICK) as offloaded:
+    with hosim.offload(
+        model, inputs, hardware=HARDWARE, budget="60%", parameters=QUICK
+    ) as offloaded:
 
         def fails(*_):
             raise RuntimeError("the copy engine is gone")
@@ -199,8 +239,13 @@ def test_what_cannot_be_is_said(inputs):
         hosim.offload(model, inputs, hardware=HARDWARE, budget="1 KiB", parameters=QUICK)
     with pytest.raises(InputError, match="decides during the run"):
         hosim.offload(model, inputs, hardware=HARDWARE, policy="belady")
-    with hosim.offload(model, inputs, hardware=HARDWARE, budget="80%", parameters=QUICK) as offloaded:
-        with pytest.raises(InputError, match=r"input 'x' is \(8, 64\) of torch.float32; it was captured with \(32, 64\)"):
+    with hosim.offload(
+        model, inputs, hardware=HARDWARE, budget="80%", parameters=QUICK
+    ) as offloaded:
+        with pytest.raises(
+            InputError,
+            match=r"input 'x' is \(8, 64\) of torch.float32; it was captured with \(32, 64\)",
+        ):
             offloaded(x=inputs["x"][:8], scale=inputs["scale"])
         with pytest.raises(InputError, match="expected the arguments x, scale, got x"):
             offloaded(x=inputs["x"])
@@ -215,11 +260,15 @@ def test_what_cannot_be_is_said(inputs):
         hosim.offload(Asks(), torch.ones(3), hardware=HARDWARE)
     slow = torch.optim.AdamW(model.parameters())
     with pytest.raises(InputError, match="fused=True"):
-        hosim.offload(model, inputs, hardware=HARDWARE, optimizer=slow, loss=loss_of, parameters=QUICK)
+        hosim.offload(
+            model, inputs, hardware=HARDWARE, optimizer=slow, loss=loss_of, parameters=QUICK
+        )
 
 
 def test_an_encoder_has_the_bits_of_its_unfused_path():
-    """Eager torch takes one fused kernel without gradients, and torch.export the ops; docs/executor.md says so."""
+    """Eager torch takes one fused kernel without gradients, and torch.export the ops;
+    docs/executor.md says so.
+    """
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     model, x = torch.nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 6, 32)

@@ -1,4 +1,6 @@
-"""The GPU machine's logic on a stand-in for torch.cuda: same bits, and every two accesses that need it are ordered by events."""
+"""The GPU machine's logic on a stand-in for torch.cuda: same bits, and every two accesses that need
+it are ordered by events.
+"""
 
 import itertools
 import threading
@@ -53,7 +55,9 @@ def test_any_legal_plan_gives_the_same_bits_without_races(plan, fake, tmp_path):
 @pytest.mark.parametrize("home", ["ddr", "nvme"])
 def test_weights_from_host_memory_and_from_files(fake, tmp_path, home):
     wanted = PROGRAM.module(*values_of(PROGRAM, MODEL, X).values())[0]
-    assert all(torch.equal(result, wanted) for result in run(streamed(PROGRAM, home), fake, tmp_path))
+    assert all(
+        torch.equal(result, wanted) for result in run(streamed(PROGRAM, home), fake, tmp_path)
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -75,22 +79,33 @@ class Kept(torch.nn.Module):
 
 
 def test_the_host_waits_for_copies_that_its_budget_has_no_room_for(fake):
-    """Seven activations leave as soon as the next product has read them; copies down are slow, without a budget all wait at once."""
+    """Seven activations leave as soon as the next product has read them; copies down are slow,
+    without a budget all wait at once.
+    """
     model, x = Kept(), torch.ones(4, 16)
     program, fake.ns_per_byte = program_of(model, x, "kept"), 1e6
     graph, placed = program.graph, []
     for t, tensor in enumerate(graph.tensors):
         if tensor.kind == "activation" and len(graph.users[t]) == 3:
             made, read, added = graph.users[t]
-            moves = (made, STORE, "hbm", "ddr"), (read, DETACH, "hbm", None), (added - 1, PREFETCH, "ddr", "hbm")
+            moves = (
+                (made, STORE, "hbm", "ddr"),
+                (read, DETACH, "hbm", None),
+                (added - 1, PREFETCH, "ddr", "hbm"),
+            )
             placed += [CacheOp(op, t, source, to, after) for after, op, source, to in moves]
     plan = Plan(graph, "leaves", tuple(sorted(placed, key=lambda cache_op: cache_op.after)))
 
     def use(budget):
         device, values = CudaDevice(machine()), values_of(program, model, x)
-        with Launched(fake), Executor(lowered(program, plan), machine(), device, budget) as executor:
+        with (
+            Launched(fake),
+            Executor(lowered(program, plan), machine(), device, budget) as executor,
+        ):
             executor.place({n: v for n, v in values.items() if v is not x})
-            assert torch.equal(executor.run({n: v for n, v in values.items() if v is x})[0], model(x))
+            assert torch.equal(
+                executor.run({n: v for n, v in values.items() if v is x})[0], model(x)
+            )
         return device.memory
 
     free = use(None)
@@ -114,9 +129,11 @@ class Waves(torch.nn.Module):
 
 
 def test_a_step_reserves_no_more_than_its_budget(monkeypatch):
-    """Copies down take 20 ms, ops 20 us: freed blocks wait for copies, and the host has to wait with them.
+    """Copies down take 20 ms, ops 20 us: freed blocks wait for copies, and the host has to wait
+    with them.
 
-    At 8704295 the counter of allocated bytes kept to the budget, and the allocator reserved nearly as much as without a plan.
+    At 8704295 the counter of allocated bytes kept to the budget, and the allocator reserved nearly
+    as much as without a plan.
     """
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     cuda = fake_cuda.install(monkeypatch, expandable=True)
@@ -129,27 +146,49 @@ def test_a_step_reserves_no_more_than_its_budget(monkeypatch):
     loss(eager, {"x": x}).backward()
     optimizers[1].step()
     given = {"optimizer": optimizers[0], "loss": loss, "budget": "60%", "policy": "longest_gap"}
-    with Launched(cuda), hosim.offload(model, {"x": x}, hardware=machine(), device=CudaDevice(machine()), **given) as step:
+    with (
+        Launched(cuda),
+        hosim.offload(
+            model, {"x": x}, hardware=machine(), device=CudaDevice(machine()), **given
+        ) as step,
+    ):
         cuda.empty_cache()
         cuda.reset_peak_memory_stats()
         step(x=x)
         assert step.plan.count("store") > 5
         assert cuda.max_memory_reserved() <= 1.05 * step.result.budget_bytes
-        assert step.predicted_makespan_ns > step.result.makespan_ns  # what the host takes to launch is in it
+        assert (
+            step.predicted_makespan_ns > step.result.makespan_ns
+        )  # what the host takes to launch is in it
     assert torch.equal(model.phase, eager.phase)
 
 
 def test_what_a_dead_tensor_still_holds_counts(fake):
-    """Seven activations are copied, stay on the device, and die while copies, which are slow, still read them."""
+    """Seven activations are copied, stay on the device, and die while copies, which are slow, still
+    read them.
+    """
     model, x = Kept(), torch.ones(4, 16)
     program, fake.ns_per_byte = program_of(model, x, "kept"), 1e6
-    graph, ways = program.graph, [t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "activation"]
-    stores = [CacheOp(STORE, t, "hbm", "ddr", graph.users[t][0]) for t in ways if len(graph.users[t]) == 3]
-    plan, device, values = Plan(graph, "copies", tuple(stores)), CudaDevice(machine()), values_of(program, model, x)
+    graph, ways = (
+        program.graph,
+        [t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "activation"],
+    )
+    stores = [
+        CacheOp(STORE, t, "hbm", "ddr", graph.users[t][0]) for t in ways if len(graph.users[t]) == 3
+    ]
+    plan, device, values = (
+        Plan(graph, "copies", tuple(stores)),
+        CudaDevice(machine()),
+        values_of(program, model, x),
+    )
     with Launched(fake), Executor(lowered(program, plan), machine(), device, 1 << 26) as executor:
         executor.place({n: v for n, v in values.items() if v is not x})
-        for _ in range(3):  # the host never waits: what a run leaves behind is read in the next ones
-            assert torch.equal(executor.run({n: v for n, v in values.items() if v is x})[0], model(x))
+        for _ in range(
+            3
+        ):  # the host never waits: what a run leaves behind is read in the next ones
+            assert torch.equal(
+                executor.run({n: v for n, v in values.items() if v is x})[0], model(x)
+            )
         assert device.memory.pending_bytes >= 3 * 6 * 512
         device.budget_bytes = None
         device.wait()
@@ -159,7 +198,9 @@ def test_what_a_dead_tensor_still_holds_counts(fake):
 
 
 def test_an_op_without_room_is_done_again(fake):
-    """A request that is refused once ends nothing where waiting for copies may make room; refused for good, it is one line."""
+    """A request that is refused once ends nothing where waiting for copies may make room; refused
+    for good, it is one line.
+    """
     wanted = PROGRAM.module(*values_of(PROGRAM, MODEL, X).values())[0]
     plan, call = streamed(PROGRAM), StepValues.call
 
@@ -175,17 +216,25 @@ def test_an_op_without_room_is_done_again(fake):
             if count == 1:
                 assert torch.equal(run(plan, fake, None, times=1, budget=1 << 20)[0], wanted)
             else:
-                with pytest.raises(ExecutionError, match=r"^op 'mm_1': OutOfMemoryError: CUDA out of memory"):
+                with pytest.raises(
+                    ExecutionError, match=r"^op 'mm_1': OutOfMemoryError: CUDA out of memory"
+                ):
                     run(plan, fake, None, times=1, budget=1 << 20)
         assert refusals[0] < count
 
 
 def test_weights_come_back_when_the_device_has_room_again(fake, tmp_path):
-    """torch refuses memory at the end, and its second try too: the weights stay in host memory and files until it does not."""
+    """torch refuses memory at the end, and its second try too: the weights stay in host memory and
+    files until it does not.
+    """
     for home in ("ddr", "nvme"):
         values = values_of(PROGRAM, MODEL, X)
         before = [value.clone() for value in values.values()]
-        executor = Executor(lowered(PROGRAM, streamed(PROGRAM, home)), machine(), CudaDevice(machine(), directories={"nvme": tmp_path}))
+        executor = Executor(
+            lowered(PROGRAM, streamed(PROGRAM, home)),
+            machine(),
+            CudaDevice(machine(), directories={"nvme": tmp_path}),
+        )
         with Launched(fake):
             executor.place({n: v for n, v in values.items() if v is not X})
             fake.refused = 4
@@ -193,15 +242,22 @@ def test_weights_come_back_when_the_device_has_room_again(fake, tmp_path):
                 executor.close()
             assert caught.value.left == ("layers.0", "layers.1")
             executor.close()
-        assert all(torch.equal(value, kept) for value, kept in zip(values.values(), before, strict=True))
+        assert all(
+            torch.equal(value, kept) for value, kept in zip(values.values(), before, strict=True)
+        )
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_ends_before_the_device_has_done_it_and_the_next_one_follows(fake):
-    """Slow ops, slow copies: the host never waits for the end. Plans that store and fetch everything give the same bits run after run."""
+    """Slow ops, slow copies: the host never waits for the end. Plans that store and fetch
+    everything give the same bits run after run.
+    """
     fake.op_ns, fake.ns_per_byte, values = 10**6, 1e3, values_of(PROGRAM, MODEL, X)
     wanted = PROGRAM.module(*values.values())[0]
-    with Launched(fake), Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+    with (
+        Launched(fake),
+        Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor,
+    ):
         executor.place({n: v for n, v in values.items() if v is not X})
         for _ in range(3):
             (result,) = executor.run({n: v for n, v in values.items() if v is X})
@@ -210,10 +266,15 @@ def test_a_run_ends_before_the_device_has_done_it_and_the_next_one_follows(fake)
 
 
 def test_a_caller_on_another_stream_is_ordered(fake):
-    """It writes the input before the call and reads the result after it, on its own stream, and drops both: no race."""
+    """It writes the input before the call and reads the result after it, on its own stream, and
+    drops both: no race.
+    """
     values = values_of(PROGRAM, MODEL, X)
     wanted = PROGRAM.module(*values.values())[0]
-    with Launched(fake), Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+    with (
+        Launched(fake),
+        Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor,
+    ):
         executor.place({n: v for n, v in values.items() if v is not X})
         with fake.stream(fake.Stream()):
             x = X.clone()
@@ -226,22 +287,34 @@ def test_a_caller_on_another_stream_is_ordered(fake):
 
 
 def test_pinned_memory_is_taken_in_slabs_and_given_back(fake):
-    """Three weights of 1024 B and more lie in one slab that the driver pins; nothing is torch's, and nothing is pinned after the close."""
+    """Three weights of 1024 B and more lie in one slab that the driver pins; nothing is torch's,
+    and nothing is pinned after the close.
+    """
     values = values_of(PROGRAM, MODEL, X)
     with Launched(fake):
-        with Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+        with Executor(
+            lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())
+        ) as executor:
             executor.place({n: v for n, v in values.items() if v is not X})
             executor.run({n: v for n, v in values.items() if v is X})
             assert list(fake.registered.values()) == [SLAB_BYTES]
         assert (fake.registered, fake.pinned_bytes) == ({}, 0)
     fake.unpinnable = True
     executor = Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine()))
-    with pytest.raises(ExecutionError, match=r"the driver cannot pin 256 MiB of host memory \(CUDA error 2\): lower the tier's capacity"):
+    with pytest.raises(
+        ExecutionError,
+        match=r"the driver cannot pin 256 MiB of host memory \(CUDA error 2\): lower the tier's "
+        r"capacity",
+    ):
         executor.place({n: v for n, v in values.items() if v is not X})
 
 
 def test_a_drive_without_a_folder_is_no_host_memory(fake):
-    with pytest.raises(InputError, match=r"directories: the plan uses tier nvme, which is not host memory: .* Name a folder for it"):
+    with pytest.raises(
+        InputError,
+        match=r"directories: the plan uses tier nvme, which is not host memory: .* Name a folder "
+        r"for it",
+    ):
         Executor(lowered(PROGRAM, streamed(PROGRAM, "nvme")), machine(), CudaDevice(machine()))
 
 
@@ -263,7 +336,9 @@ class Forgetful:
 
 
 def test_the_race_finder_finds_a_wait_that_is_left_out(fake, monkeypatch):
-    """Of the waits of a run, those that order something are needed: without them there is a race, so the tests above can fail."""
+    """Of the waits of a run, those that order something are needed: without them there is a race,
+    so the tests above can fail.
+    """
     plan = streamed(PROGRAM)
     raced = 0
     for which in range(12):
@@ -297,10 +372,16 @@ def test_a_folder_of_no_tier(fake, tmp_path):
 def test_a_file_that_vanished(fake, tmp_path):
     values = values_of(PROGRAM, MODEL, X)
     before = {n: v.clone() for n, v in values.items()}
-    executor = Executor(lowered(PROGRAM, streamed(PROGRAM, "nvme")), machine(), CudaDevice(machine(), directories={"nvme": tmp_path}))
+    executor = Executor(
+        lowered(PROGRAM, streamed(PROGRAM, "nvme")),
+        machine(),
+        CudaDevice(machine(), directories={"nvme": tmp_path}),
+    )
     executor.place({n: v for n, v in values.items() if v is not X})
     sorted(tmp_path.rglob("*.bin"))[2].unlink()
-    with pytest.raises(ExecutionError, match=r"^prefetch of 'layers\.2' from nvme to hbm: No such file"):
+    with pytest.raises(
+        ExecutionError, match=r"^prefetch of 'layers\.2' from nvme to hbm: No such file"
+    ):
         executor.run({n: v for n, v in values.items() if v is X})
     assert not list(tmp_path.iterdir())
     lost = [n for n, v in values.items() if v.untyped_storage().nbytes() == 0]
@@ -311,7 +392,9 @@ def test_a_file_that_vanished(fake, tmp_path):
 
 def test_a_recorded_run_has_a_timeline(fake):
     values = values_of(PROGRAM, MODEL, X)
-    with Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor:
+    with Executor(
+        lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())
+    ) as executor:
         executor.place({n: v for n, v in values.items() if v is not X})
         executor.run({n: v for n, v in values.items() if v is X}, record=True)
         timeline = executor.timeline
@@ -368,7 +451,9 @@ class Later:
 
 
 def test_the_host_waits_for_room_one_release_at_a_time(fake):
-    """Two releases wait for events: the first makes no room, the second does, and the third is nobody's concern."""
+    """Two releases wait for events: the first makes no room, the second does, and the third is
+    nobody's concern.
+    """
     device, log = CudaDevice(machine()), []
     one, two, three, four = (Later(name, log) for name in ("one", "two", "three", "four"))
     device.later([one, two], lambda: log.append("first released"))
@@ -384,7 +469,9 @@ def test_the_host_waits_for_room_one_release_at_a_time(fake):
 
 
 def test_marks_and_times_of_events(fake):
-    """An event of torch, held by another stream: whether it is done, and nanoseconds from another one."""
+    """An event of torch, held by another stream: whether it is done, and nanoseconds from another
+    one.
+    """
     calls = []
     end = SimpleNamespace(query=lambda: 1, synchronize=lambda: calls.append("synchronize"))
     event = CudaEvent(end)
@@ -393,17 +480,28 @@ def test_marks_and_times_of_events(fake):
     event.wait()
     event.hold(SimpleNamespace(wait_event=calls.append))
     assert calls == ["synchronize", end]
-    assert event.elapsed_ns(CudaEvent(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None))) == 250_000
+    assert (
+        event.elapsed_ns(
+            CudaEvent(SimpleNamespace(elapsed_time=lambda other: 0.25 if other is end else None))
+        )
+        == 250_000
+    )
 
 
 def test_a_record_of_work_on_streams(fake):
-    """Times since the run began: when what it waits for had ended, when its stream was free, its start and its end.
+    """Times since the run began: when what it waits for had ended, when its stream was free, its
+    start and its end.
 
-    torch tells times of events made for it alone: what a transfer waits for is often work without a label.
+    torch tells times of events made for it alone: what a transfer waits for is often work without a
+    label.
     """
     ms, fake.launch_ns = 1_000_000, 0
     device = CudaDevice(machine())
-    first, second, third = Label("op 'f'", op=0), Label("store of 'a'", cache_op=0), Label("op 'g'", op=1)
+    first, second, third = (
+        Label("op 'f'", op=0),
+        Label("store of 'a'", cache_op=0),
+        Label("op 'g'", op=1),
+    )
     device.recording = True
     with device.running():
         device.compute.submit(lambda: fake.current.launch(1 * ms), label=first)
@@ -423,7 +521,9 @@ def test_a_record_of_work_on_streams(fake):
 
 
 def test_streams_of_a_channel_take_turns(fake):
-    hardware = replace(machine(), channels=tuple(replace(channel, engines=2) for channel in machine().channels))
+    hardware = replace(
+        machine(), channels=tuple(replace(channel, engines=2) for channel in machine().channels)
+    )
     device, seen = CudaDevice(hardware), []
     with device.running():
         for _ in range(3):
@@ -471,13 +571,19 @@ def test_bytes_move_at_once_between_any_two_places(fake, tmp_path):
 
 
 def test_file_threads_and_what_is_left_of_them(fake, tmp_path):
-    """Work of files runs in threads named after the channel; after an error, work that waits is dropped."""
-    hardware = replace(machine(), channels=tuple(replace(channel, engines=2) for channel in machine().channels))
+    """Work of files runs in threads named after the channel; after an error, work that waits is
+    dropped.
+    """
+    hardware = replace(
+        machine(), channels=tuple(replace(channel, engines=2) for channel in machine().channels)
+    )
     device = CudaDevice(hardware, directories={"nvme": tmp_path})
     names, meet = [], threading.Barrier(2, timeout=600)
     with device.running():
         for _ in range(2):
-            device.channel("read").submit(lambda: (meet.wait(), names.append(threading.current_thread().name)))
+            device.channel("read").submit(
+                lambda: (meet.wait(), names.append(threading.current_thread().name))
+            )
     assert sorted(names) == ["hosim read_0", "hosim read_1"]
     done, failed, before = [], Label("store of 'w'"), Label("store of 'v'")
 

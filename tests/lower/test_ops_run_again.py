@@ -1,4 +1,6 @@
-"""Plans that run ops again: their nodes stand in the graph again, and the results are the model's to the bit."""
+"""Plans that run ops again: their nodes stand in the graph again, and the results are the model's
+to the bit.
+"""
 
 from __future__ import annotations
 
@@ -65,14 +67,23 @@ def made():
 @pytest.mark.parametrize("seed", range(6))
 def test_training_steps(seed):
     models, optimizers = zip(made(), made(), strict=True)
-    with hosim.offload(models[1], {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss_of, policy="layerwise") as step:
+    with hosim.offload(
+        models[1],
+        {"x": X},
+        hardware=HARDWARE,
+        optimizer=optimizers[1],
+        loss=loss_of,
+        policy="layerwise",
+    ) as step:
         graph = step.program.graph
     generator = random.Random(seed)
     chosen = list(graph.ops) if seed == 0 else generator.sample(graph.ops, len(graph.ops) // 2)
     edits = repeated(graph, chosen)
     plan = Plan(edits.graph(), "again", edits=edits)
     assert plan.recomputes > 3
-    with hosim.offload(models[1], {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss_of, plan=plan) as step:
+    with hosim.offload(
+        models[1], {"x": X}, hardware=HARDWARE, optimizer=optimizers[1], loss=loss_of, plan=plan
+    ) as step:
         assert len(step.lowered.op_of) == len(plan.graph.ops)
         for k in range(2):
             torch.manual_seed(seed + k)
@@ -82,7 +93,10 @@ def test_training_steps(seed):
             optimizers[0].zero_grad()
             torch.manual_seed(seed + k)
             assert torch.equal(step(x=X + k), loss)
-    assert all(torch.equal(p, q) for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    assert all(
+        torch.equal(p, q)
+        for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True)
+    )
 
 
 class Chain(torch.nn.Module):
@@ -98,7 +112,9 @@ def chain():
 
 
 def test_a_graph_with_an_op_that_runs_again_node_by_node():
-    """Sin runs again for the sum: the view that it takes is made again, and a cache op finds the new tensor."""
+    """Sin runs again for the sum: the view that it takes is made again, and a cache op finds the
+    new tensor.
+    """
     program = chain()
     edits = Edits(program.graph, (), (Recompute("sin", "add", "sin~2"),))
     graph = edits.graph()
@@ -109,7 +125,10 @@ def test_a_graph_with_an_op_that_runs_again_node_by_node():
         CacheOp("detach", t, "hbm", None, after),
         CacheOp("prefetch", t, "ddr", "hbm", after),
     )
-    lowered = insert(program, Plan(graph, "again", (*moves, CacheOp("detach", t, "ddr", None, after)), edits=edits))
+    lowered = insert(
+        program,
+        Plan(graph, "again", (*moves, CacheOp("detach", t, "ddr", None, after)), edits=edits),
+    )
     assert [(node.name, *map(str, node.args)) for node in lowered.module.graph.nodes] == [
         ("x",),
         ("sin", "x"),
@@ -138,7 +157,9 @@ def test_peaks_are_those_of_the_replay():
     edits = Edits(program.graph, (), (Recompute("sin", "add", "sin~2"),))
     hardware = hosim.load_hardware(hosim.find_hardware(HARDWARE))
     plans = Plan(program.graph), Plan(edits.graph(), edits=edits)
-    peaks = [replay(plan, hardware, account="program").allocator.peak_allocated_bytes for plan in plans]
+    peaks = [
+        replay(plan, hardware, account="program").allocator.peak_allocated_bytes for plan in plans
+    ]
     assert peaks[1] <= peaks[0]
     with hosim.offload(Chain(), X, hardware=hardware, plan=plans[1], name="chain") as offloaded:
         assert offloaded.predicted_peak_bytes == peaks[1]
@@ -163,7 +184,10 @@ def written(op, before):
 
 def test_a_result_that_was_written_in_place_is_not_replaced():
     program, plan = written("sin", "add")
-    assert all(torch.equal(a, b) for a, b in zip(insert(program, plan).module(X), Written()(X), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(insert(program, plan).module(X), Written()(X), strict=True)
+    )
 
 
 def test_an_op_of_which_only_some_results_could_be_replaced_is_refused():

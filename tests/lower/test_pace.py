@@ -36,7 +36,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_a_transfer_takes_its_latency_and_then_its_bytes(clock: Clock) -> None:
     ends = []
-    with paces(machine(latency_ns=30 * MS), clock.sleep)["h2d"].transfer(5 * SLICE, None, 0) as moved:
+    with paces(machine(latency_ns=30 * MS), clock.sleep)["h2d"].transfer(
+        5 * SLICE, None, 0
+    ) as moved:
         for _ in range(5):
             moved(SLICE)
             ends.append(clock.now_ns)
@@ -51,7 +53,8 @@ def test_a_thread_that_wakes_up_late_makes_its_transfer_no_later(clock: Clock) -
         for _ in range(5):
             moved(SLICE)
             ends.append(clock.now_ns)
-    # The first slice is over at 2 and seen at 5; the second was over at 4; the third is over at 6, as if nothing had been.
+    # The first slice is over at 2 and seen at 5; the second was over at 4; the third is over at 6,
+    # as if nothing had been.
     assert ends == [5 * MS, 5 * MS, 6 * MS, 8 * MS, 10 * MS]
 
 
@@ -62,7 +65,8 @@ def test_at_most_fifty_milliseconds_are_made_up_for(clock: Clock) -> None:
         for _ in range(30):
             moved(SLICE)
             ends.append(clock.now_ns)
-    # Seen at 102, 50 ms of which count: what would be over at 54, 56, ..., 102 is over at once, then it goes on by 2 ms.
+    # Seen at 102, 50 ms of which count: what would be over at 54, 56, ..., 102 is over at once,
+    # then it goes on by 2 ms.
     assert ends == [102 * MS] * 26 + [104 * MS, 106 * MS, 108 * MS, 110 * MS]
 
 
@@ -97,6 +101,8 @@ def test_each_engine_has_one_transfer_at_a_time_and_all_share_the_channel(clock:
             moved(SLICE)
             ends.append(clock.now_ns)
     assert ends == [3 * MS, 5 * MS, 7 * MS, 9 * MS]
-    with of.transfer(SLICE, None, 0) as third:  # on the engine that was free first, at 7; its latency was over at 8
+    with of.transfer(
+        SLICE, None, 0
+    ) as third:  # on the engine that was free first, at 7; its latency was over at 8
         third(SLICE)
     assert clock.now_ns == 11 * MS

@@ -1,4 +1,6 @@
-"""The inserted nodes under torch's own passes, in files, with views, in-place ops, several outputs and another order of the ops."""
+"""The inserted nodes under torch's own passes, in files, with views, in-place ops, several outputs
+and another order of the ops.
+"""
 
 import operator
 from functools import cache
@@ -20,7 +22,17 @@ from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.importers.torch_programs import import_exported, import_plan, load  # noqa: E402
-from hosim.on_torch.lower import Barrier, Executor, barriers, capture, exported_with, insert, is_cache_node, number_of, read  # noqa: E402
+from hosim.on_torch.lower import (  # noqa: E402
+    Barrier,
+    Executor,
+    barriers,
+    capture,
+    exported_with,
+    insert,
+    is_cache_node,
+    number_of,
+    read,
+)
 from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 MACHINE = Hardware(
@@ -32,7 +44,9 @@ MACHINE = Hardware(
 
 
 class Views(torch.nn.Module):
-    """Views taken before and after moves, views that are written through, an op with several results of which one is never looked at."""
+    """Views taken before and after moves, views that are written through, an op with several
+    results of which one is never looked at.
+    """
 
     def __init__(self):
         super().__init__()
@@ -74,7 +88,10 @@ def eager():
 
 
 def values_of(program):
-    return {given.placeholder: (given.value.detach().clone() if given.own else X.clone()) for given in program.givens}
+    return {
+        given.placeholder: (given.value.detach().clone() if given.own else X.clone())
+        for given in program.givens
+    }
 
 
 def plainly(module, program):
@@ -86,7 +103,11 @@ def plainly(module, program):
 
 def really(lowered, synchronous=False):
     values = values_of(lowered.program)
-    x = {given.placeholder: values.pop(given.placeholder) for given in lowered.program.givens if not given.own}
+    x = {
+        given.placeholder: values.pop(given.placeholder)
+        for given in lowered.program.givens
+        if not given.own
+    }
     with Executor(lowered, MACHINE, CpuDevice(MACHINE, synchronous=synchronous)) as executor:
         executor.place(values)
         results = executor.run(x)
@@ -94,11 +115,17 @@ def really(lowered, synchronous=False):
 
 
 def same(ours, theirs):
-    return len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def cache_nodes(graph):
-    return [(str(node.target), number_of(node), node.args[1:]) for node in graph.nodes if number_of(node) is not None]
+    return [
+        (str(node.target), number_of(node), node.args[1:])
+        for node in graph.nodes
+        if number_of(node) is not None
+    ]
 
 
 def plans(graph):
@@ -129,8 +156,14 @@ def test_other_orders_of_the_ops(program, data):
     assert same(really(lowered), eager())
     again, back = read(lowered.module, program.givens, name="views")
     assert [op.name for op in again.graph.ops] == computing
-    said = [(c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after) for c in plan.cache_ops]
-    assert [(c.op, again.graph.tensors[c.tensor].name, c.source, c.destination, c.after) for c in back.cache_ops] == said
+    said = [
+        (c.op, plan.graph.tensors[c.tensor].name, c.source, c.destination, c.after)
+        for c in plan.cache_ops
+    ]
+    assert [
+        (c.op, again.graph.tensors[c.tensor].name, c.source, c.destination, c.after)
+        for c in back.cache_ops
+    ] == said
 
 
 @MANY
@@ -148,7 +181,9 @@ def test_dead_code_elimination_leaves_them_alone(program, data):
 
 
 class Repeats(torch.nn.Module):
-    """The same values more than once, for elimination of common subexpressions. Nothing in place: one of the passes knows none such."""
+    """The same values more than once, for elimination of common subexpressions. Nothing in place:
+    one of the passes knows none such.
+    """
 
     def __init__(self):
         super().__init__()
@@ -170,7 +205,9 @@ def by_dialect(module):
 
 @pytest.mark.parametrize("eliminate", [by_functorch, by_dialect])
 def test_common_subexpression_elimination_leaves_them_alone(eliminate):
-    """It comes before, where it does away with ops; after the plan is in, there is nothing left for it, and the nodes stay."""
+    """It comes before, where it does away with ops; after the plan is in, there is nothing left for
+    it, and the nodes stay.
+    """
     plain = capture(torch.export.export(Repeats(), (X,), strict=False), name="repeats")
     merged, _ = read(eliminate(plain.module), plain.givens, name="repeats")
     assert len(merged.graph.ops) < len(plain.graph.ops)
@@ -199,7 +236,9 @@ def test_prefetches_of_one_tensor_are_not_one():
     plain = capture(torch.export.export(Repeats(), (X,), strict=False), name="repeats")
     t, last = plain.graph.tensor_index["w"], len(plain.graph.ops) - 1
     moves = (CacheOp("detach", t, "hbm", None, 1), CacheOp("prefetch", t, "ddr", "hbm", 1)) * 2
-    plan = Plan(plain.graph, "twice", (*moves, CacheOp("detach", t, "ddr", None, last)), {t: ("hbm", "ddr")})
+    plan = Plan(
+        plain.graph, "twice", (*moves, CacheOp("detach", t, "ddr", None, last)), {t: ("hbm", "ddr")}
+    )
     for eliminate in (by_functorch, by_dialect):
         assert len(cache_nodes(eliminate(insert(plain, plan).module).graph)) == 5
 
@@ -207,7 +246,9 @@ def test_prefetches_of_one_tensor_are_not_one():
 @MANY
 @given(st.data())
 def test_consumers_wait_for_the_prefetch_that_the_plan_has(program, data):
-    """Whoever uses a tensor behind a prefetch of it to the device tier depends on that prefetch in the graph itself."""
+    """Whoever uses a tensor behind a prefetch of it to the device tier depends on that prefetch in
+    the graph itself.
+    """
     lowered = insert(program, data.draw(plans(program.graph)))
     fresh, reaches = {}, {}
     for node in lowered.module.graph.nodes:
@@ -229,7 +270,9 @@ def test_an_item_that_the_program_never_takes(program):
     (t,) = [i for i, tensor in enumerate(program.graph.tensors) if tensor.name == "sort.1"]
     sort = program.graph.users[t][0]
     assert program.graph.users[t] == (sort,)
-    lowered = insert(program, Plan(program.graph, "one", (CacheOp("store", t, "hbm", "ddr", sort),)))
+    lowered = insert(
+        program, Plan(program.graph, "one", (CacheOp("store", t, "hbm", "ddr", sort),))
+    )
     (node,) = [node for node in lowered.module.graph.nodes if number_of(node) == 0]
     assert node.args[0].target is operator.getitem
     assert same(plainly(lowered.module, program), eager())
@@ -241,9 +284,15 @@ class Sorts(torch.nn.Module):
 
 
 def test_an_item_of_which_the_program_has_no_node():
-    """Some pass has taken the node of the second result away: a plan that stores it makes it again, with its shape and its name."""
+    """Some pass has taken the node of the second result away: a plan that stores it makes it again,
+    with its shape and its name.
+    """
     plain = capture(torch.export.export(Sorts(), (X,), strict=False), name="sorts")
-    (unused,) = [node for node in plain.module.graph.nodes if node.target is operator.getitem and node.args[1] == 1]
+    (unused,) = [
+        node
+        for node in plain.module.graph.nodes
+        if node.target is operator.getitem and node.args[1] == 1
+    ]
     plain.module.graph.erase_node(unused)
     plain.module.recompile()
     program, _ = read(plain.module, plain.givens, name="sorts")
@@ -259,10 +308,15 @@ def test_an_item_of_which_the_program_has_no_node():
     assert lowered.tensor_of["sort_item_1"] == t
     assert [node.args[0] for node in nodes.values() if number_of(node) is not None] == [item, item]
     assert same(lowered.module(X), [Sorts()(X)])
-    again = program.module.graph.find_nodes(op="call_function", target=torch.ops.aten.sort.default)[0]
+    again = program.module.graph.find_nodes(op="call_function", target=torch.ops.aten.sort.default)[
+        0
+    ]
     again.meta.pop("val")
     bare = insert(program, Plan(graph, "one", moves))
-    assert next(node for node in bare.module.graph.nodes if node.name == "sort_item_1").meta["val"] is None
+    assert (
+        next(node for node in bare.module.graph.nodes if node.name == "sort_item_1").meta["val"]
+        is None
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
@@ -288,7 +342,9 @@ def test_after_a_pass_that_fuses(program):
         return torch.ops.aten.relu.default(torch.ops.aten.linear.default(x, w, b))
 
     def fused(x, w, b):
-        return torch.ops.aten.clamp_min.default(torch.ops.aten.addmm.default(b, x, torch.ops.aten.t.default(w)), 0)
+        return torch.ops.aten.clamp_min.default(
+            torch.ops.aten.addmm.default(b, x, torch.ops.aten.t.default(w)), 0
+        )
 
     class Plain(torch.nn.Module):
         def __init__(self):
@@ -312,7 +368,11 @@ def test_after_a_pass_that_fuses(program):
     assert {b.tensor for b in (first, second, third)} == {"layer.weight"}
     assert set(second.after) == set(third.before) >= {after.graph.ops[0].name}
     assert third.after == ()
-    assert all(is_cache_node(node.target) for node in lowered.module.graph.nodes if node.name in {b.node for b in (first, second, third)})
+    assert all(
+        is_cache_node(node.target)
+        for node in lowered.module.graph.nodes
+        if node.name in {b.node for b in (first, second, third)}
+    )
 
 
 class Chain(torch.nn.Module):
@@ -328,7 +388,9 @@ class Chain(torch.nn.Module):
 
 
 def test_a_graph_with_cache_ops_node_by_node():
-    """y leaves behind relu and comes back: sin and cos take a view of it made before, which waits, and add the prefetch itself."""
+    """y leaves behind relu and comes back: sin and cos take a view of it made before, which waits,
+    and add the prefetch itself.
+    """
     plain = capture(torch.export.export(Chain(), (X,), strict=False), name="chain")
     graph = plain.graph
     assert [op.name for op in graph.ops] == ["matmul", "relu", "sin", "cos", "add", "add_1"]
@@ -363,15 +425,23 @@ def test_a_graph_with_cache_ops_node_by_node():
         ("add_1", "relu", "prefetch_op_4"),
         ("output", "(add, add_1)"),
     ]
-    assert lowered.op_of == {name: i for i, name in enumerate(["matmul", "relu", "sin", "cos", "add", "add_1"])}
-    assert lowered.cache_op_of == {node.name: number_of(node) for node in nodes if number_of(node) is not None}
+    assert lowered.op_of == {
+        name: i for i, name in enumerate(["matmul", "relu", "sin", "cos", "add", "add_1"])
+    }
+    assert lowered.cache_op_of == {
+        node.name: number_of(node) for node in nodes if number_of(node) is not None
+    }
     of = {name: graph.tensors[t].name for name, t in lowered.tensor_of.items()}
     assert of == {
         **dict.fromkeys(("p_weight", "prefetch_op_0"), "weight"),
         **dict.fromkeys(("matmul", "t", "t_ready", "prefetch_op_4"), "matmul"),
         **{name: name for name in ("x", "relu", "sin", "cos", "add", "add_1")},
     }
-    shapes = {node.name: tuple(node.meta["val"].shape) for node in nodes if number_of(node) is not None and node.meta["val"] is not None}
+    shapes = {
+        node.name: tuple(node.meta["val"].shape)
+        for node in nodes
+        if number_of(node) is not None and node.meta["val"] is not None
+    }
     assert shapes == {"prefetch_op_0": (16, 16), "prefetch_op_4": (8, 16)}
     shown = {node.name: node.meta.get("val", "none") for node in nodes}
     assert (tuple(shown["t_ready"].shape), shown["p_weight_initial"]) == ((16, 8), None)
@@ -407,13 +477,18 @@ def test_a_part_without_gradients_is_part_of_the_graph():
     plain = capture(exported, name="quiet")
     assert [op.name for op in plain.graph.ops] == ["matmul", "sin", "sub", "cos", "mul"]
     with torch.no_grad():
-        assert same(plain.module(*(given.value if given.own else X for given in plain.givens)), Quiet()(X))
+        assert same(
+            plain.module(*(given.value if given.own else X for given in plain.givens)), Quiet()(X)
+        )
 
 
 def test_a_plan_that_decides_during_the_run_cannot_be_lowered(program):
     with pytest.raises(PlanError) as caught:
         insert(program, Plan(program.graph, "belady", runtime=lambda: None))
-    assert str(caught.value) == "policy belady decides during the run; a graph needs a plan that is made beforehand"
+    assert (
+        str(caught.value)
+        == "policy belady decides during the run; a graph needs a plan that is made beforehand"
+    )
 
 
 def test_what_cannot_be_lowered(program):

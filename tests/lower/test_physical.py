@@ -1,4 +1,6 @@
-"""Families under plans on the strict stand-in for a GPU: the eager model's bits, no rule broken, and no more reserved than the budget."""
+"""Families under plans on the strict stand-in for a GPU: the eager model's bits, no rule broken,
+and no more reserved than the budget.
+"""
 
 import pytest
 
@@ -32,5 +34,7 @@ def test_half_the_memory(training):
 def test_all_families(name, training, share):
     try:
         check(name, training, share)
-    except InfeasibleError as error:  # one op of Mixtral's prompt needs more than half of the resident peak
+    except (
+        InfeasibleError
+    ) as error:  # one op of Mixtral's prompt needs more than half of the resident peak
         assert "_grouped_mm" in str(error)

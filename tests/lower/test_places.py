@@ -1,4 +1,6 @@
-"""Where tensors lie on a real machine: room in host memory and in files, copies between them, and the timeline of what was measured."""
+"""Where tensors lie on a real machine: room in host memory and in files, copies between them, and
+the timeline of what was measured.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,19 @@ class Pins:
 
 
 def test_host_memory_is_given_and_taken_back():
-    """A pool of 100 bytes in one page: blocks lie at multiples of 64 bytes, and share bytes one after the other."""
+    """A pool of 100 bytes in one page: blocks lie at multiples of 64 bytes, and share bytes one
+    after the other.
+    """
     pins = Pins()
     pool = HostPool("ddr", 100, at_once, pins)
     a, b = pool.block(60, "a"), pool.block(40, "b")
     assert (a.take(), b.take(), pool.held_bytes, pool.system_bytes) == (True, True, 100, 4096)
-    assert (a.bytes.numel(), a.bytes.dtype, a.take(), pool.held_bytes) == (60, torch.uint8, True, 100)
+    assert (a.bytes.numel(), a.bytes.dtype, a.take(), pool.held_bytes) == (
+        60,
+        torch.uint8,
+        True,
+        100,
+    )
     assert b.bytes.data_ptr() - a.bytes.data_ptr() == 64
     c = pool.block(60, "c")
     assert (c.take(), c.bytes, pool.held_bytes) == (False, None, 100)
@@ -96,7 +105,9 @@ def test_host_memory_in_pieces_is_never_too_small(monkeypatch):
     roomy = HostPool("ddr", 4 * SLAB_BYTES, at_once)
     assert roomy.block(100, "w").take()
     assert roomy.block(SLAB_BYTES + 1, "v").take()
-    assert roomy.system_bytes == 2 * SLAB_BYTES + 4096  # a slab of the usual size, and one as large as its block
+    assert (
+        roomy.system_bytes == 2 * SLAB_BYTES + 4096
+    )  # a slab of the usual size, and one as large as its block
 
 
 def test_files_hold_as_much_as_their_tier(tmp_path: Path):
@@ -113,7 +124,11 @@ def test_files_hold_as_much_as_their_tier(tmp_path: Path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError) as caught:
         FileTier("nvme", tmp_path / "none", 100, at_once)
-    assert str(caught.value) == f"{tmp_path / 'none'}: cannot make a folder for tier nvme: No such file or directory; give a writable one"
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'none'}: cannot make a folder for tier nvme: No such file or directory; "
+        "give a writable one"
+    )
 
 
 TIERS = (Tier("hbm", 1000, 10, "device"), Tier("ddr", 500, 10), Tier("nvme", 2000, 10))
@@ -129,9 +144,16 @@ def test_memory_of_every_tier_below_the_device(tmp_path: Path):
     made["nvme"].close()
     with pytest.raises(InputError) as caught:
         memory_of_tiers(machine, {"hbm": tmp_path}, at_once, direct=False)
-    assert str(caught.value) == "directories: no tier 'hbm' below the device tier of toy (tiers: ddr, nvme)"
-    with pytest.raises(InputError, match="cannot make a folder for tier nvme") as kept:  # keeps what was made from being collected
-        memory_of_tiers(machine, {"ddr": tmp_path, "nvme": tmp_path / "none"}, at_once, direct=False)
+    assert (
+        str(caught.value)
+        == "directories: no tier 'hbm' below the device tier of toy (tiers: ddr, nvme)"
+    )
+    with pytest.raises(
+        InputError, match="cannot make a folder for tier nvme"
+    ) as kept:  # keeps what was made from being collected
+        memory_of_tiers(
+            machine, {"ddr": tmp_path, "nvme": tmp_path / "none"}, at_once, direct=False
+        )
     assert not list(tmp_path.iterdir())
     assert kept.tb is not None
     alone = Hardware("alone", TIERS[:1], (), Compute({}), device_tier="hbm")
@@ -140,7 +162,9 @@ def test_memory_of_every_tier_below_the_device(tmp_path: Path):
 
 
 def test_bytes_between_memory_and_files(tmp_path: Path):
-    """A tensor of ten bytes goes by parts from memory to a file, to another file, and back; a buffer may hold the second part alone."""
+    """A tensor of ten bytes goes by parts from memory to a file, to another file, and back; a
+    buffer may hold the second part alone.
+    """
     tier = FileTier("nvme", tmp_path, 100, at_once)
     one, two = tier.block(10, "one"), tier.block(10, "two")
     values = torch.arange(1, 11, dtype=torch.uint8)
@@ -161,16 +185,21 @@ def test_bytes_between_memory_and_files(tmp_path: Path):
     assert result.tolist() == [1, 2, 3, 0, 5, 6, 7, 8, 9, 10]
     copy_bytes(whole, back, 3, 4, 0)
     assert result.tolist() == list(range(1, 11))
-    assert (part_of(whole, 4, 10).tolist(), part_of(part, 4, 10).tolist()) == ([5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 10])
+    assert (part_of(whole, 4, 10).tolist(), part_of(part, 4, 10).tolist()) == (
+        [5, 6, 7, 8, 9, 10],
+        [5, 6, 7, 8, 9, 10],
+    )
     whole.close()
     assert whole.bytes is None
     tier.close()
 
 
 def test_the_timeline_of_measured_events():
-    """Times of a clock that begins at 1000. Op 1 reads what the prefetch brings from 1030 to 1100, and so waits from 1060 to 1105.
+    """Times of a clock that begins at 1000. Op 1 reads what the prefetch brings from 1030 to 1100,
+    and so waits from 1060 to 1105.
 
-    The store of what op 0 made ends within that wait, too, and later, but op 1 does not wait for it.
+    The store of what op 0 made ends within that wait, too, and later, but op 1 does not wait for
+    it.
     """
     builder = GraphBuilder("toy")
     builder.tensor("w", 8, "parameter", "ddr")
@@ -179,10 +208,19 @@ def test_the_timeline_of_measured_events():
     builder.op("f", "matmul", outputs=["a"], duration_ns=1)
     builder.op("g", "matmul", inputs=["a", "w"], outputs=["y"], duration_ns=1)
     graph = builder.build()
-    plan = Plan(graph, "mine", (CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(STORE, 1, "hbm", "ddr", 0)))
+    plan = Plan(
+        graph, "mine", (CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(STORE, 1, "hbm", "ddr", 0))
+    )
 
     def done(queue, start, end, issue, free, **label):
-        return Done(queue=queue, start_ns=start, end_ns=end, issue_ns=issue, free_ns=free, label=Label(**label))
+        return Done(
+            queue=queue,
+            start_ns=start,
+            end_ns=end,
+            issue_ns=issue,
+            free_ns=free,
+            label=Label(**label),
+        )
 
     record = [
         done("compute", 1105, 1200, 1000, 1060, text="g", op=1),
@@ -193,7 +231,10 @@ def test_the_timeline_of_measured_events():
     ]
     timeline = timeline_of(plan, record)
     assert (timeline.op_start_ns, timeline.op_end_ns) == ((0, 105), (60, 200))
-    assert timeline.transfers == (Transfer(0, 0, "h2d", 8, 10, 30, 100, 0), Transfer(1, 1, "d2h", 4, 0, 62, 104, 0))
+    assert timeline.transfers == (
+        Transfer(0, 0, "h2d", 8, 10, 30, 100, 0),
+        Transfer(1, 1, "d2h", 4, 0, 62, 104, 0),
+    )
     assert timeline.stalls == (Stall(1, "transfer", 60, 105, 0),)
     assert timeline.residencies == ()
     nothing = timeline_of(plan, [])
@@ -201,16 +242,22 @@ def test_the_timeline_of_measured_events():
 
 
 def test_a_host_that_launches_slowly_delays_a_step():
-    """Three ops of 10 ns. A host that takes 15 for each launches them at 15, 30 and 45: the last one ends at 55 and not at 30.
+    """Three ops of 10 ns. A host that takes 15 for each launches them at 15, 30 and 45: the last
+    one ends at 55 and not at 30.
 
-    One that takes 4 for an op and 9 for a cache op has launched them at 13 (one cache op comes first), 17 and 30 (one comes after op 1).
+    One that takes 4 for an op and 9 for a cache op has launched them at 13 (one cache op comes
+    first), 17 and 30 (one comes after op 1).
     """
     builder = GraphBuilder("toy")
     for name in ("x", "y"):
         builder.tensor(name, 8, "parameter", "ddr")
     for name, inputs in (("f", ["x"]), ("g", []), ("h", ["y"])):
         builder.op(name, "matmul", inputs=inputs, duration_ns=10)
-    plan = Plan(builder.build(), "mine", (CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(PREFETCH, 1, "ddr", "hbm", 1)))
+    plan = Plan(
+        builder.build(),
+        "mine",
+        (CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(PREFETCH, 1, "ddr", "hbm", 1)),
+    )
     timeline = Timeline((0, 10, 20), (10, 20, 30), (), (), ())
     assert late_launch_ns(plan, timeline, 15, 0) == 25
     assert late_launch_ns(plan, timeline, 4, 9) == 13
@@ -242,19 +289,28 @@ def test_a_folder_without_direct_transfers(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "pwrite", refuse)
     with pytest.raises(InputError) as caught:
         FileTier("nvme", tmp_path, 100, at_once, direct=True)
-    message = "its file system has no direct transfers (Invalid argument); leave direct out, or give another folder"
+    message = (
+        "its file system has no direct transfers (Invalid argument); leave direct out, or "
+        "give another folder"
+    )
     assert str(caught.value) == f"{tmp_path}: {message}"
     assert not list(tmp_path.iterdir())
     FileTier("nvme", tmp_path, 100, at_once).close()  # which asks for nothing of the kind
 
 
-def test_a_file_tier_names_its_folder_and_closes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_tier_names_its_folder_and_closes_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Every file that was opened is closed, and readable by its owner alone."""
     opened, closed, real_open, real_close = [], [], os.open, os.close
     monkeypatch.setattr(os, "open", lambda *given: opened.append(real_open(*given)) or opened[-1])
     monkeypatch.setattr(os, "close", lambda file: closed.append(file) or real_close(file))
     tier = FileTier("nvme", tmp_path, 3 * ALIGNMENT, at_once, direct=True)
-    assert (tier.held_bytes, tier.folder.parent, tier.folder.name.startswith("hosim-nvme-")) == (0, tmp_path, True)
+    assert (tier.held_bytes, tier.folder.parent, tier.folder.name.startswith("hosim-nvme-")) == (
+        0,
+        tmp_path,
+        True,
+    )
     assert not list(tier.folder.iterdir())
     block = tier.block(2 * ALIGNMENT + 3, "w")
     assert block.take()
@@ -262,7 +318,10 @@ def test_a_file_tier_names_its_folder_and_closes_its_files(tmp_path: Path, monke
     for start, stop in ((0, ALIGNMENT), (ALIGNMENT, 2 * ALIGNMENT + 3)):
         block.write(start, data[start:stop])
     assert block.path.stat().st_mode & 0o777 == 0o600
-    assert [block._is_direct(start, stop) for start, stop in ((0, 4096), (0, 8195), (4096, 8195), (0, 8194), (1, 4096))] == [
+    assert [
+        block._is_direct(start, stop)
+        for start, stop in ((0, 4096), (0, 8195), (4096, 8195), (0, 8194), (1, 4096))
+    ] == [
         *(True, True, True, False, False),
     ]
     back = bytearray(len(data))
@@ -274,7 +333,9 @@ def test_a_file_tier_names_its_folder_and_closes_its_files(tmp_path: Path, monke
 
 
 def test_a_direct_read_ends_where_the_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Reads may give less than was asked for: one goes on at the next multiple of the alignment, and ends at anything else."""
+    """Reads may give less than was asked for: one goes on at the next multiple of the alignment,
+    and ends at anything else.
+    """
     tier = FileTier("nvme", tmp_path, 1 << 20, at_once)
     size = 3 * ALIGNMENT
     block = tier.block(size, "w")
@@ -296,7 +357,9 @@ def test_a_direct_read_ends_where_the_file_does(tmp_path: Path, monkeypatch: pyt
     through = direct.block(size, "w")
     through.write(0, data)
 
-    def some_of_it(file, buffers, offset):  # a direct read of another length than the system would give
+    def some_of_it(
+        file, buffers, offset
+    ):  # a direct read of another length than the system would give
         asked.append((offset, len(buffers[0])))
         part = data[offset : offset + limit]
         buffers[0][: len(part)] = part
@@ -304,7 +367,9 @@ def test_a_direct_read_ends_where_the_file_does(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "preadv", some_of_it)
     asked.clear()
-    with pytest.raises(ExecutionError, match=r"ends after 5000 B; expected 12288 B: another program changed it$"):
+    with pytest.raises(
+        ExecutionError, match=r"ends after 5000 B; expected 12288 B: another program changed it$"
+    ):
         through.read(0, back)
     limit = ALIGNMENT
     back = bytearray(size)

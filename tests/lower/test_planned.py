@@ -1,4 +1,6 @@
-"""A plan that fits in program order: what a policy is asked for in turn, and which of its plans is taken."""
+"""A plan that fits in program order: what a policy is asked for in turn, and which of its plans is
+taken.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def toy() -> Graph:
 
 @dataclass
 class Scripted:
-    """A policy whose plan for (budget, settings) is named, and what the replay of a plan so named gives: a makespan, or an error."""
+    """A policy whose plan for (budget, settings) is named, and what the replay of a plan so named
+    gives: a makespan, or an error.
+    """
 
     makespans: dict[str, int | str]
     names: dict[tuple[int, float | None], str]
@@ -52,7 +56,11 @@ class Scripted:
     def replayed(self, plan: Plan, hardware: Hardware, budget: int) -> Result:
         assert (hardware, budget) == (MACHINE, 1000)
         result, made = replay(plan, hardware), self.makespans[plan.policy]
-        return replace(result, feasible=False, error=made) if isinstance(made, str) else replace(result, makespan_ns=made)
+        return (
+            replace(result, feasible=False, error=made)
+            if isinstance(made, str)
+            else replace(result, makespan_ns=made)
+        )
 
 
 @pytest.fixture
@@ -70,9 +78,13 @@ def taken(policy: Scripted, **parameters: Any) -> tuple[str, int | None]:
 
 
 def test_the_first_share_at_which_a_plan_fits(use: Any) -> None:
-    """At 1000 B the quick plan does not fit, at 970 there is none, at 930 it fits: then the asked effort is tried there, too."""
+    """At 1000 B the quick plan does not fit, at 970 there is none, at 930 it fits: then the asked
+    effort is tried there, too.
+    """
     names = {(1000, 0.0): "large", (930, 0.0): "quick", (930, 5.0): "thorough", (850, 0.0): "small"}
-    policy = use(Scripted({"large": "too much", "quick": 200, "thorough": 150, "small": 100}, names))
+    policy = use(
+        Scripted({"large": "too much", "quick": 200, "thorough": 150, "small": 100}, names)
+    )
     assert taken(policy, effort=5.0, more=1) == ("thorough", 150)
     quick, asked = {"effort": 0.0, "more": 1}, {"effort": 5.0, "more": 1}
     assert policy.asked == [(1000, quick), (970, quick), (930, quick), (930, asked)]
@@ -80,10 +92,22 @@ def test_the_first_share_at_which_a_plan_fits(use: Any) -> None:
 
 def test_effort_that_makes_it_worse_or_finds_nothing(use: Any) -> None:
     names = {(1000, 0.0): "quick", (1000, 1.0): "thorough"}
-    assert taken(use(Scripted({"quick": 150, "thorough": 200}, names)), effort=1.0) == ("quick", 150)
-    assert taken(use(Scripted({"quick": 150, "thorough": 150}, names)), effort=1.0) == ("quick", 150)
-    assert taken(use(Scripted({"quick": 150, "thorough": "too much"}, names)), effort=1.0) == ("quick", 150)
-    assert taken(use(Scripted({"quick": 150}, {(1000, 0.0): "quick"})), effort=1.0) == ("quick", 150)
+    assert taken(use(Scripted({"quick": 150, "thorough": 200}, names)), effort=1.0) == (
+        "quick",
+        150,
+    )
+    assert taken(use(Scripted({"quick": 150, "thorough": 150}, names)), effort=1.0) == (
+        "quick",
+        150,
+    )
+    assert taken(use(Scripted({"quick": 150, "thorough": "too much"}, names)), effort=1.0) == (
+        "quick",
+        150,
+    )
+    assert taken(use(Scripted({"quick": 150}, {(1000, 0.0): "quick"})), effort=1.0) == (
+        "quick",
+        150,
+    )
 
 
 def test_effort_is_asked_for_only_where_there_is_such_a_parameter(use: Any) -> None:
@@ -102,7 +126,13 @@ def test_all_shares_and_the_first_reason(use: Any) -> None:
     assert [budget for budget, _ in policy.asked] == [1000, 970, 930, 850, 700, 500, 300]
     where = "no plan of policy scripted stays within 1000 B in program order: "
     assert str(caught.value) == where + "nothing for 1000 B with effort None"
-    policy = use(Scripted({"large": "too much", "small": "still too much"}, {(1000, None): "large", (300, None): "small"}, {}))
+    policy = use(
+        Scripted(
+            {"large": "too much", "small": "still too much"},
+            {(1000, None): "large", (300, None): "small"},
+            {},
+        )
+    )
     with pytest.raises(InfeasibleError) as caught:
         taken(policy)
     assert str(caught.value) == where + "too much"
@@ -126,14 +156,20 @@ def test_a_plan_is_verified_and_replayed_in_program_order(use: Any) -> None:
 
 
 @pytest.mark.parametrize(("budget", "places"), [(80, [-1, -1, 1, 2]), (79, [-1, 1, 1, 2])])
-def test_prefetches_are_late_only_where_the_plan_does_not_fit(use: Any, budget: int, places: list[int]) -> None:
-    """Both weights of 40 B are prefetched at the start. The second one begins at 40 ns; within 79 B at 90, when the first has left."""
+def test_prefetches_are_late_only_where_the_plan_does_not_fit(
+    use: Any, budget: int, places: list[int]
+) -> None:
+    """Both weights of 40 B are prefetched at the start. The second one begins at 40 ns; within 79 B
+    at 90, when the first has left.
+    """
     builder = GraphBuilder("two")
     builder.op("f", "m", duration_ns=10)
     for i in range(2):
         builder.tensor(f"w{i}", 40, "parameter", "ddr")
         builder.op(f"f{i}", "m", inputs=[f"w{i}"], duration_ns=50)
-    cache_ops = [CacheOp(PREFETCH, i, "ddr", "hbm") for i in range(2)] + [CacheOp(DETACH, i, "hbm", None, i + 1) for i in range(2)]
+    cache_ops = [CacheOp(PREFETCH, i, "ddr", "hbm") for i in range(2)] + [
+        CacheOp(DETACH, i, "hbm", None, i + 1) for i in range(2)
+    ]
 
     class Early(Scripted):
         def plan(self, graph: Graph, hardware: Hardware, budget: int, **settings: Any) -> Plan:

@@ -1,4 +1,6 @@
-"""Forward changes what Python or a random generator keeps: refused in one line. What is harmless has eager's bits."""
+"""Forward changes what Python or a random generator keeps: refused in one line. What is harmless
+has eager's bits.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ def loss_of(model, inputs):
 
 def offloaded(model, is_training=True):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-    return hosim.offload(model, {"x": X}, **({"optimizer": optimizer, "loss": loss_of} if is_training else {}), **SMALL)
+    return hosim.offload(
+        model,
+        {"x": X},
+        **({"optimizer": optimizer, "loss": loss_of} if is_training else {}),
+        **SMALL,
+    )
 
 
 def state(model, h):
@@ -68,17 +75,31 @@ def seeded(model, h):
 
 
 def again(model, h):
-    return checkpoint(lambda h: torch.nn.functional.dropout(torch.tanh(h), 0.5), h, use_reentrant=False)
+    return checkpoint(
+        lambda h: torch.nn.functional.dropout(torch.tanh(h), 0.5), h, use_reentrant=False
+    )
 
 
 REFUSED = {
-    "a state": (state, {"h": torch.ones(4, 16)}, "Toy changes its 'h' at each call, which a captured program would not do again"),
-    "a state in a list": (held, {"states": [torch.ones(4, 16)]}, "Toy changes its 'states' at each call"),
+    "a state": (
+        state,
+        {"h": torch.ones(4, 16)},
+        "Toy changes its 'h' at each call, which a captured program would not do again",
+    ),
+    "a state in a list": (
+        held,
+        {"states": [torch.ones(4, 16)]},
+        "Toy changes its 'states' at each call",
+    ),
     "a list that grows": (remembers, {"memory": []}, "Toy changes its 'memory' at each call"),
     "a number in a list": (counts, {"count": [0]}, "Toy changes its 'count' at each call"),
     "a seed": (seeded, {}, "the model seeds torch's generator"),
     "python": (lambda model, h: h * random.random(), {}, "the model draws from Python's random"),
-    "numpy": (lambda model, h: h * float(numpy.random.rand()), {}, "the model draws from numpy's random"),
+    "numpy": (
+        lambda model, h: h * float(numpy.random.rand()),
+        {},
+        "the model draws from numpy's random",
+    ),
 }
 
 
@@ -90,11 +111,16 @@ def test_refused(case, is_training):
     before = {key: list(value) if isinstance(value, list) else value for key, value in kept.items()}
     torch.manual_seed(5)  # another state than the model's own
     generators = torch.get_rng_state(), random.getstate(), str(numpy.random.get_state()[2:])
-    with pytest.raises(InputError, match=message if is_training else f"{message}|must be registered as buffers"):  # torch.export's words
+    with pytest.raises(
+        InputError, match=message if is_training else f"{message}|must be registered as buffers"
+    ):  # torch.export's words
         offloaded(model, is_training)
     for key, value in before.items():
         assert len(vars(model)[key]) == len(value)
-        assert all(mine is other for mine, other in zip(vars(model)[key], value, strict=True)) or vars(model)[key] is value
+        assert (
+            all(mine is other for mine, other in zip(vars(model)[key], value, strict=True))
+            or vars(model)[key] is value
+        )
     assert torch.equal(torch.get_rng_state(), generators[0])
     assert (random.getstate(), str(numpy.random.get_state()[2:])) == generators[1:]
 
@@ -106,7 +132,10 @@ def test_a_generator_of_the_model():
 
 
 def test_dropout_that_checkpointing_draws_again():
-    with pytest.raises(InputError, match="the model draws random numbers in backward, as checkpointing does to repeat dropout"):
+    with pytest.raises(
+        InputError,
+        match="the model draws random numbers in backward, as checkpointing does to repeat dropout",
+    ):
         offloaded(Toy(again))
 
 
@@ -165,7 +194,10 @@ def test_works(case):
     with offloaded(models[1]) as step:
         torch.manual_seed(7)
         assert [step(x=X + k).item() for k in range(2)] == [loss.item() for loss in losses]
-    assert all(torch.equal(mine, other) for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    assert all(
+        torch.equal(mine, other)
+        for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True)
+    )
 
 
 def scales(model, h):
@@ -175,9 +207,18 @@ def scales(model, h):
 CHANGES = {
     "a number": (lambda model: setattr(model, "p", 0.9), "Toy has another 'p'"),
     "a tensor": (lambda model: setattr(model, "scale", torch.ones(16)), "Toy has another 'scale'"),
-    "a parameter": (lambda model: setattr(model.first, "bias", torch.nn.Parameter(torch.ones(16))), "module 'first' has another 'bias'"),
-    "a buffer": (lambda model: model.first.register_buffer("more", torch.ones(16)), "module 'first' has another 'more'"),
-    "a module": (lambda model: setattr(model, "second", torch.nn.Linear(16, 16)), "Toy has another 'second'"),
+    "a parameter": (
+        lambda model: setattr(model.first, "bias", torch.nn.Parameter(torch.ones(16))),
+        "module 'first' has another 'bias'",
+    ),
+    "a buffer": (
+        lambda model: model.first.register_buffer("more", torch.ones(16)),
+        "module 'first' has another 'more'",
+    ),
+    "a module": (
+        lambda model: setattr(model, "second", torch.nn.Linear(16, 16)),
+        "Toy has another 'second'",
+    ),
 }
 
 
@@ -190,7 +231,11 @@ def test_changes_after_the_capture_are_refused(is_training):
             model.note, model.first.seen = "nothing that the capture knew", 3
             run(x=X)
             change(model)
-            with pytest.raises(InputError, match=f"{message} than when it was captured; set it back, or offload the model again"):
+            with pytest.raises(
+                InputError,
+                match=f"{message} than when it was captured; set it back, or offload the model "
+                "again",
+            ):
                 run(x=X)
 
 
@@ -202,5 +247,7 @@ def test_a_hook_of_the_compiled_model_after_it_was_offloaded(is_training):
     with offloaded(compiled, is_training) as run, torch.no_grad():
         run(x=X)
         compiled.register_forward_hook(lambda module, inputs, result: result * 2)
-        with pytest.raises(InputError, match="has a forward hook, which a captured program would not call"):
+        with pytest.raises(
+            InputError, match="has a forward hook, which a captured program would not call"
+        ):
             run(x=X)

@@ -1,4 +1,6 @@
-"""What users do beside a model: state in closures, globals, objects and generators. Eager's losses, or one line that names it."""
+"""What users do beside a model: state in closures, globals, objects and generators. Eager's losses,
+or one line that names it.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,11 @@ class Scaled(Net):
 
 
 def attribute(holder, read, change):
-    return Net(lambda self, h: h * read(self.kept), kept=holder), square, lambda k, model: change(model.kept, 1.0 + k)
+    return (
+        Net(lambda self, h: h * read(self.kept), kept=holder),
+        square,
+        lambda k, model: change(model.kept, 1.0 + k),
+    )
 
 
 def loss_with(loss, change=still):
@@ -146,12 +152,17 @@ def trainer(change):
 
 def criterion():
     made = Criterion()
-    return loss_with(lambda model, inputs: made(model(inputs["x"])), lambda k, model: setattr(made, "weight", 1.0 + k))
+    return loss_with(
+        lambda model, inputs: made(model(inputs["x"])),
+        lambda k, model: setattr(made, "weight", 1.0 + k),
+    )
 
 
 def weighted():
     made = torch.nn.CrossEntropyLoss(weight=torch.linspace(0.1, 1, 16))
-    return loss_with(lambda model, inputs: made(model(inputs["x"]), torch.zeros(8, dtype=torch.long)))
+    return loss_with(
+        lambda model, inputs: made(model(inputs["x"]), torch.zeros(8, dtype=torch.long))
+    )
 
 
 def target(read, change):
@@ -181,18 +192,53 @@ def frozen():
 
 
 HABITS = {
-    "an object's attribute": (lambda: attribute(types.SimpleNamespace(s=1.0), lambda c: c.s, lambda c, v: setattr(c, "s", v)), "kept.s"),
-    "a slot": (lambda: attribute(Slots(), lambda c: c.scale, lambda c, v: setattr(c, "scale", v)), "kept.scale"),
+    "an object's attribute": (
+        lambda: attribute(
+            types.SimpleNamespace(s=1.0), lambda c: c.s, lambda c, v: setattr(c, "s", v)
+        ),
+        "kept.s",
+    ),
+    "a slot": (
+        lambda: attribute(Slots(), lambda c: c.scale, lambda c, v: setattr(c, "scale", v)),
+        "kept.scale",
+    ),
     "a dictionary": (lambda: attribute({"s": 1.0}, lambda c: c["s"], put({}, "s")), "kept"),
-    "a mapping": (lambda: attribute(collections.UserDict(s=1.0), lambda c: c["s"], put({}, "s")), "kept"),
+    "a mapping": (
+        lambda: attribute(collections.UserDict(s=1.0), lambda c: c["s"], put({}, "s")),
+        "kept",
+    ),
     "a list": (lambda: attribute([1.0], lambda c: c[0], put([], 0)), "kept"),
     "an array": (lambda: attribute(numpy.ones(2), lambda c: float(c[0]), put([], 0)), "kept"),
-    "a class": (lambda: (Scaled(), square, lambda k, model: setattr(Scaled, "scale", 1.0 + k)), "scale"),
-    "a global": (lambda: (Net(lambda self, h: h * SCALE), square, globally("SCALE", lambda k: 1.0 + k)), "SCALE"),
-    "in a global": (lambda: (Net(lambda self, h: h * SCALES["of"]), square, lambda k, m: SCALES.update(of=1.0 + k)), "SCALES"),
-    "None": (lambda: (Net(lambda s, h: h * (s.z or 1), z=None), square, lambda k, m: setattr(m, "z", [None, 2.0, 3.0][k])), "'z'"),
+    "a class": (
+        lambda: (Scaled(), square, lambda k, model: setattr(Scaled, "scale", 1.0 + k)),
+        "scale",
+    ),
+    "a global": (
+        lambda: (Net(lambda self, h: h * SCALE), square, globally("SCALE", lambda k: 1.0 + k)),
+        "SCALE",
+    ),
+    "in a global": (
+        lambda: (
+            Net(lambda self, h: h * SCALES["of"]),
+            square,
+            lambda k, m: SCALES.update(of=1.0 + k),
+        ),
+        "SCALES",
+    ),
+    "None": (
+        lambda: (
+            Net(lambda s, h: h * (s.z or 1), z=None),
+            square,
+            lambda k, m: setattr(m, "z", [None, 2.0, 3.0][k]),
+        ),
+        "'z'",
+    ),
     "a function": (
-        lambda: (Net(lambda s, h: s.act(h), act=torch.sin), square, lambda k, m: setattr(m, "act", [torch.sin, torch.cos][k > 0])),
+        lambda: (
+            Net(lambda s, h: s.act(h), act=torch.sin),
+            square,
+            lambda k, m: setattr(m, "act", [torch.sin, torch.cos][k > 0]),
+        ),
         "'act'",
     ),
     "a bound loss": (lambda: trainer(lambda made, v: setattr(made, "weight", v)), "self.weight"),
@@ -201,25 +247,62 @@ HABITS = {
     "a criterion": (criterion, "weight"),
     "a criterion's buffer": (weighted, None),
     "a counter of the loss": (counted, "the loss changes its 'calls'"),
-    "targets": (lambda: target(lambda kept: kept["y"], lambda kept, k: kept.update(y=Y[k])), "kept['y']"),
-    "targets in place": (lambda: target(lambda kept: kept["y"], lambda kept, k: kept["y"].copy_(Y[k])), "kept['y']"),
+    "targets": (
+        lambda: target(lambda kept: kept["y"], lambda kept, k: kept.update(y=Y[k])),
+        "kept['y']",
+    ),
+    "targets in place": (
+        lambda: target(lambda kept: kept["y"], lambda kept, k: kept["y"].copy_(Y[k])),
+        "kept['y']",
+    ),
     "targets of numpy": (
-        lambda: target(lambda kept: torch.from_numpy(kept["array"]), lambda kept, k: kept["array"].__setitem__(..., Y[k].numpy())),
+        lambda: target(
+            lambda kept: torch.from_numpy(kept["array"]),
+            lambda kept, k: kept["array"].__setitem__(..., Y[k].numpy()),
+        ),
         "kept['array']",
     ),
     "a deque": (lambda: (Net(appended, seen=collections.deque(maxlen=5)), square, still), "'seen'"),
-    "a counter in C": (lambda: (Net(lambda self, h: h * next(self.n), n=itertools.count(1)), square, still), "two traces"),
-    "a clock": (lambda: (Net(lambda self, h: h * time.perf_counter_ns()), square, still), "two traces"),
-    "python's generator": (lambda: (Net(lambda self, h: h * self.r.random(), r=random.Random(0)), square, still), "'r'"),
-    "numpy's generator": (lambda: (Net(lambda s, h: h * float(s.r.random()), r=numpy.random.default_rng(0)), square, still), "'r'"),
-    "a global generator": (lambda: (Net(lambda self, h: h * float(DRAWS.random())), square, still), "'DRAWS'"),
-    "an autograd function": (lambda: (Net(lambda self, h: Counts.apply(h)), square, still), "'Counts.calls'"),
-    "a tensor kept once": (lambda: (Net(kept_once, kept=None), square, still), "call the model once before"),
+    "a counter in C": (
+        lambda: (Net(lambda self, h: h * next(self.n), n=itertools.count(1)), square, still),
+        "two traces",
+    ),
+    "a clock": (
+        lambda: (Net(lambda self, h: h * time.perf_counter_ns()), square, still),
+        "two traces",
+    ),
+    "python's generator": (
+        lambda: (Net(lambda self, h: h * self.r.random(), r=random.Random(0)), square, still),
+        "'r'",
+    ),
+    "numpy's generator": (
+        lambda: (
+            Net(lambda s, h: h * float(s.r.random()), r=numpy.random.default_rng(0)),
+            square,
+            still,
+        ),
+        "'r'",
+    ),
+    "a global generator": (
+        lambda: (Net(lambda self, h: h * float(DRAWS.random())), square, still),
+        "'DRAWS'",
+    ),
+    "an autograd function": (
+        lambda: (Net(lambda self, h: Counts.apply(h)), square, still),
+        "'Counts.calls'",
+    ),
+    "a tensor kept once": (
+        lambda: (Net(kept_once, kept=None), square, still),
+        "call the model once before",
+    ),
     "a tensor kept last": (lambda: (Net(kept_last, kept=None), square, still), None),
     "a tensor written": (lambda: (Net(written, calls=[torch.zeros(())]), square, still), None),
     "a global tensor written": (lambda: (Net(written_global), square, still), "'CALLS'"),
     "frozen and unused": (frozen, None),
-    "the loss is a parameter": (lambda: loss_with(lambda model, inputs: model.first.bias[0]), "returns its own 'first.bias'"),
+    "the loss is a parameter": (
+        lambda: loss_with(lambda model, inputs: model.first.bias[0]),
+        "returns its own 'first.bias'",
+    ),
 }
 OF_LOSSES = ("loss", "criterion", "targets", "frozen")
 
@@ -290,7 +373,9 @@ def results_of(habit, is_offloaded):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [name for name in HABITS if not any(one in name for one in OF_LOSSES)][::3])
+@pytest.mark.parametrize(
+    "name", [name for name in HABITS if not any(one in name for one in OF_LOSSES)][::3]
+)
 def test_a_call_is_eagers_or_refused(name):
     habit, said = HABITS[name]
     if said is None:
@@ -321,15 +406,27 @@ OWN = {
 @pytest.mark.parametrize("name", OWN)
 def test_results_that_are_the_models_are_refused(name):
     """Eager returns the tensor itself, whose bytes hosim moves."""
-    with torch.no_grad(), pytest.raises(InputError, match=f"the model returns its own '{name}', or a view of it"):
+    with (
+        torch.no_grad(),
+        pytest.raises(InputError, match=f"the model returns its own '{name}', or a view of it"),
+    ):
         hosim.offload(Returns(OWN[name]).eval(), X[0], **SMALL)
-    with torch.no_grad(), hosim.offload(Returns(lambda model, x: (model.n.clone(), x)).eval(), X[0], **SMALL) as call:
+    with (
+        torch.no_grad(),
+        hosim.offload(Returns(lambda model, x: (model.n.clone(), x)).eval(), X[0], **SMALL) as call,
+    ):
         assert torch.equal(call(X[0])[1][1], X[0])
 
 
 def test_a_capture_changes_nothing():
     model = Net(written, calls=[torch.zeros(())])
-    hosim.offload(model, {"x": X[0]}, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), loss=square, **SMALL).close()
+    hosim.offload(
+        model,
+        {"x": X[0]},
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        loss=square,
+        **SMALL,
+    ).close()
     assert model.calls[0].item() == 0
     model = Net(appended, seen=[])
     with pytest.raises(InputError):

@@ -20,7 +20,9 @@ from hosim.on_torch.lower import STREAM, Replicas  # noqa: E402
 SMALL = {"hardware": "h100-80gb-sxm", "parameters": {"effort": 0}}
 X = torch.linspace(-1, 1, 32).reshape(4, 8)
 
-pytestmark = pytest.mark.skipif(not distributed.is_available(), reason="torch is built without distributed")
+pytestmark = pytest.mark.skipif(
+    not distributed.is_available(), reason="torch is built without distributed"
+)
 
 
 @pytest.fixture
@@ -58,9 +60,15 @@ def test_exchanges_are_ops_on_a_stream_of_their_own(alone):
     with hosim.offload(model, X, optimizer=optimizer, loss=loss_of, **SMALL) as step:
         assert step.plan.graph.name == "One"
         ops = [op for op in step.plan.graph.ops if op.stream == STREAM]
-        nodes = {node.name for node in step.program.module.graph.nodes if getattr(node.target, "__module__", "") == "hosim_step"}
+        nodes = {
+            node.name
+            for node in step.program.module.graph.nodes
+            if getattr(node.target, "__module__", "") == "hosim_step"
+        }
         assert {op.name for op in ops} == nodes
-        assert [op.name.rstrip("_0123456789") for op in ops] == ["broadcast"] * 3 + ["all_reduce"] * 4
+        assert [op.name.rstrip("_0123456789") for op in ops] == ["broadcast"] * 3 + [
+            "all_reduce"
+        ] * 4
         assert all(op.mutates for op in ops)
         wanted = loss_of(One(), {"x": X})
         assert torch.equal(step(x=X), wanted)
@@ -69,10 +77,16 @@ def test_exchanges_are_ops_on_a_stream_of_their_own(alone):
 def test_what_exchanges_in_another_way_is_refused(alone):
     model, optimizer = made()
     more = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
-    with pytest.raises(InputError, match="a parameter under DistributedDataParallel gets no gradient"):
+    with pytest.raises(
+        InputError, match="a parameter under DistributedDataParallel gets no gradient"
+    ):
         hosim.offload(model, {"x": X}, optimizer=more, loss=loss_of, **SMALL)
-    with pytest.raises(InputError, match="DistributedDataParallel exchanges tensors with other processes"):
-        hosim.offload(torch.nn.Sequential(model), {"input": X}, optimizer=optimizer, loss=loss_of, **SMALL)
+    with pytest.raises(
+        InputError, match="DistributedDataParallel exchanges tensors with other processes"
+    ):
+        hosim.offload(
+            torch.nn.Sequential(model), {"input": X}, optimizer=optimizer, loss=loss_of, **SMALL
+        )
     with pytest.raises(InputError, match="DistributedDataParallel exchanges tensors"):
         hosim.offload(model.eval(), X, **SMALL)
     model._comm_hooks = [(lambda *_: None, None)]  # as register_comm_hook leaves it
@@ -81,7 +95,9 @@ def test_what_exchanges_in_another_way_is_refused(alone):
 
 
 class Late:
-    """An exchange whose result is there once it is waited for, and nothing before: what used it too early would compute with it."""
+    """An exchange whose result is there once it is waited for, and nothing before: what used it too
+    early would compute with it.
+    """
 
     def __init__(self):
         self.log = []
@@ -104,13 +120,19 @@ class LateWork:
 
 
 def test_exchanges_run_beside_the_rest_of_backward(alone, monkeypatch):
-    """All four gradients are under way before the first is waited for, where the update, a copy or the caller uses it."""
+    """All four gradients are under way before the first is waited for, where the update, a copy or
+    the caller uses it.
+    """
     late = Late()
     monkeypatch.setattr(distributed, "all_reduce", late)
     model, optimizer = made()
     model.module.other.requires_grad_(False)
     twin = One()
-    twin_optimizer = torch.optim.SGD([p for name, p in twin.named_parameters() if not name.startswith("other")], lr=0.1, fused=True)
+    twin_optimizer = torch.optim.SGD(
+        [p for name, p in twin.named_parameters() if not name.startswith("other")],
+        lr=0.1,
+        fused=True,
+    )
     with hosim.offload(model, X, optimizer=optimizer, loss=loss_of, **SMALL) as step:
         for i in range(3):
             wanted = loss_of(twin, {"x": X})
@@ -124,14 +146,22 @@ def test_exchanges_run_beside_the_rest_of_backward(alone, monkeypatch):
                 assert late.log[-4:] == ["wait"] * 4
                 step.optimizer_step()
             assert late.log == (["begin"] * 4 + ["wait"] * 4) * (i + 1)
-    assert all(torch.equal(a, b) for a, b in zip(model.module.state_dict().values(), twin.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(model.module.state_dict().values(), twin.state_dict().values(), strict=True)
+    )
 
 
 @pytest.mark.long
 def test_two_processes(tmp_path):
     command = [sys.executable, str(Path(__file__).with_name("replicas.py"))]
     processes = [
-        subprocess.Popen([*command, str(rank), "2", str(tmp_path / "store")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        subprocess.Popen(
+            [*command, str(rank), "2", str(tmp_path / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         for rank in range(2)
     ]
     texts = [process.communicate(timeout=300)[0] for process in processes]

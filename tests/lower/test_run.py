@@ -24,7 +24,9 @@ OFTEN = settings(max_examples=15, suppress_health_check=list(HealthCheck), phase
 
 
 class Reused(torch.nn.Module):
-    """Views, in-place ops on a buffer and on a value that is moved, and results that are several."""
+    """Views, in-place ops on a buffer and on a value that is moved, and results that are
+    several.
+    """
 
     def __init__(self):
         super().__init__()
@@ -53,7 +55,10 @@ def values_of_toy(name):
     program = PROGRAMS[name]
     names = [node.name for node in program.module.graph.nodes if node.op == "placeholder"]
     own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {n: own[given.name].detach().clone() if given.own else x.clone() for n, given in zip(names, program.givens, strict=True)}
+    return {
+        n: own[given.name].detach().clone() if given.own else x.clone()
+        for n, given in zip(names, program.givens, strict=True)
+    }
 
 
 def shuffled(order, seed):
@@ -77,11 +82,15 @@ def shuffled(order, seed):
 
 
 def same(ours, theirs):
-    return len(ours) == len(theirs) and all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    return len(ours) == len(theirs) and all(
+        torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 class Unkind(CpuDevice):
-    """Fills what it allocates with nonsense, and is late with it: whoever does not wait computes something else."""
+    """Fills what it allocates with nonsense, and is late with it: whoever does not wait computes
+    something else.
+    """
 
     def allocate(self, storage, size_bytes):
         empty = storage.nbytes() == 0
@@ -103,17 +112,26 @@ def one_thread():
 
 
 def check(program, plan, hardware, values, data, files, runs=3):
-    """Run ``plan`` in its own order and in another one, beside the untransformed program on its own values."""
+    """Run ``plan`` in its own order and in another one, beside the untransformed program on its own
+    values.
+    """
     twins = {name: value.clone() for name, value in values.items()}
     lowered = insert(program, plan)
     device = Unkind(
-        hardware, synchronous=data.draw(st.booleans()), directories={"nvme": files}, ahead=data.draw(st.sampled_from([0, 7, 1024]))
+        hardware,
+        synchronous=data.draw(st.booleans()),
+        directories={"nvme": files},
+        ahead=data.draw(st.sampled_from([0, 7, 1024])),
     )
     inputs = {n for n, given in zip(values, program.givens, strict=True) if not given.own}
     with Executor(lowered, hardware, device) as executor, torch.no_grad():
         executor.place({n: v for n, v in values.items() if n not in inputs})
         for number in range(runs):
-            order = shuffled(order_of(lowered, "hbm"), data.draw(st.integers(0, 1000))) if number % 2 else None
+            order = (
+                shuffled(order_of(lowered, "hbm"), data.draw(st.integers(0, 1000)))
+                if number % 2
+                else None
+            )
             wanted = program.module(*twins.values())
             assert same(executor.run({n: values[n] for n in inputs}, order=order), wanted)
             assert all(torch.equal(values[n], twins[n]) for n in inputs)
@@ -126,8 +144,12 @@ def check(program, plan, hardware, values, data, files, runs=3):
 def test_every_legal_plan_in_every_order_gives_the_same_bits(tmp_path_factory, data):
     name = data.draw(st.sampled_from(sorted(PROGRAMS)))
     plan = data.draw(plans(PROGRAMS[name].graph, machine()))
-    assume(not verify(plan, machine()))  # of copies below the device tier that an op's write overtakes
-    check(PROGRAMS[name], plan, machine(), values_of_toy(name), data, tmp_path_factory.mktemp("nvme"))
+    assume(
+        not verify(plan, machine())
+    )  # of copies below the device tier that an op's write overtakes
+    check(
+        PROGRAMS[name], plan, machine(), values_of_toy(name), data, tmp_path_factory.mktemp("nvme")
+    )
 
 
 class Pair(torch.nn.Module):
@@ -153,7 +175,9 @@ def test_one_tensor_for_two_inputs(writes):
     plan = Plan(graph, "moved", (*moved, *back, *away), {0: ("ddr",), 1: ("ddr",)})
     with Executor(insert(program, plan), machine(), CpuDevice(machine())) as executor:
         if writes:
-            with pytest.raises(InputError, match="'x' and 'y' share a storage, which the program writes"):
+            with pytest.raises(
+                InputError, match="'x' and 'y' share a storage, which the program writes"
+            ):
                 executor.run({"x": x, "y": x})
             twin = x.clone()
             assert torch.equal(executor.run({"x": twin, "y": x})[0], torch.mm(x + 1, x) + x)
@@ -166,7 +190,9 @@ def test_values_die_after_their_last_step():
     """With everything resident, no value is kept that no later step needs."""
     program, values = PROGRAMS["layers"], values_of_toy("layers")
     tracker = LiveStorages(list(values.values()))
-    with Executor(insert(program, Plan(program.graph)), machine(), CpuDevice(machine())) as executor:
+    with Executor(
+        insert(program, Plan(program.graph)), machine(), CpuDevice(machine())
+    ) as executor:
         executor.place({n: v for n, v in values.items() if n != "x"})
         with tracker:
             executor.run({"x": values["x"]})

@@ -1,4 +1,6 @@
-"""What people put around a training step: the offloaded step equals the eager one to the bit, or is refused in one line."""
+"""What people put around a training step: the offloaded step equals the eager one to the bit, or is
+refused in one line.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +44,12 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, lr=0.01, fused=True)
 
 
-def trained(prepare=lambda model, optimizer: None, make=sgd, steps=3, after=lambda made: None, model=Layers):
-    """Models, eager and offloaded, after equal steps, and whether all losses were equal. ``prepare`` and ``after`` act on both."""
+def trained(
+    prepare=lambda model, optimizer: None, make=sgd, steps=3, after=lambda made: None, model=Layers
+):
+    """Models, eager and offloaded, after equal steps, and whether all losses were equal.
+    ``prepare`` and ``after`` act on both.
+    """
     models = model(), model()
     optimizers = [make(model.parameters()) for model in models]
     made = [prepare(model, optimizer) for model, optimizer in zip(models, optimizers, strict=True)]
@@ -62,18 +68,27 @@ def trained(prepare=lambda model, optimizer: None, make=sgd, steps=3, after=lamb
 
 
 def equal(models):
-    return all(torch.equal(mine, other) for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    return all(
+        torch.equal(mine, other)
+        for mine, other in zip(models[0].parameters(), models[1].parameters(), strict=True)
+    )
 
 
 SCHEDULES = {
-    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=30),
+    "one cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=0.05, total_steps=30
+    ),
     "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
 }
 OPTIMIZERS = {
     "sgd": sgd,
-    "op by op": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=False),
+    "op by op": lambda parameters: torch.optim.SGD(
+        parameters, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=False
+    ),
     "adamw": adamw,
-    "a rate that is a tensor": lambda parameters: torch.optim.AdamW(parameters, lr=torch.tensor(0.01), fused=True),
+    "a rate that is a tensor": lambda parameters: torch.optim.AdamW(
+        parameters, lr=torch.tensor(0.01), fused=True
+    ),
 }
 
 
@@ -81,7 +96,9 @@ OPTIMIZERS = {
 def test_a_schedule_for_twenty_steps(make):
     """One cycle changes the learning rate and the momentum (the first of the betas)."""
     schedule = SCHEDULES["cosine" if "tensor" in make else "one cycle"]
-    models, optimizers, _, same = trained(lambda model, optimizer: schedule(optimizer), OPTIMIZERS[make], 20, lambda made: made.step())
+    models, optimizers, _, same = trained(
+        lambda model, optimizer: schedule(optimizer), OPTIMIZERS[make], 20, lambda made: made.step()
+    )
     assert same
     assert equal(models)
     assert optimizers[0].param_groups[0]["lr"] == optimizers[1].param_groups[0]["lr"]
@@ -93,7 +110,9 @@ def test_settings_that_need_other_ops_are_refused():
     with hosim.offload(model, {"x": X}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
         step(x=X)
         optimizer.param_groups[0]["weight_decay"] = 0.1  # adds an op for each parameter
-        with pytest.raises(InputError, match="settings have changed since the step was captured; offload it again"):
+        with pytest.raises(
+            InputError, match="settings have changed since the step was captured; offload it again"
+        ):
             step(x=X)
 
 
@@ -118,12 +137,19 @@ def replace(parameter):
 
 HOOKS = {
     "before": lambda p, seen: p.register_hook(lambda gradient: gradient * 2),
-    "before, looks on": lambda p, seen: p.register_hook(lambda gradient: seen.append(gradient.sum().item())),
-    "before, twice": lambda p, seen: [p.register_hook(lambda gradient: gradient + 1), p.register_hook(torch.neg)],
+    "before, looks on": lambda p, seen: p.register_hook(
+        lambda gradient: seen.append(gradient.sum().item())
+    ),
+    "before, twice": lambda p, seen: [
+        p.register_hook(lambda gradient: gradient + 1),
+        p.register_hook(torch.neg),
+    ],
     "after": lambda p, seen: p.register_post_accumulate_grad_hook(clamp),
     "after, with the parameter": lambda p, seen: p.register_post_accumulate_grad_hook(replace),
     "after, clips": lambda p, seen: p.register_post_accumulate_grad_hook(clip),
-    "after, looks on": lambda p, seen: p.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.norm().item())),
+    "after, looks on": lambda p, seen: p.register_post_accumulate_grad_hook(
+        lambda p: seen.append(p.grad.norm().item())
+    ),
     "removed": lambda p, seen: p.register_hook(torch.neg).remove(),
 }
 
@@ -148,7 +174,9 @@ def test_a_hook_that_takes_the_gradient_away():
         parameter.grad = None
 
     with pytest.raises(ExecutionError, match="a hook takes the gradient of a parameter away"):
-        trained(lambda model, optimizer: model.layers[1].weight.register_post_accumulate_grad_hook(take))
+        trained(
+            lambda model, optimizer: model.layers[1].weight.register_post_accumulate_grad_hook(take)
+        )
 
 
 def test_a_gradient_that_is_there_already_is_refused():
@@ -156,7 +184,9 @@ def test_a_gradient_that_is_there_already_is_refused():
     optimizer = sgd(model.parameters())
     loss_of(model, {"x": X}).backward()
     with hosim.offload(model, {"x": X}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
-        with pytest.raises(InputError, match=r"has a gradient already, .* call zero_grad\(\) first"):
+        with pytest.raises(
+            InputError, match=r"has a gradient already, .* call zero_grad\(\) first"
+        ):
             step(x=X)
         optimizer.zero_grad()
         step(x=X)
@@ -188,9 +218,17 @@ def test_hooks_of_modules_are_refused(hook):
 
 
 def parted(
-    make=sgd, steps=3, micro=1, between=lambda model, optimizer: None, prepare=lambda model, optimizer: None, gradient=None, how=SMALL
+    make=sgd,
+    steps=3,
+    micro=1,
+    between=lambda model, optimizer: None,
+    prepare=lambda model, optimizer: None,
+    gradient=None,
+    how=SMALL,
 ):
-    """Models, eager and offloaded, after steps of several micro-batches with code between backward and update."""
+    """Models, eager and offloaded, after steps of several micro-batches with code between backward
+    and update.
+    """
     models = Layers(), Layers()
     optimizers = [make(model.parameters()) for model in models]
     made = [prepare(model, optimizer) for model, optimizer in zip(models, optimizers, strict=True)]
@@ -201,19 +239,30 @@ def parted(
                 loss = loss_of(models[0], now)
                 loss.backward(gradient)
                 assert torch.equal(step.backward(**now, gradient=gradient), loss)
-                assert all(torch.equal(p.grad, q.grad) for p, q in zip(*(model.parameters() for model in models), strict=True))
-            found = [between(model, optimizer) for model, optimizer in zip(models, optimizers, strict=True)]
+                assert all(
+                    torch.equal(p.grad, q.grad)
+                    for p, q in zip(*(model.parameters() for model in models), strict=True)
+                )
+            found = [
+                between(model, optimizer)
+                for model, optimizer in zip(models, optimizers, strict=True)
+            ]
             assert found[0] == found[1]
             optimizers[0].step()
             step.optimizer_step()
             for optimizer in optimizers:
                 optimizer.zero_grad()
         assert any(planned.plan.count("prefetch") for planned in step._planned.values())
-        assert all(result.allocator.peak_allocated_bytes <= step.result.budget_bytes for result in step.parts.values())
+        assert all(
+            result.allocator.peak_allocated_bytes <= step.result.budget_bytes
+            for result in step.parts.values()
+        )
     assert equal(models)
     for mine, other in zip(*(model.parameters() for model in models), strict=True):
         assert all(
-            torch.equal(value, optimizers[1].state[other][key]) for key, value in optimizers[0].state[mine].items() if value is not None
+            torch.equal(value, optimizers[1].state[other][key])
+            for key, value in optimizers[0].state[mine].items()
+            if value is not None
         )
     return models, optimizers, made
 
@@ -237,7 +286,12 @@ def test_parts_on_the_stand_in_for_a_gpu(monkeypatch):
 
 
 def test_gradients_are_clipped_between():
-    parted(between=lambda model, optimizer: torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3).item(), micro=2)
+    parted(
+        between=lambda model, optimizer: torch.nn.utils.clip_grad_norm_(
+            model.parameters(), 1e-3
+        ).item(),
+        micro=2,
+    )
 
 
 def test_a_user_writes_and_replaces_gradients_between():
@@ -262,7 +316,9 @@ def test_hooks_of_parameters_when_gradients_accumulate():
     parted(prepare=prepare, micro=2)
 
 
-@pytest.mark.parametrize(("make", "unscale"), one_in(2, [(adamw, True), (adamw, False), (sgd, False), (sgd, True)]))
+@pytest.mark.parametrize(
+    ("make", "unscale"), one_in(2, [(adamw, True), (adamw, False), (sgd, False), (sgd, True)])
+)
 def test_a_scaler_of_gradients(make, unscale):
     """The second step overflows, and is left out."""
     models = Layers(), Layers()
@@ -305,7 +361,9 @@ def test_the_optimizer_steps_through_the_offloaded_one():
     optimizers = [sgd(model.parameters()) for model in models]
     schedules = [torch.optim.lr_scheduler.OneCycleLR(optimizers[0], max_lr=0.05, total_steps=30)]
     with hosim.offload(models[1], {"x": X}, optimizer=optimizers[1], loss=loss_of, **SMALL) as step:
-        schedules.append(torch.optim.lr_scheduler.OneCycleLR(optimizers[1], max_lr=0.05, total_steps=30))
+        schedules.append(
+            torch.optim.lr_scheduler.OneCycleLR(optimizers[1], max_lr=0.05, total_steps=30)
+        )
         optimizers[1].step()  # without gradients it does nothing
         for k in range(3):
             loss_of(models[0], {"x": X + k}).backward()
@@ -332,9 +390,13 @@ def test_gradients_of_some_parameters_alone_are_refused():
     with hosim.offload(model, {"x": X}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
         step.backward(x=X)
         model.layers[1].weight.grad = None
-        with pytest.raises(InputError, match="parameters with gradients are not those of the captured step"):
+        with pytest.raises(
+            InputError, match="parameters with gradients are not those of the captured step"
+        ):
             step.optimizer_step()
-        with pytest.raises(InputError, match="some parameters have gradients already and others have none"):
+        with pytest.raises(
+            InputError, match="some parameters have gradients already and others have none"
+        ):
             step.backward(x=X)
         with pytest.raises(InputError, match="has a gradient already"):
             step(x=X)
@@ -345,7 +407,11 @@ def test_parameters_of_another_optimizer_are_refused_in_parts():
     optimizer = sgd(model.layers[1:].parameters())
     with hosim.offload(model, {"x": X}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
         step(x=X)
-        with pytest.raises(InputError, match=r"parameter 'layers.0.weight' is not the optimizer's, .* first requires_grad_\(False\)"):
+        with pytest.raises(
+            InputError,
+            match=r"parameter 'layers.0.weight' is not the optimizer's, .* first "
+            r"requires_grad_\(False\)",
+        ):
             step.backward(x=X)
     model.layers[0].requires_grad_(False)
     with hosim.offload(model, {"x": X}, optimizer=optimizer, loss=loss_of, **SMALL) as step:
@@ -365,7 +431,9 @@ def test_hooks_of_all_modules_are_refused():
 def test_hooks_that_compute_with_tensors_alone_are_traced():
     from torch.nn.utils.prune import l1_unstructured
 
-    models, _, _, same = trained(lambda model, optimizer: l1_unstructured(model.layers[1], "weight", 0.5))
+    models, _, _, same = trained(
+        lambda model, optimizer: l1_unstructured(model.layers[1], "weight", 0.5)
+    )
     assert same
     assert equal(models)
 
@@ -429,10 +497,16 @@ class Counted(Layers):
 
 @pytest.mark.parametrize("optimizer", [sgd, None])
 def test_python_numbers_that_forward_changes_are_refused(optimizer):
-    """A captured program would compute with the number of its capture. What else forward keeps is as it was before."""
+    """A captured program would compute with the number of its capture. What else forward keeps is
+    as it was before.
+    """
     model = Counted()
     how = {"optimizer": optimizer(model.parameters()), "loss": loss_of} if optimizer else {}
-    with pytest.raises(InputError, match="Counted changes its 'calls' at each call, which a captured program would not do again"):
+    with pytest.raises(
+        InputError,
+        match="Counted changes its 'calls' at each call, which a captured program would not do "
+        "again",
+    ):
         hosim.offload(model, {"x": X}, **how, **SMALL)
     assert model.calls == 1
     assert equal((model, Layers()))
@@ -447,8 +521,12 @@ def test_what_forward_keeps_is_as_before():
 
 def test_a_compiled_part_is_refused():
     model = Layers()
-    model.layers[1]._compiled_call_impl = model.layers[1].forward  # as its method compile() leaves it
-    with pytest.raises(InputError, match=r"module 'layers.1' is compiled in place by torch.compile"):
+    model.layers[1]._compiled_call_impl = model.layers[
+        1
+    ].forward  # as its method compile() leaves it
+    with pytest.raises(
+        InputError, match=r"module 'layers.1' is compiled in place by torch.compile"
+    ):
         hosim.offload(model, X, **SMALL)
 
 

@@ -1,4 +1,6 @@
-"""Inductor's text is cut into calls, and they run under a plan: here a text made by hand, whose kernels are written in Python."""
+"""Inductor's text is cut into calls, and they run under a plan: here a text made by hand, whose
+kernels are written in Python.
+"""
 
 from types import SimpleNamespace
 
@@ -12,7 +14,16 @@ from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.on_torch.lower import Executor, inference, insert  # noqa: E402
-from hosim.on_torch.lower.compiled import GATHERED, READ, UPDATED, WRITTEN, CompiledModel, InductorProgram, compiled_program, read_wrapper  # noqa: E402
+from hosim.on_torch.lower.compiled import (  # noqa: E402
+    GATHERED,
+    READ,
+    UPDATED,
+    WRITTEN,
+    CompiledModel,
+    InductorProgram,
+    compiled_program,
+    read_wrapper,
+)
 from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
 
 LINES = """
@@ -97,7 +108,10 @@ X = torch.linspace(-1, 1, 64).reshape(4, 16)
 def test_calls_of_a_text():
     text = read_wrapper(SOURCE)
     assert text.inputs == ("arg0_1", "arg1_1", "arg2_1", "arg3_1")
-    assert text.kernels == {"cpp_relu_0": (UPDATED,), "cpp_relu_and_rest_1": (READ, GATHERED, READ, WRITTEN, WRITTEN)}
+    assert text.kernels == {
+        "cpp_relu_0": (UPDATED,),
+        "cpp_relu_and_rest_1": (READ, GATHERED, READ, WRITTEN, WRITTEN),
+    }
     assert text.items == {"buf3": ("buf2", 0), "bufi": ("buf2", 1)}
     first, second, third, fourth, *_ = text.calls
     assert first.lines == (
@@ -105,12 +119,23 @@ def test_calls_of_a_text():
         "extern_kernels.mm(arg3_1, arg0_1, out=buf0)",
     )
     assert (first.takes, first.gives) == (("arg3_1", "arg0_1"), ("buf0",))
-    assert second.lines == ("buf1 = reinterpret_tensor(buf0, (4, 16), (16, 1), 0)", "cpp_relu_0(buf1)")
+    assert second.lines == (
+        "buf1 = reinterpret_tensor(buf0, (4, 16), (16, 1), 0)",
+        "cpp_relu_0(buf1)",
+    )
     assert (second.takes, second.gives) == (("buf0",), ())  # written in place
-    assert third.lines[-2:] == ("buf3 = buf2[0]", "assert_size_stride(buf3, (3,), (1,), 'topk')")  # a check of what torch gives stays
+    assert third.lines[-2:] == (
+        "buf3 = buf2[0]",
+        "assert_size_stride(buf3, (3,), (1,), 'topk')",
+    )  # a check of what torch gives stays
     assert third.gives == ("buf2",)
     assert fourth.gives == ("buf4",)  # nobody reads buf5: it is workspace
-    assert [call.function for call in text.calls[4:]] == ["extern_kernels.mm", "cpp_relu_0", "extern_kernels.mm", "cpp_relu_0"]
+    assert [call.function for call in text.calls[4:]] == [
+        "extern_kernels.mm",
+        "cpp_relu_0",
+        "extern_kernels.mm",
+        "cpp_relu_0",
+    ]
     assert text.results[0].takes == ("buf8",)
 
 
@@ -128,23 +153,42 @@ def test_calls_of_a_text():
     ],
 )
 def test_a_line_that_is_not_understood_is_refused(line):
-    with pytest.raises(InputError, match=r"has a line that hosim cannot plan: .*; offload the model uncompiled"):
-        read_wrapper(f"def call(args):\n    arg0_1, arg1_1 = args\n    {line}\n    return (arg0_1, )")
+    with pytest.raises(
+        InputError, match=r"has a line that hosim cannot plan: .*; offload the model uncompiled"
+    ):
+        read_wrapper(
+            f"def call(args):\n    arg0_1, arg1_1 = args\n    {line}\n    return (arg0_1, )"
+        )
 
 
 def test_kernels_of_other_arguments_and_texts_without_a_program_are_refused():
     with pytest.raises(InputError, match="no function 'call'"):
         read_wrapper("x = 1")
-    code = "cpp_0 = async_compile.cpp_pybinding(['const int64_t'], 'void kernel(const int64_t ks0) { }')"
+    code = (
+        "cpp_0 = async_compile.cpp_pybinding(['const int64_t'], 'void kernel(const int64_t "
+        "ks0) { }')"
+    )
     with pytest.raises(InputError, match="has an argument 'ks0'; expected tensors of fixed sizes"):
         read_wrapper(f"{code}\ndef call(args): return ()")
     with pytest.raises(InputError, match="no declaration"):
-        read_wrapper("cpp_0 = async_compile.cpp_pybinding([], 'nothing')\ndef call(args): return ()")
+        read_wrapper(
+            "cpp_0 = async_compile.cpp_pybinding([], 'nothing')\ndef call(args): return ()"
+        )
 
 
 def test_a_gpu_is_refused_before_anything_is_compiled():
-    with pytest.raises(InputError, match="compiled models run on the CPU's machine alone, not on cuda; offload the model uncompiled"):
-        inference(Layers(), X, "layers", SimpleNamespace(torch_device=torch.device("cuda")), compiled=CompiledModel(None, {}))
+    with pytest.raises(
+        InputError,
+        match="compiled models run on the CPU's machine alone, not on cuda; offload the model "
+        "uncompiled",
+    ):
+        inference(
+            Layers(),
+            X,
+            "layers",
+            SimpleNamespace(torch_device=torch.device("cuda")),
+            compiled=CompiledModel(None, {}),
+        )
 
 
 def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
@@ -160,17 +204,24 @@ def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
     assert relu.mutates
     assert not relu.outputs
     assert relu.bytes_accessed == 2 * 4 * 64
-    # three arguments of 64 numbers, three numbers that are gathered, and their places; the last argument is nobody's and workspace
+    # three arguments of 64 numbers, three numbers that are gathered, and their places; the last
+    # argument is nobody's and workspace
     assert (rest.bytes_accessed, rest.workspace_bytes) == (4 * (3 * 64 + 3) + 8 * 3, 4 * 64)
     assert made.graph.ops[0].flops == 2 * 4 * 16 * 16
     small = machine()
     plan = streamed(made)
     assert not verify(plan, small)
     lowered = insert(made, plan)
-    between = [node.name for node in lowered.module.graph.nodes if node.name in lowered.op_of or node.name in lowered.cache_op_of]
+    between = [
+        node.name
+        for node in lowered.module.graph.nodes
+        if node.name in lowered.op_of or node.name in lowered.cache_op_of
+    ]
     for k, cache_op in enumerate(plan.cache_ops):
         name = next(name for name, number in lowered.cache_op_of.items() if number == k)
-        ahead = [lowered.op_of[one] for one in between[: between.index(name)] if one in lowered.op_of]
+        ahead = [
+            lowered.op_of[one] for one in between[: between.index(name)] if one in lowered.op_of
+        ]
         assert ahead == list(range(cache_op.after + 1))  # all calls up to its own, and no others
     values = values_of(program, model, X)
     wanted = model(X).detach()
@@ -178,6 +229,8 @@ def test_calls_run_under_a_plan_with_cache_ops_between_them(monkeypatch):
     with torch.no_grad(), Executor(lowered, small, CpuDevice(small, synchronous=True)) as executor:
         executor.place({name: value for name, value in values.items() if name not in user})
         for _ in range(2):
-            (result,) = executor.run({name: value for name, value in values.items() if name in user})
+            (result,) = executor.run(
+                {name: value for name, value in values.items() if name in user}
+            )
             assert torch.equal(result, wanted)
     assert replay(plan, small).feasible

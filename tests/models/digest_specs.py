@@ -1,4 +1,6 @@
-"""Writes into each shipped spec of a builder the digest of the workload that it gives now: python tests/models/digest_specs.py."""
+"""Writes into each shipped spec of a builder the digest of the workload that it gives now: python
+tests/models/digest_specs.py.
+"""
 
 from hashlib import sha256
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Configs drawn for each family, and the model that transformers makes of them on the meta device."""
+"""Configs drawn for each family, and the model that transformers makes of them on the meta
+device.
+"""
 
 from collections import Counter
 from functools import cache
@@ -10,10 +12,19 @@ from hosim.models import READERS
 
 FAMILIES = sorted(READERS.keys() - {"kimi_k2", "mimo"})
 """Those that transformers has a config class for."""
-NO_CAUSAL = {"qwen2_vl_text": "Qwen2VLTextModel", "qwen2_5_vl_text": "Qwen2_5_VLTextModel", "qwen3_vl_text": "Qwen3VLTextModel"}
-NO_CAUSAL |= {"qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel", "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel"}
+NO_CAUSAL = {
+    "qwen2_vl_text": "Qwen2VLTextModel",
+    "qwen2_5_vl_text": "Qwen2_5_VLTextModel",
+    "qwen3_vl_text": "Qwen3VLTextModel",
+}
+NO_CAUSAL |= {
+    "qwen2_5_omni_text": "Qwen2_5OmniThinkerTextModel",
+    "qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel",
+}
 NO_CAUSAL |= {"qwen3_vl_moe_text": "Qwen3VLMoeTextModel", "emu3_text_model": "Emu3TextModel"}
-"""Text models that transformers has inside a larger one only: these have no output layer, and names without ``model``."""
+"""Text models that transformers has inside a larger one only: these have no output layer, and names
+without ``model``.
+"""
 NOT_CAUSAL = ("bert", "t5", "mt5", "whisper", "vit")
 TOKENS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0)
 _COUNTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
@@ -28,7 +39,9 @@ def usual(kind):
 
 
 def drawn(kind, rng):
-    """A small config of a family: every size and flag that its class has and that this function knows is drawn."""
+    """A small config of a family: every size and flag that its class has and that this function
+    knows is drawn.
+    """
     has = _usual(kind)
     heads, groups, width = rng.choice((2, 4, 8)), rng.choice((1, 2)), rng.choice((16, 32))
     layers = rng.randint(2, 6)
@@ -70,7 +83,14 @@ def drawn(kind, rng):
         **dict.fromkeys(_TOPS, rng.randint(1, 3)),
         **_linear(rng, layers),
     }
-    flags = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_qk_norm", "qkv_bias", "attention_out_bias")
+    flags = (
+        "tie_word_embeddings",
+        "attention_bias",
+        "mlp_bias",
+        "use_qk_norm",
+        "qkv_bias",
+        "attention_out_bias",
+    )
     flags += ("use_post_norm", "use_bias")
     config = {key: value for key, value in sizes.items() if key in has and value is not None}
     config |= {key: rng.random() < 0.5 for key in flags if isinstance(has.get(key), bool)}
@@ -122,7 +142,13 @@ def _own(kind, rng, config):
     if kind == "nemotron_h":
         kinds = ["linear_attention", "moe", "full_attention", "mlp"]
         layers = rng.sample(kinds, 4) + rng.choices(kinds, k=2)
-        sizes = {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "moe_shared_expert_intermediate_size": 40}
+        sizes = {
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "ssm_state_size": 16,
+            "n_groups": 2,
+            "moe_shared_expert_intermediate_size": 40,
+        }
         return {"layers_block_type": layers, "moe_latent_size": rng.choice((None, 16)), **sizes}
     if kind == "deepseek_v4":
         groups = rng.choice((1, config["num_attention_heads"]))
@@ -140,16 +166,29 @@ def _own(kind, rng, config):
         kinds = [("sliding_attention", "full_attention")[n % 2] for n in range(layers)]
         sparsity = [0.0] * layers
         shared = rng.randint(0, layers - 2)
-        own |= {"intermediate_size": widths, "num_kv_shared_layers": shared, "layer_types": kinds, "activation_sparsity_pattern": sparsity}
+        own |= {
+            "intermediate_size": widths,
+            "num_kv_shared_layers": shared,
+            "layer_types": kinds,
+            "activation_sparsity_pattern": sparsity,
+        }
         return {"num_hidden_layers": layers, **own}
     if kind.startswith("gemma4"):
         return _gemma4(rng, config)
     if kind == "laguna":
-        layers = [config["num_attention_heads"] * rng.choice((1, 2)) for _ in range(config["num_hidden_layers"])]
+        layers = [
+            config["num_attention_heads"] * rng.choice((1, 2))
+            for _ in range(config["num_hidden_layers"])
+        ]
         return {"num_attention_heads_per_layer": layers}
     if kind == "gpt_neo":
         pairs = rng.randint(1, 3)
-        return {"num_layers": 2 * pairs, "num_heads": 4, "attention_types": [[["global", "local"], pairs]], "hidden_size": 64}
+        return {
+            "num_layers": 2 * pairs,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], pairs]],
+            "hidden_size": 64,
+        }
     if kind == "cohere2_moe":
         return {"prefix_dense_intermediate_size": 72}
     if kind == "mamba2":
@@ -188,7 +227,11 @@ def _hybrid(kind, rng, config):
         kinds = [rng.choice(("linear_attention", "full_attention")) for _ in range(layers)]
         return {"layer_types": kinds, "num_local_experts": rng.choice((0, 4, 8))}
     if kind == "falcon_h1":
-        return {"mamba_d_ssm": 2 * config["hidden_size"], "mamba_proj_bias": False, "mamba_rms_norm": rng.random() < 0.5}
+        return {
+            "mamba_d_ssm": 2 * config["hidden_size"],
+            "mamba_proj_bias": False,
+            "mamba_rms_norm": rng.random() < 0.5,
+        }
     return {}
 
 
@@ -199,7 +242,11 @@ def model_on_meta(kind, config):
     """The model that transformers makes of a config, without memory."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     made = transformers.AutoConfig.for_model(kind, **TOKENS, **config)
-    cls = getattr(transformers, NO_CAUSAL[kind]) if kind in NO_CAUSAL else transformers.AutoModelForCausalLM
+    cls = (
+        getattr(transformers, NO_CAUSAL[kind])
+        if kind in NO_CAUSAL
+        else transformers.AutoModelForCausalLM
+    )
     make = cls._from_config if kind in NO_CAUSAL else cls.from_config
     with torch.device("meta"):
         return made.to_dict(), make(made, attn_implementation="eager")
@@ -213,9 +260,18 @@ def sizes_of_transformers(kind, config):
 
 def sizes_of_builder(kind, config, **run):
     """The elements of each parameter of the graph of a config."""
-    graph = hosim.load({"model": {"model_type": kind, **config, "dtype": "bfloat16"}, "sequence": 64, "routing": None, **run})
+    graph = hosim.load(
+        {
+            "model": {"model_type": kind, **config, "dtype": "bfloat16"},
+            "sequence": 64,
+            "routing": None,
+            **run,
+        }
+    )
     found = Counter()
     for tensor in graph.tensors:
-        if tensor.kind in ("parameter", "expert") and not (kind in NO_CAUSAL and tensor.whole == "lm_head.weight"):
+        if tensor.kind in ("parameter", "expert") and not (
+            kind in NO_CAUSAL and tensor.whole == "lm_head.weight"
+        ):
             found[tensor.whole] += tensor.size_bytes // 2
     return found

@@ -1,4 +1,6 @@
-"""Collectives of tensor with sequence parallelism, in order and to the byte, and FLOP, as torch has them for Llama on fake processes."""
+"""Collectives of tensor with sequence parallelism, in order and to the byte, and FLOP, as torch has
+them for Llama on fake processes.
+"""
 
 import pytest
 
@@ -14,13 +16,28 @@ import torch.distributed as dist  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Replicate, Shard  # noqa: E402
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module  # noqa: E402
+from torch.distributed.tensor.parallel import (  # noqa: E402
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-SIZES = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4}
+SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
 SIZES |= {"vocab_size": 8004, "head_dim": 64}
-_KINDS = {"_c10d_functional::all_gather_into_tensor": "all_gather", "_c10d_functional::reduce_scatter_tensor": "reduce_scatter"}
+_KINDS = {
+    "_c10d_functional::all_gather_into_tensor": "all_gather",
+    "_c10d_functional::reduce_scatter_tensor": "reduce_scatter",
+}
 
 
 class Collectives(TorchDispatchMode):
@@ -39,7 +56,9 @@ class Collectives(TorchDispatchMode):
 
 
 def plan(layers):
-    """As torchtitan shares Llama: tokens are a device's own between products, and are gathered once for the products of one input."""
+    """As torchtitan shares Llama: tokens are a device's own between products, and are gathered once
+    for the products of one input.
+    """
     own, whole = Shard(1), Replicate()
     found = {
         "model.embed_tokens": RowwiseParallel(input_layouts=whole, output_layouts=own),
@@ -48,13 +67,27 @@ def plan(layers):
     }
     for n in range(layers):
         at = f"model.layers.{n}."
-        found |= {f"{at}{norm}": SequenceParallel() for norm in ("input_layernorm", "post_attention_layernorm")}
+        found |= {
+            f"{at}{norm}": SequenceParallel()
+            for norm in ("input_layernorm", "post_attention_layernorm")
+        }
         hidden = {"hidden_states": own}, {"hidden_states": whole}
-        found[f"{at}self_attn"] = PrepareModuleInput(input_kwarg_layouts=hidden[0], desired_input_kwarg_layouts=hidden[1])
+        found[f"{at}self_attn"] = PrepareModuleInput(
+            input_kwarg_layouts=hidden[0], desired_input_kwarg_layouts=hidden[1]
+        )
         found[f"{at}mlp"] = PrepareModuleInput(input_layouts=(own,), desired_input_layouts=(whole,))
-        first = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+        first = (
+            "self_attn.q_proj",
+            "self_attn.k_proj",
+            "self_attn.v_proj",
+            "mlp.gate_proj",
+            "mlp.up_proj",
+        )
         found |= {f"{at}{name}": ColwiseParallel() for name in first}
-        found |= {f"{at}{name}": RowwiseParallel(output_layouts=own) for name in ("self_attn.o_proj", "mlp.down_proj")}
+        found |= {
+            f"{at}{name}": RowwiseParallel(output_layouts=own)
+            for name in ("self_attn.o_proj", "mlp.down_proj")
+        }
     return found
 
 
@@ -77,19 +110,48 @@ def test_collectives_and_flop_are_those_of_torch(devices, compared):
             collectives, counter = Collectives(devices), FlopCounterMode(display=False)
             with collectives, counter:
                 x = module.model.embed_tokens(ids)
-                for layer in module.model.layers:  # the model itself counts the places of a device's own tokens
-                    x = layer(hidden_states=x, attention_mask=None, position_ids=places, position_embeddings=turns)
+                for layer in (
+                    module.model.layers
+                ):  # the model itself counts the places of a device's own tokens
+                    x = layer(
+                        hidden_states=x,
+                        attention_mask=None,
+                        position_ids=places,
+                        position_embeddings=turns,
+                    )
                 logits = module.lm_head(module.model.norm(x))
                 torch.nn.functional.cross_entropy(logits[0].float(), ids[0]).backward()
     finally:
         torch.set_default_dtype(before)
         dist.destroy_process_group()
-    parameters = {"model": "llama-3.1-8b", "config": SIZES, "phase": "train", "sequence": 128, "attention": "masked", "optimizer": "none"}
+    parameters = {
+        "model": "llama-3.1-8b",
+        "config": SIZES,
+        "phase": "train",
+        "sequence": 128,
+        "attention": "masked",
+        "optimizer": "none",
+    }
     graph = build("x", {**parameters, "tensor": devices, "sequence_parallel": True})
     sent = [(op.kind, op.sizes[1]) for op in graph.ops if op.stream == "comm"]
     assert sent[:-1] == collectives.seen
-    assert sent[-1] == ("all_reduce", 7 * 512 * 2)  # torch leaves the gradients of norms to be added up by whoever uses them
-    compared("torch", f"tensor and sequence parallel over {devices}", "collectives", len(collectives.seen), len(sent) - 1)
+    assert sent[-1] == (
+        "all_reduce",
+        7 * 512 * 2,
+    )  # torch leaves the gradients of norms to be added up by whoever uses them
+    compared(
+        "torch",
+        f"tensor and sequence parallel over {devices}",
+        "collectives",
+        len(collectives.seen),
+        len(sent) - 1,
+    )
     # torch counts products of sharded tensors whole, and not the CPU's fused attention
     flops = sum(op.flops for op in graph.ops if op.kind != "attention") * devices
-    compared("torch", f"tensor and sequence parallel over {devices}", "FLOP", counter.get_total_flops(), flops)
+    compared(
+        "torch",
+        f"tensor and sequence parallel over {devices}",
+        "FLOP",
+        counter.get_total_flops(),
+        flops,
+    )

@@ -33,7 +33,8 @@ REDUCED = {
         },
         {"layers": 2, "attention": "masked"},
     ),
-    # the defaults of transformers' config class are DeepSeek-V3's sizes; heads of unequal width have no fused kernel on the traced path
+    # the defaults of transformers' config class are DeepSeek-V3's sizes; heads of unequal width
+    # have no fused kernel on the traced path
     "deepseek-v3": (
         "DeepseekV3ForCausalLM",
         {"num_hidden_layers": 2, "first_k_dense_replace": 1, "use_cache": False},
@@ -52,13 +53,26 @@ OTHERS = {
     "bert-base": ("BertForMaskedLM", {"num_hidden_layers": 2}, {"input_ids": IDS}, {}),
     "vit-l-16": (
         "ViTForImageClassification",
-        {"hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "num_hidden_layers": 2},
+        {
+            "hidden_size": 1024,
+            "num_attention_heads": 16,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 2,
+        },
         {"pixel_values": {"shape": [2, 3, 224, 224], "dtype": "bf16"}},
         {"config": {"num_labels": 2}},
     ),
     "t5-large": (
         "T5ForConditionalGeneration",
-        {"d_model": 1024, "num_layers": 2, "num_decoder_layers": 2, "num_heads": 16, "d_kv": 64, "d_ff": 4096, "use_cache": False},
+        {
+            "d_model": 1024,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "num_heads": 16,
+            "d_kv": 64,
+            "d_ff": 4096,
+            "use_cache": False,
+        },
         {"input_ids": IDS, "decoder_input_ids": IDS},
         {},
     ),
@@ -71,26 +85,52 @@ def figures(graph):
 
 
 def compare(compared, model, built, traced, wide=lambda name: False):
-    """``wide``: whether the traced model has a parameter in fp32 that is in bf16 in the built one."""
-    (flops, peak, parameters), (true_flops, true_peak, true_parameters) = figures(built), figures(traced)
-    true_parameters = {name: size // 2 if wide(name) else size for name, size in true_parameters.items()}
+    """``wide``: whether the traced model has a parameter in fp32 that is in bf16 in the built
+    one.
+    """
+    (flops, peak, parameters), (true_flops, true_peak, true_parameters) = (
+        figures(built),
+        figures(traced),
+    )
+    true_parameters = {
+        name: size // 2 if wide(name) else size for name, size in true_parameters.items()
+    }
     compared("traced model", f"built {model}", "FLOP", true_flops, flops, 0.01)
     compared("traced model", f"built {model}", "peak bytes", true_peak.bytes, peak.bytes, 0.03)
-    compared("traced model", f"built {model}", "bytes of parameters", sum(true_parameters.values()), sum(parameters.values()))
+    compared(
+        "traced model",
+        f"built {model}",
+        "bytes of parameters",
+        sum(true_parameters.values()),
+        sum(parameters.values()),
+    )
     assert parameters == true_parameters  # whose names are the model's
     assert set(peak.breakdown) - {"buffer"} == set(true_peak.breakdown) - {"buffer"}
 
 
 def traced(folder, name, config, inputs):
     model = {"class": name, "config": config, "dtype": "bf16"}
-    spec = {"format": "hosim.spec/1", "name": "traced", "importer": "torch_export", "model": model, "inputs": inputs}
+    spec = {
+        "format": "hosim.spec/1",
+        "name": "traced",
+        "importer": "torch_export",
+        "model": model,
+        "inputs": inputs,
+    }
     (folder / "traced.json").write_text(json.dumps(spec))
     return load_any(folder / "traced.json")
 
 
 def test_llama(root, compared):
-    built = build("built", {"model": "llama-3.1-8b", "sequence": 4096, "attention": "masked", **TRACED})
-    compare(compared, "llama-3.1-8b", built, load_workload(root / "workloads/llama-3.1-8b-prefill-4k.json.gz"))
+    built = build(
+        "built", {"model": "llama-3.1-8b", "sequence": 4096, "attention": "masked", **TRACED}
+    )
+    compare(
+        compared,
+        "llama-3.1-8b",
+        built,
+        load_workload(root / "workloads/llama-3.1-8b-prefill-4k.json.gz"),
+    )
 
 
 @pytest.mark.parametrize("model", one_in(2, sorted(REDUCED)))
@@ -112,7 +152,10 @@ def test_other_models(model, tmp_path, compared):
     pytest.importorskip("transformers")
     name, config, inputs, parameters = OTHERS[model]
     compare(
-        compared, model, build("built", {"model": model, "batch": 2, "layers": 2, **parameters}), traced(tmp_path, name, config, inputs)
+        compared,
+        model,
+        build("built", {"model": model, "batch": 2, "layers": 2, **parameters}),
+        traced(tmp_path, name, config, inputs),
     )
 
 
@@ -126,5 +169,7 @@ def test_published_numbers_of_parameters(compared):
     }
     for model, published in sizes.items():
         graph = build(model, {"model": model, "dtype": "bf16"})
-        parameters = sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")) // 2
+        parameters = (
+            sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")) // 2
+        )
         compared("publication", f"built {model}", "parameters", published, parameters)

@@ -1,4 +1,6 @@
-"""Builders: what they refuse, what training, sharding and the cache add; figures derived from shapes."""
+"""Builders: what they refuse, what training, sharding and the cache add; figures derived from
+shapes.
+"""
 
 from collections import Counter
 from itertools import pairwise
@@ -17,7 +19,14 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import load_any
 from hosim.models import PRESETS, Decoder, Tape, add, build, scale
 
-TINY = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96}
+TINY = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 96,
+}
 DENSE = {"model": "llama-3.1-8b", "config": {**TINY, "intermediate_size": 80}, "sequence": 32}
 EXPERTS = {
     "model": "qwen3-30b-a3b",
@@ -36,7 +45,10 @@ def by_kind(graph):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "llama-3.1-80b"}, r"^model: expected a model .*; did you mean 'llama-3.1-8b'\?$"),
+        (
+            {"model": "llama-3.1-80b"},
+            r"^model: expected a model .*; did you mean 'llama-3.1-8b'\?$",
+        ),
         ({"model": None}, "^model: expected a model"),
         ({"sequenze": 3}, r"^sequenze: unknown parameter 'sequenze'; did you mean 'sequence'\?$"),
         ({"sequence": 0}, "^sequence: expected at least 1, got 0$"),
@@ -45,13 +57,22 @@ def by_kind(graph):
         ({"sequence": True}, "^sequence: expected an integer, got True$"),
         ({"fused": 1}, "^fused: expected true or false, got 1$"),
         ({"layers": 3}, "^layers: the model has 2 layers, got 3$"),
-        ({"phase": "forward"}, "^phase: llama-3.1-8b is built for train, prefill, decode; got 'forward'$"),
+        (
+            {"phase": "forward"},
+            "^phase: llama-3.1-8b is built for train, prefill, decode; got 'forward'$",
+        ),
         ({"dtype": "int4"}, "^dtype: expected one of bf16, fp16, fp32; got 'int4'$"),
         ({"config": 3}, "^config: expected a mapping"),
         ({"config": {"hidden": 3}}, r"^config.hidden: unknown parameter 'hidden'; did you mean"),
         ({"config": {"dropout": 7}}, "^config.dropout: expected a share from 0 to 1, got 7$"),
-        ({"config": {"embedding_dropout": -0.5}}, "^config.embedding_dropout: expected a share from 0 to 1, got -0.5$"),
-        ({"config": {"hidden_size": "big"}}, "^config.hidden_size: expected an integer, got 'big'$"),
+        (
+            {"config": {"embedding_dropout": -0.5}},
+            "^config.embedding_dropout: expected a share from 0 to 1, got -0.5$",
+        ),
+        (
+            {"config": {"hidden_size": "big"}},
+            "^config.hidden_size: expected an integer, got 'big'$",
+        ),
         ({"tensor": 3}, "^tensor: 3 devices cannot share num_attention_heads 4 evenly$"),
         ({"expert": 2}, "^expert: "),
         ({"pipeline": 3}, "^pipeline: 3 stages need at least one layer each$"),
@@ -59,9 +80,15 @@ def by_kind(graph):
         ({"link": "400 Gb/s"}, "^link: "),
         ({"link": 400}, "^link: expected a rate"),
         ({"routing": 3}, "^routing: expected a mapping"),
-        ({"routing": {"step": 3}}, r"^routing.step: unknown parameter 'step'; did you mean 'steps'\?$"),
+        (
+            {"routing": {"step": 3}},
+            r"^routing.step: unknown parameter 'step'; did you mean 'steps'\?$",
+        ),
         ({"routing": {}}, "^routing: no gate chooses in this run"),
-        ({"routing": {"persistence": 2.0}, "phase": "decode", "kv_block": 8, "context": 80}, "^persistence: expected a probability"),
+        (
+            {"routing": {"persistence": 2.0}, "phase": "decode", "kv_block": 8, "context": 80},
+            "^persistence: expected a probability",
+        ),
     ],
 )
 def test_what_is_refused(changes, message):
@@ -107,7 +134,9 @@ FIELDS = {
     "window_blocks": st.integers(1, 3),
     "chosen_blocks": st.integers(1, 5),
     "experts_home": st.sampled_from(["ddr", "pool"]),
-    "routing": st.fixed_dictionaries({}, optional={"steps": st.integers(1, 3), "persistence": st.sampled_from([0, 0.5])}),
+    "routing": st.fixed_dictionaries(
+        {}, optional={"steps": st.integers(1, 3), "persistence": st.sampled_from([0, 0.5])}
+    ),
 }
 
 
@@ -135,7 +164,16 @@ OPTIONS = {
                 "embedding_scale",
                 "qk_norm",
             ),
-            *("qkv_bias", "out_bias", "mlp_bias", "head_bias", "expert_bias", "attention_sinks", "final_softcap", "tie_word_embeddings"),
+            *(
+                "qkv_bias",
+                "out_bias",
+                "mlp_bias",
+                "head_bias",
+                "expert_bias",
+                "attention_sinks",
+                "final_softcap",
+                "tie_word_embeddings",
+            ),
         ),
         st.booleans(),
     ),
@@ -143,14 +181,27 @@ OPTIONS = {
 
 
 @given(
-    st.sampled_from(["dense", "experts", "latent"]), st.fixed_dictionaries({}, optional=FIELDS), st.fixed_dictionaries({}, optional=OPTIONS)
+    st.sampled_from(["dense", "experts", "latent"]),
+    st.fixed_dictionaries({}, optional=FIELDS),
+    st.fixed_dictionaries({}, optional=OPTIONS),
 )
 def test_whatever_is_asked_for_is_built_or_refused(kind, parameters, options):
-    latent = {"kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "num_key_value_heads": 4, "n_group": 2}
+    latent = {
+        "kv_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 8,
+        "num_key_value_heads": 4,
+        "n_group": 2,
+    }
     base = {
         "dense": DENSE,
         "experts": EXPERTS,
-        "latent": {**EXPERTS, "model": "deepseek-v3", "config": {**EXPERTS["config"], **latent, "first_k_dense_replace": 1}},
+        "latent": {
+            **EXPERTS,
+            "model": "deepseek-v3",
+            "config": {**EXPERTS["config"], **latent, "first_k_dense_replace": 1},
+        },
     }[kind]
     try:
         graph = build("x", {**base, "config": {**base["config"], **options}, **parameters})
@@ -166,13 +217,28 @@ def test_whatever_is_asked_for_is_built_or_refused(kind, parameters, options):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"model": "bert-base", "tensor": 2}, "^tensor: bert-base takes no 'tensor'; it takes batch, checkpoint, "),
+        (
+            {"model": "bert-base", "tensor": 2},
+            "^tensor: bert-base takes no 'tensor'; it takes batch, checkpoint, ",
+        ),
         ({"model": "vit-l-16", "sequence": 4096}, "^sequence: vit-l-16 takes no 'sequence'"),
         ({"model": "gpt2", "sequence": 4096}, "^sequence: the model has 1024 positions, got 4096$"),
-        ({"model": "gpt2", "phase": "decode", "context": 4096}, "^context: the model has 1024 positions, got 4096$"),
-        ({"model": "llama-3.1-8b", "config": {"positions": "learned"}}, "^config.max_position_embeddings: learned positions need a number"),
-        ({"model": "llama-3.1-8b", "config": {"rotary_width": 129}}, "^config.rotary_width: expected at most 128, the width of a head$"),
-        ({"model": "bert-base", "sequence": 513}, "^sequence: the model has 512 positions, got 513$"),
+        (
+            {"model": "gpt2", "phase": "decode", "context": 4096},
+            "^context: the model has 1024 positions, got 4096$",
+        ),
+        (
+            {"model": "llama-3.1-8b", "config": {"positions": "learned"}},
+            "^config.max_position_embeddings: learned positions need a number",
+        ),
+        (
+            {"model": "llama-3.1-8b", "config": {"rotary_width": 129}},
+            "^config.rotary_width: expected at most 128, the width of a head$",
+        ),
+        (
+            {"model": "bert-base", "sequence": 513},
+            "^sequence: the model has 512 positions, got 513$",
+        ),
     ],
 )
 def test_what_a_family_does_not_take(parameters, message):
@@ -183,9 +249,14 @@ def test_what_a_family_does_not_take(parameters, message):
 def test_a_spec_says_where_it_is_wrong(tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text("format: hosim.spec/1\nname: x\nbuilder: {model: llama-3.1-8b, layer: 3}\n")
-    with pytest.raises(InputError, match=r"spec.yaml: builder.layer: unknown parameter 'layer'; did you mean 'layers'\?$"):
+    with pytest.raises(
+        InputError,
+        match=r"spec.yaml: builder.layer: unknown parameter 'layer'; did you mean 'layers'\?$",
+    ):
         load_any(path)
-    path.write_text("format: hosim.spec/1\nname: x\nbuilder: {model: llama-3.1-8b}\nimporter: torch_export\n")
+    path.write_text(
+        "format: hosim.spec/1\nname: x\nbuilder: {model: llama-3.1-8b}\nimporter: torch_export\n"
+    )
     with pytest.raises(InputError, match="importer: unknown key 'importer'"):
         load_any(path)
 
@@ -259,8 +330,9 @@ BILLIONS = {
     "gpt-j-6b": 6.05,
     "command-r-35b": 34.98,
 }
-"""Parameters as the models' cards have them, in billions; of Falcon with the output layer tied to the embedding, as transformers has it,
-of Gemma 3 those of the text model."""
+"""Parameters as the models' cards have them, in billions; of Falcon with the output layer tied to
+the embedding, as transformers has it, of Gemma 3 those of the text model.
+"""
 
 
 def test_presets_have_the_published_numbers_of_parameters():
@@ -272,7 +344,11 @@ def test_presets_have_the_published_numbers_of_parameters():
         # all layers of a kind are alike
         few, more = [
             sum(
-                t.size_bytes for t in build(model, {"model": model, "layers": n, "sequence": 8, "fused": True}).tensors if t.kind in WEIGHTS
+                t.size_bytes
+                for t in build(
+                    model, {"model": model, "layers": n, "sequence": 8, "fused": True}
+                ).tensors
+                if t.kind in WEIGHTS
             )
             for n in (dense + 1, dense + 2)
         ]
@@ -307,7 +383,9 @@ MILLIONS = {
 
 def test_encoders_and_images_have_the_published_numbers_of_parameters():
     for model, published in MILLIONS.items():
-        assert round(by_kind(build(model, {"model": model}))["parameter"] / 2e6, 2) == published, model
+        assert round(by_kind(build(model, {"model": model}))["parameter"] / 2e6, 2) == published, (
+            model
+        )
 
 
 OF_EACH_KIND = (
@@ -345,72 +423,129 @@ def test_every_model_trains(model, checkpoint):
     assert sizes["gradient"] == learned
     assert sizes["optimizer_state"] == 6 * learned  # fp32 parameter and two moments, beside bf16
     updated = [graph.tensors[op.mutates[0]].name for op in graph.ops if op.kind == "optimizer"]
-    assert sorted(updated) == sorted(t.name for t in graph.tensors if t.kind in ("parameter", "expert"))
+    assert sorted(updated) == sorted(
+        t.name for t in graph.tensors if t.kind in ("parameter", "expert")
+    )
     assert static_peak(graph).bytes > 7 * learned
-    assert all(len(users) > 1 for tensor, users in zip(graph.tensors, graph.users, strict=True) if tensor.kind == "gradient")
-    hardware = Hardware("h", (Tier("hbm", 2**50, 10**12),), (), Compute({"bf16": 10**15, "fp32": 10**14}))
+    assert all(
+        len(users) > 1
+        for tensor, users in zip(graph.tensors, graph.users, strict=True)
+        if tensor.kind == "gradient"
+    )
+    hardware = Hardware(
+        "h", (Tier("hbm", 2**50, 10**12),), (), Compute({"bf16": 10**15, "fp32": 10**14})
+    )
     assert verify(Plan(graph), hardware, 2**50) == ()
 
 
 def test_backward_takes_twice_the_products_of_forward():
     graph = build("x", {**DENSE, "phase": "train"})
-    forward = sum(op.flops for op in graph.ops if op.kind == "matmul" and not op.name.startswith("backward."))
-    backward = sum(op.flops for op in graph.ops if op.kind == "matmul" and op.name.startswith("backward."))
+    forward = sum(
+        op.flops for op in graph.ops if op.kind == "matmul" and not op.name.startswith("backward.")
+    )
+    backward = sum(
+        op.flops for op in graph.ops if op.kind == "matmul" and op.name.startswith("backward.")
+    )
     assert backward == 2 * forward
     attention = [op.flops for op in graph.ops if op.kind == "attention"]
     assert attention[-1] * 2 == attention[0] * 5  # the fused kernel computes its scores again
 
 
 def test_tied_embeddings_are_one_tensor_and_one_gradient():
-    tied = build("x", {**DENSE, "phase": "train", "config": {**DENSE["config"], "tie_word_embeddings": True}})
+    tied = build(
+        "x", {**DENSE, "phase": "train", "config": {**DENSE["config"], "tie_word_embeddings": True}}
+    )
     apart = build("x", {**DENSE, "phase": "train"})
     table = 96 * 64 * 2
     assert by_kind(apart)["parameter"] - by_kind(tied)["parameter"] == table
     assert by_kind(apart)["gradient"] - by_kind(tied)["gradient"] == table
-    assert any(op.name.endswith("accumulate") and tied.tensors[op.mutates[0]].kind == "gradient" for op in tied.ops if op.mutates)
+    assert any(
+        op.name.endswith("accumulate") and tied.tensors[op.mutates[0]].kind == "gradient"
+        for op in tied.ops
+        if op.mutates
+    )
 
 
 def test_tensor_shards():
-    alone, shared = build("x", {**DENSE, "phase": "train"}), build("x", {**DENSE, "phase": "train", "tensor": 2, "link": "1 GB/s"})
+    alone, shared = (
+        build("x", {**DENSE, "phase": "train"}),
+        build("x", {**DENSE, "phase": "train", "tensor": 2, "link": "1 GB/s"}),
+    )
     norms = 5 * 64 * 2
     assert by_kind(shared)["parameter"] - norms == (by_kind(alone)["parameter"] - norms) // 2
     reduced = [op for op in shared.ops if op.kind == "all_reduce"]
-    # forward: the embedding, and after attention and MLP of two layers; backward: before both, and before the output layer
+    # forward: the embedding, and after attention and MLP of two layers; backward: before both, and
+    # before the output layer
     assert len(reduced) == 1 + 2 * 2 + 2 * 2 + 1
     assert {op.stream for op in reduced} == {"comm"}
-    assert {op.duration_ns for op in reduced} == {32 * 64 * 2}  # a ring of two: each sends half of the bytes twice, a byte a nanosecond
-    products = [sum(op.flops for op in graph.ops if op.kind == "matmul") for graph in (alone, shared)]
+    assert {op.duration_ns for op in reduced} == {
+        32 * 64 * 2
+    }  # a ring of two: each sends half of the bytes twice, a byte a nanosecond
+    products = [
+        sum(op.flops for op in graph.ops if op.kind == "matmul") for graph in (alone, shared)
+    ]
     assert products[0] == 2 * products[1]
 
 
 def test_shards_of_a_model_with_an_odd_vocabulary_and_few_heads_of_keys():
-    """The vocabulary is padded, and devices have copies of heads of keys that are fewer than they."""
+    """The vocabulary is padded, and devices have copies of heads of keys that are fewer than
+    they.
+    """
     gpt2 = {"model": "gpt2", "config": {"n_layer": 1}, "phase": "decode", "context": 64}
     alone, shared = build("x", gpt2), build("x", {**gpt2, "tensor": 4})
     table = 768 * 2
-    # products of 4 and 8 times 768 x 768 in attention and MLP, two tables, biases of 3, 1, 4 and 1, three norms of weight and bias
+    # products of 4 and 8 times 768 x 768 in attention and MLP, two tables, biases of 3, 1, 4 and 1,
+    # three norms of weight and bias
     assert by_kind(alone)["parameter"] == (12 * 768 + 50257 + 1024 + 9 + 6) * table
     assert wholes(alone)["transformer.wte.weight"] == 50257 * table
     assert wholes(shared)["transformer.wte.weight"] == 12565 * table  # a quarter, rounded up
     assert by_kind(shared)["kv_cache"] * 4 == by_kind(alone)["kv_cache"] == 2 * 64 * table
     few = {"model": "gemma-3-1b", "phase": "decode", "context": 64, "layers": 1}
-    assert by_kind(build("x", {**few, "tensor": 4}))["kv_cache"] == by_kind(build("x", few))["kv_cache"] == 2 * 64 * 256 * 2
+    assert (
+        by_kind(build("x", {**few, "tensor": 4}))["kv_cache"]
+        == by_kind(build("x", few))["kv_cache"]
+        == 2 * 64 * 256 * 2
+    )
 
 
-@pytest.mark.parametrize("model", ["gpt2", "opt-1.3b", "phi-2", "falcon-40b", "bloom-560m", "mpt-7b", "gemma-2-2b", "gpt-oss-20b"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt2",
+        "opt-1.3b",
+        "phi-2",
+        "falcon-40b",
+        "bloom-560m",
+        "mpt-7b",
+        "gemma-2-2b",
+        "gpt-oss-20b",
+    ],
+)
 def test_a_step_of_every_decoder_reads_all_that_a_prompt_wrote(model):
     options = {"model": model, "layers": 2, "batch": 2}
-    prompt, step = build("x", {**options, "sequence": 96}), build("x", {**options, "phase": "decode", "context": 96})
+    prompt, step = (
+        build("x", {**options, "sequence": 96}),
+        build("x", {**options, "phase": "decode", "context": 96}),
+    )
     merged = build("x", {**options, "phase": "decode", "context": 96, "merged": True})
     sizes = PRESETS[model].decoder() if model == "gpt2" else PRESETS[model]
     kept = 2 * 2 * 2 * 96 * sizes.num_key_value_heads * sizes.head_dim * 2
-    assert by_kind(prompt)["kv_cache"] == by_kind(step)["kv_cache"] == by_kind(merged)["kv_cache"] == kept
+    assert (
+        by_kind(prompt)["kv_cache"]
+        == by_kind(step)["kv_cache"]
+        == by_kind(merged)["kv_cache"]
+        == kept
+    )
     assert [sum(op.flops for op in g.ops if op.kind == "attention") for g in (step, merged)] == [
         2 * 4 * 2 * 96 * sizes.num_attention_heads * sizes.head_dim
     ] * 2
-    shared = build("x", {**options, "phase": "decode", "context": 96, "tensor": 2, "link": "1 GB/s"})
+    shared = build(
+        "x", {**options, "phase": "decode", "context": 96, "tensor": 2, "link": "1 GB/s"}
+    )
     assert by_kind(shared)["kv_cache"] * 2 == kept
-    assert sum(op.kind == "all_reduce" for op in shared.ops) == 1 + 2 * 2  # the embedding, and attention and MLP of two layers
+    assert (
+        sum(op.kind == "all_reduce" for op in shared.ops) == 1 + 2 * 2
+    )  # the embedding, and attention and MLP of two layers
 
 
 @pytest.mark.parametrize(("model", "source"), [("flan-t5-base", 40), ("whisper-tiny", 1500)])
@@ -420,7 +555,10 @@ def test_a_step_of_a_decoder_with_an_encoder_reads_both_caches(model, source):
     width = 768 if model == "flan-t5-base" else 384
     assert by_kind(graph)["kv_cache"] == 2 * 2 * 3 * (20 + source) * width * 2
     if model == "whisper-tiny":
-        assert sum(op.flops for op in graph.ops if op.kind == "attention") == 2 * 4 * 3 * (20 + source) * width
+        assert (
+            sum(op.flops for op in graph.ops if op.kind == "attention")
+            == 2 * 4 * 3 * (20 + source) * width
+        )
     written = [op for op in graph.ops if op.kind == "scatter"]
     assert len(written) == 2 * 2  # keys and values of the new token; those of the source stay
     assert not any("encoder." in op.name.partition("decoder.")[0] for op in graph.ops)
@@ -431,15 +569,22 @@ def test_expert_shards():
     assert by_kind(shared)["expert"] * 4 == by_kind(alone)["expert"]
     sent = [op for op in shared.ops if op.kind == "all_to_all"]
     assert len(sent) == 2 * 2  # there and back, in two layers
-    assert {op.duration_ns for op in sent} == {32 * 2 * 64 * 2 * 3 // 4}  # three quarters of the chosen rows are another device's
+    assert {op.duration_ns for op in sent} == {
+        32 * 2 * 64 * 2 * 3 // 4
+    }  # three quarters of the chosen rows are another device's
     work = [sum(op.flops for op in graph.ops) for graph in (alone, shared)]
     assert work[0] == work[1]  # as many rows come as go
 
 
 def test_devices_that_share_experts_add_up_the_gradients_of_the_router():
-    """Each has a part of every output, so what it finds for the weight of an output is a part, too."""
+    """Each has a part of every output, so what it finds for the weight of an output is a part,
+    too.
+    """
     graph = build("x", {**EXPERTS, "phase": "train", "tensor": 2})
-    x, weights = 32 * 64 * 2, 32 * 2 * 2  # bytes of 32 tokens 64 wide, and of the weights of their two experts
+    x, weights = (
+        32 * 64 * 2,
+        32 * 2 * 2,
+    )  # bytes of 32 tokens 64 wide, and of the weights of their two experts
     sent = [op.sizes[1] for op in graph.ops if op.kind == "all_reduce" and "mlp.experts" in op.name]
     assert sent == [x] * 2 + [weights, x] * 2  # forward, then backward
 
@@ -453,16 +598,28 @@ def test_pipeline_stages_are_the_whole_together():
         ["model.send", "recv_grad"],
         ["model.recv", "backward.model.recv.grad"],
     ]
-    assert sum(op.flops for stage in stages for op in stage.ops) == sum(op.flops for op in whole.ops)
+    assert sum(op.flops for stage in stages for op in stage.ops) == sum(
+        op.flops for op in whole.ops
+    )
 
 
 def test_the_cache_of_a_decoder():
-    graph = build("x", {**DENSE, "phase": "decode", "batch": 3, "context": 500, "cache_home": "ddr"})
+    graph = build(
+        "x", {**DENSE, "phase": "decode", "batch": 3, "context": 500, "cache_home": "ddr"}
+    )
     cache = [t for t in graph.tensors if t.kind == "kv_cache"]
     token = 3 * 2 * 16 * 2
-    assert {(t.name.rpartition("[")[2], t.size_bytes, t.home) for t in cache} == {("past]", 499 * token, "ddr"), ("new]", token, "ddr")}
+    assert {(t.name.rpartition("[")[2], t.size_bytes, t.home) for t in cache} == {
+        ("past]", 499 * token, "ddr"),
+        ("new]", token, "ddr"),
+    }
     assert len(cache) == 8
-    written = [graph.tensors[t].name for op in graph.ops for t in op.writes if graph.tensors[t].kind == "kv_cache"]
+    written = [
+        graph.tensors[t].name
+        for op in graph.ops
+        for t in op.writes
+        if graph.tensors[t].kind == "kv_cache"
+    ]
     assert all([name.endswith("[new]") for name in written])
     attention = [op for op in graph.ops if op.kind == "attention"]
     assert {op.flops for op in attention} == {4 * 3 * 4 * 500 * 16}
@@ -479,7 +636,10 @@ def test_a_prefill_writes_the_cache_and_the_last_logits():
 
 
 def test_fusing_changes_no_product():
-    eager, fused = build("x", {**DENSE, "phase": "train"}), build("x", {**DENSE, "phase": "train", "fused": True})
+    eager, fused = (
+        build("x", {**DENSE, "phase": "train"}),
+        build("x", {**DENSE, "phase": "train", "fused": True}),
+    )
     assert len(fused.ops) < 0.7 * len(eager.ops)
     assert sum(op.flops for op in fused.ops) == sum(op.flops for op in eager.ops)
     assert by_kind(fused)["gradient"] == by_kind(eager)["gradient"]
@@ -487,7 +647,14 @@ def test_fusing_changes_no_product():
 
 def test_memory_follows_the_sequence_and_the_work_of_building_does_not():
     settings = [
-        {"model": "llama-3.1-8b", "phase": "train", "fused": True, "layers": 4, "optimizer": "none", "sequence": 1024 * 2**n}
+        {
+            "model": "llama-3.1-8b",
+            "phase": "train",
+            "fused": True,
+            "layers": 4,
+            "optimizer": "none",
+            "sequence": 1024 * 2**n,
+        }
         for n in range(6)
     ]
     graphs = [build("x", parameters) for parameters in settings]
@@ -505,23 +672,36 @@ def test_a_collective_overlaps_with_nothing_that_needs_it():
 
 def test_equal_parameters_give_equal_graphs():
     assert build("x", EXPERTS) == build("x", dict(reversed(EXPERTS.items())))
-    assert build("x", EXPERTS).meta == {"source": "hosim.models", "repeatable": True, "builder": EXPERTS}
+    assert build("x", EXPERTS).meta == {
+        "source": "hosim.models",
+        "repeatable": True,
+        "builder": EXPERTS,
+    }
 
 
 def test_more_experts_for_each_token_than_there_are():
     with pytest.raises(InputError) as caught:
         build("x", {**EXPERTS, "config": {**EXPERTS["config"], "num_experts_per_tok": 9}})
-    assert str(caught.value) == "config.num_experts_per_tok: expected at most 8, the number of experts; got 9"
+    assert (
+        str(caught.value)
+        == "config.num_experts_per_tok: expected at most 8, the number of experts; got 9"
+    )
 
 
 def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
-    """``a`` and ``b`` have the gradient of their sum; what ``a`` gets besides makes a tensor of its own."""
+    """``a`` and ``b`` have the gradient of their sum; what ``a`` gets besides makes a tensor of its
+    own.
+    """
     t = Tape("x", training=True)
     a, b = (scale(t, t.parameter(name, (3,), "fp32"), name) for name in "pq")
     both = add(t, scale(t, a, "double"), add(t, a, b, "sum"), "whole")
     t.backward(both, t.op("ones", "fill", [both], both.shape))
     graph = t.build()
-    listed = {op.name: ([graph.tensors[i].name for i in op.inputs], op.mutates) for op in graph.ops if op.name.startswith("backward")}
+    listed = {
+        op.name: ([graph.tensors[i].name for i in op.inputs], op.mutates)
+        for op in graph.ops
+        if op.name.startswith("backward")
+    }
     assert listed == {
         "backward.double.grad": (["ones"], ()),
         "backward.accumulate": (["ones", "backward.double.grad"], ()),
@@ -535,9 +715,21 @@ def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
 @pytest.mark.parametrize(
     ("parameters", "where", "message"),
     [
-        ({"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 10**9}}, "config", "1000 layers, got 1000000000;"),
-        ({"model": "t5-large", "phase": "train", "config": {"num_layers": 1001}}, "config", "1000 layers, got 1001;"),
-        ({"model": "gpt2-xl", "config": {"n_layer": 2000}, "layers": 2000}, "layers", "1000 layers, got 2000;"),
+        (
+            {"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 10**9}},
+            "config",
+            "1000 layers, got 1000000000;",
+        ),
+        (
+            {"model": "t5-large", "phase": "train", "config": {"num_layers": 1001}},
+            "config",
+            "1000 layers, got 1001;",
+        ),
+        (
+            {"model": "gpt2-xl", "config": {"n_layer": 2000}, "layers": 2000},
+            "layers",
+            "1000 layers, got 2000;",
+        ),
         # 48 layers with 1042 experts each are 50,016
         (
             {"model": "qwen3-30b-a3b", "config": {"num_experts": 1042}, "chosen_experts": 8},
@@ -552,7 +744,9 @@ def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
         ),
     ],
 )
-def test_a_model_of_too_many_parts_is_refused_before_it_is_built(parameters, where, message, monkeypatch):
+def test_a_model_of_too_many_parts_is_refused_before_it_is_built(
+    parameters, where, message, monkeypatch
+):
     monkeypatch.setattr("hosim.models.builder.step", None)
     with pytest.raises(InputError) as raised:
         build("x", parameters)
@@ -566,12 +760,16 @@ def test_only_the_layers_of_the_stage_count():
 
 def test_whatever_else_makes_many_ops_is_refused_while_it_is_built(monkeypatch):
     monkeypatch.setenv("HOSIM_LIMITS", "records=500")
-    with pytest.raises(InputError, match='expected at most 500 records, got more; HOSIM_LIMITS="records=1000"'):
+    with pytest.raises(
+        InputError, match='expected at most 500 records, got more; HOSIM_LIMITS="records=1000"'
+    ):
         build("x", {"model": "gpt2-xl", "phase": "train", "config": {"n_layer": 900}})
 
 
 def test_gradients_are_added_in_place_where_their_tensor_is_nobody_elses():
-    """g is the gradient of x and of y: what is added to that of x makes a new tensor, to which the next is added in place."""
+    """g is the gradient of x and of y: what is added to that of x makes a new tensor, to which the
+    next is added in place.
+    """
     tape = Tape("toy", training=True)
     x, y, g, h, k = (tape.detached(tape.held(name, [4], "fp32", "input")) for name in "xyghk")
     tape.give(x, g)
@@ -583,7 +781,19 @@ def test_gradients_are_added_in_place_where_their_tensor_is_nobody_elses():
     tape.give(y, k)
     graph = tape.builder.build()
     names = [t.name for t in graph.tensors]
-    told = [([names[t] for t in op.inputs], [names[t] for t in op.outputs], [names[t] for t in op.mutates]) for op in graph.ops]
+    told = [
+        (
+            [names[t] for t in op.inputs],
+            [names[t] for t in op.outputs],
+            [names[t] for t in op.mutates],
+        )
+        for op in graph.ops
+    ]
     (total,) = told[0][1]
-    assert told == [(["g", "h"], [total], []), (["k"], [], [total]), (["h"], [], [total]), (["k"], [], ["g"])]
+    assert told == [
+        (["g", "h"], [total], []),
+        (["k"], [], [total]),
+        (["h"], [], [total]),
+        (["k"], [], ["g"]),
+    ]
     assert tape.take(x).tensor == total

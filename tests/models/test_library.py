@@ -18,7 +18,9 @@ def test_a_spec_gives_its_workload_to_the_byte(name, root):
     spec = read(path, "spec")
     assert spec["name"] == name
     if "builder" in spec:  # traced ones: tests/importers/test_shipped_again.py
-        assert digest(path) == spec["sha256"], "builders give another graph: run tests/models/digest_specs.py if it is meant"
+        assert digest(path) == spec["sha256"], (
+            "builders give another graph: run tests/models/digest_specs.py if it is meant"
+        )
         assert shipped.workload_path(name) == path
 
 

@@ -13,7 +13,10 @@ SIZES = {"num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 1000, "interme
 
 def step(**more):
     config = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16}
-    return build("step", {"model": "llama-3.1-8b", "phase": "train", "sequence": 96, "config": config, **more})
+    return build(
+        "step",
+        {"model": "llama-3.1-8b", "phase": "train", "sequence": 96, "config": config, **more},
+    )
 
 
 def peak(graph) -> int:
@@ -21,21 +24,34 @@ def peak(graph) -> int:
 
 
 @settings(max_examples=10)
-@given(st.sampled_from(["compiled", "chunked"]), st.integers(1, 3), st.integers(1, 2), st.sampled_from([{}, {"data": 2, "zero": 3}]))
-def test_every_way_has_the_same_flop_and_learns_the_same(loss, batch, micro_batches, shared) -> None:
+@given(
+    st.sampled_from(["compiled", "chunked"]),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.sampled_from([{}, {"data": 2, "zero": 3}]),
+)
+def test_every_way_has_the_same_flop_and_learns_the_same(
+    loss, batch, micro_batches, shared
+) -> None:
     run = {"batch": batch, "micro_batches": micro_batches, **shared}
     whole, other = step(**run), step(loss=loss, **run)
     assert sum(op.flops for op in other.ops) == sum(op.flops for op in whole.ops)
-    assert [t.name for t in other.tensors if t.kind == "parameter"] == [t.name for t in whole.tensors if t.kind == "parameter"]
+    assert [t.name for t in other.tensors if t.kind == "parameter"] == [
+        t.name for t in whole.tensors if t.kind == "parameter"
+    ]
     updates = [[op.name for op in graph.ops if op.kind == "optimizer"] for graph in (whole, other)]
     assert sorted(updates[0]) == sorted(updates[1])
 
 
 def test_less_of_the_logits_is_kept() -> None:
-    whole, compiled, chunked = [peak(step(batch=64, loss=loss)) for loss in ("whole", "compiled", "chunked")]
+    whole, compiled, chunked = [
+        peak(step(batch=64, loss=loss)) for loss in ("whole", "compiled", "chunked")
+    ]
     assert whole > compiled > chunked
     logits = 64 * 96 * 1000
-    assert whole - compiled == pytest.approx(3 * 4 * logits + 2 * logits - 4 * logits, rel=0.35)  # copies in fp32 give way to two in bf16
+    assert whole - compiled == pytest.approx(
+        3 * 4 * logits + 2 * logits - 4 * logits, rel=0.35
+    )  # copies in fp32 give way to two in bf16
 
 
 def test_the_largest_chunk_has_the_logits_of_its_rows() -> None:
@@ -49,8 +65,12 @@ def test_the_largest_chunk_has_the_logits_of_its_rows() -> None:
 def test_narrower_states(dtype, each) -> None:
     made, usual = step(states_dtype=dtype), step()
     parameters = sum(t.size_bytes for t in made.tensors if t.kind == "parameter") // 2
-    assert sum(t.size_bytes for t in made.tensors if t.kind == "optimizer_state") == pytest.approx(parameters * 2 * each, rel=0.001)
-    assert sum(t.size_bytes for t in usual.tensors if t.kind == "optimizer_state") == parameters * 12
+    assert sum(t.size_bytes for t in made.tensors if t.kind == "optimizer_state") == pytest.approx(
+        parameters * 2 * each, rel=0.001
+    )
+    assert (
+        sum(t.size_bytes for t in usual.tensors if t.kind == "optimizer_state") == parameters * 12
+    )
 
 
 @pytest.mark.parametrize(

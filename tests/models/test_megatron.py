@@ -1,4 +1,6 @@
-"""What Megatron-LM keeps of a layer, by the formulas of Korthikanti et al. (arXiv 2205.05198, table 2), and what it computes again."""
+"""What Megatron-LM keeps of a layer, by the formulas of Korthikanti et al. (arXiv 2205.05198, table
+2), and what it computes again.
+"""
 
 import pytest
 
@@ -9,17 +11,41 @@ from hosim.models import build
 
 S, B, H, A, T = 512, 2, 1024, 16, 4
 """Tokens of a sequence, sequences, width, heads, devices that share a layer."""
-CONFIG = {"hidden_size": H, "num_attention_heads": A, "num_key_value_heads": A, "head_dim": H // A, "intermediate_size": 4 * H}
-CONFIG |= {"num_hidden_layers": 4, "vocab_size": 1024, "gated_mlp": False, "dropout": 0.1, "attention_dropout": 0.1}
-STEP = {"model": "llama-3.1-8b", "config": CONFIG, "phase": "train", "fused": True, "sequence": S, "batch": B, "tensor": T}
+CONFIG = {
+    "hidden_size": H,
+    "num_attention_heads": A,
+    "num_key_value_heads": A,
+    "head_dim": H // A,
+    "intermediate_size": 4 * H,
+}
+CONFIG |= {
+    "num_hidden_layers": 4,
+    "vocab_size": 1024,
+    "gated_mlp": False,
+    "dropout": 0.1,
+    "attention_dropout": 0.1,
+}
+STEP = {
+    "model": "llama-3.1-8b",
+    "config": CONFIG,
+    "phase": "train",
+    "fused": True,
+    "sequence": S,
+    "batch": B,
+    "tensor": T,
+}
 STEP |= {"attention": "scores", "main_gradients": True, "optimizer": "none"}
 OWN = {"sequence_parallel": True}
 SELECTIVE = {"recompute_attention": True}
 
 
 def kept_of_a_layer(**more):
-    """Bytes by which one more layer raises the peak, less its weights in two bytes and their gradients in four."""
-    of_two, of_three = [static_peak(build("x", {**STEP, "layers": layers, **more})).bytes for layers in (2, 3)]
+    """Bytes by which one more layer raises the peak, less its weights in two bytes and their
+    gradients in four.
+    """
+    of_two, of_three = [
+        static_peak(build("x", {**STEP, "layers": layers, **more})).bytes for layers in (2, 3)
+    ]
     return of_three - of_two - 6 * (12 * H * H // T + 2 * H)
 
 
@@ -34,8 +60,12 @@ def kept_of_a_layer(**more):
     ],
 )
 def test_a_layer_keeps_what_the_paper_says(more, times_sbh):
-    """Beside that, each of its two norms keeps four bytes of a token, of which the paper has none; a checkpointed layer keeps its input."""
-    norms = 0 if more.get("checkpoint") else 2 * 4 * S * B // (T if "sequence_parallel" in more else 1)
+    """Beside that, each of its two norms keeps four bytes of a token, of which the paper has none;
+    a checkpointed layer keeps its input.
+    """
+    norms = (
+        0 if more.get("checkpoint") else 2 * 4 * S * B // (T if "sequence_parallel" in more else 1)
+    )
     assert kept_of_a_layer(**more) == times_sbh * S * B * H + norms
 
 
@@ -55,8 +85,12 @@ def test_attention_alone_runs_again():
 
 
 def test_tokens_are_gathered_again_once_for_each_product():
-    """Going backward, before the gradients of the output layer, the second and the first product of each layer."""
-    plain, again = [build("x", {**STEP, **OWN, "layers": 2, "regather": on}) for on in (False, True)]
+    """Going backward, before the gradients of the output layer, the second and the first product of
+    each layer.
+    """
+    plain, again = [
+        build("x", {**STEP, **OWN, "layers": 2, "regather": on}) for on in (False, True)
+    ]
     more = [op.name for op in again.ops if op.name.endswith(".again")]
     layers = [f"model.layers.{layer}.{part}." for layer in (1, 0) for part in ("mlp", "self_attn")]
     assert more == [f"backward.{scope}gather_tokens.again" for scope in ("", *layers)]
@@ -69,7 +103,15 @@ def test_tokens_are_gathered_again_once_for_each_product():
     [
         ({"recompute_attention": True, "checkpoint": True}, "recompute_attention"),
         ({"recompute_attention": True, "phase": "prefill"}, "recompute_attention"),
-        ({"recompute_attention": True, "attention": "causal", "context_parallel": 2, "tensor": 1}, "recompute_attention"),
+        (
+            {
+                "recompute_attention": True,
+                "attention": "causal",
+                "context_parallel": 2,
+                "tensor": 1,
+            },
+            "recompute_attention",
+        ),
         ({"regather": True}, "regather"),
     ],
 )
@@ -82,8 +124,15 @@ def test_what_does_not_go_together_is_refused(more, where):
 @pytest.mark.parametrize("mode", ["masked", "math", "scores"])
 @pytest.mark.parametrize("phase", ["train", "prefill"])
 def test_attention_with_a_mask_computes_in_the_dtype_of_the_step(mode, phase):
-    """Up to version 6 of graphs the mask, which comes first, decided: products took the time of integers, and results half their bytes."""
-    given = {"model": "llama-3.1-8b", "config": {**CONFIG, "dropout": 0.0, "attention_dropout": 0.0}, "layers": 1, "sequence": 64}
+    """Up to version 6 of graphs the mask, which comes first, decided: products took the time of
+    integers, and results half their bytes.
+    """
+    given = {
+        "model": "llama-3.1-8b",
+        "config": {**CONFIG, "dropout": 0.0, "attention_dropout": 0.0},
+        "layers": 1,
+        "sequence": 64,
+    }
     graph = build("x", {**given, "phase": phase, "attention": mode})
     found = [op for op in graph.ops if op.kind == "attention" and op.flops]
     assert {op.dtype for op in found} == {"bf16"}
@@ -92,13 +141,30 @@ def test_attention_with_a_mask_computes_in_the_dtype_of_the_step(mode, phase):
 
 @pytest.mark.parametrize(("stages", "chunks", "count"), [(2, 1, 4), (4, 2, 4), (4, 2, 8)])
 def test_collectives_of_a_stage_hold_up_no_message(stages, chunks, count):
-    """With two devices for each stage, the bubble is the part of the step that it is with one: sums of a layer are no part of it."""
-    sizes = {**CONFIG, "num_hidden_layers": stages * chunks, "dropout": 0.0, "attention_dropout": 0.0, "hidden_size": 64, "head_dim": 4}
-    given = {"model": "llama-3.1-8b", "config": {**sizes, "intermediate_size": 64}, "phase": "train", "sequence": 16, "fused": True}
+    """With two devices for each stage, the bubble is the part of the step that it is with one: sums
+    of a layer are no part of it.
+    """
+    sizes = {
+        **CONFIG,
+        "num_hidden_layers": stages * chunks,
+        "dropout": 0.0,
+        "attention_dropout": 0.0,
+        "hidden_size": 64,
+        "head_dim": 4,
+    }
+    given = {
+        "model": "llama-3.1-8b",
+        "config": {**sizes, "intermediate_size": 64},
+        "phase": "train",
+        "sequence": 16,
+        "fused": True,
+    }
     given |= {"pipeline": stages, "micro_batches": count}
     given |= {"schedule": "interleaved", "chunks": chunks} if chunks > 1 else {}
     shares = []
     for devices in (1, 2):
-        step = hosim.replay_stages(hosim.plan_stages({**given, "tensor": devices}, "a100-80gb-sxm", "resident"))
+        step = hosim.replay_stages(
+            hosim.plan_stages({**given, "tensor": devices}, "a100-80gb-sxm", "resident")
+        )
         shares.append([bubble / step.step_ns for bubble in step.bubble_ns])
     assert shares[1] == pytest.approx(shares[0], abs=0.02)

@@ -1,4 +1,6 @@
-"""Parts of a model on the processors of tiers below: what these ops read and write, where that lives, and what is refused."""
+"""Parts of a model on the processors of tiers below: what these ops read and write, where that
+lives, and what is refused.
+"""
 
 import pytest
 
@@ -6,8 +8,16 @@ from hosim.costmodel.kernels.op_families import share_touched
 from hosim.errors import InputError
 from hosim.models import Tape, build
 
-TRAIN = {"model": "llama-3.1-8b", "phase": "train", "layers": 1, "sequence": 128, "optimizer_on": "ddr"}
-ELEMENTS = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 3 * 4096 + 2 * 128256 * 4096  # a layer, the last norm, embedding and head
+TRAIN = {
+    "model": "llama-3.1-8b",
+    "phase": "train",
+    "layers": 1,
+    "sequence": 128,
+    "optimizer_on": "ddr",
+}
+ELEMENTS = (
+    2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 3 * 4096 + 2 * 128256 * 4096
+)  # a layer, the last norm, embedding and head
 
 
 def elsewhere(graph):
@@ -24,7 +34,9 @@ def test_adam_on_the_cpu_reads_gradients_and_states_and_writes_parameters() -> N
     assert sizes(graph, "parameter") == 2 * ELEMENTS
     # 2 bytes of gradient and of parameter, 4 of each of three states, read and written
     assert sum(op.bytes_accessed for op in ops) == 28 * ELEMENTS
-    assert {(op.stream, op.processor, op.kind, op.kernel, op.dtype) for op in ops} == {("ddr", "ddr", "optimizer", "", "fp32")}
+    assert {(op.stream, op.processor, op.kind, op.kernel, op.dtype) for op in ops} == {
+        ("ddr", "ddr", "optimizer", "", "fp32")
+    }
     homes = {graph.tensors[t].home for op in ops for t in op.mutates}
     assert homes == {"ddr"}
     assert all([graph.tensors[t].home for t in op.outputs] == [None] for op in ops)
@@ -36,7 +48,10 @@ def test_a_speculative_update_waits_for_its_own_gradient_alone() -> None:
     graph = build("step", {**TRAIN, "update": "speculative"})
     assert not any(op.deps for op in elsewhere(graph))
     first, last = elsewhere(graph)[0], elsewhere(graph)[-1]
-    assert (first.name, last.name) == ("optimizer.lm_head.weight", "optimizer.model.embed_tokens.weight")  # as the backward pass makes them
+    assert (first.name, last.name) == (
+        "optimizer.lm_head.weight",
+        "optimizer.model.embed_tokens.weight",
+    )  # as the backward pass makes them
 
 
 def test_a_delayed_update_runs_beside_the_passes() -> None:
@@ -59,14 +74,19 @@ def test_of_several_devices_each_updates_its_part_of_the_parameters_on_the_cpu(z
     ops = elsewhere(graph)
     part = ELEMENTS // 8  # which is even
     assert sum(op.bytes_accessed for op in ops) == 28 * part
-    # what goes down are shards of gradients, what comes up those of parameters, which all devices then gather
-    assert sum(graph.tensors[t].size_bytes for t in {t for op in ops for t in op.inputs}) == 2 * part
+    # what goes down are shards of gradients, what comes up those of parameters, which all devices
+    # then gather
+    assert (
+        sum(graph.tensors[t].size_bytes for t in {t for op in ops for t in op.inputs}) == 2 * part
+    )
     shards = [t for op in ops for t in op.outputs]
     assert sum(graph.tensors[t].size_bytes for t in shards) == 2 * part
     gathers = [op for op in graph.ops if op.kind == "all_gather"]
     assert [t for op in gathers for t in op.inputs] == shards
     assert sum(graph.tensors[t].size_bytes for op in gathers for t in op.outputs) == 2 * ELEMENTS
-    assert not any(graph.ops[d].kind == "all_gather" for op in ops for d in op.deps)  # the CPU does not wait for devices to gather
+    assert not any(
+        graph.ops[d].kind == "all_gather" for op in ops for d in op.deps
+    )  # the CPU does not wait for devices to gather
 
 
 def test_ops_wait_for_the_same_ops_where_idle_ones_are_left_out() -> None:
@@ -86,7 +106,17 @@ def test_an_idle_op_that_others_wait_for_stays() -> None:
 
 
 def test_experts_on_the_cpu_read_the_experts_that_tokens_can_be_expected_to_choose() -> None:
-    graph = build("step", {"model": "qwen3-30b-a3b", "phase": "decode", "batch": 4, "layers": 1, "merged": True, "experts_on": "ddr"})
+    graph = build(
+        "step",
+        {
+            "model": "qwen3-30b-a3b",
+            "phase": "decode",
+            "batch": 4,
+            "layers": 1,
+            "merged": True,
+            "experts_on": "ddr",
+        },
+    )
     (op,) = elsewhere(graph)
     experts, top, hidden, width = 128, 8, 2048, 768
     weights = 2 * experts * 3 * hidden * width
@@ -97,26 +127,65 @@ def test_experts_on_the_cpu_read_the_experts_that_tokens_can_be_expected_to_choo
 
 
 def test_attention_on_the_cpu_reads_a_cache_that_lives_there() -> None:
-    graph = build("step", {"model": "llama-3.1-8b", "phase": "decode", "context": 1000, "layers": 1, "merged": True, "attention_on": "ddr"})
+    graph = build(
+        "step",
+        {
+            "model": "llama-3.1-8b",
+            "phase": "decode",
+            "context": 1000,
+            "layers": 1,
+            "merged": True,
+            "attention_on": "ddr",
+        },
+    )
     (op,) = elsewhere(graph)
     assert (op.kind, op.flops) == ("attention", 4 * 1000 * 4096)
     cache = [graph.tensors[t] for t in op.uses if graph.tensors[t].kind == "kv_cache"]
     assert {tensor.home for tensor in cache} == {"ddr"}
     assert sum([tensor.size_bytes for tensor in cache]) == 2 * 2 * 1000 * 1024
-    assert sum([graph.tensors[t].size_bytes for t in op.outputs if graph.tensors[t].kind == "kv_cache"]) == 2 * 2 * 1024
+    assert (
+        sum(
+            [graph.tensors[t].size_bytes for t in op.outputs if graph.tensors[t].kind == "kv_cache"]
+        )
+        == 2 * 2 * 1024
+    )
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"phase": "prefill", "optimizer_on": "ddr"}, "optimizer_on: only phase=train has an optimizer"),
-        ({"phase": "train", "update": "delayed"}, "update: only an optimizer on another processor has it"),
-        ({"phase": "train", "optimizer_on": "ddr", "update": "never"}, "update: expected one of synchronous, speculative, delayed"),
-        ({"phase": "train", "optimizer_on": "ddr", "update": "delayed", "data": 2}, "update: delayed works for one device"),
-        ({"phase": "decode", "experts_on": "ddr", "merged": True}, "experts_on: this model has no experts"),
-        ({"phase": "decode", "attention_on": "ddr"}, "attention_on: works with merged: true, over heads of keys"),
-        ({"phase": "prefill", "attention_on": "ddr", "merged": True}, "attention_on: works for phase=decode"),
-        ({"model": "qwen3-30b-a3b", "experts_on": "ddr"}, "experts_on: works with merged: true and experts that one device has"),
+        (
+            {"phase": "prefill", "optimizer_on": "ddr"},
+            "optimizer_on: only phase=train has an optimizer",
+        ),
+        (
+            {"phase": "train", "update": "delayed"},
+            "update: only an optimizer on another processor has it",
+        ),
+        (
+            {"phase": "train", "optimizer_on": "ddr", "update": "never"},
+            "update: expected one of synchronous, speculative, delayed",
+        ),
+        (
+            {"phase": "train", "optimizer_on": "ddr", "update": "delayed", "data": 2},
+            "update: delayed works for one device",
+        ),
+        (
+            {"phase": "decode", "experts_on": "ddr", "merged": True},
+            "experts_on: this model has no experts",
+        ),
+        (
+            {"phase": "decode", "attention_on": "ddr"},
+            "attention_on: works with merged: true, over heads of keys",
+        ),
+        (
+            {"phase": "prefill", "attention_on": "ddr", "merged": True},
+            "attention_on: works for phase=decode",
+        ),
+        (
+            {"model": "qwen3-30b-a3b", "experts_on": "ddr"},
+            "experts_on: works with merged: true and experts that one device has",
+        ),
     ],
 )
 def test_what_is_refused(parameters: dict[str, object], message: str) -> None:

@@ -1,4 +1,6 @@
-"""Packed weights as config.json says them: bytes equal to those of the tensors that such files have, and what is not known is said."""
+"""Packed weights as config.json says them: bytes equal to those of the tensors that such files
+have, and what is not known is said.
+"""
 
 import numpy as np
 import pytest
@@ -6,7 +8,13 @@ import pytest
 import hosim
 from hosim.models import packing_of
 
-SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512}
+SIZES = {
+    "hidden_size": 256,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 512,
+}
 LLAMA = {"model_type": "llama", **SIZES, "vocab_size": 96}
 SHAPES = {"q_proj": (256, 256), "k_proj": (128, 256), "v_proj": (128, 256), "o_proj": (256, 256)}
 SHAPES |= {"gate_proj": (512, 256), "up_proj": (512, 256), "down_proj": (256, 512)}
@@ -50,7 +58,11 @@ def nvfp4(rows, columns):
 def linear(**weights):
     """compressed-tensors, for all linear layers."""
     groups = {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": None}}
-    return {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head", "re:.*mlp.gate$"]}
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": groups,
+        "ignore": ["lm_head", "re:.*mlp.gate$"],
+    }
 
 
 def nf4(rows, columns):
@@ -63,32 +75,69 @@ def nf4(rows, columns):
     ("said", "tensors"),
     [
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, lambda r, c: gptq(r, c, 4, 128)),
-        ({"quant_method": "gptq", "bits": 8, "group_size": 64, "desc_act": True}, lambda r, c: gptq(r, c, 8, 64)),
-        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, lambda r, c: gptq(r, c, 4, c)),
-        ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True, "version": "gemm"}, lambda r, c: awq(r, c, 64)),
         (
-            {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]},
+            {"quant_method": "gptq", "bits": 8, "group_size": 64, "desc_act": True},
+            lambda r, c: gptq(r, c, 8, 64),
+        ),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, lambda r, c: gptq(r, c, 4, c)),
+        (
+            {
+                "quant_method": "awq",
+                "bits": 4,
+                "group_size": 64,
+                "zero_point": True,
+                "version": "gemm",
+            },
+            lambda r, c: awq(r, c, 64),
+        ),
+        (
+            {
+                "quant_method": "fp8",
+                "weight_block_size": [128, 128],
+                "activation_scheme": "dynamic",
+                "modules_to_not_convert": ["lm_head"],
+            },
             lambda r, c: fp8(r, c, 128),
         ),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, lambda r, c: nf4(r, c)),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            lambda r, c: nf4(r, c),
+        ),
         ({"quant_method": "fp8", "weight_block_size": None}, fp8_rows),
         ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}, fp8_rows),
         ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}, fp8_rows),
-        ({"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "exclude_modules": ["*norm*"]}, lambda r, c: fp8(r, c, 128)),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8_PB_WO", "exclude_modules": ["*norm*"]},
+            lambda r, c: fp8(r, c, 128),
+        ),
         (linear(num_bits=8, type="float", strategy="channel", symmetric=True), fp8_rows),
-        (linear(num_bits=8, type="float", strategy="block", block_structure=[128, 128]), lambda r, c: fp8(r, c, 128)),
+        (
+            linear(num_bits=8, type="float", strategy="block", block_structure=[128, 128]),
+            lambda r, c: fp8(r, c, 128),
+        ),
     ],
     ids=lambda value: value["quant_method"] if isinstance(value, dict) else None,
 )
 def test_bytes_are_those_of_the_files(said, tensors):
     graph = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8})
     sizes = {t.name.split(".")[-2]: t.size_bytes for t in graph.tensors if t.kind == "parameter"}
-    assert {name: sizes[name] for name in SHAPES} == {name: sum(t.nbytes for t in tensors(*shape)) for name, shape in SHAPES.items()}
+    assert {name: sizes[name] for name in SHAPES} == {
+        name: sum(t.nbytes for t in tensors(*shape)) for name, shape in SHAPES.items()
+    }
     assert "left_out" not in graph.meta
     # what the command says, and training, come first
-    assert hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "weights": "int8"}).meta.get("left_out") is None
-    trained = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "phase": "train"})
-    assert trained.meta["left_out"] == [f"the quantisation of the weights ({said['quant_method']}): all are in the dtype of the run"]
+    assert (
+        hosim.load(
+            {"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "weights": "int8"}
+        ).meta.get("left_out")
+        is None
+    )
+    trained = hosim.load(
+        {"model": {**LLAMA, "quantization_config": said}, "sequence": 8, "phase": "train"}
+    )
+    assert trained.meta["left_out"] == [
+        f"the quantisation of the weights ({said['quant_method']}): all are in the dtype of the run"
+    ]
 
 
 def test_four_bits_of_modelopt_say_what_products_read():
@@ -101,17 +150,41 @@ def test_four_bits_of_modelopt_say_what_products_read():
     }
     graph = hosim.load({"model": {**LLAMA, "quantization_config": said}, "sequence": 8})
     sizes = {t.name.split(".")[-2]: t.size_bytes for t in graph.tensors if t.kind == "parameter"}
-    assert {name: sizes[name] for name in SHAPES} == {name: sum(t.nbytes for t in nvfp4(*shape)) for name, shape in SHAPES.items()}
-    assert [line.split(":")[0] for line in graph.meta["left_out"]] == ["the packing of the cache", "rounding activations to 4 bits"]
+    assert {name: sizes[name] for name in SHAPES} == {
+        name: sum(t.nbytes for t in nvfp4(*shape)) for name, shape in SHAPES.items()
+    }
+    assert [line.split(":")[0] for line in graph.meta["left_out"]] == [
+        "the packing of the cache",
+        "rounding activations to 4 bits",
+    ]
     again = hosim.load(graph.meta["builder"])
     assert again == graph
     assert again.meta["left_out"] == graph.meta["left_out"]
 
 
-MOE = {"model_type": "qwen3_moe", **SIZES, "vocab_size": 96, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+MOE = {
+    "model_type": "qwen3_moe",
+    **SIZES,
+    "vocab_size": 96,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 128,
+}
 KEPT = {
-    "what is never packed": (["lm_head", "model.layers.0.input_layernorm", "model.layers.0.mlp.gate", "model.norm", "*router*"], True),
-    "other models inside": (["model.visual.blocks.0.attn", "vision_tower.encoder.layers.0.mlp.up_proj", "mtp.layers.0"], True),
+    "what is never packed": (
+        [
+            "lm_head",
+            "model.layers.0.input_layernorm",
+            "model.layers.0.mlp.gate",
+            "model.norm",
+            "*router*",
+        ],
+        True,
+    ),
+    "other models inside": (
+        ["model.visual.blocks.0.attn", "vision_tower.encoder.layers.0.mlp.up_proj", "mtp.layers.0"],
+        True,
+    ),
     "another layer": (["model.layers.7"], True),
     "patterns": (["re:.*mlp.gate$", "re:.*lm_head", "*.mlp.gate", "model.layers.*.mlp.gate"], True),
     "queries": (["model.layers.0.self_attn.q_proj"], False),
@@ -129,23 +202,46 @@ def test_modules_that_stay_as_they_are_anyway_change_nothing(which, key):
     """Any other list is said, as builders pack all layers alike."""
     kept, same = KEPT[which]
     said = {"quant_method": "fp8", "weight_block_size": [128, 128]}
-    graph, whole = [hosim.load({"model": {**MOE, "quantization_config": {**said, **more}}, "sequence": 8}) for more in ({key: kept}, {})]
+    graph, whole = [
+        hosim.load({"model": {**MOE, "quantization_config": {**said, **more}}, "sequence": 8})
+        for more in ({key: kept}, {})
+    ]
     assert ("left_out" not in graph.meta) == same
     assert (graph.tensors == whole.tensors) == same
 
 
 def test_experts_alone_in_mxfp4():
-    """The experts of gpt-oss: half a byte an element and an exponent for 32 of them, beside biases in 16 bits."""
-    config = {"model_type": "gpt_oss", **SIZES, "vocab_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}
-    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    """The experts of gpt-oss: half a byte an element and an exponent for 32 of them, beside biases
+    in 16 bits.
+    """
+    config = {
+        "model_type": "gpt_oss",
+        **SIZES,
+        "vocab_size": 96,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+    }
+    kept = [
+        "model.layers.*.self_attn",
+        "model.layers.*.mlp.router",
+        "model.embed_tokens",
+        "lm_head",
+    ]
     packed, plain = [
         hosim.load({"model": {**config, **more}, "sequence": 8})
-        for more in ({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}}, {})
+        for more in (
+            {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": kept}},
+            {},
+        )
     ]
-    saved = sum(t.size_bytes for t in plain.tensors if t.kind == "expert") - sum(t.size_bytes for t in packed.tensors if t.kind == "expert")
+    saved = sum(t.size_bytes for t in plain.tensors if t.kind == "expert") - sum(
+        t.size_bytes for t in packed.tensors if t.kind == "expert"
+    )
     elements = 4 * 3 * 512 * 256
     assert saved == 2 * elements - (elements // 2 + elements // 32)
-    assert [t for t in packed.tensors if t.kind == "parameter"] == [t for t in plain.tensors if t.kind == "parameter"]
+    assert [t for t in packed.tensors if t.kind == "parameter"] == [
+        t for t in plain.tensors if t.kind == "parameter"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +253,12 @@ def test_experts_alone_in_mxfp4():
         {"quant_method": "awq", "bits": 4, "version": "gemv"},
         {"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["model.layers.0"]},
         {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
-        {"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"], "weights": {"num_bits": 3, "type": "int"}}}},
+        {
+            "quant_method": "compressed-tensors",
+            "config_groups": {
+                "a": {"targets": ["Linear"], "weights": {"num_bits": 3, "type": "int"}}
+            },
+        },
         {"quant_method": "fp8", "weight_block_size": [128, 64]},
         {"quant_method": "bitsandbytes", "load_in_8bit": True},
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},

@@ -1,7 +1,9 @@
-"""Training steps of the builders beside torch's own account: ``MemTracker`` and ``FlopCounterMode`` on the models of transformers.
+"""Training steps of the builders beside torch's own account: ``MemTracker`` and ``FlopCounterMode``
+on the models of transformers.
 
-Models are reduced and fake (no contents); forward and backward run as eager PyTorch runs them on the CPU, whose attention takes an explicit
-mask, keeps it as numbers, and has no fused kernel for heads of unequal width.
+Models are reduced and fake (no contents); forward and backward run as eager PyTorch runs them on
+the CPU, whose attention takes an explicit mask, keeps it as numbers, and has no fused kernel for
+heads of unequal width.
 """
 
 import pytest
@@ -67,7 +69,10 @@ def truth(name, config, batch, sequence, checkpoint=False):
         with FakeTensorMode(allow_non_fake_inputs=True):
             model = narrowed(cls(cls.config_class(**config, attn_implementation="sdpa")).train())
             if checkpoint:
-                enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable  # its name before 6
+                enable = (
+                    getattr(model, "activation_checkpointing_enable", None)
+                    or model.gradient_checkpointing_enable
+                )  # its name before 6
                 enable({"use_reentrant": False})
             ids = torch.zeros(batch, sequence, dtype=torch.int64)
             tracker, counter = MemTracker(), FlopCounterMode(display=False)
@@ -86,24 +91,69 @@ def truth(name, config, batch, sequence, checkpoint=False):
     ("model", "name", "batch", "sequence", "sizes", "other", "parameters"),
     [
         ("llama-3.1-8b", "LlamaForCausalLM", 1, 512, LLAMA, {}, {"attention": "masked"}),
-        pytest.param("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked"}, marks=pytest.mark.long),
-        ("llama-3.1-8b", "LlamaForCausalLM", 1, 2048, LLAMA, {}, {"attention": "masked", "checkpoint": True}),
-        ("qwen3-30b-a3b", "Qwen3MoeForCausalLM", 2, 512, QWEN, {"norm_topk_prob": True}, {"attention": "masked"}),
         pytest.param(
-            *("deepseek-v3", "DeepseekV3ForCausalLM", 2, 512, DEEPSEEK, {"n_routed_experts": 16, "topk_group": 2}, {"attention": "math"}),
+            "llama-3.1-8b",
+            "LlamaForCausalLM",
+            1,
+            2048,
+            LLAMA,
+            {},
+            {"attention": "masked"},
+            marks=pytest.mark.long,
+        ),
+        (
+            "llama-3.1-8b",
+            "LlamaForCausalLM",
+            1,
+            2048,
+            LLAMA,
+            {},
+            {"attention": "masked", "checkpoint": True},
+        ),
+        (
+            "qwen3-30b-a3b",
+            "Qwen3MoeForCausalLM",
+            2,
+            512,
+            QWEN,
+            {"norm_topk_prob": True},
+            {"attention": "masked"},
+        ),
+        pytest.param(
+            *(
+                "deepseek-v3",
+                "DeepseekV3ForCausalLM",
+                2,
+                512,
+                DEEPSEEK,
+                {"n_routed_experts": 16, "topk_group": 2},
+                {"attention": "math"},
+            ),
             marks=pytest.mark.long,
         ),
     ],
     ids=["llama-512", "llama-2048", "llama-checkpoint", "qwen", "deepseek"],
 )
 def test_a_training_step(model, name, batch, sequence, sizes, other, parameters, compared):
-    true_peak, true_learned, true_flops = truth(name, {**sizes, **other}, batch, sequence, parameters.get("checkpoint", False))
+    true_peak, true_learned, true_flops = truth(
+        name, {**sizes, **other}, batch, sequence, parameters.get("checkpoint", False)
+    )
     config = {**sizes, **({"num_experts": 16} if "n_routed_experts" in other else {})}
-    common = {"model": model, "phase": "train", "optimizer": "none", "batch": batch, "sequence": sequence, "config": config}
+    common = {
+        "model": model,
+        "phase": "train",
+        "optimizer": "none",
+        "batch": batch,
+        "sequence": sequence,
+        "config": config,
+    }
     graph = build(model, {**common, **parameters})
     peak = static_peak(graph).bytes
     flops = sum(op.flops for op in graph.ops if op.kind != "attention")
-    step = f"built step of {model} at {batch} x {sequence}{', checkpointed' if 'checkpoint' in parameters else ''}"
+    step = (
+        f"built step of {model} at {batch} x "
+        f"{sequence}{', checkpointed' if 'checkpoint' in parameters else ''}"
+    )
     compared(
         "MemTracker",
         step,
@@ -112,7 +162,9 @@ def test_a_training_step(model, name, batch, sequence, sizes, other, parameters,
         sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert")),
     )
     compared("MemTracker", step, "peak bytes", true_peak, peak, 0.03)
-    if model == "llama-3.1-8b":  # torch counts neither grouped products nor the CPU's fused attention
+    if (
+        model == "llama-3.1-8b"
+    ):  # torch counts neither grouped products nor the CPU's fused attention
         compared("FlopCounterMode", step, "FLOP", true_flops, flops)
 
 
@@ -122,7 +174,13 @@ def test_a_training_step(model, name, batch, sequence, sizes, other, parameters,
     [
         ("llama-3.1-8b", "LlamaForCausalLM", LLAMA, {}, "masked"),
         ("qwen3-30b-a3b", "Qwen3MoeForCausalLM", QWEN, {"norm_topk_prob": True}, "masked"),
-        ("deepseek-v3", "DeepseekV3ForCausalLM", DEEPSEEK, {"n_routed_experts": 16, "topk_group": 2}, "math"),
+        (
+            "deepseek-v3",
+            "DeepseekV3ForCausalLM",
+            DEEPSEEK,
+            {"n_routed_experts": 16, "topk_group": 2},
+            "math",
+        ),
     ],
     ids=["llama", "qwen", "deepseek"],
 )
@@ -130,17 +188,38 @@ def test_a_traced_step(model, name, sizes, other, attention, optimizer, compared
     def make():
         cls = getattr(transformers, name)
         with torch.device("meta"):
-            return narrowed(cls(cls.config_class(**sizes, **other, attn_implementation="sdpa", use_cache=False)).train())
+            return narrowed(
+                cls(
+                    cls.config_class(**sizes, **other, attn_implementation="sdpa", use_cache=False)
+                ).train()
+            )
 
     ids = torch.empty(2, 512, dtype=torch.int64, device="meta")
     known_to_torch = "adamw-master" if optimizer == "adamw" else optimizer
-    traced = import_training(make, {"input_ids": ids, "labels": ids}, name=model, dtype="bf16", optimizer=known_to_torch)
+    traced = import_training(
+        make, {"input_ids": ids, "labels": ids}, name=model, dtype="bf16", optimizer=known_to_torch
+    )
     config = {**sizes, **({"num_experts": 16} if "n_routed_experts" in other else {})}
     common = {"model": model, "phase": "train", "batch": 2, "sequence": 512, "attention": attention}
     built = build(model, {**common, "optimizer": optimizer, "config": config})
     step = f"built step of {model}, optimizer {optimizer}"
-    for kind, within in (("parameter", 0), ("expert", 0), ("optimizer_state", 0.0001)):  # built ones do not count their steps
-        true, ours = [sum(t.size_bytes for t in graph.tensors if t.kind == kind) for graph in (traced, built)]
+    for kind, within in (
+        ("parameter", 0),
+        ("expert", 0),
+        ("optimizer_state", 0.0001),
+    ):  # built ones do not count their steps
+        true, ours = [
+            sum(t.size_bytes for t in graph.tensors if t.kind == kind) for graph in (traced, built)
+        ]
         compared("traced step", step, f"bytes of {kind}", true, ours, within)
-    compared("traced step", step, "FLOP", sum(op.flops for op in traced.ops), sum(op.flops for op in built.ops), 0.01)
-    compared("traced step", step, "peak bytes", static_peak(traced).bytes, static_peak(built).bytes, 0.03)
+    compared(
+        "traced step",
+        step,
+        "FLOP",
+        sum(op.flops for op in traced.ops),
+        sum(op.flops for op in built.ops),
+        0.01,
+    )
+    compared(
+        "traced step", step, "peak bytes", static_peak(traced).bytes, static_peak(built).bytes, 0.03
+    )

@@ -1,4 +1,6 @@
-"""What a process that tries a mutant adds to pytest: the tests chosen, each with a limit of CPU time, and a note of where it stands."""
+"""What a process that tries a mutant adds to pytest: the tests chosen, each with a limit of CPU
+time, and a note of where it stands.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ SPARE_S = 15.0
 
 @dataclass
 class Chosen:
-    """``seconds`` of the tests to run, in that order; the last line of the ``note`` says what runs now, or what failed."""
+    """``seconds`` of the tests to run, in that order; the last line of the ``note`` says what runs
+    now, or what failed.
+    """
 
     seconds: dict[str, float]
     note: Path
@@ -24,7 +28,11 @@ class Chosen:
     def pytest_collection(self) -> None:
         """A failure is enough: nothing looks for the smallest example of it."""
         settings.register_profile(
-            "mutants", settings(), phases=[p for p in settings().phases if p is not Phase.shrink and p is not Phase.explain]
+            "mutants",
+            settings(),
+            phases=[
+                p for p in settings().phases if p is not Phase.shrink and p is not Phase.explain
+            ],
         )
         settings.load_profile("mutants")
 
@@ -34,7 +42,10 @@ class Chosen:
         files: dict[str, int] = {}
         for test, i in places.items():
             files.setdefault(test.partition("::")[0], i)
-        items[:] = sorted((i for i in items if i.nodeid in places), key=lambda i: (files[i.nodeid.partition("::")[0]], places[i.nodeid]))
+        items[:] = sorted(
+            (i for i in items if i.nodeid in places),
+            key=lambda i: (files[i.nodeid.partition("::")[0]], places[i.nodeid]),
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:

@@ -1,7 +1,9 @@
-"""Which tests reach which lines of hosim: made by one run of the tests under coverage.py, kept, and carried over to later text.
+"""Which tests reach which lines of hosim: made by one run of the tests under coverage.py, kept, and
+carried over to later text.
 
-The tests run on a copy of the tree. The map lies with that copy under ``build/mutants/map``; when files have changed since, unchanged lines
-keep their tests, new lines of a function have those of the function, and only tests whose own text is new are run again.
+The tests run on a copy of the tree. The map lies with that copy under ``build/mutants/map``; when
+files have changed since, unchanged lines keep their tests, new lines of a function have those of
+the function, and only tests whose own text is new are run again.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ LEFT_OUT = ("tests/bench", "tests/mutants", "tests/test_packaging.py")
 
 @dataclass
 class Reached:
-    """``lines[path][test]`` has bit ``n`` set if the test reaches line ``n`` of the file; seconds are those under coverage.py."""
+    """``lines[path][test]`` has bit ``n`` set if the test reaches line ``n`` of the file; seconds
+    are those under coverage.py.
+    """
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -41,8 +45,16 @@ class Reached:
         """Writes it, compressed."""
         names = list(self.seconds)
         numbers = {test: i for i, test in enumerate(names)}
-        lines = {file: {numbers[t]: f"{mask:x}" for t, mask in reached.items()} for file, reached in self.lines.items()}
-        data = {"tests": names, "seconds": list(self.seconds.values()), "lines": lines, "failed": self.failed}
+        lines = {
+            file: {numbers[t]: f"{mask:x}" for t, mask in reached.items()}
+            for file, reached in self.lines.items()
+        }
+        data = {
+            "tests": names,
+            "seconds": list(self.seconds.values()),
+            "lines": lines,
+            "failed": self.failed,
+        }
         with gzip.open(path, "wt", compresslevel=3) as file:
             json.dump(data, file)
 
@@ -52,15 +64,26 @@ class Reached:
         with gzip.open(path, "rt") as file:
             data = json.load(file)
         names = data["tests"]
-        lines = {f: {names[int(i)]: int(mask, 16) for i, mask in reached.items()} for f, reached in data["lines"].items()}
+        lines = {
+            f: {names[int(i)]: int(mask, 16) for i, mask in reached.items()}
+            for f, reached in data["lines"].items()
+        }
         return cls(dict(zip(names, data["seconds"], strict=True)), lines, data["failed"])
 
 
 def copy_tree(root: Path, to: Path) -> Path:
-    """A copy of the repository's files as they are, in ``to/tree``, with what lies beside the repository beside it."""
+    """A copy of the repository's files as they are, in ``to/tree``, with what lies beside the
+    repository beside it.
+    """
     tree = to / "tree"
     shutil.rmtree(tree, ignore_errors=True)
-    listed = subprocess.run(["git", "ls-files", "-zco", "--exclude-standard"], cwd=root, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-zco", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if (root / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -76,8 +99,12 @@ def environment(tree: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
 
 
-def update(root: Path, work: Path, processes: int, fresh: bool = False, stale: bool = False) -> Reached:
-    """The map for the tree as it is; runs those tests of which it knows nothing yet, unless a ``stale`` one will do."""
+def update(
+    root: Path, work: Path, processes: int, fresh: bool = False, stale: bool = False
+) -> Reached:
+    """The map for the tree as it is; runs those tests of which it knows nothing yet, unless a
+    ``stale`` one will do.
+    """
     place = work / "map"
     kept, known = place / "reached.json.gz", Reached()
     before = place / "tree"
@@ -85,9 +112,22 @@ def update(root: Path, work: Path, processes: int, fresh: bool = False, stale: b
     todo = files
     if kept.exists() and not fresh:
         known = Reached.load(kept)
-        todo = [f for f in files if not (before / f).exists() or (before / f).read_bytes() != (root / f).read_bytes()]
-        same = {f: unchanged(before / f, root / f) for f in todo if (before / f).exists()} if todo else {}
-        gone = {t for t in known.seconds if (f := t.partition("::")[0]) not in files or (f in todo and _function(t) not in same.get(f, ()))}
+        todo = [
+            f
+            for f in files
+            if not (before / f).exists() or (before / f).read_bytes() != (root / f).read_bytes()
+        ]
+        same = (
+            {f: unchanged(before / f, root / f) for f in todo if (before / f).exists()}
+            if todo
+            else {}
+        )
+        gone = {
+            t
+            for t in known.seconds
+            if (f := t.partition("::")[0]) not in files
+            or (f in todo and _function(t) not in same.get(f, ()))
+        }
         known = carried(known if stale else _without(known, gone), before, root)
         if stale:
             return known
@@ -104,7 +144,12 @@ def update(root: Path, work: Path, processes: int, fresh: bool = False, stale: b
 def unchanged(before: Path, after: Path) -> set[str]:
     """Functions of a test file whose text is the same: they reach what they reached."""
     old, new = (
-        {n.name: ast.dump(n) for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef)} for path in (before, after)
+        {
+            n.name: ast.dump(n)
+            for n in ast.parse(path.read_text()).body
+            if isinstance(n, ast.FunctionDef)
+        }
+        for path in (before, after)
     )
     return {name for name, text in new.items() if old.get(name) == text}
 
@@ -119,18 +164,26 @@ def test_files(root: Path) -> list[str]:
     return [f for f in files if not f.startswith(LEFT_OUT)]
 
 
-def record(tree: Path, files: list[str], place: Path, processes: int, known: Iterable[str] = ()) -> Reached:
+def record(
+    tree: Path, files: list[str], place: Path, processes: int, known: Iterable[str] = ()
+) -> Reached:
     """Runs test files under coverage.py, but for the tests that are known."""
     data = place / "records"
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir(parents=True)
     settings = data / "coverage.ini"
     settings.write_text(
-        f"[run]\nsource = {tree}/hosim\ndata_file = {data}/coverage\nparallel = true\ncontext = ${{HOSIM_MUTANTS_CONTEXT-}}\n"
-        "disable_warnings = no-data-collected, module-not-measured, module-not-imported, no-sysmon, couldnt-parse\n"
+        f"[run]\nsource = {tree}/hosim\ndata_file = {data}/coverage\nparallel = true\ncontext = "
+        f"${{HOSIM_MUTANTS_CONTEXT-}}\n"
+        "disable_warnings = no-data-collected, module-not-measured, module-not-imported, "
+        "no-sysmon, couldnt-parse\n"
     )
     (data / "known.txt").write_text("\n".join(known))
-    told = {"COVERAGE_PROCESS_START": str(settings), "HOSIM_MUTANTS_RECORDS": str(data), "HOSIM_MUTANTS_CONTEXT": ""}
+    told = {
+        "COVERAGE_PROCESS_START": str(settings),
+        "HOSIM_MUTANTS_RECORDS": str(data),
+        "HOSIM_MUTANTS_CONTEXT": "",
+    }
     command = [
         sys.executable,
         "-m",
@@ -148,12 +201,23 @@ def record(tree: Path, files: list[str], place: Path, processes: int, known: Ite
     env = environment(tree) | told
     env["PYTHONPATH"] += f"{os.pathsep}{HERE}"
     with (place / "output.txt").open("w") as output:
-        subprocess.run(command, cwd=tree, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False)
+        subprocess.run(
+            command,
+            cwd=tree,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     found = _read(data, tree)
     if not found.seconds and not known:
         raise SystemExit(f"no test ran: see {place / 'output.txt'}")
     if found.seconds and not found.lines:
-        raise SystemExit("coverage.py saw no line of hosim: install it, with its .pth file, into the environment that runs this")
+        raise SystemExit(
+            "coverage.py saw no line of hosim: install it, with its .pth file, into the "
+            "environment that runs this"
+        )
     return found
 
 
@@ -197,12 +261,20 @@ def _closure(context: str, uses: dict[str, list[str]]) -> set[str]:
     return seen
 
 
-# -- what has changed since --------------------------------------------------------------------------------------------
+# -- what has changed since
+# --------------------------------------------------------------------------------------------
 
 
 def _without(known: Reached, tests: set[str]) -> Reached:
-    lines = {file: {t: mask for t, mask in reached.items() if t not in tests} for file, reached in known.lines.items()}
-    return Reached({t: s for t, s in known.seconds.items() if t not in tests}, lines, [t for t in known.failed if t not in tests])
+    lines = {
+        file: {t: mask for t, mask in reached.items() if t not in tests}
+        for file, reached in known.lines.items()
+    }
+    return Reached(
+        {t: s for t, s in known.seconds.items() if t not in tests},
+        lines,
+        [t for t in known.failed if t not in tests],
+    )
 
 
 def _merged(known: Reached, new: Reached) -> Reached:
@@ -212,25 +284,37 @@ def _merged(known: Reached, new: Reached) -> Reached:
 
 
 def carried(known: Reached, before: Path, after: Path) -> Reached:
-    """The map of one text of hosim as a map of another, of which files may have other names and lines other numbers."""
-    old = {str(p.relative_to(before)): p.read_text() for p in sorted((before / "hosim").rglob("*.py"))}
-    new = {str(p.relative_to(after)): p.read_text() for p in sorted((after / "hosim").rglob("*.py"))}
+    """The map of one text of hosim as a map of another, of which files may have other names and
+    lines other numbers.
+    """
+    old = {
+        str(p.relative_to(before)): p.read_text() for p in sorted((before / "hosim").rglob("*.py"))
+    }
+    new = {
+        str(p.relative_to(after)): p.read_text() for p in sorted((after / "hosim").rglob("*.py"))
+    }
     lines: dict[str, dict[str, int]] = {}
     for file, source in _pairs(old, new):
         reached = known.lines.get(source, {})
-        lines[file] = reached if old[source] == new[file] else _moved(reached, old[source], new[file])
+        lines[file] = (
+            reached if old[source] == new[file] else _moved(reached, old[source], new[file])
+        )
     return Reached(known.seconds, lines, known.failed)
 
 
 def _pairs(old: dict[str, str], new: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Files and what they were: the same name, or else the file most like it of those that are gone."""
+    """Files and what they were: the same name, or else the file most like it of those that are
+    gone.
+    """
     gone = {f: set(text.splitlines()) for f, text in old.items() if f not in new}
     for file, text in new.items():
         if file in old:
             yield file, file
             continue
         lines = set(text.splitlines())
-        shares = {f: len(lines & others) / max(1, len(lines | others)) for f, others in gone.items()}
+        shares = {
+            f: len(lines & others) / max(1, len(lines | others)) for f, others in gone.items()
+        }
         best = max(shares, key=lambda f: shares[f], default=None)
         if best is not None and shares[best] > 0.2:
             yield file, best
@@ -246,12 +330,20 @@ def _moved(reached: dict[str, int], old: str, new: str) -> dict[str, int]:
         kept = [now[line] for line in range(first, last + 1) if line in now]
         sources += [(line, kept) for line in range(first, last + 1) if line not in now]
     bits = [(1 << line, _mask(there)) for line, there in sources]
-    return {test: sum_ for test, mask in reached.items() if (sum_ := _sum(bit for bit, there in bits if mask & there))}
+    return {
+        test: sum_
+        for test, mask in reached.items()
+        if (sum_ := _sum(bit for bit, there in bits if mask & there))
+    }
 
 
 def _functions(source: str) -> list[tuple[int, int]]:
     """First and last line of each function, innermost last; their ranges may lie in one another."""
-    found = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found = [
+        n
+        for n in ast.walk(ast.parse(source))
+        if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return [(n.lineno, n.end_lineno or n.lineno) for n in found]
 
 

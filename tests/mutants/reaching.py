@@ -1,4 +1,6 @@
-"""Which tests reach a mutant: those that run its statement; or, for what runs at import, those that run code with its name in it."""
+"""Which tests reach a mutant: those that run its statement; or, for what runs at import, those that
+run code with its name in it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Reaching:
         place = _place(self._trees[mutant.path], mutant.line)
         found = self._reached.tests(mutant.path, _mask(place.lines))
         names = self._names(place.names)
-        if place.function is not None and not self._reached.tests(mutant.path, _mask(frozenset(_lines_of(place.function.body)))):
+        if place.function is not None and not self._reached.tests(
+            mutant.path, _mask(frozenset(_lines_of(place.function.body)))
+        ):
             names |= {place.function.name}  # newer than the map: whoever runs what calls it
         for name in names:
             for path, line in self._loads[name]:
@@ -83,9 +87,14 @@ def _place(tree: ast.Module, line: int) -> Place:
     if isinstance(statement, _Function):  # a default
         return Place(frozenset(_lines_of(statement.body)), statement)
     heads = [_first(s) for s in _children(statement)]
-    last = max(statement.lineno, min(heads) - 1) if heads else statement.end_lineno or statement.lineno
+    last = (
+        max(statement.lineno, min(heads) - 1) if heads else statement.end_lineno or statement.lineno
+    )
     lines = frozenset(range(statement.lineno, last + 1))
-    if isinstance(statement, ast.If | ast.While | ast.For | ast.With | ast.Try | ast.Match) and line > last:  # between its parts
+    if (
+        isinstance(statement, ast.If | ast.While | ast.For | ast.With | ast.Try | ast.Match)
+        and line > last
+    ):  # between its parts
         lines = frozenset({line})
     if function is not None:
         return Place(lines, function)
@@ -101,7 +110,13 @@ def _bound_at_import(tree: ast.Module, line: int) -> list[str]:
 
 
 def _targets(statement: ast.stmt) -> list[str]:
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target] if isinstance(statement, ast.AnnAssign) else []
+    targets = (
+        statement.targets
+        if isinstance(statement, ast.Assign)
+        else [statement.target]
+        if isinstance(statement, ast.AnnAssign)
+        else []
+    )
     return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 

@@ -1,7 +1,9 @@
-"""A pytest plugin that records which lines of hosim each test reaches; coverage.py counts the lines.
+"""A pytest plugin that records which lines of hosim each test reaches; coverage.py counts the
+lines.
 
-A context of coverage.py is a test, or work that several tests share: a fixture of a wider scope, a value that ``functools.cache`` keeps,
-the import of a test file. Each context is written as one line of JSON with the shared ones it made use of, beside coverage's own files.
+A context of coverage.py is a test, or work that several tests share: a fixture of a wider scope, a
+value that ``functools.cache`` keeps, the import of a test file. Each context is written as one line
+of JSON with the shared ones it made use of, beside coverage's own files.
 """
 
 from __future__ import annotations
@@ -70,20 +72,29 @@ def _switch(name: str) -> None:
 
 
 def _cpu_s() -> float:
-    """CPU time of this process and of those that it has waited for: a busy machine changes it little."""
+    """CPU time of this process and of those that it has waited for: a busy machine changes it
+    little.
+    """
     return sum(os.times()[:4])
 
 
 def _write(name: str, **more: object) -> None:
     with Path(os.environ[FOLDER], f"records-{os.getpid()}.jsonl").open("a") as file:
-        print(json.dumps({"context": name, "uses": sorted(CONTEXTS.uses.pop(name, ())), **more}), file=file)
+        print(
+            json.dumps({"context": name, "uses": sorted(CONTEXTS.uses.pop(name, ())), **more}),
+            file=file,
+        )
 
 
 def _tracked(kept: Callable[..., Any]) -> Callable[..., Any]:
-    """``functools.lru_cache`` whose misses in hosim and its tests are contexts of their own that later hits make use of."""
+    """``functools.lru_cache`` whose misses in hosim and its tests are contexts of their own that
+    later hits make use of.
+    """
     here = os.getcwd()
 
-    def decorate(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+    def decorate(
+        function: Callable[..., Any], maxsize: int | None, typed: bool
+    ) -> Callable[..., Any]:
         if not getattr(getattr(function, "__code__", None), "co_filename", "").startswith(here):
             return kept(maxsize, typed)(function)
         contexts: dict[Any, str] = {}
@@ -146,7 +157,9 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, A
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
     if fixturedef.scope == "function":
         return (yield)
-    name = _ALREADY[fixturedef] = CONTEXTS.unique(f"fixture {fixturedef.baseid}::{fixturedef.argname}")
+    name = _ALREADY[fixturedef] = CONTEXTS.unique(
+        f"fixture {fixturedef.baseid}::{fixturedef.argname}"
+    )
     with CONTEXTS.of(name):
         value = yield
     _write(name)

@@ -1,10 +1,12 @@
 """``make mutants N=300 SEED=1``: how many small errors in hosim the tests notice.
 
-Lines are drawn at random with the seed, all over hosim, and for each one of its mutants. A mutant is tried in a copy of the tree, by the
-tests that reach its line: those of the same room first, the quickest first, until one fails. The tests run in processes forked from one
-that has imported the libraries but nothing of hosim. What survives is printed, one line each, with how many tests had reached it; all
-figures lie in ``build/mutants/N-SEED.json``. An interrupted run goes on where it was unless the files drawn from have changed; ``--again``
-tries only those mutants that survived before, by the tests that there are now.
+Lines are drawn at random with the seed, all over hosim, and for each one of its mutants. A mutant
+is tried in a copy of the tree, by the tests that reach its line: those of the same room first, the
+quickest first, until one fails. The tests run in processes forked from one that has imported the
+libraries but nothing of hosim. What survives is printed, one line each, with how many tests had
+reached it; all figures lie in ``build/mutants/N-SEED.json``. An interrupted run goes on where it
+was unless the files drawn from have changed; ``--again`` tries only those mutants that survived
+before, by the tests that there are now.
 """
 
 from __future__ import annotations
@@ -35,7 +37,19 @@ from reaching import Reaching
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build/mutants"
-WARM = ("numpy", "pandas", "pytest", "hypothesis", "networkx", "simpy", "pydantic", "typer.testing", "rich.table", "yaml", "torch")
+WARM = (
+    "numpy",
+    "pandas",
+    "pytest",
+    "hypothesis",
+    "networkx",
+    "simpy",
+    "pydantic",
+    "typer.testing",
+    "rich.table",
+    "yaml",
+    "torch",
+)
 BATCHES_S = (2.0, 15.0, 60.0)
 """Seconds of tests in each process but the last: most mutants die in the first."""
 MEMORY_BYTES = 6 << 30
@@ -43,7 +57,9 @@ MEMORY_BYTES = 6 << 30
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant. ``by`` is the test that failed, or was stopped; ``reached`` counts those that run its line."""
+    """What became of a mutant. ``by`` is the test that failed, or was stopped; ``reached`` counts
+    those that run its line.
+    """
 
     mutant: Mutant
     change: str
@@ -61,7 +77,11 @@ class Verdict:
     def line(self) -> str:
         """The verdict, for people."""
         left = "" if self.tried == self.reached else f" of {self.reached}"
-        why = "never reached by a test" if self.state == "unreached" else f"{self.tried}{left} tests reached it"
+        why = (
+            "never reached by a test"
+            if self.state == "unreached"
+            else f"{self.tried}{left} tests reached it"
+        )
         return f"{self.mutant.path}:{self.mutant.line}: {self.change}  [{why}]"
 
 
@@ -81,7 +101,8 @@ def draw(sources: dict[str, str], count: int, seed: int) -> list[Mutant]:
     return drawn
 
 
-# -- one mutant --------------------------------------------------------------------------------------------------------
+# -- one mutant
+# --------------------------------------------------------------------------------------------------
 
 
 class Trial:
@@ -115,7 +136,9 @@ class Trial:
         return Verdict(mutant, change, state, by, len(tests), tried, round(_cpu_s() - begun, 2))
 
     def _order(self, mutant: Mutant, tests: Iterable[str]) -> list[str]:
-        """Those of the mutant's room first, then the quickest; as many as the limit has time for."""
+        """Those of the mutant's room first, then the quickest; as many as the limit has time
+        for.
+        """
         room = f"tests/{mutant.path.split('/')[1]}/"
         listed = sorted(tests, key=lambda t: (not t.startswith(room), self.seconds[t], t))
         total, order = 0.0, []
@@ -153,7 +176,10 @@ class Trial:
         if code == 0:
             return "", False
         last = words[-1] if words else "import"
-        return last.partition(" ")[2] or last, code is None or code in (-signal.SIGPROF, -signal.SIGXCPU)
+        return last.partition(" ")[2] or last, code is None or code in (
+            -signal.SIGPROF,
+            -signal.SIGXCPU,
+        )
 
     def _child(self, tests: list[str], note: Path) -> None:
         os.setsid()
@@ -167,17 +193,32 @@ class Trial:
         sys.path[:] = [str(self.tree), *(p for p in sys.path if p != str(Path(__file__).parent))]
         sys.argv = ["pytest"]
         files = list(dict.fromkeys(t.partition("::")[0] for t in tests))
-        options = ["-x", "-q", "--tb=line", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:randomly"]
+        options = [
+            "-x",
+            "-q",
+            "--tb=line",
+            "--assert=plain",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:randomly",
+        ]
         code = 99
         try:
-            code = int(pytest.main([*files, *options], plugins=[Chosen({t: self.seconds[t] for t in tests}, note)]))
+            code = int(
+                pytest.main(
+                    [*files, *options], plugins=[Chosen({t: self.seconds[t] for t in tests}, note)]
+                )
+            )
         finally:
             sys.stdout.flush()
             os._exit(0 if code == 5 and not note.read_text() else code)
 
 
 class _Changed:
-    """A file with other contents for a while, and with a time that no compiled version of it has."""
+    """A file with other contents for a while, and with a time that no compiled version of it
+    has.
+    """
 
     def __init__(self, path: Path, text: str, number: int) -> None:
         self.path, self.text, self.time = path, text, 1_000_000_000 + number
@@ -193,7 +234,9 @@ class _Changed:
 
 
 def _wait(child: int, wall_s: float) -> int | None:
-    """The exit code of a process; None if it had to be killed. Whatever it had started is gone, too."""
+    """The exit code of a process; None if it had to be killed. Whatever it had started is gone,
+    too.
+    """
     end = time.monotonic() + wall_s
     code: int | None = None
     while True:
@@ -213,15 +256,27 @@ def _wait(child: int, wall_s: float) -> int | None:
 
 def _cpu_s() -> float:
     """CPU time of this process and of those that it has waited for."""
-    own, others = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    own, others = (
+        resource.getrusage(resource.RUSAGE_SELF),
+        resource.getrusage(resource.RUSAGE_CHILDREN),
+    )
     return own.ru_utime + own.ru_stime + others.ru_utime + others.ru_stime
 
 
-# -- all of them -------------------------------------------------------------------------------------------------------
+# -- all of them
+# --------------------------------------------------------------------------------------------------
 
 
-def try_all(mutants: dict[int, tuple[Mutant, set[str]]], reached: Reached, results: Path, jobs: int, limit_s: float) -> None:
-    """Tries every mutant that has no result yet, each in a process of its own; ``jobs`` at a time."""
+def try_all(
+    mutants: dict[int, tuple[Mutant, set[str]]],
+    reached: Reached,
+    results: Path,
+    jobs: int,
+    limit_s: float,
+) -> None:
+    """Tries every mutant that has no result yet, each in a process of its own; ``jobs`` at a
+    time.
+    """
     todo = [i for i in mutants if not (results / f"{i}.json").exists()]
     free = [WORK / f"copy{k}" for k in range(jobs)]
     if todo:
@@ -229,7 +284,9 @@ def try_all(mutants: dict[int, tuple[Mutant, set[str]]], reached: Reached, resul
             copy_tree(ROOT, folder)
         for name in WARM:
             __import__(name)
-        assert not any(name.partition(".")[0] == "hosim" for name in sys.modules), "hosim must not be imported here"
+        assert not any(name.partition(".")[0] == "hosim" for name in sys.modules), (
+            "hosim must not be imported here"
+        )
     running: dict[int, Path] = {}
     done = len(mutants) - len(todo)
     try:
@@ -284,39 +341,78 @@ def read(results: Path, count: int) -> dict[int, Verdict]:
 
 def report(verdicts: list[Verdict]) -> str:
     """The survivors, and the score by room and in total."""
-    lines = [v.line() for v in sorted(verdicts, key=lambda v: (v.mutant.path, v.mutant.line)) if v.alive]
+    lines = [
+        v.line() for v in sorted(verdicts, key=lambda v: (v.mutant.path, v.mutant.line)) if v.alive
+    ]
     rooms = {v.mutant.path: v.mutant.path.split("/")[1].removesuffix(".py") for v in verdicts}
-    total, killed = Counter(rooms[v.mutant.path] for v in verdicts), Counter(rooms[v.mutant.path] for v in verdicts if not v.alive)
-    lines += ["", *(f"{room:12} {killed[room]:4} of {total[room]:4}  {killed[room] / total[room]:6.1%}" for room in sorted(total))]
-    lines.append(f"{'all':12} {killed.total():4} of {total.total():4}  {killed.total() / max(1, total.total()):6.1%}")
+    total, killed = (
+        Counter(rooms[v.mutant.path] for v in verdicts),
+        Counter(rooms[v.mutant.path] for v in verdicts if not v.alive),
+    )
+    lines += [
+        "",
+        *(
+            f"{room:12} {killed[room]:4} of {total[room]:4}  {killed[room] / total[room]:6.1%}"
+            for room in sorted(total)
+        ),
+    ]
+    lines.append(
+        f"{'all':12} {killed.total():4} of {total.total():4}  "
+        f"{killed.total() / max(1, total.total()):6.1%}"
+    )
     return "\n".join(lines)
 
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-n", type=int, default=60, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which ones")
     parser.add_argument("--only", default="hosim/", help="where: a path, or its beginning")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds of tests for one mutant, at most")
-    parser.add_argument("--fresh", action="store_true", help="make the map of tests anew, from all of them")
+    parser.add_argument(
+        "--limit", type=float, default=240.0, help="seconds of tests for one mutant, at most"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="make the map of tests anew, from all of them"
+    )
     parser.add_argument("--map", action="store_true", help="make the map, and stop")
-    parser.add_argument("--stale", action="store_true", help="use the map that there is, without the tests that are new since")
-    parser.add_argument("--again", action="store_true", help="try the survivors of the last run once more, by what tests there are now")
+    parser.add_argument(
+        "--stale",
+        action="store_true",
+        help="use the map that there is, without the tests that are new since",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="try the survivors of the last run once more, by what tests there are now",
+    )
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
     reached = update(ROOT, WORK, options.jobs, options.fresh, options.stale)
     print(
-        f"{len(reached.seconds)} tests in the map; {len(reached.failed)} fail by themselves and are left out", *reached.failed, sep="\n  "
+        f"{len(reached.seconds)} tests in the map; {len(reached.failed)} fail by themselves and "
+        "are left out",
+        *reached.failed,
+        sep="\n  ",
     )
     if options.map:
         return
-    sources = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "hosim").rglob("*.py"))}
-    drawn = draw({path: text for path, text in sources.items() if path.startswith(options.only)}, options.n, options.seed)
+    sources = {
+        str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "hosim").rglob("*.py"))
+    }
+    drawn = draw(
+        {path: text for path, text in sources.items() if path.startswith(options.only)},
+        options.n,
+        options.seed,
+    )
     reaching = Reaching(sources, reached)
     mutants = {i: (m, reaching.tests(m)) for i, m in enumerate(drawn)}
-    tag = f"{options.n}-{options.seed}" + ("" if options.only == "hosim/" else f"-{options.only.strip('/').replace('/', '.')}")
+    tag = f"{options.n}-{options.seed}" + (
+        "" if options.only == "hosim/" else f"-{options.only.strip('/').replace('/', '.')}"
+    )
     results = WORK / "results" / f"{tag}-{_state(drawn)}"
     if options.again:
         for i, verdict in read(results, len(drawn)).items():

@@ -1,4 +1,6 @@
-"""The mutants drawn are small errors of the kinds meant, and the map finds the tests that reach them."""
+"""The mutants drawn are small errors of the kinds meant, and the map finds the tests that reach
+them.
+"""
 
 import ast
 import json
@@ -41,8 +43,19 @@ def test_what_is_left_alone(line: int) -> None:
 def test_every_kind_of_change() -> None:
     assert changed(6) == {"SIZE = 8"}
     assert changed(8) == {"def total(a: int, b: int = 4) -> int:"}
-    assert changed(11) == {"if a <= b and not kept:", "if a >= b and not kept:", "if a < b or not kept:", "if a < b and (kept):"}
-    after = {"max(a, (b + 1) * 2)", "min(a, (b - 1) * 2)", "min(a, (b + 2) * 2)", "min(a, (b + 1) // 2)", "min(a, (b + 1) * 3)"}
+    assert changed(11) == {
+        "if a <= b and not kept:",
+        "if a >= b and not kept:",
+        "if a < b or not kept:",
+        "if a < b and (kept):",
+    }
+    after = {
+        "max(a, (b + 1) * 2)",
+        "min(a, (b - 1) * 2)",
+        "min(a, (b + 2) * 2)",
+        "min(a, (b + 1) // 2)",
+        "min(a, (b + 1) * 3)",
+    }
     assert changed(12) == {
         "pass",
         *(f"kept[0] = {value}" for value in after),
@@ -56,12 +69,22 @@ def test_every_kind_of_change() -> None:
         "kept.append(sorted(kept, key=abs)[1])",
         "kept.append(sorted(kept, key=abs)[-1])",
     }
-    assert changed(14) == {"return None", 'return kept[0] if a else f"{a + 1} {b}"', "return (kept[-1])", 'return (f"{a + 1} {b}")'}
+    assert changed(14) == {
+        "return None",
+        'return kept[0] if a else f"{a + 1} {b}"',
+        "return (kept[-1])",
+        'return (f"{a + 1} {b}")',
+    }
 
 
 def test_keywords_that_only_guard_are_left_alone_with_their_values() -> None:
-    text = 'zip(a, b, strict=True); open(a, encoding="utf-8", newline=""); Option(help="more" if a else "less", min=0)\n'
-    found = {m.apply(text).rstrip("\n") for m in mutants_of("hosim/toy.py", text) if differs(m, text)}
+    text = (
+        'zip(a, b, strict=True); open(a, encoding="utf-8", newline=""); Option(help="more" if '
+        'a else "less", min=0)\n'
+    )
+    found = {
+        m.apply(text).rstrip("\n") for m in mutants_of("hosim/toy.py", text) if differs(m, text)
+    }
     assert found == {
         text.replace(', newline=""', "").rstrip("\n"),
         text.replace("min=0", "min=1").rstrip("\n"),
@@ -84,16 +107,28 @@ def test_mutants_of_hosim_parse_and_differ(root: Path) -> None:
 
 def test_the_tests_of_a_line_and_of_a_constant() -> None:
     reached = Reached(
-        {"one": 0.1, "two": 0.1, "broken": 0.1}, {"a.py": {"one": 1 << 3}, "b.py": {"two": 1 << 4, "broken": 1 << 4}}, ["broken"]
+        {"one": 0.1, "two": 0.1, "broken": 0.1},
+        {"a.py": {"one": 1 << 3}, "b.py": {"two": 1 << 4, "broken": 1 << 4}},
+        ["broken"],
     )
-    sources = {"a.py": "SIZE = 7\ndef f():\n    return SIZE + 1\n", "b.py": "from a import SIZE\n\ndef g():\n    return SIZE - 1\n"}
+    sources = {
+        "a.py": "SIZE = 7\ndef f():\n    return SIZE + 1\n",
+        "b.py": "from a import SIZE\n\ndef g():\n    return SIZE - 1\n",
+    }
     reaching = Reaching(sources, reached)
-    by_line = {(path, m.line): reaching.tests(m) for path in sources for m in mutants_of(path, sources[path])}
+    by_line = {
+        (path, m.line): reaching.tests(m)
+        for path in sources
+        for m in mutants_of(path, sources[path])
+    }
     assert by_line == {("a.py", 1): {"one", "two"}, ("a.py", 3): {"one"}, ("b.py", 4): {"two"}}
 
 
 def test_lines_keep_their_tests_when_files_move(tmp_path: Path) -> None:
-    before, after = "def f(x):\n    y = x\n    return y\n", "Z = 1\n\ndef f(x):\n    y = x\n    y += Z\n    return y\n"
+    before, after = (
+        "def f(x):\n    y = x\n    return y\n",
+        "Z = 1\n\ndef f(x):\n    y = x\n    y += Z\n    return y\n",
+    )
     for tree, name, text in (("old", "one.py", before), ("new", "two.py", after)):
         (tmp_path / tree / "hosim").mkdir(parents=True)
         (tmp_path / tree / "hosim" / name).write_text(text)
@@ -102,11 +137,15 @@ def test_lines_keep_their_tests_when_files_move(tmp_path: Path) -> None:
     assert found.lines == {"hosim/two.py": {"t": 1 << 4 | 1 << 5 | 1 << 6, "u": 1 << 3 | 1 << 5}}
 
 
-def test_a_run_of_the_tests_that_coverage_did_not_see_is_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_the_tests_that_coverage_did_not_see_is_no_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without it, every mutant would be one that no test reaches."""
 
     def tests_run(*command: object, **options: object) -> None:
-        line = json.dumps({"context": "t", "uses": [], "test": True, "seconds": 1.0, "failed": False})
+        line = json.dumps(
+            {"context": "t", "uses": [], "test": True, "seconds": 1.0, "failed": False}
+        )
         (tmp_path / "records/records-1.jsonl").write_text(line)
 
     monkeypatch.setattr(subprocess, "run", tests_run)

@@ -1,8 +1,17 @@
-"""Rule 19 of docs/contract.md in other words: who meets in a collective, and what it sends over which fabric."""
+"""Rule 19 of docs/contract.md in other words: who meets in a collective, and what it sends over
+which fabric.
+"""
 
 from fractions import Fraction
 
-TOGETHER = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all")
+TOGETHER = (
+    "all_reduce",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "all_to_all",
+)
 TOGETHER += ("all_to_all_single", "broadcast", "collective", "barrier")
 RINGS = ("all_gather", "reduce_scatter", "all_to_all")
 
@@ -33,12 +42,16 @@ def sent(op, tensors):
 
 
 def pace(op, tensors, hardware, duration):
-    """Bytes a nanosecond that an op wants of each fabric that it crosses; ``None`` if it crosses none."""
+    """Bytes a nanosecond that an op wants of each fabric that it crosses; ``None`` if it crosses
+    none.
+    """
     crossed = [f for f in hardware.fabrics if f.collectives]
     size = sent(op, tensors)
     if not crossed or not size or not duration:
         return None
     per_host = min(hardware.devices, hardware.devices_per_host or hardware.devices)
     sharers = {"device": 1, "host": per_host, "global": hardware.devices}
-    most = max(1, min(f.bandwidth_bytes_per_s // sharers[f.scope] // f.collectives for f in crossed))
+    most = max(
+        1, min(f.bandwidth_bytes_per_s // sharers[f.scope] // f.collectives for f in crossed)
+    )
     return min(Fraction(-(-size * 10**9 // duration), 10**9), Fraction(most, 10**9))

@@ -1,6 +1,8 @@
-"""A caching allocator written down from the published rules without any clever structure, which records itself as PyTorch does.
+"""A caching allocator written down from the published rules without any clever structure, which
+records itself as PyTorch does.
 
-It shares nothing with hosim's: free memory is not kept but found, each time, as what lies between held blocks; every search is a scan.
+It shares nothing with hosim's: free memory is not kept but found, each time, as what lies between
+held blocks; every search is a scan.
 """
 
 import random
@@ -27,7 +29,11 @@ class NaiveDevice:
         self.divisions = divisions
         self.threshold = threshold
         self.searches = 0  # of the large pool
-        self.segments: list[dict] = []  # address, size, stream, small, held: {address: [size, requested, state]}; expandable: base, pages
+        self.segments: list[
+            dict
+            # address, size, stream, small, held: {address: [size, requested, state]}; expandable:
+            # base, pages
+        ] = []
         self.trace: list[dict] = []
         self.retries = 0
 
@@ -51,7 +57,11 @@ class NaiveDevice:
             return None
         segment, address, free = found
         rest = free - size
-        split = rest >= 512 if segment["small"] or self.expandable else rest > MIB and size < self.split_limit
+        split = (
+            rest >= 512
+            if segment["small"] or self.expandable
+            else rest > MIB and size < self.split_limit
+        )
         segment["held"][address] = [size if split else free, requested, "active_allocated"]
         self.log("alloc", address, requested, stream)
         return address
@@ -73,16 +83,26 @@ class NaiveDevice:
 
     def empty_cache(self) -> None:
         for segment in self.segments:
-            for address in [a for a, block in segment["held"].items() if block[2] == "active_pending_free"]:
+            for address in [
+                a for a, block in segment["held"].items() if block[2] == "active_pending_free"
+            ]:
                 self.complete(address)
         for segment in list(self.segments):
             if segment.get("pages"):  # addresses of which nothing was ever mapped stay reserved
                 for start, end in self.gaps(segment):
-                    first, last = -(-(start - segment["base"]) // segment["page"]), (end - segment["base"]) // segment["page"]
+                    first, last = (
+                        -(-(start - segment["base"]) // segment["page"]),
+                        (end - segment["base"]) // segment["page"],
+                    )
                     if first < last:
                         segment["pages"] -= set(range(first, last))
                         address = segment["base"] + first * segment["page"]
-                        self.log("segment_unmap", address, (last - first) * segment["page"], segment["stream"])
+                        self.log(
+                            "segment_unmap",
+                            address,
+                            (last - first) * segment["page"],
+                            segment["stream"],
+                        )
                 if not segment["pages"]:
                     self.segments.remove(segment)
             elif "pages" not in segment and not segment["held"]:
@@ -95,7 +115,11 @@ class NaiveDevice:
             low = 1
             while low * 2 <= requested:
                 low *= 2
-            return next(low + i * low // self.divisions for i in range(self.divisions + 1) if low + i * low // self.divisions >= requested)
+            return next(
+                low + i * low // self.divisions
+                for i in range(self.divisions + 1)
+                if low + i * low // self.divisions >= requested
+            )
         return max(512, (requested + 511) // 512 * 512)
 
     def give_back(self, segment: dict) -> None:
@@ -106,7 +130,9 @@ class NaiveDevice:
         return [s for s in self.segments if not s["small"] and not s["held"] and "pages" not in s]
 
     def collect_garbage(self) -> None:
-        """Over the threshold, whole free large segments that waited longer than the average go back, until enough did."""
+        """Over the threshold, whole free large segments that waited longer than the average go
+        back, until enough did.
+        """
         if not self.threshold or self.reserved() <= int(self.threshold * self.capacity):
             return
         excess = self.reserved() - int(self.threshold * self.capacity)
@@ -119,7 +145,9 @@ class NaiveDevice:
                 ages.remove((age, segment))
 
     def release_oversize(self, size: int, stream: int) -> bool:
-        """One cached segment that is large enough, else oversize ones from the largest on; whether that makes up for the request."""
+        """One cached segment that is large enough, else oversize ones from the largest on; whether
+        that makes up for the request.
+        """
         wanted = max(size, self.split_limit)
         free = [
             (end - start, start, s)
@@ -173,10 +201,13 @@ class NaiveDevice:
                 continue
             for start, end in self.gaps(segment):
                 if end - start >= size:
-                    # How far the gap could grow: to the next mapped page, or to the end of the reserved addresses.
+                    # How far the gap could grow: to the next mapped page, or to the end of the
+                    # reserved addresses.
                     reach = end
                     if "pages" in segment:
-                        following = [a for a, _ in self.mapped(segment) if a >= end] + [segment["base"] + segment["size"]]
+                        following = [a for a, _ in self.mapped(segment) if a >= end] + [
+                            segment["base"] + segment["size"]
+                        ]
                         reach = end if any(a == end for a in segment["held"]) else min(following)
                     fits.append((end - start, start, reach - start, segment))
         fits.sort(key=lambda fit: fit[:2])
@@ -186,7 +217,9 @@ class NaiveDevice:
         while self.expandable and best + 1 < len(fits) and fits[best + 1][2] < fits[best][2]:
             best += 1
         free, start, _, segment = fits[best]
-        if size < self.split_limit <= free or (size >= self.split_limit and free >= size + 20 * MIB):
+        if size < self.split_limit <= free or (
+            size >= self.split_limit and free >= size + 20 * MIB
+        ):
             return None
         return segment, start, free
 
@@ -194,10 +227,22 @@ class NaiveDevice:
         small = size <= MIB
         if self.expandable:
             return self.grow_pages(size, stream, small)
-        bytes_ = SMALL if small else LARGE if size < 10 * MIB else (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
+        bytes_ = (
+            SMALL
+            if small
+            else LARGE
+            if size < 10 * MIB
+            else (size + 2 * MIB - 1) // (2 * MIB) * 2 * MIB
+        )
         if self.reserved() + bytes_ > self.capacity:
             return None
-        segment = {"address": self.place(bytes_), "size": bytes_, "stream": stream, "small": small, "held": {}}
+        segment = {
+            "address": self.place(bytes_),
+            "size": bytes_,
+            "stream": stream,
+            "small": small,
+            "held": {},
+        }
         self.segments.append(segment)
         self.log("segment_alloc", segment["address"], bytes_, stream)
         return segment, segment["address"], bytes_
@@ -205,17 +250,31 @@ class NaiveDevice:
     def grow_pages(self, size: int, stream: int, small: bool):
         page = SMALL if small else LARGE
         for hole, segment in sorted(self.holes(stream, small), key=lambda x: x[0]):
-            start = {end: start for start, end in self.gaps(segment)}.get(hole, hole)  # from the free block before it, if there is one
+            start = {end: start for start, end in self.gaps(segment)}.get(
+                hole, hole
+            )  # from the free block before it, if there is one
             end = segment["base"] + segment["size"]
             if start + size <= end and not any(start <= a < start + size for a in segment["held"]):
                 break
         else:
             bytes_ = -(-self.capacity * 9 // 8 // page) * page
             start = self.place(bytes_)
-            segment = {"base": start, "size": bytes_, "page": page, "pages": set(), "stream": stream, "small": small, "held": {}}
+            segment = {
+                "base": start,
+                "size": bytes_,
+                "page": page,
+                "pages": set(),
+                "stream": stream,
+                "small": small,
+                "held": {},
+            }
             self.segments.append(segment)
         base = segment["base"]
-        wanted = [p for p in range((start - base) // page, -(-(start + size - base) // page)) if p not in segment["pages"]]
+        wanted = [
+            p
+            for p in range((start - base) // page, -(-(start + size - base) // page))
+            if p not in segment["pages"]
+        ]
         while wanted:
             run = [p for i, p in enumerate(wanted) if p == wanted[0] + i]
             wanted = wanted[len(run) :]
@@ -231,10 +290,16 @@ class NaiveDevice:
             if segment["stream"] == stream and segment["small"] == small:
                 starts = [segment["base"]] + [end for _, end in self.mapped(segment)]
                 mapped = {start for start, _ in self.mapped(segment)}
-                yield from ((a, segment) for a in starts if a not in mapped and a < segment["base"] + segment["size"])
+                yield from (
+                    (a, segment)
+                    for a in starts
+                    if a not in mapped and a < segment["base"] + segment["size"]
+                )
 
     def reserved(self) -> int:
-        return sum(len(s["pages"]) * s["page"] if "pages" in s else s["size"] for s in self.segments)
+        return sum(
+            len(s["pages"]) * s["page"] if "pages" in s else s["size"] for s in self.segments
+        )
 
     def place(self, size: int) -> int:
         """An address that a driver might give: anywhere that is free."""
@@ -255,7 +320,9 @@ class NaiveDevice:
         self.trace.append(entry)
 
     def snapshot(self, skip: int = 0) -> dict:
-        """As ``torch.cuda.memory._snapshot`` shows it, the first ``skip`` entries having fallen out of the ring buffer."""
+        """As ``torch.cuda.memory._snapshot`` shows it, the first ``skip`` entries having fallen out
+        of the ring buffer.
+        """
         segments = []
         for segment in self.segments:
             for start, end in self.mapped(segment):

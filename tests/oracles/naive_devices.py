@@ -1,6 +1,8 @@
-"""Several devices in the slow, literal replay: one :class:`NaiveReplay` each, in step, over tiers and links that some of them share.
+"""Several devices in the slow, literal replay: one :class:`NaiveReplay` each, in step, over tiers
+and links that some of them share.
 
-What a scope means is written anew here: who has the same instance of a tier or a link has the same room and the same bandwidth.
+What a scope means is written anew here: who has the same instance of a tier or a link has the same
+room and the same bandwidth.
 """
 
 from collections import Counter
@@ -20,7 +22,9 @@ class NaiveDevice(NaiveReplay):
         super().__init__(plan, hardware, budget, compete)
         if jitter is not None:  # an op that devices do together has one factor, that of the first
             first = [self.partners(i)[0] for i in range(len(self.ops))]
-            self.durations = [round(d * jitter.op_factor(first[i], i)) for i, d in enumerate(self.durations)]
+            self.durations = [
+                round(d * jitter.op_factor(first[i], i)) for i, d in enumerate(self.durations)
+            ]
             self.work_left = [Fraction(duration) for duration in self.durations]
 
     def partners(self, i):
@@ -37,7 +41,11 @@ class NaiveDevice(NaiveReplay):
         pass
 
     def instance(self, scope):
-        return {"device": self.position, "host": self.position // (self.hw.devices_per_host or self.hw.devices), "global": 0}[scope]
+        return {
+            "device": self.position,
+            "host": self.position // (self.hw.devices_per_host or self.hw.devices),
+            "global": 0,
+        }[scope]
 
     def tier_scope(self, name):
         return "device" if name == self.device else self.tier(name).scope
@@ -79,7 +87,9 @@ class NaiveDevice(NaiveReplay):
     def queue(self, x):
         later = next((y for y in self.issued[self.place(x, self.issued) :]), None)
         super().queue(x)
-        place = len(self.company.issued) if later is None else self.company.issued.index((self, later))
+        place = (
+            len(self.company.issued) if later is None else self.company.issued.index((self, later))
+        )
         self.company.issued.insert(place, (self, x))
 
     def issue(self, ks):
@@ -101,7 +111,10 @@ class NaiveCompany:
         self.run()
 
     def join(self, *options):
-        self.devices += [NaiveDevice(self.plan, self.hw, options[0], self, d, *options[1:]) for d in range(self.hw.devices)]
+        self.devices += [
+            NaiveDevice(self.plan, self.hw, options[0], self, d, *options[1:])
+            for d in range(self.hw.devices)
+        ]
 
     def run(self):
         for d in self.devices:
@@ -116,7 +129,9 @@ class NaiveCompany:
         while True:
             while self.one_round():
                 pass
-            upcoming = min((t for t in (d.next_instant() for d in self.devices) if t is not None), default=None)
+            upcoming = min(
+                (t for t in (d.next_instant() for d in self.devices) if t is not None), default=None
+            )
             if upcoming is None:
                 break
             for d in self.devices:
@@ -152,18 +167,31 @@ class NaiveCompany:
         links = {}
         for d, x in flows:
             c = x.channel
-            alike = [e for e in self.devices if e.link(c) == d.link(c)]  # whoever shares the channel: what is beside any of them counts
-            beside = [rate for other, rate in c.beside for e in alike if e.link(self.channel(other)) in busy]
-            links.setdefault(("channel", d.link(c)), (min([c.bandwidth_bytes_per_s, *beside]), []))[1].append(x)
+            alike = [
+                e for e in self.devices if e.link(c) == d.link(c)
+            ]  # whoever shares the channel: what is beside any of them counts
+            beside = [
+                rate
+                for other, rate in c.beside
+                for e in alike
+                if e.link(self.channel(other)) in busy
+            ]
+            links.setdefault(("channel", d.link(c)), (min([c.bandwidth_bytes_per_s, *beside]), []))[
+                1
+            ].append(x)
             for f in d.fabrics(c):
-                links.setdefault(("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, []))[1].append(x)
+                links.setdefault(
+                    ("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, [])
+                )[1].append(x)
         own = {id(x): d.own_rate(x) for d, x in flows}
         for d in self.devices:
             for x in d.op_flows():
                 flows.append((d, x))
                 own[id(x)] = x.pace
                 for f in self.hw.fabrics:
-                    on = links.setdefault(("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, []))[1]
+                    on = links.setdefault(
+                        ("fabric", f.name, d.instance(f.scope)), (f.bandwidth_bytes_per_s, [])
+                    )[1]
                     on += [x] * f.collectives
         fill([x for _, x in flows], [(on, bandwidth) for bandwidth, on in links.values()], own)
         for d in self.devices:

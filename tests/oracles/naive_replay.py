@@ -1,7 +1,9 @@
-"""A second replay, written from docs/contract.md alone: slow, literal, without simpy and sharing nothing with the engine.
+"""A second replay, written from docs/contract.md alone: slow, literal, without simpy and sharing
+nothing with the engine.
 
-Everything is looked up anew at every round of every instant: occupancy is a sum over what is held, producers come from the rule's own
-words, rates from progressive filling. Only plans without a runtime policy.
+Everything is looked up anew at every round of every instant: occupancy is a sum over what is held,
+producers come from the rule's own words, rates from progressive filling. Only plans without a
+runtime policy.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ VALID, WRITING = "valid", "writing"
 
 @dataclass(eq=False)
 class NaiveTransfer:
-    """A cache op from its issue on; a detach has no channel, nor does a route (it has hops), whose chunks are transfers of their own."""
+    """A cache op from its issue on; a detach has no channel, nor does a route (it has hops), whose
+    chunks are transfers of their own.
+    """
 
     k: int
     tensor: int
@@ -57,7 +61,9 @@ class OpFlow:
 
 
 def fill(flows, links, own):
-    """Raise the rates of all flows together until each is at its own or on a full link; a link lists a flow as often as it carries it."""
+    """Raise the rates of all flows together until each is at its own or on a full link; a link
+    lists a flow as often as it carries it.
+    """
     rising = list(flows)
     while rising:
         steps = []
@@ -78,7 +84,9 @@ class NaiveReplay:
     def __init__(self, plan, hardware, budget=None, compete=False):
         self.plan, self.hw, self.graph, self.compete = plan, hardware, plan.graph, compete
         self.durations = op_durations(plan.graph, hardware)
-        self.work_left = [Fraction(duration) for duration in self.durations]  # nanoseconds at full speed
+        self.work_left = [
+            Fraction(duration) for duration in self.durations
+        ]  # nanoseconds at full speed
         self.speed = [Fraction(1)] * len(self.durations)
         self.flows_of_ops: dict[int, OpFlow] = {}
         self.ops, self.tensors = plan.graph.ops, plan.graph.tensors
@@ -86,7 +94,10 @@ class NaiveReplay:
         self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
         if budget is not None:
             self.capacity[self.device] = min(budget, self.capacity[self.device])
-        self.users = [[i for i, op in enumerate(self.ops) if t in (*op.inputs, *op.outputs, *op.mutates)] for t in range(len(self.tensors))]
+        self.users = [
+            [i for i, op in enumerate(self.ops) if t in (*op.inputs, *op.outputs, *op.mutates)]
+            for t in range(len(self.tensors))
+        ]
         self.survives = [tensor.persistent or tensor.kind == "output" for tensor in self.tensors]
         self.producers = [self._producers(i) for i in range(len(self.ops))]
         self.streams = list(dict.fromkeys(op.stream for op in self.ops))
@@ -96,35 +107,52 @@ class NaiveReplay:
         self.op_end: list[int | None] = [None] * len(self.ops)
         self.ended = [False] * len(self.ops)
         self.residency_since: dict[int, int] = {}
-        self.copies: dict[tuple[int, str], str] = {(t, tier): VALID for t, where in plan.residency(self.device).items() for tier in where}
+        self.copies: dict[tuple[int, str], str] = {
+            (t, tier): VALID for t, where in plan.residency(self.device).items() for tier in where
+        }
         self.dead: set[int] = set()
         self.done: set[int] = set()  # cache ops that copied and have ended
         self.onward: list[NaiveTransfer] = []
         self.issued: list[NaiveTransfer] = []  # in order of issue, done ones included
-        self.waiting: dict[int, list[NaiveTransfer]] = {}  # by tensor, in order of issue: not yet done
-        self.staged: list[NaiveTransfer] = []  # chunks that have begun to enter a tier on their way and have not left it
+        self.waiting: dict[
+            int, list[NaiveTransfer]
+        ] = {}  # by tensor, in order of issue: not yet done
+        self.staged: list[
+            NaiveTransfer
+        ] = []  # chunks that have begun to enter a tier on their way and have not left it
         self.peak = dict.fromkeys(self.capacity, 0)
         self.peak_at = dict.fromkeys(self.capacity, 0)
         self.composition: dict[str, dict[str, int]] = {name: {} for name in self.capacity}
-        self.pinned = {tier.name: self.pinned_bytes(tier) for tier in hardware.tiers}  # the most bytes ever pinned
+        self.pinned = {
+            tier.name: self.pinned_bytes(tier) for tier in hardware.tiers
+        }  # the most bytes ever pinned
         self.busy_channel = dict.fromkeys((c.name for c in hardware.channels), 0)
         self.exposed = dict.fromkeys((c.name for c in hardware.channels), 0)
-        self.stalls = {s: {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 0} for s in self.streams}
+        self.stalls = {
+            s: {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 0} for s in self.streams
+        }
         self.waits: list[tuple] = []  # (op, cause, start, end, what the wait is blamed on)
         self.error: tuple[str, str] | None = None
         self._run()
 
-    # -- words of the rules ------------------------------------------------------------------------------------
+    # -- words of the rules
+    # ------------------------------------------------------------------------------------
 
     def _producers(self, i):
-        """The last op listed before it that writes one of its inputs; for what it writes, every op before that uses it; its deps."""
+        """The last op listed before it that writes one of its inputs; for what it writes, every op
+        before that uses it; its deps.
+        """
         op = self.ops[i]
         found = set(op.deps)
         for t in op.inputs:
             writers = [j for j in range(i) if t in (*self.ops[j].outputs, *self.ops[j].mutates)]
             found.update(writers[-1:])
         for t in (*op.outputs, *op.mutates):
-            found.update(j for j in range(i) if t in (*self.ops[j].inputs, *self.ops[j].outputs, *self.ops[j].mutates))
+            found.update(
+                j
+                for j in range(i)
+                if t in (*self.ops[j].inputs, *self.ops[j].outputs, *self.ops[j].mutates)
+            )
         return found
 
     def where(self, i):
@@ -139,10 +167,14 @@ class NaiveReplay:
         kinds: dict[str, int] = {}
         for t, where in self.copies:
             if where == tier:
-                kinds[self.tensors[t].kind] = kinds.get(self.tensors[t].kind, 0) + self.tensors[t].size_bytes
+                kinds[self.tensors[t].kind] = (
+                    kinds.get(self.tensors[t].kind, 0) + self.tensors[t].size_bytes
+                )
         for x in self.staged:
             if x.destination == tier:
-                kinds[self.tensors[x.tensor].kind] = kinds.get(self.tensors[x.tensor].kind, 0) + x.size
+                kinds[self.tensors[x.tensor].kind] = (
+                    kinds.get(self.tensors[x.tensor].kind, 0) + x.size
+                )
         for i in self.running():
             if self.where(i) == tier:
                 kinds["workspace"] = kinds.get("workspace", 0) + self.ops[i].workspace_bytes
@@ -155,13 +187,21 @@ class NaiveReplay:
         for tier in self.capacity:
             held = self.held(tier)
             if sum(held.values()) > self.peak[tier]:
-                self.peak[tier], self.peak_at[tier], self.composition[tier] = sum(held.values()), self.now, held
+                self.peak[tier], self.peak_at[tier], self.composition[tier] = (
+                    sum(held.values()),
+                    self.now,
+                    held,
+                )
 
     def running(self):
-        return [i for i in range(len(self.ops)) if self.op_start[i] is not None and not self.ended[i]]
+        return [
+            i for i in range(len(self.ops)) if self.op_start[i] is not None and not self.ended[i]
+        ]
 
     def begun(self, i):
-        """When an op that has started gets on with it: once all who do it with this device have started."""
+        """When an op that has started gets on with it: once all who do it with this device have
+        started.
+        """
         return self.op_start[i]
 
     def exchanging(self):
@@ -183,7 +223,9 @@ class NaiveReplay:
 
     def under_way(self):
         """Routes of which a chunk has started and some have not arrived."""
-        return [x for listed in self.waiting.values() for x in listed if x.hops and x.start is not None]
+        return [
+            x for listed in self.waiting.values() for x in listed if x.hops and x.start is not None
+        ]
 
     def head(self, stream):
         """The op that the stream is free to start next."""
@@ -191,10 +233,19 @@ class NaiveReplay:
         return listed[0] if listed and self.op_start[listed[0]] is None else None
 
     def free_since(self, stream):
-        return max([self.op_end[i] for i, op in enumerate(self.ops) if op.stream == stream and self.ended[i]], default=0)
+        return max(
+            [
+                self.op_end[i]
+                for i, op in enumerate(self.ops)
+                if op.stream == stream and self.ended[i]
+            ],
+            default=0,
+        )
 
     def last_prefetch(self, t, i):
-        """The last prefetch of t into the tier of op i, on another processor also store, issued at time 0 or after an op before op i."""
+        """The last prefetch of t into the tier of op i, on another processor also store, issued at
+        time 0 or after an op before op i.
+        """
         found = [
             (c.after, k)
             for k, c in enumerate(self.plan.cache_ops)
@@ -207,7 +258,11 @@ class NaiveReplay:
 
     def copies_before(self, t, i):
         """The prefetches and stores of t that are issued at time 0 or after an op before op i."""
-        return {k for k, c in enumerate(self.plan.cache_ops) if c.op != "detach" and c.tensor == t and c.after < i}
+        return {
+            k
+            for k, c in enumerate(self.plan.cache_ops)
+            if c.op != "detach" and c.tensor == t and c.after < i
+        }
 
     def residency_met(self, i):
         op = self.ops[i]
@@ -226,9 +281,12 @@ class NaiveReplay:
 
     def wanted(self, i):
         op = self.ops[i]
-        return op.workspace_bytes + sum(self.tensors[t].size_bytes for t in op.outputs if (t, self.where(i)) not in self.copies)
+        return op.workspace_bytes + sum(
+            self.tensors[t].size_bytes for t in op.outputs if (t, self.where(i)) not in self.copies
+        )
 
-    # -- an instant --------------------------------------------------------------------------------------------
+    # -- an instant
+    # --------------------------------------------------------------------------------------------
 
     def _run(self):
         self.note_peak()
@@ -261,9 +319,13 @@ class NaiveReplay:
         for x in self.moving():
             x.left -= x.rate * (upcoming - self.now)
         for i in self.exchanging():
-            self.work_left[i] -= (Fraction(1) if self.launching(i) else self.speed[i]) * (upcoming - self.now)
+            self.work_left[i] -= (Fraction(1) if self.launching(i) else self.speed[i]) * (
+                upcoming - self.now
+            )
         for c in self.hw.channels:
-            self.busy_channel[c.name] += (upcoming - self.now) * any(x.channel is c for x in self.moving())
+            self.busy_channel[c.name] += (upcoming - self.now) * any(
+                x.channel is c for x in self.moving()
+            )
         self.now = upcoming
 
     def one_round(self):
@@ -296,7 +358,11 @@ class NaiveReplay:
                 self.arrived(x)
             else:
                 self.chunk_passed(x)
-        for t in {t for i in ops for t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates)}:
+        for t in {
+            t
+            for i in ops
+            for t in (*self.ops[i].inputs, *self.ops[i].outputs, *self.ops[i].mutates)
+        }:
             if not self.survives[t] and all(self.ended[i] for i in self.users[t]):
                 self.dead.add(t)
         for x in list(self.issued):
@@ -317,9 +383,15 @@ class NaiveReplay:
         self.done.add(x.k)
 
     def chunk_passed(self, x):
-        """A chunk leaves the tier it was staged in, if it was; it goes on to its next hop, or is there."""
+        """A chunk leaves the tier it was staged in, if it was; it goes on to its next hop, or is
+        there.
+        """
         route = x.parent
-        self.staged = [y for y in self.staged if not (y.parent is route and y.hop == x.hop - 1 and y.number == x.number)]
+        self.staged = [
+            y
+            for y in self.staged
+            if not (y.parent is route and y.hop == x.hop - 1 and y.number == x.number)
+        ]
         if x.hop + 1 < len(route.hops):
             self.onward.append(x)
             return
@@ -332,18 +404,38 @@ class NaiveReplay:
         self.issued.insert(self.place(x, self.issued), x)
 
     def place(self, x, issued):
-        """A chunk's next hop is issued last, but goes ahead of what waits on the channel for an earlier cache op of its tensor."""
+        """A chunk's next hop is issued last, but goes ahead of what waits on the channel for an
+        earlier cache op of its tensor.
+        """
         for at, y in enumerate(issued):
-            if y.channel is x.channel and y.start is None and not y.hop and self.waiting[y.tensor][0] is not (y.parent or y):
+            if (
+                y.channel is x.channel
+                and y.start is None
+                and not y.hop
+                and self.waiting[y.tensor][0] is not (y.parent or y)
+            ):
                 return at
         return len(issued)
 
     def chunk(self, route, hop, number, size):
         c = route.hops[hop]
-        return NaiveTransfer(route.k, route.tensor, c.source, c.destination, c, self.now, size=size, parent=route, hop=hop, number=number)
+        return NaiveTransfer(
+            route.k,
+            route.tensor,
+            c.source,
+            c.destination,
+            c,
+            self.now,
+            size=size,
+            parent=route,
+            hop=hop,
+            number=number,
+        )
 
     def routed(self, x, size):
-        """The channels of the shortest path, by trying all; a path's time alone is played through, chunk by chunk."""
+        """The channels of the shortest path, by trying all; a path's time alone is played through,
+        chunk by chunk.
+        """
         joined = self.hw.channel_between
         paths, found = [((), x.source)], []
         while paths:
@@ -352,21 +444,43 @@ class NaiveReplay:
                 found.append(path)
                 continue
             seen = {x.source, *(c.destination for c in path)}
-            paths += [((*path, c), end) for (start, end), c in joined.items() if start == at and end not in seen]
+            paths += [
+                ((*path, c), end)
+                for (start, end), c in joined.items()
+                if start == at and end not in seen
+            ]
 
         if len(found) > 1:  # each in a replay of its own, on a machine that has no other channels
-            found.sort(key=lambda path: (self.time_alone(x, path, size), len(path), [c.name for c in path]))
+            found.sort(
+                key=lambda path: (self.time_alone(x, path, size), len(path), [c.name for c in path])
+            )
         return found[0]
 
     def time_alone(self, x, path, size):
         b = GraphBuilder("alone")
         b.tensor("t", size, "parameter", home=x.source)
         b.op("nothing", "any", duration_ns=0)
-        tiers = tuple(replace(tier, capacity_bytes=10 * size + 1, pageable=(), pin_ns=0) for tier in self.hw.tiers)
+        tiers = tuple(
+            replace(tier, capacity_bytes=10 * size + 1, pageable=(), pin_ns=0)
+            for tier in self.hw.tiers
+        )
         names = {c.name for c in path}
-        channels = tuple(replace(c, beside=tuple(other for other in c.beside if other[0] in names)) for c in path)
-        fabrics = tuple(replace(f, channels=tuple(n for n in f.channels if n in names)) for f in self.hw.fabrics if names & set(f.channels))
-        machine = replace(self.hw, tiers=tiers, channels=channels, fabrics=fabrics, devices=1, devices_per_host=None)
+        channels = tuple(
+            replace(c, beside=tuple(other for other in c.beside if other[0] in names)) for c in path
+        )
+        fabrics = tuple(
+            replace(f, channels=tuple(n for n in f.channels if n in names))
+            for f in self.hw.fabrics
+            if names & set(f.channels)
+        )
+        machine = replace(
+            self.hw,
+            tiers=tiers,
+            channels=channels,
+            fabrics=fabrics,
+            devices=1,
+            devices_per_host=None,
+        )
         plan = Plan(b.build(), cache_ops=(CacheOp("prefetch", 0, x.source, x.destination),))
         return NaiveReplay(plan, machine, None, self.compete).figures()["makespan_ns"]
 
@@ -382,8 +496,20 @@ class NaiveReplay:
             c = self.plan.cache_ops[k]
             if c.tensor in self.dead:
                 continue
-            channel = None if c.destination is None else self.hw.channel_between.get((c.source, c.destination))
-            x = NaiveTransfer(k, c.tensor, c.source, c.destination, channel, self.now, size=self.tensors[c.tensor].size_bytes)
+            channel = (
+                None
+                if c.destination is None
+                else self.hw.channel_between.get((c.source, c.destination))
+            )
+            x = NaiveTransfer(
+                k,
+                c.tensor,
+                c.source,
+                c.destination,
+                channel,
+                self.now,
+                size=self.tensors[c.tensor].size_bytes,
+            )
             x.behind = bool(self.waiting.get(c.tensor))
             self.waiting.setdefault(c.tensor, []).append(x)
             if channel is None and c.destination is not None:
@@ -408,12 +534,23 @@ class NaiveReplay:
         there = [self.ops[i] for i in self.running() if self.where(i) == x.source]
         if any(t in (*op.inputs, *op.outputs, *op.mutates) for op in there):
             raise PlanError("detach: in use")
-        if not any(u == t and tier != x.source and state == VALID for (u, tier), state in self.copies.items()):
+        if not any(
+            u == t and tier != x.source and state == VALID
+            for (u, tier), state in self.copies.items()
+        ):
             left = [i for i in self.users[t] if not self.ended[i]]
-            if t in (*self.ops[left[0]].inputs, *self.ops[left[0]].mutates) if left else self.survives[t]:
+            if (
+                t in (*self.ops[left[0]].inputs, *self.ops[left[0]].mutates)
+                if left
+                else self.survives[t]
+            ):
                 raise PlanError("detach: last copy")
         following = next((i for i in self.users[t] if not self.ended[i]), None)
-        if following is not None and self.where(following) == x.source and t in (*self.ops[following].inputs, *self.ops[following].mutates):
+        if (
+            following is not None
+            and self.where(following) == x.source
+            and t in (*self.ops[following].inputs, *self.ops[following].mutates)
+        ):
             k = self.last_prefetch(t, following)
             if k is None or k in self.done:
                 raise PlanError("detach: awaited")
@@ -439,7 +576,9 @@ class NaiveReplay:
                 if tier != self.where(i):
                     self.copies.pop((t, tier), None)
             self.copies[t, self.where(i)] = WRITING
-        self.pinned[self.where(i)] = max(self.pinned[self.where(i)], self.pinned_bytes(self.tier(self.where(i))))
+        self.pinned[self.where(i)] = max(
+            self.pinned[self.where(i)], self.pinned_bytes(self.tier(self.where(i)))
+        )
         self.note_peak()
         return True
 
@@ -456,25 +595,40 @@ class NaiveReplay:
                 and x.end is not None
                 and x.end <= t_res
                 and (x.parent is None or x is x.parent.last)
-                and (x.tensor in (*op.outputs, *op.mutates) or (x.tensor in op.inputs and x.destination == self.where(i)))
+                and (
+                    x.tensor in (*op.outputs, *op.mutates)
+                    or (x.tensor in op.inputs and x.destination == self.where(i))
+                )
             ]
             last = max(met, key=lambda x: (x.end, self.issued.index(x)))
             if stream == self.main:
                 self.exposed[last.channel.name] += t_res - t_dep
-        for cause, start, end in (("dependency", free, t_dep), ("transfer", t_dep, t_res), ("capacity", t_res, self.now)):
+        for cause, start, end in (
+            ("dependency", free, t_dep),
+            ("transfer", t_dep, t_res),
+            ("capacity", t_res, self.now),
+        ):
             self.stalls[stream][cause] += end - start
             if end > start:
-                self.waits.append((i, cause, start, end, last.record() if cause == "transfer" else None))
+                self.waits.append(
+                    (i, cause, start, end, last.record() if cause == "transfer" else None)
+                )
 
     def start_transfer(self, x):
-        if x.channel is None or x.start is not None or (not x.hop and self.waiting[x.tensor][0] is not (x.parent or x)):
+        if (
+            x.channel is None
+            or x.start is not None
+            or (not x.hop and self.waiting[x.tensor][0] is not (x.parent or x))
+        ):
             return False
         same = [y for y in self.issued if y.channel is x.channel]
         if sum(y.start is not None and y.end is None for y in same) >= x.channel.engines:
             return False
         if any(y.start is None for y in same[: same.index(x)]):
             return False
-        if x.parent is not None and any(y.parent is x.parent and y.start is not None and y.end is None for y in same):
+        if x.parent is not None and any(
+            y.parent is x.parent and y.start is not None and y.end is None for y in same
+        ):
             return False  # one chunk of a cache op at a time
         if not x.hop and self.copies.get((x.tensor, x.source)) != VALID:
             return False
@@ -507,38 +661,61 @@ class NaiveReplay:
         """Time to pin a tensor's bytes, which have just come to be held in a tier."""
         before, now = self.pinned[tier.name], self.pinned_bytes(tier)
         self.pinned[tier.name] = max(before, now)
-        if not tier.pin_ns or not self.tensors[t].size_bytes or self.tensors[t].kind in tier.pageable:
+        if (
+            not tier.pin_ns
+            or not self.tensors[t].size_bytes
+            or self.tensors[t].kind in tier.pageable
+        ):
             return 0
         return 0 if tier.pin_pool and now <= before else tier.pin_ns
 
-    # -- rates -------------------------------------------------------------------------------------------------
+    # -- rates
+    # ----------------------------------------------------------------------------------------------
 
     def fabrics(self, channel):
         return [f for f in self.hw.fabrics if channel.name in f.channels] + [
-            tier for tier in self.hw.tiers if self.compete and tier.name in (channel.source, channel.destination)
+            tier
+            for tier in self.hw.tiers
+            if self.compete and tier.name in (channel.source, channel.destination)
         ]
 
     def launch(self, i):
-        return self.compute(i).launch_ns if self.ops[i].duration_ns is None and self.pace(i) is None else 0
+        return (
+            self.compute(i).launch_ns
+            if self.ops[i].duration_ns is None and self.pace(i) is None
+            else 0
+        )
 
     def launching(self, i):
         return self.now < self.begun(i) + min(self.launch(i), self.durations[i])
 
     def set_speeds(self):
-        """Beside copies an op moves its bytes at what they leave of what kernels reach, if that is less than its own pace."""
+        """Beside copies an op moves its bytes at what they leave of what kernels reach, if that is
+        less than its own pace.
+        """
         for i in self.exchanging():
             parts = self.parts_of(self.where(i))
-            compute, whole = self.compute(i), Fraction(self.tier(self.where(i)).bandwidth_bytes_per_s // parts, 10**9)
+            compute, whole = (
+                self.compute(i),
+                Fraction(self.tier(self.where(i)).bandwidth_bytes_per_s // parts, 10**9),
+            )
             taken = sum((x.rate for x in self.moving_at(self.where(i))), Fraction(0)) / parts
             busy, accessed = self.durations[i] - self.launch(i), self.ops[i].bytes_accessed
             if self.pace(i) is not None:
                 self.speed[i] = self.flows_of_ops[i].rate / self.pace(i)
             elif self.compete and busy > 0 and accessed:
                 own = min(whole, Fraction(accessed, busy))
-                written = min(Fraction(1, 2), Fraction(sum(self.tensors[t].size_bytes for t in self.ops[i].outputs), accessed))
+                written = min(
+                    Fraction(1, 2),
+                    Fraction(
+                        sum(self.tensors[t].size_bytes for t in self.ops[i].outputs), accessed
+                    ),
+                )
                 kept = 1 - (1 - Fraction(str(compute.beside_copies))) * (1 - 2 * written)
                 left = max(own, whole * Fraction(str(compute.efficiency))) * kept - taken
-                self.speed[i] = max(Fraction(0), min(Fraction(1), left / own)) if taken else Fraction(1)
+                self.speed[i] = (
+                    max(Fraction(0), min(Fraction(1), left / own)) if taken else Fraction(1)
+                )
             else:
                 self.speed[i] = Fraction(1)
             if self.pace(i) is None and not self.ops[i].processor and self.copies_itself():
@@ -552,9 +729,14 @@ class NaiveReplay:
         return any(x.rate for x in self.moving() if self.without_dma(x.channel))
 
     def own_rate(self, x):
-        """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and what pageable memory does."""
+        """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and
+        what pageable memory does.
+        """
         c = x.channel
-        if c.pageable_bytes_per_s and any(self.tensors[x.tensor].kind in self.tier(end).pageable for end in (c.source, c.destination)):
+        if c.pageable_bytes_per_s and any(
+            self.tensors[x.tensor].kind in self.tier(end).pageable
+            for end in (c.source, c.destination)
+        ):
             return min(self.size_rate(c, x.size), Fraction(c.pageable_bytes_per_s, 10**9))
         return self.size_rate(c, x.size)
 
@@ -563,17 +745,27 @@ class NaiveReplay:
         if c.curve and size:
             points = [(0, Fraction(0)), *((s, Fraction(s * 10**9, b)) for s, b in c.curve)]
             below, above = [p for p in points if p[0] < size], [p for p in points if p[0] >= size]
-            (s, time), (larger, later) = below[-1], above[0] if above else (size, below[-1][1] + (size - below[-1][0]) / limits[0])
+            (s, time), (larger, later) = (
+                below[-1],
+                above[0] if above else (size, below[-1][1] + (size - below[-1][0]) / limits[0]),
+            )
             limits.append(size / (time + (later - time) * (size - s) / (larger - s)))
         return min(limits)
 
     def carried(self, c, flows):
         """Bytes a second that a channel carries beside the others on which bytes flow now."""
-        return min([c.bandwidth_bytes_per_s, *(rate for other, rate in c.beside if any(x.channel.name == other for x in flows))])
+        return min(
+            [
+                c.bandwidth_bytes_per_s,
+                *(rate for other, rate in c.beside if any(x.channel.name == other for x in flows)),
+            ]
+        )
 
     def op_flows(self):
         """What collectives send: each wants its pace, of each fabric as often as it crosses it."""
-        self.flows_of_ops = {i: OpFlow(self.pace(i)) for i in self.exchanging() if self.pace(i) is not None}
+        self.flows_of_ops = {
+            i: OpFlow(self.pace(i)) for i in self.exchanging() if self.pace(i) is not None
+        }
         return [flow for i, flow in self.flows_of_ops.items() if self.work_left[i] > 0]
 
     def set_rates(self):
@@ -582,12 +774,25 @@ class NaiveReplay:
         collectives = self.op_flows()
         for x in self.moving():
             x.rate = Fraction(0)
-        links = [([x for x in flows if x.channel is c], self.carried(c, flows)) for c in self.hw.channels]
+        links = [
+            ([x for x in flows if x.channel is c], self.carried(c, flows)) for c in self.hw.channels
+        ]
         for f in self.hw.fabrics:
             on = [x for x in flows if x.channel.name in f.channels]
-            links.append(([*on, *(x for x in collectives for _ in range(f.collectives))], f.bandwidth_bytes_per_s))
+            links.append(
+                (
+                    [*on, *(x for x in collectives for _ in range(f.collectives))],
+                    f.bandwidth_bytes_per_s,
+                )
+            )
         memories = self.hw.tiers if self.compete else ()
-        links += [([x for x in flows if m.name in (x.channel.source, x.channel.destination)], m.bandwidth_bytes_per_s) for m in memories]
+        links += [
+            (
+                [x for x in flows if m.name in (x.channel.source, x.channel.destination)],
+                m.bandwidth_bytes_per_s,
+            )
+            for m in memories
+        ]
         own = {id(x): self.own_rate(x) for x in flows} | {id(x): x.pace for x in collectives}
         fill([*flows, *collectives], links, own)
 
@@ -605,21 +810,30 @@ class NaiveReplay:
                 times.append(self.now - int(-x.left // x.rate))
         return min(times, default=None)
 
-    # -- figures -----------------------------------------------------------------------------------------------
+    # -- figures
+    # ----------------------------------------------------------------------------------------------
 
     def culprit(self):
-        """Who is named: the first op that does not fit, the first transfer that does not, the first op that waits in vain, any transfer.
+        """Who is named: the first op that does not fit, the first transfer that does not, the first
+        op that waits in vain, any transfer.
 
         An op that waits for its producers is not named: they, or what they wait for, are why.
         """
         for stream in self.streams:
             i = self.head(stream)
-            if i is not None and all(self.ended[j] for j in self.producers[i]) and self.residency_met(i):
+            if (
+                i is not None
+                and all(self.ended[j] for j in self.producers[i])
+                and self.residency_met(i)
+            ):
                 return ("op", self.ops[i].name)
         waiting = [x for x in self.issued if x.channel is not None and x.start is None]
         heads = [x for x in waiting if x is next(y for y in waiting if y.channel is x.channel)]
         for x in heads:
-            if x.hop or (self.waiting[x.tensor][0] is (x.parent or x) and self.copies.get((x.tensor, x.source)) == VALID):
+            if x.hop or (
+                self.waiting[x.tensor][0] is (x.parent or x)
+                and self.copies.get((x.tensor, x.source)) == VALID
+            ):
                 return ("transfer", self.tensors[x.tensor].name)
         for stream in self.streams:
             i = self.head(stream)
@@ -630,11 +844,17 @@ class NaiveReplay:
         return ("transfer", self.tensors[heads[0].tensor].name)
 
     def busy(self, stream):
-        return sum(self.op_end[i] - self.op_start[i] for i, op in enumerate(self.ops) if op.stream == stream)
+        return sum(
+            self.op_end[i] - self.op_start[i]
+            for i, op in enumerate(self.ops)
+            if op.stream == stream
+        )
 
     def models_sharing(self):
         """Whether a result says what ops took longer also where that is nothing."""
-        crossed = any(f.collectives for f in self.hw.fabrics) and any(sent(op, self.tensors) for op in self.ops)
+        crossed = any(f.collectives for f in self.hw.fabrics) and any(
+            sent(op, self.tensors) for op in self.ops
+        )
         return self.compete or crossed
 
     def meets(self):
@@ -654,7 +874,9 @@ class NaiveReplay:
         channels = {}
         for c in self.hw.channels:
             begun = [x for x in self.issued if x.channel is c and x.start is not None]
-            fabric = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in self.fabrics(c))])
+            fabric = min(
+                [c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in self.fabrics(c))]
+            )
             rate = {id(x): min(Fraction(fabric, 10**9), self.own_rate(x)) for x in begun}
             alone = {id(x): x.pinning + c.latency_ns - (-x.size // rate[id(x)]) for x in begun}
             channels[c.name] = {
@@ -662,18 +884,26 @@ class NaiveReplay:
                 "bytes": sum(x.size for x in begun),
                 "busy_ns": self.busy_channel[c.name],
                 "queue_ns": sum(x.start - x.issue for x in begun),
-                "contention_ns": sum(x.end - x.start - alone[id(x)] for x in begun if x.end is not None),
+                "contention_ns": sum(
+                    x.end - x.start - alone[id(x)] for x in begun if x.end is not None
+                ),
                 "exposed_ns": self.exposed[c.name],
-                "hidden_ns": 0 if self.without_dma(c) else max(0, self.busy_channel[c.name] - self.exposed[c.name]),
+                "hidden_ns": 0
+                if self.without_dma(c)
+                else max(0, self.busy_channel[c.name] - self.exposed[c.name]),
             }
         return {
             "error": self.error,
             "makespan_ns": None if self.error else makespan,
             "busy_ns": {s: self.busy(s) for s in self.streams} if not self.error else None,
-            "slowed_ns": self.longer() if not self.error and (self.models_sharing() or self.longer()) else None,
+            "slowed_ns": self.longer()
+            if not self.error and (self.models_sharing() or self.longer())
+            else None,
             "peers_ns": self.waited() if self.meets() and not self.error else None,
             "stall_ns": self.stalls if not self.error else None,
-            "drain_ns": {s: makespan - self.free_since(s) for s in self.streams} if not self.error else None,
+            "drain_ns": {s: makespan - self.free_since(s) for s in self.streams}
+            if not self.error
+            else None,
             "peak_bytes": self.peak,
             "peak_at_ns": self.peak_at,
             "peak_breakdown": self.composition,

@@ -1,6 +1,8 @@
-"""Stages of a pipeline in the slow, literal replay (docs/contract.md, rule 21): one device for each plan, tied by messages.
+"""Stages of a pipeline in the slow, literal replay (docs/contract.md, rule 21): one device for each
+plan, tied by messages.
 
-The bubble is found from the starts and ends alone, and by walking back one nanosecond's owner at a time.
+The bubble is found from the starts and ends alone, and by walking back one nanosecond's owner at a
+time.
 """
 
 from fractions import Fraction
@@ -17,7 +19,12 @@ class NaiveStage(NaiveDevice):
         message = self.ops[i].message
         if not message:
             return [(self, i)]
-        return [(d, j) for d in self.company.devices for j, op in enumerate(d.ops) if op.message == message]
+        return [
+            (d, j)
+            for d in self.company.devices
+            for j, op in enumerate(d.ops)
+            if op.message == message
+        ]
 
     def partners(self, i):
         return [self.position]
@@ -64,19 +71,30 @@ class NaiveStage(NaiveDevice):
         return 0 if None in self.op_end else super().longer()
 
     def bubble(self, step):
-        """Instant by instant from the end of each wait of the main stream: who kept whom from starting?"""
+        """Instant by instant from the end of each wait of the main stream: who kept whom from
+        starting?
+        """
         own = [i for i, op in enumerate(self.ops) if op.stream == self.main]
         last = max((self.op_end[i] for i in own), default=0)
         end = self.figures()["makespan_ns"]
-        waits = [(i, start, until) for i, cause, start, until, _ in self.waits if cause == "dependency" and i in own]
+        waits = [
+            (i, start, until)
+            for i, cause, start, until, _ in self.waits
+            if cause == "dependency" and i in own
+        ]
         found = step - end + self.back(self.last_of_streams(), last, end)
         return found + sum(self.back(self.producers[i], start, until) for i, start, until in waits)
 
     def last_of_streams(self):
-        return {max(i for i, op in enumerate(self.ops) if op.stream == stream) for stream in self.streams}
+        return {
+            max(i for i, op in enumerate(self.ops) if op.stream == stream)
+            for stream in self.streams
+        }
 
     def back(self, candidates, begin, at):
-        """Nanoseconds from ``begin`` to ``at`` in which the op that the wait goes back to was started, and not yet by all."""
+        """Nanoseconds from ``begin`` to ``at`` in which the op that the wait goes back to was
+        started, and not yet by all.
+        """
         waited = 0
         while at > begin:
             ended = [i for i in candidates if self.op_end[i] == at]
@@ -95,7 +113,10 @@ class NaiveStages(NaiveCompany):
     """All stages of a pipeline; runs on construction."""
 
     def join(self, *options):
-        self.devices += [NaiveStage(plan, self.hw, options[0], self, d, *options[1:]) for d, plan in enumerate(self.plan)]
+        self.devices += [
+            NaiveStage(plan, self.hw, options[0], self, d, *options[1:])
+            for d, plan in enumerate(self.plan)
+        ]
         for d in self.devices:
             d.tie()
 

@@ -1,7 +1,9 @@
-"""Problems of static allocation with a packing that is known to waste nothing: memory over time, cut into the lives of tensors.
+"""Problems of static allocation with a packing that is known to waste nothing: memory over time,
+cut into the lives of tensors.
 
-They are meant to be like instance I of google/minimalloc: many short lives around a few long ones, and at most times as much lives as there
-is memory. Some have tensors left out, so that memory is free at some times; the largest sum stays the capacity.
+They are meant to be like instance I of google/minimalloc: many short lives around a few long ones,
+and at most times as much lives as there is memory. Some have tensors left out, so that memory is
+free at some times; the largest sum stays the capacity.
 """
 
 from __future__ import annotations
@@ -17,10 +19,21 @@ Problem = tuple[list[int], list[int], list[int]]
 SIDE = 1024
 
 
-def cut(seed: int, count: int, *, by_time: float, pinwheels: float, long: int, missing: float = 0.0, side: int = SIDE) -> Problem:
-    """A square cut into about ``count`` blocks: in time, in memory, or into five around the middle one, which no straight cut does.
+def cut(
+    seed: int,
+    count: int,
+    *,
+    by_time: float,
+    pinwheels: float,
+    long: int,
+    missing: float = 0.0,
+    side: int = SIDE,
+) -> Problem:
+    """A square cut into about ``count`` blocks: in time, in memory, or into five around the middle
+    one, which no straight cut does.
 
-    ``long`` of them live all the time. ``by_time`` and ``pinwheels`` are the shares of such cuts, ``missing`` that of blocks left out.
+    ``long`` of them live all the time. ``by_time`` and ``pinwheels`` are the shares of such cuts,
+    ``missing`` that of blocks left out.
     """
     lots = Random(seed)
     borders = [0, *sorted(lots.sample(range(1, side), 2 * long)), side]
@@ -51,8 +64,12 @@ def _pieces(block: Block, by_time: float, pinwheels: float, lots: Random) -> lis
     return [block]
 
 
-def bricks(seed: int, count: int, *, live: int, long: int, missing: float = 0.0, side: int = SIDE) -> Problem:
-    """About ``live`` blocks at a time; at each moment some neighbours end, and others take exactly their place; ``long`` ones rarely do."""
+def bricks(
+    seed: int, count: int, *, live: int, long: int, missing: float = 0.0, side: int = SIDE
+) -> Problem:
+    """About ``live`` blocks at a time; at each moment some neighbours end, and others take exactly
+    their place; ``long`` ones rarely do.
+    """
     lots = Random(seed)
     borders = [0, *sorted(lots.sample(range(1, side), live - 1)), side]
     wall = [(0, a, b) for a, b in pairwise(borders)]
@@ -67,7 +84,12 @@ def bricks(seed: int, count: int, *, live: int, long: int, missing: float = 0.0,
             if any(brick[0] == now or (brick in stay and lots.random() < 0.9) for brick in run):
                 continue
             a, b = run[0][1], run[-1][2]
-            parts = min(b - a, max(1, len(run) + lots.choice((-1, 0, 1)) + (len(wall) < live) - (len(wall) > live)))
+            parts = min(
+                b - a,
+                max(
+                    1, len(run) + lots.choice((-1, 0, 1)) + (len(wall) < live) - (len(wall) > live)
+                ),
+            )
             cuts = [a, *sorted(lots.sample(range(a + 1, b), parts - 1)), b]
             blocks += [(begin, now, c, d) for begin, c, d in run]
             wall[at : at + len(run)] = [(now, c, d) for c, d in pairwise(cuts)]
@@ -87,8 +109,12 @@ LIKE_I: dict[str, Callable[[int], Problem]] = {
     "none long": lambda seed: cut(seed, 374, by_time=0.5, pinwheels=0.3, long=0),
     "bricks": lambda seed: bricks(seed, 374, live=14, long=4),
     "low bricks": lambda seed: bricks(seed, 374, live=30, long=6),
-    "pinwheels, 1 % missing": lambda seed: cut(seed, 374, by_time=0.7, pinwheels=0.8, long=6, missing=0.01),
-    "cut, 3 % missing": lambda seed: cut(seed, 374, by_time=0.7, pinwheels=0.3, long=6, missing=0.03),
+    "pinwheels, 1 % missing": lambda seed: cut(
+        seed, 374, by_time=0.7, pinwheels=0.8, long=6, missing=0.01
+    ),
+    "cut, 3 % missing": lambda seed: cut(
+        seed, 374, by_time=0.7, pinwheels=0.3, long=6, missing=0.03
+    ),
     "bricks, 2 % missing": lambda seed: bricks(seed, 374, live=14, long=4, missing=0.02),
 }
 """Kinds of instances like I: its number of tensors is 374."""

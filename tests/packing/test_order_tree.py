@@ -16,8 +16,12 @@ def orders(tree):
     """All orders of a tree, from what its nodes say."""
     if isinstance(tree, int):
         return {(tree,)}
-    arrangements = (tree.children, tree.children[::-1]) if tree.fixed else permutations(tree.children)
-    return {sum(parts, ()) for children in arrangements for parts in product(*map(orders, children))}
+    arrangements = (
+        (tree.children, tree.children[::-1]) if tree.fixed else permutations(tree.children)
+    )
+    return {
+        sum(parts, ()) for children in arrangements for parts in product(*map(orders, children))
+    }
 
 
 def stand_together(order, group):
@@ -26,7 +30,11 @@ def stand_together(order, group):
 
 
 def possible(asked):
-    return {order for order in permutations(ITEMS) if all(stand_together(order, group) for group in asked)}
+    return {
+        order
+        for order in permutations(ITEMS)
+        if all(stand_together(order, group) for group in asked)
+    }
 
 
 @given(st.lists(groups, min_size=1, max_size=5))
@@ -38,8 +46,15 @@ def test_a_tree_has_all_orders_in_which_the_groups_stand_together_and_no_others(
             tree = gather(tree, group, 1 << count)
         except ApartError as error:
             assert not expected
-            # The reasons alone are enough: the groups that they name stand together in no order either.
-            assert not possible([named for number, named in enumerate(asked[: count + 1]) if error.cause >> number & 1])
+            # The reasons alone are enough: the groups that they name stand together in no order
+            # either.
+            assert not possible(
+                [
+                    named
+                    for number, named in enumerate(asked[: count + 1])
+                    if error.cause >> number & 1
+                ]
+            )
             return
         assert orders(tree) == expected
         assert tuple(items_in_order(tree)) in expected
@@ -68,7 +83,9 @@ def test_others_stand_where_the_group_stood(asked, group, count):
         at = min(positions[item] for item in others)
         found = tuple(order_like(before, positions | dict.fromkeys(group, at)))
         assert found in orders(before)
-        assert [item for item in found if item not in group] == [item for item in order if item not in others]
+        assert [item for item in found if item not in group] == [
+            item for item in order if item not in others
+        ]
         assert found.index(min(group, key=found.index)) == at
 
 

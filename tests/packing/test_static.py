@@ -1,4 +1,6 @@
-"""Static packing: published instances, brute force on small ones, and a checker that shares nothing with the packer."""
+"""Static packing: published instances, brute force on small ones, and a checker that shares nothing
+with the packer.
+"""
 
 import csv
 from itertools import permutations
@@ -20,7 +22,9 @@ KNOWN = 1 << 20
 
 
 def check(lowers, uppers, sizes, packing, alignment=1):
-    """Sweep over time, with what lives kept by offset: neighbours must not overlap. Returns the height."""
+    """Sweep over time, with what lives kept by offset: neighbours must not overlap. Returns the
+    height.
+    """
     assert len(packing.offsets) == len(sizes)
     present = [i for i in range(len(sizes)) if lowers[i] < uppers[i] and sizes[i] > 0]
     assert all(offset >= 0 and offset % alignment == 0 for offset in packing.offsets)
@@ -35,7 +39,9 @@ def check(lowers, uppers, sizes, packing, alignment=1):
         live.sort()
         at = live.index(block)
         assert at == 0 or live[at - 1][1] <= block[0], f"tensor {i} lies on the one below it"
-        assert at + 1 == len(live) or block[1] <= live[at + 1][0], f"tensor {i} lies on the one above it"
+        assert at + 1 == len(live) or block[1] <= live[at + 1][0], (
+            f"tensor {i} lies on the one above it"
+        )
     height = max((packing.offsets[i] + sizes[i] for i in present), default=0)
     assert packing.height == height
     return height
@@ -43,7 +49,13 @@ def check(lowers, uppers, sizes, packing, alignment=1):
 
 def most_live(lowers, uppers, sizes):
     """The largest sum of sizes that live at one instant."""
-    return max((sum(s for a, b, s in zip(lowers, uppers, sizes, strict=True) if a <= t < b) for t in lowers), default=0)
+    return max(
+        (
+            sum(s for a, b, s in zip(lowers, uppers, sizes, strict=True) if a <= t < b)
+            for t in lowers
+        ),
+        default=0,
+    )
 
 
 def lowest_by_brute_force(lowers, uppers, sizes):
@@ -52,7 +64,10 @@ def lowest_by_brute_force(lowers, uppers, sizes):
     for order in permutations(range(len(sizes))):
         tops: dict[int, int] = {}
         for i in order:
-            bottom = max((top for j, top in tops.items() if lowers[i] < uppers[j] and lowers[j] < uppers[i]), default=0)
+            bottom = max(
+                (top for j, top in tops.items() if lowers[i] < uppers[j] and lowers[j] < uppers[i]),
+                default=0,
+            )
             tops[i] = bottom + sizes[i]
         best = min(best, max(tops.values(), default=0))
     return best
@@ -67,7 +82,9 @@ def instances(shared):
     for path in sorted(folder.glob("*.csv")):
         with path.open() as file:
             rows = list(csv.DictReader(file))
-        result[path.name[0]] = tuple([int(row[key]) for row in rows] for key in ("lower", "upper", "size"))
+        result[path.name[0]] = tuple(
+            [int(row[key]) for row in rows] for key in ("lower", "upper", "size")
+        )
     return result
 
 
@@ -75,7 +92,9 @@ def instances(shared):
 def test_published_instances_are_packed_exactly(instances, name, compared):
     problem = instances[name]
     packing = pack(*problem, capacity=KNOWN)  # F takes 375 million steps
-    compared("minimalloc", f"instance {name}", "bytes packed into", KNOWN, check(*problem, packing), 0.01)  # less in C
+    compared(
+        "minimalloc", f"instance {name}", "bytes packed into", KNOWN, check(*problem, packing), 0.01
+    )  # less in C
     assert packing.height <= KNOWN
     assert packing.optimal or most_live(*problem) < packing.height
 
@@ -101,7 +120,8 @@ def test_a_perfect_packing_that_no_greedy_order_of_size_finds():
 
 
 def test_more_than_the_most_live_is_proven_where_it_is_needed():
-    # The classical case: at most 2 live at once, but a packing needs 3; in a cycle of overlaps each must change sides.
+    # The classical case: at most 2 live at once, but a packing needs 3; in a cycle of overlaps each
+    # must change sides.
     lowers, uppers, sizes = [0, 0, 1, 2, 2, 3, 1], [2, 1, 3, 4, 3, 5, 2], [2, 1, 1, 1, 1, 2, 1]
     expected = lowest_by_brute_force(lowers, uppers, sizes)
     packing = pack(lowers, uppers, sizes)
@@ -112,7 +132,8 @@ def test_more_than_the_most_live_is_proven_where_it_is_needed():
 def test_alignment_holds_for_every_offset_but_not_for_the_top():
     lowers, uppers, sizes = [0, 0, 0], [1, 1, 1], [100, 200, 300]
     packing = pack(lowers, uppers, sizes, alignment=256)
-    # 100 and 200 take 256 each, 300 takes 512: the one on top saves its padding, at most 212 (that of 300)
+    # 100 and 200 take 256 each, 300 takes 512: the one on top saves its padding, at most 212 (that
+    # of 300)
     assert check(lowers, uppers, sizes, packing, alignment=256) <= 256 + 256 + 512
     assert pack([0, 1], [1, 2], [300, 299], alignment=256).height == 300
 
@@ -131,8 +152,16 @@ def test_what_never_lives_takes_nothing():
         (([0], [1], [1, 2]), {}, "as many lower and upper ends as sizes, got 1, 1 and 2"),
         (([2], [1], [1]), {}, r"no end before the start, got 1 in \[2, 1\)"),
         (([0], [1], [-1]), {}, "size of at least 0"),
-        (([0, 1], [1, 3], [0, -1]), {}, r"size of at least 0 and no end before the start, got -1 in \[1, 3\)"),
-        (([0, 2], [0, 1], [0, 0]), {}, r"got 0 in \[2, 1\)"),  # a size of 0 and an empty range are none
+        (
+            ([0, 1], [1, 3], [0, -1]),
+            {},
+            r"size of at least 0 and no end before the start, got -1 in \[1, 3\)",
+        ),
+        (
+            ([0, 2], [0, 1], [0, 0]),
+            {},
+            r"got 0 in \[2, 1\)",
+        ),  # a size of 0 and an empty range are none
         (([0], [1], [1]), {"alignment": 0}, "alignment: expected at least 1"),
     ],
 )
@@ -173,11 +202,19 @@ tensors = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.integers(0
 
 @given(tensors, st.integers(0, 3))
 def test_small_problems_are_packed_as_low_as_can_be(rows, seed):
-    lowers, uppers, sizes = [a for a, _, _ in rows], [a + d for a, d, _ in rows], [s for _, _, s in rows]
+    lowers, uppers, sizes = (
+        [a for a, _, _ in rows],
+        [a + d for a, d, _ in rows],
+        [s for _, _, s in rows],
+    )
     packing = pack(lowers, uppers, sizes, seed=seed)
     expected = (
         lowest_by_brute_force(
-            *zip(*[(a, b, s) for a, b, s in zip(lowers, uppers, sizes, strict=True) if a < b and s], strict=True) or ((), (), ())
+            *zip(
+                *[(a, b, s) for a, b, s in zip(lowers, uppers, sizes, strict=True) if a < b and s],
+                strict=True,
+            )
+            or ((), (), ())
         )
         if any(a < b and s for a, b, s in zip(lowers, uppers, sizes, strict=True))
         else 0
@@ -188,7 +225,9 @@ def test_small_problems_are_packed_as_low_as_can_be(rows, seed):
 
 
 def test_a_sweep_is_a_packing_that_uses_every_gap_that_fits():
-    """More than 20,000 tensors are placed in order of time: each in the smallest gap that fits, else on top."""
+    """More than 20,000 tensors are placed in order of time: each in the smallest gap that fits,
+    else on top.
+    """
     rng = np.random.default_rng(2)
     count = 20_001
     first = np.sort(rng.integers(0, 4 * count, count))
@@ -214,7 +253,11 @@ def test_a_sweep_is_a_packing_that_uses_every_gap_that_fits():
 
 @given(tensors.filter(bool), st.integers(0, 12))
 def test_the_search_finds_a_packing_exactly_where_there_is_one(rows, extra):
-    lowers, uppers, sizes = [a for a, _, _ in rows], [a + d + 1 for a, d, _ in rows], [s + 1 for _, _, s in rows]
+    lowers, uppers, sizes = (
+        [a for a, _, _ in rows],
+        [a + d + 1 for a, d, _ in rows],
+        [s + 1 for _, _, s in rows],
+    )
     first, last, size = (np.array(column) for column in (lowers, uppers, sizes))
     target = max(size.max(), most_live(lowers, uppers, sizes) - 2 + extra)
     search = SkylineSearch(first, last, size, last - first, int(target), seed=0)
@@ -224,9 +267,18 @@ def test_the_search_finds_a_packing_exactly_where_there_is_one(rows, extra):
     assert search.exhausted == (not possible)
 
 
-@given(tensors, st.sampled_from([1, 4]), st.sampled_from([0, 10_000_000]), st.sampled_from([None, 5, 40]))
+@given(
+    tensors,
+    st.sampled_from([1, 4]),
+    st.sampled_from([0, 10_000_000]),
+    st.sampled_from([None, 5, 40]),
+)
 def test_any_options_give_a_valid_packing(rows, alignment, effort, capacity):
-    lowers, uppers, sizes = [a for a, _, _ in rows], [a + d for a, d, _ in rows], [s for _, _, s in rows]
+    lowers, uppers, sizes = (
+        [a for a, _, _ in rows],
+        [a + d for a, d, _ in rows],
+        [s for _, _, s in rows],
+    )
     packing = pack(lowers, uppers, sizes, alignment=alignment, effort=effort, capacity=capacity)
     height = check(lowers, uppers, sizes, packing, alignment)
     if packing.optimal and height:
@@ -236,7 +288,8 @@ def test_any_options_give_a_valid_packing(rows, alignment, effort, capacity):
 
 @given(st.integers(0, 10_000))
 def test_cut_squares_are_packed_perfectly(seed):
-    # A square cut again and again, so that a packing without a hole exists and the most that lives is its side.
+    # A square cut again and again, so that a packing without a hole exists and the most that lives
+    # is its side.
     rng = np.random.default_rng(seed)
     pieces = [(0, 24, 24)]
     for _ in range(14):
@@ -257,31 +310,49 @@ def test_cut_squares_are_packed_perfectly(seed):
 
 
 def test_first_fit_takes_the_lowest_gap():
-    # By duration, then size, over section 0: [0, 4), [4, 7) and [7, 9); one of 5 over another section alone lies on the ground.
+    # By duration, then size, over section 0: [0, 4), [4, 7) and [7, 9); one of 5 over another
+    # section alone lies on the ground.
     first, last = np.array([0, 0, 0, 1]), np.array([1, 1, 1, 2])
     size = np.array([4, 2, 3, 5])
     assert improve(first, last, size, last - first, 9, 0).tolist() == [0, 7, 4, 0]
-    # The two that live longest first: 4 on the ground, 1 on it; then 3, which only meets the first, and has no gap below the second.
-    gap = improve(np.array([0, 1, 0]), np.array([4, 4, 1]), np.array([4, 1, 3]), np.array([4, 3, 1]), 7, 0)
+    # The two that live longest first: 4 on the ground, 1 on it; then 3, which only meets the first,
+    # and has no gap below the second.
+    gap = improve(
+        np.array([0, 1, 0]), np.array([4, 4, 1]), np.array([4, 1, 3]), np.array([4, 3, 1]), 7, 0
+    )
     assert gap.tolist() == [0, 4, 4]
 
 
-SMALL = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6)
+SMALL = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=6
+)
 
 
 @given(SMALL, st.sampled_from([1, 4]), st.sampled_from([0, 80_000_000]))
 def test_what_is_said_to_be_optimal_is_what_can_be_proven(drawn, alignment, effort):
-    """By its search, if no size has padding; otherwise, and without a search, only where the height is the bound itself."""
-    lowers, uppers, sizes = [a for a, _, _ in drawn], [a + n for a, n, _ in drawn], [size for _, _, size in drawn]
+    """By its search, if no size has padding; otherwise, and without a search, only where the height
+    is the bound itself.
+    """
+    lowers, uppers, sizes = (
+        [a for a, _, _ in drawn],
+        [a + n for a, n, _ in drawn],
+        [size for _, _, size in drawn],
+    )
     padded = [-(-size // alignment) * alignment for size in sizes]
-    bound = most_live(lowers, uppers, padded) - max(p - size for p, size in zip(padded, sizes, strict=True))
+    bound = most_live(lowers, uppers, padded) - max(
+        p - size for p, size in zip(padded, sizes, strict=True)
+    )
     packing = pack(lowers, uppers, sizes, alignment=alignment, effort=effort)
     assert check(lowers, uppers, sizes, packing, alignment) >= bound
     assert packing.optimal == (packing.height == bound or (effort > 0 and padded == sizes))
 
 
 def test_the_bound_on_a_padded_packing():
-    # 256 and 512 live at once, less the padding of one: of 300, on top (556), or of 100, on top (612)
+    # 256 and 512 live at once, less the padding of one: of 300, on top (556), or of 100, on top
+    # (612)
     packing = pack([0, 0], [1, 1], [100, 300], alignment=256)
-    assert (packing.offsets, packing.height, packing.optimal) in (((0, 256), 556, True), ((512, 0), 612, False))
+    assert (packing.offsets, packing.height, packing.optimal) in (
+        ((0, 256), 556, True),
+        ((512, 0), 612, False),
+    )
     assert pack([0, 0, 2], [1, 1, 3], [256, 512, 100], alignment=256).optimal is False

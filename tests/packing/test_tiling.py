@@ -11,7 +11,17 @@ from quick_cases import one_in
 
 from hosim.packing import pack
 from hosim.packing.searches import TilingSearch, improve
-from hosim.packing.tiling_moves import Exchange, Guess, Moment, SectionEvents, Taste, any_order, exchanges, gather, guessed_holes
+from hosim.packing.tiling_moves import (
+    Exchange,
+    Guess,
+    Moment,
+    SectionEvents,
+    Taste,
+    any_order,
+    exchanges,
+    gather,
+    guessed_holes,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +30,9 @@ EFFORT = 200_000_000
 
 
 def columns(problem):
-    """First and last section and size of each tensor, as arrays; what cut_memory gives are times that may be skipped."""
+    """First and last section and size of each tensor, as arrays; what cut_memory gives are times
+    that may be skipped.
+    """
     lower, upper, size = (np.array(column, np.int64) for column in problem)
     times = np.unique([lower, upper])
     return np.searchsorted(times, lower), np.searchsorted(times, upper), size
@@ -28,7 +40,12 @@ def columns(problem):
 
 def overlaps(first, last, size, offsets):
     """The pairs of tensors that live together and lie on one another, each against each."""
-    meets = (first[:, None] < last) & (first < last[:, None]) & (offsets[:, None] < offsets + size) & (offsets < (offsets + size)[:, None])
+    meets = (
+        (first[:, None] < last)
+        & (first < last[:, None])
+        & (offsets[:, None] < offsets + size)
+        & (offsets < (offsets + size)[:, None])
+    )
     return int((meets & ~np.eye(len(size), dtype=bool)).sum())
 
 
@@ -57,9 +74,16 @@ def test_such_an_instance_is_packed_and_proven_optimal():
     assert not overlaps(*columns(problem), np.array(packing.offsets))
 
 
-@given(st.integers(0, 10_000), st.sampled_from([0.3, 0.7]), st.sampled_from([0.0, 0.3, 1.0]), st.sampled_from([0.0, 0.1]))
+@given(
+    st.integers(0, 10_000),
+    st.sampled_from([0.3, 0.7]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([0.0, 0.1]),
+)
 def test_what_is_found_is_a_packing(seed, by_time, pinwheels, missing):
-    first, last, size = columns(cut(seed, 30, by_time=by_time, pinwheels=pinwheels, long=2, missing=missing, side=40))
+    first, last, size = columns(
+        cut(seed, 30, by_time=by_time, pinwheels=pinwheels, long=2, missing=missing, side=40)
+    )
     target = most_live(first, last, size)
     offsets, spent = TilingSearch(first, last, size, target, seed).run(EFFORT // 4)
     assert spent <= EFFORT // 4 + 1_000_000
@@ -82,7 +106,9 @@ def test_walls_of_bricks_are_rebuilt(seed, live):
 
 @settings(max_examples=15)
 @given(st.integers(0, 10_000), st.floats(0, 0.4), st.sampled_from([0, 10_000_000]))
-def test_a_packing_is_never_higher_than_the_greedy_one_nor_lower_than_what_lives(seed, missing, effort):
+def test_a_packing_is_never_higher_than_the_greedy_one_nor_lower_than_what_lives(
+    seed, missing, effort
+):
     problem = cut(seed, 25, by_time=0.6, pinwheels=0.5, long=2, missing=missing, side=30)
     first, last, size = columns(problem)
     duration = np.array(problem[1]) - np.array(problem[0])
@@ -94,7 +120,9 @@ def test_a_packing_is_never_higher_than_the_greedy_one_nor_lower_than_what_lives
 
 def test_the_same_arguments_give_the_same_tiling():
     first, last, size = columns(LIKE_I["bricks"](2))
-    (one, spent), (other, spent_again) = (TilingSearch(first, last, size, SIDE, 5).run(EFFORT) for _ in range(2))
+    (one, spent), (other, spent_again) = (
+        TilingSearch(first, last, size, SIDE, 5).run(EFFORT) for _ in range(2)
+    )
     assert spent == spent_again
     assert one is not None
     assert (one == other).all()
@@ -106,14 +134,16 @@ def test_it_is_not_tried_where_very_many_live_at_once():
     assert TilingSearch(0 * size[1:], size[1:], size[1:], 400, 0).run(EFFORT)[0] is not None
 
 
-# Sections 0, 1, 2, 3; in memory of 9, a tensor of 4 over all, one of 5 in section 0 and 2 to 3, one of 3 and of 2 in section 2.
+# Sections 0, 1, 2, 3; in memory of 9, a tensor of 4 over all, one of 5 in section 0 and 2 to 3, one
+# of 3 and of 2 in section 2.
 FIRST, LAST, SIZE = [0, 0, 3, 2], [4, 1, 4, 3], [4, 5, 5, 3]
 
 
 def test_holes_are_guessed_from_what_becomes_free_and_is_taken():
     events = SectionEvents.of(FIRST, LAST)
     assert events.free(SIZE, 9) == [0, 5, 2, 0]
-    # After section 0, 5 become free; 3 of them are taken in section 2, 2 in section 3 (where 3 end and 5 start).
+    # After section 0, 5 become free; 3 of them are taken in section 2, 2 in section 3 (where 3 end
+    # and 5 start).
     assert guessed_holes(events, SIZE, 9, Guess.NOTHING, None) == []
     assert guessed_holes(events, SIZE, 9, Guess.PAIRS, None) == []
     assert guessed_holes(events, SIZE, 9, Guess.TRIPLES, None) == [(1, 2, 3), (1, 3, 2)]
@@ -123,12 +153,18 @@ def test_holes_are_guessed_from_what_becomes_free_and_is_taken():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(1, 4), st.integers(1, 9)), min_size=1, max_size=8
+    ),
     st.integers(0, 5),
     st.none() | st.randoms(use_true_random=False),
 )
 def test_all_guessed_holes_fill_the_memory(rows, above, rng):
-    first, last, size = [a for a, _, _ in rows], [a + n for a, n, _ in rows], [s for _, _, s in rows]
+    first, last, size = (
+        [a for a, _, _ in rows],
+        [a + n for a, n, _ in rows],
+        [s for _, _, s in rows],
+    )
     first = [a - min(first) for a in first] if min(first) else first
     last = [a + n for a, (_, n, _) in zip(first, rows, strict=True)]
     target = most_live(*map(np.array, (first, last, size))) + above
@@ -156,7 +192,9 @@ def test_exchanges_of_equal_sums_come_before_those_with_holes():
     assert {len(exchange.filled) for exchange in listed[2:]} == {1}
     for exchange in listed:
         place, taken = exchange.ending | exchange.filled, exchange.starting
-        assert sum(size[item] for item in place) == sum(size[item] for item in taken) + exchange.left
+        assert (
+            sum(size[item] for item in place) == sum(size[item] for item in taken) + exchange.left
+        )
         assert exchange.left == 0
 
 
@@ -175,7 +213,9 @@ def test_starts_alone_go_into_holes():
 
 
 def test_what_stands_together_in_all_orders_is_exchanged_whole():
-    """0 and 1 end while 2 stays; 3 and 4 of as many bytes start. Where 2 may stand between, each may have another's place."""
+    """0 and 1 end while 2 stays; 3 and 4 of as many bytes start. Where 2 may stand between, each
+    may have another's place.
+    """
     size = [2, 2, 5, 2, 2]
     moment = Moment(frozenset({0, 1}), frozenset({3, 4}), [], 0, -1)
     taste = Taste(0.0, 0.0, Random(0), {})

@@ -8,8 +8,9 @@ from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Problem
 
 @st.composite
 def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
-    """For some tensors a tier, a start and absences, each with a place to return at and perhaps ones to be stored and to leave at, a tier
-    and turns of its own: every combination that a sweep or a search may take.
+    """For some tensors a tier, a start and absences, each with a place to return at and perhaps
+    ones to be stored and to leave at, a tier and turns of its own: every combination that a sweep
+    or a search may take.
 
     What starts below is not away after its last use as well: it goes there anyway.
     """
@@ -31,7 +32,11 @@ def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
         if forced is not None or start == BELOW:
             away[AT_START] = draw(st.integers(AT_START, max(AT_START, first - 1)))
         for gap in open_gaps:
-            if gap.after in away or (start == BELOW and gap.before == len(graph.ops)) or draw(st.booleans()):
+            if (
+                gap.after in away
+                or (start == BELOW and gap.before == len(graph.ops))
+                or draw(st.booleans())
+            ):
                 continue
             away[gap.after] = draw(st.integers(gap.after, gap.before - 1)) if gap.returns else None
         stores = {
@@ -42,10 +47,20 @@ def choices(draw, problem: Problem) -> dict[int, TensorChoice]:
         if graph.writers[t] and draw(st.booleans()):
             stores[len(graph.ops)] = draw(st.integers(graph.writers[t][-1], len(graph.ops) - 1))
         some = [after for after in away if draw(st.booleans())]
-        tiers = {after: draw(st.sampled_from([b.name for b in problem.below])) for after in some if forced is None}
+        tiers = {
+            after: draw(st.sampled_from([b.name for b in problem.below]))
+            for after in some
+            if forced is None
+        }
         turns = {after: draw(st.integers(-1, 2 * len(graph.ops) + 1)) for after in some}
         ends = {gap.after: gap.before for gap in open_gaps} | {AT_START: first}
-        leaves = {after: draw(st.integers(after, max(after, ends[after] - 1))) for after in away if draw(st.booleans())}
+        leaves = {
+            after: draw(st.integers(after, max(after, ends[after] - 1)))
+            for after in away
+            if draw(st.booleans())
+        }
         store_turns = {after: 2 * after - 1 for after in some}
-        made[t] = TensorChoice(tier, start, dict(sorted(away.items())), stores, tiers, turns, store_turns, leaves)
+        made[t] = TensorChoice(
+            tier, start, dict(sorted(away.items())), stores, tiers, turns, store_turns, leaves
+        )
     return made

@@ -1,4 +1,6 @@
-"""Every plan of a tiny graph on a machine with one tier below, listed without any cleverness: the oracle of the exact solver."""
+"""Every plan of a tiny graph on a machine with one tier below, listed without any cleverness: the
+oracle of the exact solver.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ Course = tuple[tuple[str, ...] | None, tuple[CacheOp, ...]]
 """One tensor's initial tiers (None: its home) and cache ops, in order."""
 
 
-def best_makespan(graph: Graph, hardware: Hardware, budget: int, movable: list[int]) -> tuple[int | None, int]:
-    """The least makespan of all plans that move the tensors ``movable`` alone, and how many were replayed."""
+def best_makespan(
+    graph: Graph, hardware: Hardware, budget: int, movable: list[int]
+) -> tuple[int | None, int]:
+    """The least makespan of all plans that move the tensors ``movable`` alone, and how many were
+    replayed.
+    """
     best, count = None, 0
     for plan in every_plan(graph, movable):
         if verify(plan, hardware, budget):
@@ -35,26 +41,43 @@ def best_makespan(graph: Graph, hardware: Hardware, budget: int, movable: list[i
 def every_plan(graph: Graph, movable: list[int]) -> Iterator[Plan]:
     """All combinations of the tensors' courses, in every order of what is issued at one place."""
     for chosen in product(*(list(courses(graph, t)) for t in movable)):
-        initial = {t: where for t, (where, _) in zip(movable, chosen, strict=True) if where is not None}
+        initial = {
+            t: where for t, (where, _) in zip(movable, chosen, strict=True) if where is not None
+        }
         for order in _orders([cache_ops for _, cache_ops in chosen]):
             yield Plan(graph, "one of all", order, initial)
 
 
 def courses(graph: Graph, t: int) -> Iterator[Course]:
-    """Every course of one tensor: where it starts, which gaps it spends below, and after which op each of its cache ops is issued."""
+    """Every course of one tensor: where it starts, which gaps it spends below, and after which op
+    each of its cache ops is issued.
+    """
     tensor, users, count = graph.tensors[t], graph.users[t], len(graph.ops)
     starts: list[tuple[str, ...] | None] = [None]
     if tensor.persistent and tensor.home is None:
         starts = [None, ("ddr",), ("hbm", "ddr")]
     for where in starts:
         tiers = where or ((tensor.home or "hbm",) if t in graph.initial else ())
-        yield from ((where, ops) for ops in _walk(graph, t, frozenset(tiers), frozenset(tiers), AT_START, [*users, count], ()))
+        yield from (
+            (where, ops)
+            for ops in _walk(
+                graph, t, frozenset(tiers), frozenset(tiers), AT_START, [*users, count], ()
+            )
+        )
 
 
 def _walk(
-    graph: Graph, t: int, starts: frozenset[str], held: frozenset[str], at: int, places: list[int], done: tuple[CacheOp, ...]
+    graph: Graph,
+    t: int,
+    starts: frozenset[str],
+    held: frozenset[str],
+    at: int,
+    places: list[int],
+    done: tuple[CacheOp, ...],
 ) -> Iterator[tuple[CacheOp, ...]]:
-    """From the use at ``at`` on, with valid copies in ``held``: what can happen until each next use."""
+    """From the use at ``at`` on, with valid copies in ``held``: what can happen until each next
+    use.
+    """
     tensor, count, use = graph.tensors[t], len(graph.ops), places[0]
     if use < count and not held:
         yield from _use(graph, t, starts, held, places, done)
@@ -74,7 +97,12 @@ def _walk(
 
 
 def _use(
-    graph: Graph, t: int, starts: frozenset[str], held: frozenset[str], places: list[int], done: tuple[CacheOp, ...]
+    graph: Graph,
+    t: int,
+    starts: frozenset[str],
+    held: frozenset[str],
+    places: list[int],
+    done: tuple[CacheOp, ...],
 ) -> Iterator[tuple[CacheOp, ...]]:
     use = places[0]
     after = frozenset({_tier(graph, use)}) if t in graph.ops[use].writes else held
@@ -110,7 +138,9 @@ def _moves(t: int, held: frozenset[str], at: int, use: int) -> Iterator[tuple[Ca
 
 
 def _orders(sequences: list[tuple[CacheOp, ...]]) -> Iterator[tuple[CacheOp, ...]]:
-    """Every order of issue: places ascending, and at each place every merge of what the tensors issue there."""
+    """Every order of issue: places ascending, and at each place every merge of what the tensors
+    issue there.
+    """
     by_place: dict[int, list[list[CacheOp]]] = {}
     for sequence in sequences:
         for after, ops in groupby(sequence, key=lambda c: c.after):

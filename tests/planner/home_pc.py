@@ -1,7 +1,8 @@
-"""Questions of a home PC: a mixture of experts whose weights do not fit a card, decoded on the card and the CPU beside it.
+"""Questions of a home PC: a mixture of experts whose weights do not fit a card, decoded on the card
+and the CPU beside it.
 
-Which experts a token will choose is not known, so that a layer's experts are one tensor (``routing: null``): a placement holds for all
-tokens.
+Which experts a token will choose is not known, so that a layer's experts are one tensor (``routing:
+null``): a placement holds for all tokens.
 """
 
 from __future__ import annotations
@@ -49,18 +50,35 @@ class Question:
         return self.gib * 2**30 * (self.layers or whole) // whole
 
     def graph(self, **more: Any) -> Graph:
-        told = {"model": self.model, "phase": "decode", "context": self.context, "weights": self.weights, "merged": True, "routing": None}
-        return build(str(self), {**told, **({"layers": self.layers} if self.layers else {}), **more})
+        told = {
+            "model": self.model,
+            "phase": "decode",
+            "context": self.context,
+            "weights": self.weights,
+            "merged": True,
+            "routing": None,
+        }
+        return build(
+            str(self), {**told, **({"layers": self.layers} if self.layers else {}), **more}
+        )
 
 
-QUESTIONS = tuple(Question(model, weights, *machine) for model, weights, machine in product(MODELS, ("int4", "int8"), MACHINES))
+QUESTIONS = tuple(
+    Question(model, weights, *machine)
+    for model, weights, machine in product(MODELS, ("int4", "int8"), MACHINES)
+)
 
 
 @cache
 def machine(ddr: int) -> Hardware:
-    """An RTX 4090 beside the host memory of a generation; the memory of another card is a budget."""
+    """An RTX 4090 beside the host memory of a generation; the memory of another card is a
+    budget.
+    """
     hardware = hosim.load_hardware(hosim.find_hardware("rtx-4090"))
-    tiers = [replace(tier, bandwidth_bytes_per_s=_RATES[ddr]) if tier.name == "ddr" else tier for tier in hardware.tiers]
+    tiers = [
+        replace(tier, bandwidth_bytes_per_s=_RATES[ddr]) if tier.name == "ddr" else tier
+        for tier in hardware.tiers
+    ]
     return replace(hardware, tiers=tuple(tiers))
 
 
@@ -68,7 +86,9 @@ def result_of(question: Question, policy: str, **parameters: Any) -> Result | No
     """The result of a policy; none where it does not fit."""
     hardware = machine(question.ddr)
     try:
-        plan = policy_named(policy).plan(question.graph(layers_on="device/ddr"), hardware, question.budget, **parameters)
+        plan = policy_named(policy).plan(
+            question.graph(layers_on="device/ddr"), hardware, question.budget, **parameters
+        )
     except InfeasibleError:
         return None
     result = replay(plan, hardware, question.budget)

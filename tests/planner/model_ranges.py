@@ -1,4 +1,6 @@
-"""What an exact model allows: the least and the greatest value of each of its variables, as lines of text, and every schedule."""
+"""What an exact model allows: the least and the greatest value of each of its variables, as lines
+of text, and every schedule.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from hosim.hardware import Hardware
 from hosim.planner.exact import Model, Schedule, schedule_of, space_of
 
 
-def model_of(graph: Graph, hardware: Hardware, budget: int, horizon: int, kind: type[Model] = Model) -> Model:
+def model_of(
+    graph: Graph, hardware: Hardware, budget: int, horizon: int, kind: type[Model] = Model
+) -> Model:
     """The model of a graph whose ops all have durations, without redundant constraints."""
-    return kind(space_of(graph, hardware, [op.duration_ns or 0 for op in graph.ops], budget), horizon)
+    return kind(
+        space_of(graph, hardware, [op.duration_ns or 0 for op in graph.ops], budget), horizon
+    )
 
 
 def allows(model: Model, *pins: Any) -> bool:
@@ -28,7 +34,9 @@ def allows(model: Model, *pins: Any) -> bool:
 
 
 def span(model: Model, variable: Any, *pins: Any) -> tuple[int, int] | None:
-    """Least and greatest value of a variable where all the ``pins`` hold; None where they cannot."""
+    """Least and greatest value of a variable where all the ``pins`` hold; None where they
+    cannot.
+    """
     ends = []
     for sign in (1, -1):
         cp = model.cp.clone()
@@ -43,9 +51,14 @@ def span(model: Model, variable: Any, *pins: Any) -> tuple[int, int] | None:
 
 
 def ranges(model: Model, *pins: Any) -> list[str]:
-    """The makespan, the start of each op, then each absence and each store that is possible; a literal is yes, no or either."""
+    """The makespan, the start of each op, then each absence and each store that is possible; a
+    literal is yes, no or either.
+    """
     graph = model.space.graph
-    variables = [("makespan", model.makespan), *zip([op.name for op in graph.ops], model.start, strict=True)]
+    variables = [
+        ("makespan", model.makespan),
+        *zip([op.name for op in graph.ops], model.start, strict=True),
+    ]
     lines = [f"{name} {_times(span(model, variable, *pins))}" for name, variable in variables]
     for t, literal in model.init_device.items():
         lines.append(f"{graph.tensors[t].name} starts in hbm: {_choice(model, literal, pins)}")
@@ -54,7 +67,10 @@ def ranges(model: Model, *pins: Any) -> list[str]:
     lines += _absences(model, pins)
     for (t, version, tier), (start, present) in model.stores.items():
         times = span(model, start, present == 1, *pins)
-        lines.append(f"{graph.tensors[t].name} version {version} to {tier}: {_choice(model, present, pins)}, start {_times(times)}")
+        lines.append(
+            f"{graph.tensors[t].name} version {version} to {tier}: "
+            f"{_choice(model, present, pins)}, start {_times(times)}"
+        )
     return lines
 
 
@@ -62,16 +78,22 @@ def _absences(model: Model, pins: tuple[Any, ...]) -> Iterator[str]:
     graph = model.space.graph
     for (t, after), var in model.aways.items():
         yield (
-            f"{graph.tensors[t].name} after {graph.ops[after].name if after != AT_START else 'the start'}:"
+            f"{graph.tensors[t].name} after "
+            f"{graph.ops[after].name if after != AT_START else 'the start'}:"
             f" away {_choice(model, var.away, pins)},"
-            f" release {_times(span(model, var.release, var.away == 1, *pins)) if var.stored else 'at once'},"
-            f" back {_times(span(model, var.back, var.away == 1, *pins))}, staying {_times(span(model, var.back, var.away == 0, *pins))},"
+            " release "
+            f"{_times(span(model, var.release, var.away == 1, *pins)) if var.stored else 'at once'},"
+            f" back {_times(span(model, var.back, var.away == 1, *pins))}, staying "
+            f"{_times(span(model, var.back, var.away == 0, *pins))},"
             f" kept {_choices(model, var.keep, pins)}, fetched {_choices(model, var.fetch, pins)}"
         )
 
 
 def _choices(model: Model, literals: dict[str, Any], pins: tuple[Any, ...]) -> str:
-    return " ".join(f"{tier}: {_choice(model, literal, pins)}" for tier, literal in literals.items()) or "nowhere"
+    return (
+        " ".join(f"{tier}: {_choice(model, literal, pins)}" for tier, literal in literals.items())
+        or "nowhere"
+    )
 
 
 def _choice(model: Model, literal: Any, pins: tuple[Any, ...]) -> str:

@@ -1,4 +1,6 @@
-"""What ends a search: so much work, the bound, a callback, Ctrl-C, a clock; and that the work makes the plan again."""
+"""What ends a search: so much work, the bound, a callback, Ctrl-C, a clock; and that the work makes
+the plan again.
+"""
 
 import os
 import signal
@@ -21,13 +23,17 @@ from hosim.policies import policy_named
 from hosim.study.asked import parse_choice
 
 DRAWS: tuple[Callable[[int, int], Instance], ...] = (instance, instance_on_streams)
-CASES = st.builds(lambda draw, number: draw(number, 33), st.sampled_from(DRAWS), st.integers(0, 300))
+CASES = st.builds(
+    lambda draw, number: draw(number, 33), st.sampled_from(DRAWS), st.integers(0, 300)
+)
 FEW = settings(max_examples=3)
 
 
 def planned(case: Instance, text: str = "hyperoffload", **given: float) -> Plan:
     choice = parse_choice(text)
-    return choice.policy.plan(case.graph, case.hardware, case.budget_bytes, **{**choice.parameters, **given})
+    return choice.policy.plan(
+        case.graph, case.hardware, case.budget_bytes, **{**choice.parameters, **given}
+    )
 
 
 def made(plan: Plan) -> tuple[object, ...]:
@@ -47,7 +53,9 @@ def takes(plan: Plan, case: Instance) -> int:
 
 
 class At:
-    """Is told of checkpoints, and says at which one the search ends: the first with a plan from number ``last`` on."""
+    """Is told of checkpoints, and says at which one the search ends: the first with a plan from
+    number ``last`` on.
+    """
 
     def __init__(self, last: int) -> None:
         self.last, self.seen = last, list[SearchProgress]()
@@ -85,14 +93,20 @@ def test_whoever_is_told_changes_nothing(case: Instance) -> None:
     assert all(0 <= share <= 1 for share in shares)
     found = [seen.makespan_ns for seen in at.seen if seen.makespan_ns is not None]
     assert found == sorted(found, reverse=True)
-    assert all(seen.bound_ns is None or seen.makespan_ns is None or seen.bound_ns <= seen.makespan_ns for seen in at.seen)
+    assert all(
+        seen.bound_ns is None or seen.makespan_ns is None or seen.bound_ns <= seen.makespan_ns
+        for seen in at.seen
+    )
 
 
 @FEW
 @given(CASES)
 def test_more_work_is_never_slower(case: Instance) -> None:
     whole = record(planned(case, effort=0.5)).work
-    taken = [takes(planned(case, effort=0.5, work=max(1, whole * part // 8)), case) for part in (0, 1, 3, 8)]
+    taken = [
+        takes(planned(case, effort=0.5, work=max(1, whole * part // 8)), case)
+        for part in (0, 1, 3, 8)
+    ]
     assert taken == sorted(taken, reverse=True)
 
 
@@ -100,7 +114,9 @@ def test_more_work_is_never_slower(case: Instance) -> None:
 @given(CASES, st.sampled_from((0.001, 0.02, 0.1, 0.5)))
 def test_a_plan_within_a_share_of_the_bound_is_that_near(case: Instance, within: float) -> None:
     plan = planned(case, within=within, effort=0.3)
-    result = bounded(replay(plan, case.hardware, case.budget_bytes), plan, case.hardware, case.budget_bytes)
+    result = bounded(
+        replay(plan, case.hardware, case.budget_bytes), plan, case.hardware, case.budget_bytes
+    )
     assert result.makespan_ns is not None
     assert result.lower_bound_ns is not None
     near = result.makespan_ns <= result.lower_bound_ns * (1 + within)
@@ -126,7 +142,8 @@ def test_policies_that_do_not_search_say_nothing_of_one() -> None:
     assert policy_named("static_split").plan(plateau(4), machine(), 30).search is None
 
 
-# -- the clock and Ctrl-C ------------------------------------------------------------------------------------------
+# -- the clock and Ctrl-C
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_clock_ends_it_and_the_work_makes_the_plan_again() -> None:

@@ -1,4 +1,6 @@
-"""Single changes of choices: each start and each absence of a tensor can be reached from the others."""
+"""Single changes of choices: each start and each absence of a tensor can be reached from the
+others.
+"""
 
 import pytest
 from toys import graph, machine
@@ -6,11 +8,21 @@ from toys import graph, machine
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.planner.hyperoffload.local_moves import ChoiceMoves
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Problem, TensorChoice, analyse, insert
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    COPY,
+    HOME,
+    Problem,
+    TensorChoice,
+    analyse,
+    insert,
+)
 
 
 def used_first(b: GraphBuilder) -> None:
-    """Op 0 uses ``x``, for whose 10 B there is no room beside the 30 B that ops 1 and 2 use; op 3 leaves room again."""
+    """Op 0 uses ``x``, for whose 10 B there is no room beside the 30 B that ops 1 and 2 use; op 3
+    leaves room again.
+    """
     b.tensor("x", 10, "parameter")
     b.tensor("a", 30)
     b.op("first", "op", inputs=["x"], duration_ns=10)
@@ -29,7 +41,10 @@ def updated_first(b: GraphBuilder) -> None:
 def reached(problem: Problem, choice: TensorChoice | None) -> list[TensorChoice | None]:
     """What tensor 0 can do after one change."""
     moves = ChoiceMoves(problem, ["ddr"])
-    return [changes[0] for changes in moves.neighbours({} if choice is None else {0: choice}, moves.gaps[0])]
+    return [
+        changes[0]
+        for changes in moves.neighbours({} if choice is None else {0: choice}, moves.gaps[0])
+    ]
 
 
 def makespan(problem: Problem, choice: TensorChoice, budget: int) -> int | None:
@@ -37,16 +52,30 @@ def makespan(problem: Problem, choice: TensorChoice, budget: int) -> int | None:
 
 
 def test_what_starts_below_may_rather_be_away_at_the_end() -> None:
-    # below from the start, op 0 waits 10 ns for x; with a copy below x leaves for nothing, and returns beside op 3
+    # below from the start, op 0 waits 10 ns for x; with a copy below x leaves for nothing, and
+    # returns beside op 3
     problem = analyse(graph(used_first), machine())
     below = TensorChoice("ddr", BELOW, {-1: -1})
     assert makespan(problem, below, 35) == 80
-    assert min(makespan(problem, choice, 35) or 99 for choice in reached(problem, below) if choice is not None) == 70
+    assert (
+        min(
+            makespan(problem, choice, 35) or 99
+            for choice in reached(problem, below)
+            if choice is not None
+        )
+        == 70
+    )
 
 
 @pytest.mark.parametrize(("build", "starts"), [(used_first, {COPY}), (updated_first, {COPY, HOME})])
-def test_only_what_the_step_writes_needs_a_store_to_leave_at_the_end(build: object, starts: set[str]) -> None:
+def test_only_what_the_step_writes_needs_a_store_to_leave_at_the_end(
+    build: object, starts: set[str]
+) -> None:
     made: Graph = graph(build)  # type: ignore[arg-type]
-    later = [choice for choice in reached(analyse(made, machine()), TensorChoice("ddr", BELOW, {-1: -1})) if choice and 0 in choice.away]
+    later = [
+        choice
+        for choice in reached(analyse(made, machine()), TensorChoice("ddr", BELOW, {-1: -1}))
+        if choice and 0 in choice.away
+    ]
     assert {choice.start for choice in later} == starts
     assert all(-1 not in choice.away for choice in later)

@@ -1,4 +1,6 @@
-"""What choices can say, each worked out by hand, and that the moves reach it: turns, tiers by absence, late write-backs, late leaves."""
+"""What choices can say, each worked out by hand, and that the moves reach it: turns, tiers by
+absence, late write-backs, late leaves.
+"""
 
 from collections.abc import Mapping
 
@@ -9,11 +11,23 @@ from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice, analyse, choices_of, insert
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    COPY,
+    HOME,
+    Choices,
+    Problem,
+    TensorChoice,
+    analyse,
+    choices_of,
+    insert,
+)
 
 
 def cost(problem: Problem, budget: int, choices: Mapping[int, TensorChoice]) -> int | None:
-    """The makespan by the engine, which the simulator has to agree with, of a plan that breaks no rule."""
+    """The makespan by the engine, which the simulator has to agree with, of a plan that breaks no
+    rule.
+    """
     plan = insert(problem, choices, "test")
     assert not verify(plan, problem.hardware, budget)
     result = replay(plan, problem.hardware, budget)
@@ -29,7 +43,9 @@ def reached(problem: Problem, choices: Choices, t: int) -> list[TensorChoice | N
 
 
 def two_leave(b: GraphBuilder) -> None:
-    """``make`` writes ``small`` of 10 B and ``large`` of 40 B; the 10 B that ``next`` writes have room once ``small`` has left."""
+    """``make`` writes ``small`` of 10 B and ``large`` of 40 B; the 10 B that ``next`` writes have
+    room once ``small`` has left.
+    """
     b.tensor("large", 40)
     b.tensor("small", 10)
     b.tensor("new", 10)
@@ -40,7 +56,8 @@ def two_leave(b: GraphBuilder) -> None:
 
 
 def test_a_store_goes_ahead_of_another_that_is_issued_after_the_same_op() -> None:
-    # within 60 B next waits neither way; within 50 B it waits for the first store: 40 ns for large, 10 ns for small
+    # within 60 B next waits neither way; within 50 B it waits for the first store: 40 ns for large,
+    # 10 ns for small
     problem = analyse(graph(two_leave), machine())
     both = {0: TensorChoice("ddr", HOME, {0: 1}), 1: TensorChoice("ddr", HOME, {0: 1})}
     late = cost(problem, 50, both)
@@ -53,7 +70,8 @@ def test_a_store_goes_ahead_of_another_that_is_issued_after_the_same_op() -> Non
 
 
 def test_a_return_goes_ahead_of_another_that_is_issued_after_the_same_op() -> None:
-    # the queue is by the ops that wait, use and then again; a turn before use's puts what again waits for first
+    # the queue is by the ops that wait, use and then again; a turn before use's puts what again
+    # waits for first
     def build(b: GraphBuilder) -> None:
         b.tensor("one", 20, "parameter")
         b.tensor("other", 30, "parameter")
@@ -67,11 +85,15 @@ def test_a_return_goes_ahead_of_another_that_is_issued_after_the_same_op() -> No
     turned = {**choices, 1: choices[1].with_turn(AT_START, 1)}
     assert cost(problem, 50, turned) == 70  # other at 30, one at 50: use until 60, again until 70
     assert turned[1] in reached(problem, choices, 1)
-    assert [c.tensor for c in insert(problem, turned, "test").cache_ops if c.op == PREFETCH] == [1, 0]
+    assert [c.tensor for c in insert(problem, turned, "test").cache_ops if c.op == PREFETCH] == [
+        1,
+        0,
+    ]
 
 
 def test_absences_of_one_tensor_are_in_tiers_of_their_own() -> None:
-    # nobody writes w: it has copies in both tiers at time 0, and comes back from ddr first, from pool, half as fast, then
+    # nobody writes w: it has copies in both tiers at time 0, and comes back from ddr first, from
+    # pool, half as fast, then
     def build(b: GraphBuilder) -> None:
         b.tensor("w", 10, "parameter")
         for name in ("first", "middle", "last"):
@@ -87,7 +109,8 @@ def test_absences_of_one_tensor_are_in_tiers_of_their_own() -> None:
 
 
 def test_what_was_written_is_stored_later_than_the_last_write() -> None:
-    # state lies below and is written by the first op, whose output of 10 B has to leave before the next one
+    # state lies below and is written by the first op, whose output of 10 B has to leave before the
+    # next one
     def build(b: GraphBuilder) -> None:
         b.tensor("state", 40, "parameter", "ddr")
         b.tensor("out", 10)
@@ -98,21 +121,32 @@ def test_what_was_written_is_stored_later_than_the_last_write() -> None:
         b.op("last", "op", inputs=["new", "out"], duration_ns=10)
 
     problem = analyse(graph(build), machine())
-    begun = {0: TensorChoice("ddr", HOME, {AT_START: AT_START}), 1: TensorChoice("ddr", HOME, {0: 2})}
-    assert cost(problem, 50, begun) == 220  # up at 40, write until 50, stores until 90 and 100, next 150, other 200, out is back at 210
+    begun = {
+        0: TensorChoice("ddr", HOME, {AT_START: AT_START}),
+        1: TensorChoice("ddr", HOME, {0: 2}),
+    }
+    assert (
+        cost(problem, 50, begun) == 220
+    )  # up at 40, write until 50, stores until 90 and 100, next 150, other 200, out is back at 210
     later = {**begun, 0: begun[0].with_store(4, 1)}
-    stores = [(c.tensor, c.after) for c in insert(problem, later, "test").cache_ops if c.op == STORE]
+    stores = [
+        (c.tensor, c.after) for c in insert(problem, later, "test").cache_ops if c.op == STORE
+    ]
     assert stores == [(1, 0), (0, 1)]
-    assert cost(problem, 50, later) == 180  # out is stored at 60: next until 110, other 160, out is back at 170
+    assert (
+        cost(problem, 50, later) == 180
+    )  # out is stored at 60: next until 110, other 160, out is back at 170
     assert later[0] in reached(problem, begun, 0)
 
 
 def test_on_several_streams_what_leaves_later_may_return_later() -> None:
-    """x is used by a on aux and by b on compute, and to be there again at the end; e on compute has room for its 20 B when x has left.
+    """x is used by a on aux and by b on compute, and to be there again at the end; e on compute has
+    room for its 20 B when x has left.
 
-    c on aux is the first op listed by whose end both uses are over, at 30. x then returns before or after e for all that compute knows, so
-    it is issued right there: e runs first, until 40, and x is there at 50. d on compute knows of both uses, too, and ends at 20: e runs
-    until 30, and x, issued after e, is there at 40.
+    c on aux is the first op listed by whose end both uses are over, at 30. x then returns before or
+    after e for all that compute knows, so it is issued right there: e runs first, until 40, and x
+    is there at 50. d on compute knows of both uses, too, and ends at 20: e runs until 30, and x,
+    issued after e, is there at 40.
     """
 
     def build(b: GraphBuilder) -> None:
@@ -129,8 +163,14 @@ def test_on_several_streams_what_leaves_later_may_return_later() -> None:
     problem = analyse(graph(build), machine())
     begun = {0: TensorChoice("ddr", COPY, {1: 4})}
     later = {0: begun[0].with_leave(1, 3)}
-    assert [(c.op, c.after) for c in insert(problem, begun, "test").cache_ops] == [(DETACH, 2), (PREFETCH, 2)]
-    assert [(c.op, c.after) for c in insert(problem, later, "test").cache_ops] == [(DETACH, 3), (PREFETCH, 4)]
+    assert [(c.op, c.after) for c in insert(problem, begun, "test").cache_ops] == [
+        (DETACH, 2),
+        (PREFETCH, 2),
+    ]
+    assert [(c.op, c.after) for c in insert(problem, later, "test").cache_ops] == [
+        (DETACH, 3),
+        (PREFETCH, 4),
+    ]
     assert [cost(problem, 20, choices) for choices in (begun, later)] == [50, 40]
     assert later[0] in reached(problem, begun, 0)
     assert begun[0] in reached(problem, later, 0)
@@ -138,7 +178,9 @@ def test_on_several_streams_what_leaves_later_may_return_later() -> None:
 
 
 def test_an_op_that_waits_for_a_tensor_to_return_ends_after_all_uses_before() -> None:
-    """x leaves after c, which knows of a and b, and returns for d on aux: when d ends, so have a and b, though d knows of a alone."""
+    """x leaves after c, which knows of a and b, and returns for d on aux: when d ends, so have a
+    and b, though d knows of a alone.
+    """
 
     def build(b: GraphBuilder) -> None:
         b.tensor("x", 10, "input")
@@ -152,12 +194,21 @@ def test_an_op_that_waits_for_a_tensor_to_return_ends_after_all_uses_before() ->
     problem = analyse(graph(build), machine())
     twice = {0: TensorChoice("ddr", COPY, {1: 2, 3: 4})}
     moved = insert(problem, twice, "test").cache_ops
-    assert [(c.op, c.after) for c in moved] == [(DETACH, 2), (PREFETCH, 2), (DETACH, 3), (PREFETCH, 3)]
-    assert cost(problem, 20, twice) == 50  # a and b until 10, c until 20, x is up at 30, d until 40, x is up at 50
+    assert [(c.op, c.after) for c in moved] == [
+        (DETACH, 2),
+        (PREFETCH, 2),
+        (DETACH, 3),
+        (PREFETCH, 3),
+    ]
+    assert (
+        cost(problem, 20, twice) == 50
+    )  # a and b until 10, c until 20, x is up at 30, d until 40, x is up at 50
 
 
 def test_what_a_plan_decides_is_read_off_it() -> None:
-    """On two streams and two tiers: where a tensor leaves before its first use, its turn, its tiers, and a late write-back."""
+    """On two streams and two tiers: where a tensor leaves before its first use, its turn, its
+    tiers, and a late write-back.
+    """
 
     def build(b: GraphBuilder) -> None:
         b.tensor("x", 10, "input")
@@ -173,7 +224,9 @@ def test_what_a_plan_decides_is_read_off_it() -> None:
     problem = analyse(graph(build), machine("ddr", "pool"))
     decided = {
         0: TensorChoice("ddr", HOME, {AT_START: 3}).with_leave(AT_START, 1),
-        1: TensorChoice("ddr", BELOW, {AT_START: AT_START, 1: 3}).with_tier(1, "pool").with_turn(1, 9),
+        1: TensorChoice("ddr", BELOW, {AT_START: AT_START, 1: 3})
+        .with_tier(1, "pool")
+        .with_turn(1, 9),
         2: TensorChoice("pool", BELOW, {AT_START: 1}).with_store(6, 4).with_leave(2, 5),
     }
     plan = insert(problem, decided, "test")
@@ -192,6 +245,11 @@ def test_what_a_plan_decides_is_read_off_it() -> None:
     ]
     assert insert(problem, choices_of(problem, plan), "test") == plan
     turned = insert(problem, {**decided, 1: decided[1].with_turn(1, 7)}, "test")
-    assert [(c.tensor, c.after) for c in turned.cache_ops if c.op == PREFETCH] == [(1, AT_START), (2, 1), (1, 3), (0, 3)]
+    assert [(c.tensor, c.after) for c in turned.cache_ops if c.op == PREFETCH] == [
+        (1, AT_START),
+        (2, 1),
+        (1, 3),
+        (0, 3),
+    ]
     assert insert(problem, choices_of(problem, turned), "test") == turned
     assert cost(problem, 1000, decided) is not None

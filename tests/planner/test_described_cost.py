@@ -1,4 +1,6 @@
-"""The cost of the HyperOffload description as a ranking: which of two tensors it moves, worked out by hand."""
+"""The cost of the HyperOffload description as a ranking: which of two tensors it moves, worked out
+by hand.
+"""
 
 import pytest
 from hypothesis import given
@@ -14,13 +16,21 @@ from hosim.policies import policy_named
 
 
 def two(sizes: dict[str, int], used: dict[str, list[str]], idle_ns: int) -> Graph:
-    """``f``, ``idle`` with 50 B of its own, then ``g`` and ``h``, 100 ns each but ``idle``; parameters and the ops that use them."""
+    """``f``, ``idle`` with 50 B of its own, then ``g`` and ``h``, 100 ns each but ``idle``;
+    parameters and the ops that use them.
+    """
     b = GraphBuilder("two")
     for name, size in sizes.items():
         b.tensor(name, size, "parameter")
     for op in ("f", "idle", "g", "h"):
         takes = idle_ns if op == "idle" else 100
-        b.op(op, "op", inputs=[name for name in sizes if op in used[name]], duration_ns=takes, workspace_bytes=50 if op == "idle" else 0)
+        b.op(
+            op,
+            "op",
+            inputs=[name for name in sizes if op in used[name]],
+            duration_ns=takes,
+            workspace_bytes=50 if op == "idle" else 0,
+        )
     return b.build()
 
 
@@ -31,7 +41,9 @@ def moved(graph: Graph, budget: int, alpha: float) -> list[str]:
 
 @pytest.mark.parametrize("names", [("p", "q"), ("q", "p")])
 def test_of_two_that_cost_the_same_the_one_used_less_moves(names: tuple[str, str]) -> None:
-    """Both are 20 B, idle for 200 ns and back in 20: one has to be away while ``idle`` runs, as 20 + 20 + 50 B exceed 75."""
+    """Both are 20 B, idle for 200 ns and back in 20: one has to be away while ``idle`` runs, as 20
+    + 20 + 50 B exceed 75.
+    """
     often, seldom = names
     graph = two({names[0]: 20, names[1]: 20}, {often: ["f", "g", "h"], seldom: ["f", "g"]}, 200)
     assert moved(graph, 75, 0.1) == [seldom]
@@ -39,19 +51,30 @@ def test_of_two_that_cost_the_same_the_one_used_less_moves(names: tuple[str, str
 
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 10.0])
 def test_what_a_transfer_takes_beyond_its_overlap_costs(alpha: float) -> None:
-    """``idle`` takes 30 ns. What returns after it has 25 B: 25 ns are hidden by ``g``, which only the other tensor waits for.
+    """``idle`` takes 30 ns. What returns after it has 25 B: 25 ns are hidden by ``g``, which only
+    the other tensor waits for.
 
     ``late``, needed by ``h``, costs no wait; ``soon``, needed by ``g``, waits for its whole return.
     """
     graph = two({"soon": 25, "late": 25}, {"soon": ["f", "g"], "late": ["f", "h"]}, 30)
     assert moved(graph, 75, alpha) == ["late"]
-    plan = insert(analyse(graph, machine()), select(analyse(graph, machine()), 75, Weights(alpha=alpha)).choices, "test")
+    plan = insert(
+        analyse(graph, machine()),
+        select(analyse(graph, machine()), 75, Weights(alpha=alpha)).choices,
+        "test",
+    )
     assert replay(plan, machine(), 75).makespan_ns == 330
 
 
-@given(st.sampled_from((instance, instance_on_streams)), st.integers(0, 200), st.sampled_from((0.0, 0.1, 3.0)))
+@given(
+    st.sampled_from((instance, instance_on_streams)),
+    st.integers(0, 200),
+    st.sampled_from((0.0, 0.1, 3.0)),
+)
 def test_a_sweep_by_it_is_a_sweep(draw, number: int, alpha: float) -> None:
-    """What a sweep that is not short of room chooses takes legal plans, and no score leaves its range."""
+    """What a sweep that is not short of room chooses takes legal plans, and no score leaves its
+    range.
+    """
     case = draw(number, 41)
     problem = analyse(case.graph, case.hardware.fair_share)
     selection = select(problem, case.budget_bytes, Weights(alpha=alpha))

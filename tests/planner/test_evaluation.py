@@ -22,7 +22,12 @@ from hosim.planner.hyperoffload.tensor_choices import (
 
 
 def test_what_fits_comes_first_then_the_makespan_then_what_moves() -> None:
-    order = [PlanCost(False, 90, 0), PlanCost(False, 90, 20), PlanCost(False, 100, 0), PlanCost(True, 0, 0)]
+    order = [
+        PlanCost(False, 90, 0),
+        PlanCost(False, 90, 20),
+        PlanCost(False, 100, 0),
+        PlanCost(True, 0, 0),
+    ]
     assert sorted((order[2], order[0], order[3], order[1])) == order
 
 
@@ -54,7 +59,9 @@ def test_the_same_choices_are_replayed_once() -> None:
 
 def test_what_does_not_fit_is_worth_less_than_what_waits() -> None:
     evaluate = Evaluator(analyse(hill(4), machine()), 30, "test", WorkDone())
-    late = evaluate({0: TensorChoice("ddr", HOME, {1: 6})})  # issued when b1 ends, just before b0: that waits for 10 ns
+    late = evaluate(
+        {0: TensorChoice("ddr", HOME, {1: 6})}
+    )  # issued when b1 ends, just before b0: that waits for 10 ns
     assert late.cost == PlanCost(False, 170, 20)
     assert late.cost < evaluate({}).cost
     assert evaluate({}).cost.infeasible
@@ -76,7 +83,9 @@ def test_op_times_of_a_replay_are_those_with_its_waits() -> None:
 
 
 @pytest.mark.parametrize(("host_bytes", "asked_whole"), [(50, True), (10_000, False)])
-def test_plans_of_others_that_a_share_has_no_room_for_are_replayed_on_the_whole_machine(host_bytes, asked_whole) -> None:
+def test_plans_of_others_that_a_share_has_no_room_for_are_replayed_on_the_whole_machine(
+    host_bytes, asked_whole
+) -> None:
     """Where a tier below cannot hold all 40 B of tensors; otherwise it cannot be for that."""
     graph = hill(4)
     hw = machine()

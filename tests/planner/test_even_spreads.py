@@ -1,4 +1,6 @@
-"""Even spreads on plans made by hand, and that those in time take no longer with faster channels or more memory."""
+"""Even spreads on plans made by hand, and that those in time take no longer with faster channels or
+more memory.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -10,8 +12,21 @@ from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.choice_passes import advance, evenly, hardly_late, in_time, usual_bytes
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, analyse, insert
+from hosim.planner.hyperoffload.choice_passes import (
+    advance,
+    evenly,
+    hardly_late,
+    in_time,
+    usual_bytes,
+)
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    Choices,
+    Problem,
+    TensorChoice,
+    analyse,
+    insert,
+)
 
 
 def below(problem: Problem, choices: Choices | None) -> list[str]:
@@ -23,36 +38,53 @@ def with_rate(eighths: int, *lower: str, latency: int = 0) -> Hardware:
     """The machine whose fastest channel up carries so many eighths of a byte in a nanosecond."""
     hw = machine(*lower, latency=latency)
     up = hw.channels[0].name
-    return replace(hw, channels=tuple(replace(c, bandwidth_bytes_per_s=eighths * NS // 8) if c.name == up else c for c in hw.channels))
+    return replace(
+        hw,
+        channels=tuple(
+            replace(c, bandwidth_bytes_per_s=eighths * NS // 8) if c.name == up else c
+            for c in hw.channels
+        ),
+    )
 
 
 def takes(problem: Problem, choices: Choices | None, budget: int) -> int:
     assert choices is not None
-    found = replay(insert(problem, advance(problem, choices, budget), "test"), problem.hardware, budget).makespan_ns
+    found = replay(
+        insert(problem, advance(problem, choices, budget), "test"), problem.hardware, budget
+    ).makespan_ns
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize(("budget", "ahead", "names"), [(60, 0, []), (30, 0, ["w0", "w2", "w4"]), (40, 10, ["w0", "w2", "w4"])])
+@pytest.mark.parametrize(
+    ("budget", "ahead", "names"),
+    [(60, 0, []), (30, 0, ["w0", "w2", "w4"]), (40, 10, ["w0", "w2", "w4"])],
+)
 def test_an_even_spread_keeps_what_fits(budget: int, ahead: int, names: list[str]) -> None:
-    # 60 B of weights: all beyond the budget less what is to be on its way starts below, every other one
+    # 60 B of weights: all beyond the budget less what is to be on its way starts below, every other
+    # one
     problem = analyse(plateau(6), machine())
     found = evenly(problem, budget, ahead, False, 1)
     assert below(problem, found) == names
     assert found is not None
-    assert all((c.below, c.start, c.away) == ("ddr", BELOW, {AT_START: t - 1}) for t, c in found.items())
+    assert all(
+        (c.below, c.start, c.away) == ("ddr", BELOW, {AT_START: t - 1}) for t, c in found.items()
+    )
 
 
 def test_what_the_step_writes_is_spread_if_asked_for() -> None:
     graph = plateau(4)
-    written = replace(graph, ops=tuple(replace(op, inputs=(), mutates=op.inputs) for op in graph.ops))
+    written = replace(
+        graph, ops=tuple(replace(op, inputs=(), mutates=op.inputs) for op in graph.ops)
+    )
     problem = analyse(written, machine())
     assert evenly(problem, 20, 0, False, 1) is None
     assert below(problem, evenly(problem, 20, 0, True, 1)) == ["w0", "w2"]
 
 
 def test_several_tiers_take_what_their_channels_bring_up_in_the_same_time() -> None:
-    # the second tier has half the rate: of six weights it gets two, unless it or the first one is full
+    # the second tier has half the rate: of six weights it gets two, unless it or the first one is
+    # full
     hw = machine("ddr", "pool")
     problem = analyse(plateau(6), hw)
 
@@ -69,9 +101,10 @@ def test_several_tiers_take_what_their_channels_bring_up_in_the_same_time() -> N
 
 
 def test_what_cannot_come_up_by_its_first_use_stays() -> None:
-    # 12 weights of 10 B, an op of 20 ns each, 80 B: 40 B are below, and 10 B are on their way: 5 of 12 are spread. w0 is used at 0 and
-    # stays, so 5 of the 11 after it are, the first one at once: w1 is there at 10 and used at 20. Nothing waits in 12 x 20 ns, while an
-    # even spread, which begins with w0, waits for it
+    # 12 weights of 10 B, an op of 20 ns each, 80 B: 40 B are below, and 10 B are on their way: 5 of
+    # 12 are spread. w0 is used at 0 and stays, so 5 of the 11 after it are, the first one at once:
+    # w1 is there at 10 and used at 20. Nothing waits in 12 x 20 ns, while an even spread, which
+    # begins with w0, waits for it
     problem = analyse(plateau(12), machine())
     timely, even = in_time(problem, 80, 10, False, 1), evenly(problem, 80, 10, False, 1)
     assert below(problem, timely) == ["w1", "w3", "w5", "w7", "w9"]
@@ -88,8 +121,9 @@ def test_the_latency_of_a_channel_counts() -> None:
 
 
 def test_what_comes_up_again_takes_its_time_on_the_channel() -> None:
-    # ops of 20 ns, weights of 36 B, 72 of 180 B below. a and b, used at 0 and 20, are late; c is there at 36 and used at 40; d would be
-    # there at 72 and is used at 60. c leaves at 60 and is there again at 96, so e would be there at 132 and is used at 100
+    # ops of 20 ns, weights of 36 B, 72 of 180 B below. a and b, used at 0 and 20, are late; c is
+    # there at 36 and used at 40; d would be there at 72 and is used at 60. c leaves at 60 and is
+    # there again at 96, so e would be there at 132 and is used at 100
     def step(*weights: str) -> Graph:
         b = GraphBuilder("again")
         for name in sorted(set(weights)):
@@ -109,11 +143,15 @@ def test_where_none_is_in_time_the_step_is_taken_to_be_longer() -> None:
     assert in_time(problem, 80, 10, False, 1) is None
     late = hardly_late(problem, 80, 10, False, 1)
     assert takes(problem, late, 80) < takes(problem, evenly(problem, 80, 10, False, 1), 80)
-    assert hardly_late(analyse(plateau(12), with_rate(1)), 0, None, False, 1) is None  # twelve of them take 960, and twice the step is 480
+    assert (
+        hardly_late(analyse(plateau(12), with_rate(1)), 0, None, False, 1) is None
+    )  # twelve of them take 960, and twice the step is 480
 
 
 @pytest.mark.parametrize("lower", [("ddr",), ("ddr", "pool")])
-def test_a_spread_in_time_is_never_slower_with_faster_channels_or_more_memory(lower: tuple[str, ...]) -> None:
+def test_a_spread_in_time_is_never_slower_with_faster_channels_or_more_memory(
+    lower: tuple[str, ...],
+) -> None:
     def best(rate: int, budget: int) -> int:
         problem = analyse(plateau(12), with_rate(rate, *lower))
         spread = (hardly_late(problem, budget, spare, False, len(lower)) for spare in (10, 20))

@@ -1,4 +1,6 @@
-"""What the engine does not wait for: the schedules that conflict, and that the constraint on a conflict excludes those and no others."""
+"""What the engine does not wait for: the schedules that conflict, and that the constraint on a
+conflict excludes those and no others.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,16 @@ from toys import Build, graph, machine
 from hosim.cache_plan import AT_START
 from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
-from hosim.planner.exact import Conflict, Schedule, Space, StoreAt, TakenAbsence, conflicts, forbid, need
+from hosim.planner.exact import (
+    Conflict,
+    Schedule,
+    Space,
+    StoreAt,
+    TakenAbsence,
+    conflicts,
+    forbid,
+    need,
+)
 
 
 def two_activations(b: GraphBuilder) -> None:
@@ -86,16 +97,23 @@ def from_two_tiers(b: GraphBuilder) -> None:
 def test_a_constraint_excludes_every_schedule_that_conflicts_and_no_other(
     build: Build, hardware: Hardware, budget: int, horizon: int, kinds: str
 ) -> None:
-    """``kinds`` lists ops and tensors that conflict in some schedule; ``!`` where the op goes first."""
+    """``kinds`` lists ops and tensors that conflict in some schedule; ``!`` where the op goes
+    first.
+    """
     toy = graph(build)
     model = model_of(toy, hardware, budget, horizon)
     broken = {text: conflicts(model.space, schedule) for text, schedule in schedules(model).items()}
     found = {conflict for listed in broken.values() for conflict in listed}
-    assert " ".join(sorted(f"{c.op}{toy.tensors[c.tensor].name}{'!' * c.op_first}" for c in found)) == kinds
+    assert (
+        " ".join(sorted(f"{c.op}{toy.tensors[c.tensor].name}{'!' * c.op_first}" for c in found))
+        == kinds
+    )
     for conflict in found:
         stricter = model_of(toy, hardware, budget, horizon)
         forbid(stricter, conflict)
-        assert set(schedules(stricter)) == {text for text, listed in broken.items() if conflict not in listed}
+        assert set(schedules(stricter)) == {
+            text for text, listed in broken.items() if conflict not in listed
+        }
 
 
 def two_schedule(start_h: int, back_b: int, *, back_a: int = 7, release_b: int = 4) -> Schedule:
@@ -116,18 +134,26 @@ def two_schedule(start_h: int, back_b: int, *, back_a: int = 7, release_b: int =
         (10, 6, []),  # w runs, and left no time
         (10, 9, [Conflict(3, 1, 1, True)]),  # h is ready at 9 and fits
         (10, 10, []),
-        (10, 11, [Conflict(3, 1, 1, False)]),  # idle since 9, and there is room: it would have started at 9
+        (
+            10,
+            11,
+            [Conflict(3, 1, 1, False)],
+        ),  # idle since 9, and there is room: it would have started at 9
         (10, 12, [Conflict(3, 1, 1, False)]),
         (10, 13, []),  # h has ended
     ],
 )
-def test_a_transfer_neither_overtakes_an_op_that_is_ready_nor_waits_for_it(start_h: int, back_b: int, expected: list[Conflict]) -> None:
+def test_a_transfer_neither_overtakes_an_op_that_is_ready_nor_waits_for_it(
+    start_h: int, back_b: int, expected: list[Conflict]
+) -> None:
     space = model_of(graph(two_activations), machine(), 3, 20).space
     assert conflicts(space, two_schedule(start_h, back_b)) == expected
 
 
 def test_without_room_there_is_no_conflict() -> None:
-    """With 2 B for a alone, b could not have started before h ended, nor could an op of 1 B have."""
+    """With 2 B for a alone, b could not have started before h ended, nor could an op of 1 B
+    have.
+    """
     space = model_of(graph(two_activations), machine(), 3, 20).space
     late = two_schedule(10, 11)
     assert conflicts(space, late) == [Conflict(3, 1, 1, False)]
@@ -140,7 +166,9 @@ def test_without_room_there_is_no_conflict() -> None:
     ("store", "waits"),
     [(None, False), ((0, 2), True), ((0, 1), False), ((1, 3), False), ((-1, 4), True)],
 )
-def test_an_op_waits_for_the_store_of_what_it_writes(store: tuple[int, int] | None, waits: bool) -> None:
+def test_an_op_waits_for_the_store_of_what_it_writes(
+    store: tuple[int, int] | None, waits: bool
+) -> None:
     def build(b: GraphBuilder) -> None:
         b.tensor("o", 2, "optimizer_state")
         b.tensor("p", 1, "parameter", "ddr")
@@ -154,7 +182,9 @@ def test_an_op_waits_for_the_store_of_what_it_writes(store: tuple[int, int] | No
         stores = () if store is None else (StoreAt(tensor, 0, "ddr", *store),)
         schedule = Schedule(9, (0, 2, 7), (TakenAbsence(gap, "ddr", 0, 1),), stores, {0: ("hbm",)})
         # f 0..1, u 2..4 although it could start at 1, where p comes up
-        assert conflicts(space, schedule) == ([] if waits and not free else [Conflict(1, 1, -1, True)])
+        assert conflicts(space, schedule) == (
+            [] if waits and not free else [Conflict(1, 1, -1, True)]
+        )
 
 
 def test_an_op_needs_its_workspace_and_what_it_is_the_first_to_write() -> None:
@@ -193,13 +223,16 @@ def every_life(b: GraphBuilder) -> None:
 
 def least_capacity(space: Space, schedule: Schedule, conflict: Conflict) -> int:
     """The least capacity at which the schedule conflicts: what is held, and what is wanted."""
-    return next(c for c in range(10**4) if conflict in conflicts(replace(space, capacity_bytes=c), schedule))
+    return next(
+        c for c in range(10**4) if conflict in conflicts(replace(space, capacity_bytes=c), schedule)
+    )
 
 
 @pytest.mark.parametrize(
     ("op", "op_first", "changed", "bytes_"),
     [
-        # i could start at 25, when p comes up: it needs o and e, 192, beside all, s and a, 13; c and the old o are gone, q is not there yet
+        # i could start at 25, when p comes up: it needs o and e, 192, beside all, s and a, 13; c
+        # and the old o are gone, q is not there yet
         ("i", True, {"back_p": 25}, 192 + 13),
         ("i", True, {"back_p": 25, "back_q": 25}, 192 + 13),
         ("i", True, {"back_p": 25, "back_q": 24}, 192 + 13 + 16),
@@ -211,15 +244,29 @@ def least_capacity(space: Space, schedule: Schedule, conflict: Conflict) -> int:
         # g could start at 9: it needs nothing, beside all and c, and a until it has left
         ("g", True, {"back_p": 9}, 3),
         ("g", True, {"back_p": 9, "release_a": 10}, 3 + 8),
-        # p could have started before h did at 24: 32 bytes beside all, and a if it left only at 24; s is not there yet
+        # p could have started before h did at 24: 32 bytes beside all, and a if it left only at 24;
+        # s is not there yet
         ("h", False, {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84)}, 32 + 1),
-        ("h", False, {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84), "release_a": 23}, 32 + 1),
-        ("h", False, {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84), "release_a": 24}, 32 + 1 + 8),
-        # k could start at 50, when r comes up: it needs nothing, beside all that has come and the new o; a is gone with i
+        (
+            "h",
+            False,
+            {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84), "release_a": 23},
+            32 + 1,
+        ),
+        (
+            "h",
+            False,
+            {"back_p": 25, "starts": (3, 10, 14, 24, 40, 80, 84), "release_a": 24},
+            32 + 1 + 8,
+        ),
+        # k could start at 50, when r comes up: it needs nothing, beside all that has come and the
+        # new o; a is gone with i
         ("k", True, {"back_p": 10, "back_q": 30, "back_r": 50}, 1 + 4 + 16 + 32 + 64 + 128),
     ],
 )
-def test_what_is_held_and_what_is_wanted(op: str, op_first: bool, changed: dict[str, Any], bytes_: int) -> None:
+def test_what_is_held_and_what_is_wanted(
+    op: str, op_first: bool, changed: dict[str, Any], bytes_: int
+) -> None:
     toy = graph(every_life)
     space = model_of(toy, machine(), 1000, 10**4).space
     assert space.fixed == ((0, AT_START, 7), (1, 0, 1))
@@ -244,4 +291,7 @@ def test_what_is_held_and_what_is_wanted(op: str, op_first: bool, changed: dict[
     )
     schedule = Schedule(88, at["starts"], aways, (), at["initial"])
     moved = toy.tensor_index["r" if op == "k" else "p"]
-    assert least_capacity(space, schedule, Conflict(toy.op_index[op], moved, AT_START, op_first)) == bytes_
+    assert (
+        least_capacity(space, schedule, Conflict(toy.op_index[op], moved, AT_START, op_first))
+        == bytes_
+    )

@@ -1,4 +1,6 @@
-"""The exact model alone: what it allows on toys of a few ops, every range derived by hand. 1 byte takes 1 ns on each channel."""
+"""The exact model alone: what it allows on toys of a few ops, every range derived by hand. 1 byte
+takes 1 ns on each channel.
+"""
 
 from __future__ import annotations
 
@@ -77,13 +79,19 @@ def test_what_does_not_fit_beside_an_op_is_stored_before_it_and_back_after_it(bu
         "g 30..40",
         "h 80..90",
         "a starts in ddr: no",
-        "a after f: away yes, release 30..40, back 60..70, staying never, kept ddr: yes, fetched ddr: yes",
+        "a after f: away yes, release 30..40, back 60..70, staying never, kept ddr: yes, fetched "
+        "ddr: yes",
         "a version 0 to ddr: yes, start 10..20",
     ]
 
 
 def test_what_fits_has_no_absences() -> None:
-    assert ranges(model_of(graph(away_once), machine(), 40, 100)) == ["makespan 50..100", "f 0..50", "g 10..60", "h 40..90"]
+    assert ranges(model_of(graph(away_once), machine(), 40, 100)) == [
+        "makespan 50..100",
+        "f 0..50",
+        "g 10..60",
+        "h 40..90",
+    ]
 
 
 def test_what_is_below_comes_up_and_goes_back_when_written() -> None:
@@ -95,21 +103,26 @@ def test_what_is_below_comes_up_and_goes_back_when_written() -> None:
         "g 80..115",
         "o starts in hbm: no",
         "o starts in ddr: yes",
-        "o after the start: away yes, release at once, back 50..70, staying never, kept ddr: yes, fetched ddr: yes",
-        "o after u: away yes, release 100..120, back 100..120, staying never, kept ddr: yes, fetched nowhere",
+        "o after the start: away yes, release at once, back 50..70, staying never, kept ddr: yes, "
+        "fetched ddr: yes",
+        "o after u: away yes, release 100..120, back 100..120, staying never, kept ddr: yes, "
+        "fetched nowhere",
         "o version 1 to ddr: yes, start 80..100",
     ]
 
 
 def test_what_is_written_and_cannot_be_stored_cannot_come_back() -> None:
-    assert not allows(model_of(graph(below), replace(machine(), channels=machine().channels[:1]), 20, 120))
+    assert not allows(
+        model_of(graph(below), replace(machine(), channels=machine().channels[:1]), 20, 120)
+    )
     assert allows(model_of(graph(below), machine(), 20, 100))
     assert not allows(model_of(graph(below), machine(), 20, 99))
 
 
 def test_what_starts_anywhere_ends_where_it_started() -> None:
     model = model_of(graph(written), machine(), 29, 170)
-    # starts in hbm: stored 0..20, f 20..70, back 70..90, u 90..100, stored 100..120, g 120..125, back 125..145
+    # starts in hbm: stored 0..20, f 20..70, back 70..90, u 90..100, stored 100..120, g 120..125,
+    # back 125..145
     assert ranges(model, model.init_device[0] == 1) == [
         "makespan 145..170",
         "f 20..45",
@@ -117,8 +130,10 @@ def test_what_starts_anywhere_ends_where_it_started() -> None:
         "g 120..145",
         "o starts in hbm: yes",
         "o starts in ddr: no",
-        "o after the start: away yes, release 20..45, back 70..95, staying never, kept ddr: yes, fetched ddr: yes",
-        "o after u: away yes, release 120..145, back 125..150, staying never, kept ddr: yes, fetched ddr: yes",
+        "o after the start: away yes, release 20..45, back 70..95, staying never, kept ddr: yes, "
+        "fetched ddr: yes",
+        "o after u: away yes, release 120..145, back 125..150, staying never, kept ddr: yes, "
+        "fetched ddr: yes",
         "o version 0 to ddr: yes, start 0..25",
         "o version 1 to ddr: yes, start 100..125",
     ]
@@ -130,8 +145,10 @@ def test_what_starts_anywhere_ends_where_it_started() -> None:
         "g 100..165",
         "o starts in hbm: no",
         "o starts in ddr: yes",
-        "o after the start: away yes, release 0..0, back 50..115, staying never, kept ddr: yes, fetched ddr: yes",
-        "o after u: away yes, release 100..165, back 105..170, staying never, kept ddr: yes, fetched ddr: no",
+        "o after the start: away yes, release 0..0, back 50..115, staying never, kept ddr: yes, "
+        "fetched ddr: yes",
+        "o after u: away yes, release 100..165, back 105..170, staying never, kept ddr: yes, "
+        "fetched ddr: no",
         "o version 0 to ddr: no, start never",
         "o version 1 to ddr: yes, start 80..145",
     ]
@@ -154,7 +171,8 @@ def test_what_starts_in_both_tiers_is_stored_again_when_written() -> None:
         "u 60..70",
         "o starts in hbm: yes",
         "o starts in ddr: yes",
-        "o after f: away yes, release 10..20, back 40..50, staying never, kept ddr: yes, fetched ddr: yes",
+        "o after f: away yes, release 10..20, back 40..50, staying never, kept ddr: yes, fetched "
+        "ddr: yes",
         "o version 0 to ddr: no, start never",
         "o version 1 to ddr: yes, start 70..80",
     ]
@@ -189,17 +207,25 @@ def test_a_parameter_that_is_never_written_has_a_copy_below() -> None:
         "late starts in hbm: no",
         "early starts in ddr: yes",
         "late starts in ddr: yes",
-        "early after the start: away either, release at once, back 0..30, staying 0..0, kept ddr: either, fetched ddr: either",
-        "early after f: away yes, release at once, back 160..240, staying never, kept ddr: yes, fetched ddr: either",
-        "late after the start: away yes, release at once, back 60..140, staying never, kept ddr: yes, fetched ddr: yes",
-        "late after g: away yes, release at once, back 210..240, staying never, kept ddr: yes, fetched ddr: no",
+        "early after the start: away either, release at once, back 0..30, staying 0..0, kept ddr: "
+        "either, fetched ddr: either",
+        "early after f: away yes, release at once, back 160..240, staying never, kept ddr: yes, "
+        "fetched ddr: either",
+        "late after the start: away yes, release at once, back 60..140, staying never, kept ddr: "
+        "yes, fetched ddr: yes",
+        "late after g: away yes, release at once, back 210..240, staying never, kept ddr: yes, "
+        "fetched ddr: no",
     ]
     here = model.init_device[0] == 1
-    assert [line for line in ranges(model, here) if line.startswith(("f ", "g ", "early after"))] == [
+    assert [
+        line for line in ranges(model, here) if line.startswith(("f ", "g ", "early after"))
+    ] == [
         "f 0..30",
         "g 100..130",
-        "early after the start: away no, release at once, back never, staying 0..0, kept ddr: no, fetched ddr: no",
-        "early after f: away yes, release at once, back 160..190, staying never, kept ddr: yes, fetched ddr: yes",
+        "early after the start: away no, release at once, back never, staying 0..0, kept ddr: no, "
+        "fetched ddr: no",
+        "early after f: away yes, release at once, back 160..190, staying never, kept ddr: yes, "
+        "fetched ddr: yes",
     ]
     assert not allows(model, model.init_device[0] == 1, model.init_device[1] == 1)
 
@@ -216,17 +242,22 @@ def test_a_parameter_without_a_copy_below_is_stored_before_it_leaves() -> None:
         "late starts in hbm: yes",
         "early starts in ddr: yes",
         "late starts in ddr: no",
-        "early after the start: away yes, release 0..0, back 40..90, staying never, kept ddr: yes, fetched ddr: yes",
-        "early after f: away yes, release 150..200, back 250..300, staying never, kept ddr: yes, fetched ddr: no",
-        "late after the start: away yes, release 40..90, back 150..200, staying never, kept ddr: yes, fetched ddr: yes",
-        "late after g: away either, release 250..260, back 250..260, staying 250..300, kept ddr: either, fetched ddr: either",
+        "early after the start: away yes, release 0..0, back 40..90, staying never, kept ddr: "
+        "yes, fetched ddr: yes",
+        "early after f: away yes, release 150..200, back 250..300, staying never, kept ddr: yes, "
+        "fetched ddr: no",
+        "late after the start: away yes, release 40..90, back 150..200, staying never, kept ddr: "
+        "yes, fetched ddr: yes",
+        "late after g: away either, release 250..260, back 250..260, staying 250..300, kept ddr: "
+        "either, fetched ddr: either",
         "early version 0 to ddr: no, start never",
         "late version 0 to ddr: yes, start 0..50",
     ]
 
 
 def test_transfers_of_one_channel_run_one_at_a_time() -> None:
-    # f 0..10, a stored 10..30, g 10..15, b stored 30..40, w 40..90, a back 90..110, h 110..120 and b back beside it, k 120..130
+    # f 0..10, a stored 10..30, g 10..15, b stored 30..40, w 40..90, a back 90..110, h 110..120 and
+    # b back beside it, k 120..130
     assert ranges(model_of(graph(beside_w), machine(), 30, 160)) == [
         "makespan 130..160",
         "f 0..30",
@@ -236,8 +267,10 @@ def test_transfers_of_one_channel_run_one_at_a_time() -> None:
         "k 120..150",
         "a starts in ddr: no",
         "b starts in ddr: no",
-        "a after f: away yes, release 30..70, back 90..120, staying never, kept ddr: yes, fetched ddr: yes",
-        "b after g: away yes, release 25..70, back 90..140, staying never, kept ddr: yes, fetched ddr: yes",
+        "a after f: away yes, release 30..70, back 90..120, staying never, kept ddr: yes, fetched "
+        "ddr: yes",
+        "b after g: away yes, release 25..70, back 90..140, staying never, kept ddr: yes, fetched "
+        "ddr: yes",
         "a version 0 to ddr: yes, start 10..50",
         "b version 0 to ddr: yes, start 15..60",
     ]
@@ -251,8 +284,10 @@ def test_transfers_of_one_channel_run_one_at_a_time() -> None:
         "k 110..150",
         "a starts in ddr: no",
         "b starts in ddr: no",
-        "a after f: away yes, release 30..70, back 80..120, staying never, kept ddr: yes, fetched ddr: yes",
-        "b after g: away either, release 25..140, back 25..140, staying 15..70, kept ddr: either, fetched ddr: either",
+        "a after f: away yes, release 30..70, back 80..120, staying never, kept ddr: yes, fetched "
+        "ddr: yes",
+        "b after g: away either, release 25..140, back 25..140, staying 15..70, kept ddr: either, "
+        "fetched ddr: either",
         "a version 0 to ddr: yes, start 10..50",
         "b version 0 to ddr: either, start 15..150",
     ]
@@ -269,7 +304,8 @@ def test_of_two_tiers_one_keeps_the_contents() -> None:
         "h 80..140",
         "a starts in ddr: no",
         "a starts in ssd: no",
-        "a after f: away yes, release 30..90, back 60..120, staying never, kept ddr: yes ssd: no, fetched ddr: yes ssd: no",
+        "a after f: away yes, release 30..90, back 60..120, staying never, kept ddr: yes ssd: no, "
+        "fetched ddr: yes ssd: no",
         "a version 0 to ddr: yes, start 10..70",
         "a version 0 to ssd: either, start 10..110",
     ]
@@ -281,7 +317,8 @@ def test_of_two_tiers_one_keeps_the_contents() -> None:
         "h 120..140",
         "a starts in ddr: no",
         "a starts in ssd: no",
-        "a after f: away yes, release 50..70, back 80..100, staying never, kept ddr: no ssd: yes, fetched ddr: no ssd: yes",
+        "a after f: away yes, release 50..70, back 80..100, staying never, kept ddr: no ssd: yes, "
+        "fetched ddr: no ssd: yes",
         "a version 0 to ddr: either, start 10..130",
         "a version 0 to ssd: yes, start 10..30",
     ]
@@ -296,23 +333,42 @@ def test_a_tensor_is_stored_to_two_tiers_one_after_the_other_and_while_it_is_the
     away = model.aways[0, 0]
     start = model.stores[0, 0, "ssd"][0]
     assert span(model, start, fast, slow, away.back == 60) == (80, 110)
-    assert span(model, start, fast, slow, model.start[1] == 70) == (10, 30)  # 10..50 before ddr or 30..70 after it
+    assert span(model, start, fast, slow, model.start[1] == 70) == (
+        10,
+        30,
+    )  # 10..50 before ddr or 30..70 after it
 
 
 @pytest.mark.parametrize(
     ("without", "makespan", "fetches"),
-    [("up_ssd", 90, ["ddr"]), ("down_ssd", 90, ["ddr", "ssd"]), ("up_ddr", 130, ["ssd"]), ("down_ddr", 130, ["ddr", "ssd"])],
+    [
+        ("up_ssd", 90, ["ddr"]),
+        ("down_ssd", 90, ["ddr", "ssd"]),
+        ("up_ddr", 130, ["ssd"]),
+        ("down_ddr", 130, ["ddr", "ssd"]),
+    ],
 )
-def test_a_tier_joined_one_way_keeps_nothing_that_must_come_back(without: str, makespan: int, fetches: list[str]) -> None:
+def test_a_tier_joined_one_way_keeps_nothing_that_must_come_back(
+    without: str, makespan: int, fetches: list[str]
+) -> None:
     both = machine("ddr", "ssd")
-    model = model_of(graph(over_two), replace(both, channels=tuple(c for c in both.channels if c.name != without)), 20, 150)
+    model = model_of(
+        graph(over_two),
+        replace(both, channels=tuple(c for c in both.channels if c.name != without)),
+        20,
+        150,
+    )
     assert span(model, model.makespan) == (makespan, 150)
     assert list(model.aways[0, 0].fetch) == fetches
 
 
 @pytest.mark.parametrize(("horizon", "tiers"), [(39, ["ddr"]), (40, ["ddr", "ssd"])])
-def test_a_store_that_takes_longer_than_the_horizon_is_left_out(horizon: int, tiers: list[str]) -> None:
-    assert [tier for _, _, tier in model_of(graph(over_two), machine("ddr", "ssd"), 20, horizon).stores] == tiers
+def test_a_store_that_takes_longer_than_the_horizon_is_left_out(
+    horizon: int, tiers: list[str]
+) -> None:
+    assert [
+        tier for _, _, tier in model_of(graph(over_two), machine("ddr", "ssd"), 20, horizon).stores
+    ] == tiers
 
 
 def test_large_sizes_are_rounded_in_favour_of_the_plan() -> None:
@@ -324,22 +380,33 @@ def test_large_sizes_are_rounded_in_favour_of_the_plan() -> None:
     assert (fine.unit, fine.capacity, fine.exact) == (1, 2**24 - 3, True)
     tens = model_of(toy, machine(), 20 * 2**24, 150)  # everything is a multiple of 20
     assert (tens.unit, tens.capacity, tens.exact) == (20, 2**24, True)
-    assert (model_of(toy, machine(), 20 * 2**24 + 20, 150).unit, model_of(toy, machine(), 20 * 2**24 + 20, 150).exact) == (21, False)
+    assert (
+        model_of(toy, machine(), 20 * 2**24 + 20, 150).unit,
+        model_of(toy, machine(), 20 * 2**24 + 20, 150).exact,
+    ) == (21, False)
 
 
-# -- tiers below that could not hold everything ------------------------------------------------------------------------
+# -- tiers below that could not hold everything
+# ------------------------------------------------------------------------
 
 
 def small_below(build: Build, budget: int, horizon: int, below: int) -> Model:
-    """The model with the capacity of its tier below; budgets are odd, so that no size is rounded."""
+    """The model with the capacity of its tier below; budgets are odd, so that no size is
+    rounded.
+    """
     model = model_of(graph(build), machine(below=below), budget, horizon)
     add_lower_capacities(model)
     return model
 
 
-@pytest.mark.parametrize(("build", "budget", "least"), [(pair, 51, 90), (beside_w, 31, 30), (beside_w, 41, 20), (written, 29, 20)])
+@pytest.mark.parametrize(
+    ("build", "budget", "least"),
+    [(pair, 51, 90), (beside_w, 31, 30), (beside_w, 41, 20), (written, 29, 20)],
+)
 def test_a_tier_below_holds_what_is_away_at_once(build: Build, budget: int, least: int) -> None:
-    """``pair``: while one is stored the other is still below. ``beside_w``: both are away at once; or a alone, with more room above."""
+    """``pair``: while one is stored the other is still below. ``beside_w``: both are away at once;
+    or a alone, with more room above.
+    """
     assert allows(small_below(build, budget, 300, least))
     assert not allows(small_below(build, budget, 300, least - 1))
 
@@ -348,7 +415,9 @@ def test_a_copy_below_makes_room_when_its_transfer_back_has_ended() -> None:
     model = small_below(beside_w, 41, 160, 20)
     (first, there), (second, also) = model.stores[0, 0, "ddr"], model.stores[1, 0, "ddr"]
     # a stored 10..30, w 30..80, back 80..100: b is stored from then on, for nothing perhaps
-    assert span(model, second, there == 1, also == 1, first == 10, model.aways[0, 0].back == 80) == (100, 150)
+    assert span(
+        model, second, there == 1, also == 1, first == 10, model.aways[0, 0].back == 80
+    ) == (100, 150)
     # a stored 40..60: b may have been stored before
     gone = model.aways[1, 1].away == 1
     assert span(model, second, there == 1, also == 1, gone, first == 40) == (
@@ -360,7 +429,8 @@ def test_a_copy_below_makes_room_when_its_transfer_back_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "written_to", "least"), [("parameter", False, 40), ("optimizer_state", True, 40), ("activation", False, 20)]
+    ("kind", "written_to", "least"),
+    [("parameter", False, 40), ("optimizer_state", True, 40), ("activation", False, 20)],
 )
 def test_what_must_be_below_at_the_end_stays_there(kind: str, written_to: bool, least: int) -> None:
     """While a is below, so is x, or what was written of it, unless it is of this step alone."""
@@ -368,7 +438,13 @@ def test_what_must_be_below_at_the_end_stays_there(kind: str, written_to: bool, 
     def build(b: GraphBuilder) -> None:
         b.tensor("x", 20, kind, "ddr")
         b.tensor("a", 20)
-        b.op("f", "op", inputs=[] if written_to else ["x"], mutates=["x"] if written_to else [], duration_ns=10)
+        b.op(
+            "f",
+            "op",
+            inputs=[] if written_to else ["x"],
+            mutates=["x"] if written_to else [],
+            duration_ns=10,
+        )
         b.op("g", "op", outputs=["a"], duration_ns=10)
         b.op("w", "op", duration_ns=10, workspace_bytes=30)
         b.op("h", "op", inputs=["a"], duration_ns=10)
@@ -388,7 +464,8 @@ def test_what_lies_below_and_never_moves_takes_its_room() -> None:
     assert not allows(small_below(build, 21, 120, 24))
 
 
-# -- one thing at a time -----------------------------------------------------------------------------------------------
+# -- one thing at a time
+# -----------------------------------------------------------------------------------------------
 
 
 def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | None:
@@ -401,16 +478,36 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
     lines = [f"ends {schedule.makespan_ns}, ops {schedule.op_start_ns}"]
     for a in schedule.aways:
         between = f"{places[a.absence.after]} to {places[a.absence.before]}"
-        lines.append(f"{tensors[a.absence.tensor]} {between}: {a.tier}, {a.release_ns}..{a.back_ns}")
-    lines += [f"{tensors[s.tensor]} version {s.version} to {s.tier} {s.start_ns}..{s.end_ns}" for s in schedule.stores]
-    return lines + [f"{tensors[t]} starts in {' and '.join(tiers)}" for t, tiers in schedule.initial.items()]
+        lines.append(
+            f"{tensors[a.absence.tensor]} {between}: {a.tier}, {a.release_ns}..{a.back_ns}"
+        )
+    lines += [
+        f"{tensors[s.tensor]} version {s.version} to {s.tier} {s.start_ns}..{s.end_ns}"
+        for s in schedule.stores
+    ]
+    return lines + [
+        f"{tensors[t]} starts in {' and '.join(tiers)}" for t, tiers in schedule.initial.items()
+    ]
 
 
 @pytest.mark.parametrize(
     ("build", "budget", "expected"),
     [
-        (away_once, 39, ["ends 90, ops (0, 30, 80)", "a f to h: ddr, 30..60", "a version 0 to ddr 10..30"]),
-        (below, 20, ["ends 105, ops (0, 70, 100)", "o start to u: ddr, 0..50", "o u to end: ddr, 100..None", "o version 1 to ddr 80..100"]),
+        (
+            away_once,
+            39,
+            ["ends 90, ops (0, 30, 80)", "a f to h: ddr, 30..60", "a version 0 to ddr 10..30"],
+        ),
+        (
+            below,
+            20,
+            [
+                "ends 105, ops (0, 70, 100)",
+                "o start to u: ddr, 0..50",
+                "o u to end: ddr, 100..None",
+                "o version 1 to ddr 80..100",
+            ],
+        ),
         (
             written,
             29,
@@ -446,7 +543,15 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
                 "b version 0 to ddr 35..45",
             ],
         ),
-        (dead_in_between, 40, ["ends 40, ops (0, 10, 20, 30)", "buf use to again: None, 20..None", "buf starts in hbm"]),
+        (
+            dead_in_between,
+            40,
+            [
+                "ends 40, ops (0, 10, 20, 30)",
+                "buf use to again: None, 20..None",
+                "buf starts in hbm",
+            ],
+        ),
     ],
 )
 def test_the_serial_schedule(build: Build, budget: int, expected: list[str]) -> None:
@@ -456,7 +561,11 @@ def test_the_serial_schedule(build: Build, budget: int, expected: list[str]) -> 
 def test_the_serial_schedule_takes_the_first_tier_joined_both_ways() -> None:
     both = machine("ddr", "ssd")
     in_ssd = ["ends 130, ops (0, 50, 120)", "a f to h: ssd, 50..80", "a version 0 to ssd 10..50"]
-    assert one_at_a_time(over_two, both, 20) == ["ends 90, ops (0, 30, 80)", "a f to h: ddr, 30..60", "a version 0 to ddr 10..30"]
+    assert one_at_a_time(over_two, both, 20) == [
+        "ends 90, ops (0, 30, 80)",
+        "a f to h: ddr, 30..60",
+        "a version 0 to ddr 10..30",
+    ]
     for without in ("up_ddr", "down_ddr"):
         channels = tuple(c for c in both.channels if c.name != without)
         assert one_at_a_time(over_two, replace(both, channels=channels), 20) == in_ssd

@@ -1,4 +1,6 @@
-"""The exact solver: against every plan there is, against hand-derived optima, and what it refuses."""
+"""The exact solver: against every plan there is, against hand-derived optima, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,13 @@ NS = 10**9
 
 
 def machine(up: float = 1.0, down: float = 1.0, latency: int = 0, ddr: int = 10**6) -> Hardware:
-    channels = (Channel("h2d", "ddr", "hbm", int(NS * up), latency), Channel("d2h", "hbm", "ddr", int(NS * down), latency))
-    return Hardware("toy", (Tier("hbm", 10**6, NS, "device"), Tier("ddr", ddr, NS)), channels, Compute({}))
+    channels = (
+        Channel("h2d", "ddr", "hbm", int(NS * up), latency),
+        Channel("d2h", "hbm", "ddr", int(NS * down), latency),
+    )
+    return Hardware(
+        "toy", (Tier("hbm", 10**6, NS, "device"), Tier("ddr", ddr, NS)), channels, Compute({})
+    )
 
 
 def checked(graph: Graph, hardware: Hardware, budget: int, **options) -> Solution:
@@ -49,7 +56,8 @@ def checked(graph: Graph, hardware: Hardware, budget: int, **options) -> Solutio
     return solution
 
 
-# -- optima derived by hand --------------------------------------------------------------------------------------------
+# -- optima derived by hand
+# --------------------------------------------------------------------------------------------
 
 
 def test_design_toy():
@@ -58,7 +66,10 @@ def test_design_toy():
     b.tensor("a", 30)
     b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50)
     solution = checked(b.build(), machine(), 100)
-    assert (solution.makespan_ns, solution.proved) == (90, True)  # the prefetch runs 0..40, f 40..90
+    assert (solution.makespan_ns, solution.proved) == (
+        90,
+        True,
+    )  # the prefetch runs 0..40, f 40..90
 
 
 def forward_backward(sizes: tuple[int, ...] = (20, 20, 20)) -> Graph:
@@ -76,7 +87,12 @@ def test_hidden_round_trip_adds_nothing():
     # a0 is stored 30..50 beside f1, gone when f2 allocates at 60, fetched 120..140 beside b1
     solution = checked(forward_backward(), machine(), 40)
     assert (solution.makespan_ns, solution.proved) == (180, True)
-    assert solution.plan.count("store") == solution.plan.count("prefetch") == solution.plan.count("detach") == 1
+    assert (
+        solution.plan.count("store")
+        == solution.plan.count("prefetch")
+        == solution.plan.count("detach")
+        == 1
+    )
 
 
 def test_room_for_one_only():
@@ -119,8 +135,9 @@ def test_parameters_start_below_where_that_is_better():
     b.op("g", "op", inputs=["late"], duration_ns=60)
     graph = b.build()
     solution = checked(graph, machine(), 50)
-    # one of them is below at both ends of the step: f 0..60, late 60..110, g 110..170, and early again, 170..220, if it is there at time 0;
-    # if both start below: early 0..50, f 50..110, late 110..160, g 160..220
+    # one of them is below at both ends of the step: f 0..60, late 60..110, g 110..170, and early
+    # again, 170..220, if it is there at time 0; if both start below: early 0..50, f 50..110, late
+    # 110..160, g 160..220
     assert (solution.makespan_ns, solution.proved) == (220, True)
     assert checked(graph, machine(), 100).makespan_ns == 120
 
@@ -131,7 +148,10 @@ def test_optimizer_states_return_to_where_they_started():
     b.op("f", "op", duration_ns=50)
     b.op("update", "adam", mutates=["o"], duration_ns=10)
     solution = checked(b.build(), machine(down=0.5), 20)
-    assert (solution.makespan_ns, solution.proved) == (100, True)  # fetched beside f, updated 50..60, stored 60..100
+    assert (solution.makespan_ns, solution.proved) == (
+        100,
+        True,
+    )  # fetched beside f, updated 50..60, stored 60..100
 
 
 def test_dead_contents_leave_for_nothing():
@@ -149,7 +169,11 @@ def test_two_tiers_share_the_load():
     two = replace(
         one,
         tiers=(*one.tiers, Tier("pool", 10**6, NS)),
-        channels=(*one.channels, Channel("p2d", "pool", "hbm", NS), Channel("d2p", "hbm", "pool", NS)),
+        channels=(
+            *one.channels,
+            Channel("p2d", "pool", "hbm", NS),
+            Channel("d2p", "hbm", "pool", NS),
+        ),
     )
     solution = checked(b.build(), two, 80)
     assert (solution.makespan_ns, solution.proved) == (50, True)  # both arrive at 40
@@ -168,22 +192,37 @@ def test_latency_counts():
 
 
 SEEDS = (9, 17, 22, 26, 33, 41, 59, 61, 64, 100, 113, 126, 522, 556, 851, 1054, 1069, 1131)
-"""Of the tiny graphs, some in which ops wait and whose plans, with 20 to 450 combinations of courses, can all be replayed."""
+"""Of the tiny graphs, some in which ops wait and whose plans, with 20 to 450 combinations of
+courses, can all be replayed.
+"""
 
 
-# -- against every plan ------------------------------------------------------------------------------------------------
+# -- against every plan
+# ------------------------------------------------------------------------------------------------
 
 
 def tiny(seed: int) -> tuple[Graph, Hardware, int, list[int]]:
-    """A graph of 4 to 6 ops with two or three tensors that may move, a machine, a budget, and those tensors."""
+    """A graph of 4 to 6 ops with two or three tensors that may move, a machine, a budget, and those
+    tensors.
+    """
     draw = Random(f"tiny/{seed}")
     b = GraphBuilder(f"tiny-{seed}")
     count = draw.randint(4, 6)
-    kinds = {f"m{k}": draw.choice(("parameter", "activation", "optimizer_state")) for k in range(draw.choice((2, 2, 3)))}
+    kinds = {
+        f"m{k}": draw.choice(("parameter", "activation", "optimizer_state"))
+        for k in range(draw.choice((2, 2, 3)))
+    }
     used = {}
     for name, kind in kinds.items():
-        b.tensor(name, draw.randint(3, 20), kind, None if kind == "activation" else draw.choice((None, None, "ddr")))
-        used[name] = sorted(draw.sample(range(count), 2 if len(kinds) == 3 else draw.choice((2, 2, 3))))
+        b.tensor(
+            name,
+            draw.randint(3, 20),
+            kind,
+            None if kind == "activation" else draw.choice((None, None, "ddr")),
+        )
+        used[name] = sorted(
+            draw.sample(range(count), 2 if len(kinds) == 3 else draw.choice((2, 2, 3)))
+        )
     for i in range(count):
         inputs, outputs, mutates = [], [], []
         for name, kind in kinds.items():
@@ -194,11 +233,24 @@ def tiny(seed: int) -> tuple[Graph, Hardware, int, list[int]]:
         if draw.random() < 0.5:
             outputs.append(b.tensor(f"a{i}", draw.randint(1, 12)))
         workspace = draw.choice((0, 0, draw.randint(1, 10)))
-        b.op(f"f{i}", "op", inputs=inputs, outputs=outputs, mutates=mutates, duration_ns=draw.randint(3, 15), workspace_bytes=workspace)
+        b.op(
+            f"f{i}",
+            "op",
+            inputs=inputs,
+            outputs=outputs,
+            mutates=mutates,
+            duration_ns=draw.randint(3, 15),
+            workspace_bytes=workspace,
+        )
     graph = b.build()
     hardware = machine(up=draw.choice((1.0, 0.5)), latency=draw.choice((0, 0, 2)))
     floor, peak = working_set(graph), resident_peak(graph)
-    return graph, hardware, floor + round((peak - floor) * draw.choice((0, 0.3, 0.6))), [graph.tensor_index[name] for name in kinds]
+    return (
+        graph,
+        hardware,
+        floor + round((peak - floor) * draw.choice((0, 0.3, 0.6))),
+        [graph.tensor_index[name] for name in kinds],
+    )
 
 
 @pytest.mark.parametrize("seed", one_in(6, SEEDS))
@@ -214,7 +266,8 @@ def test_no_plan_is_better(seed: int):
     assert (solution.makespan_ns, solution.proved) == (best, True)
 
 
-# -- several streams ----------------------------------------------------------------------------------------------------
+# -- several streams
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("budget", "makespan"), [(100, 60), (120, 30)])
@@ -230,7 +283,11 @@ def on_streams(graph: Graph, seed: int) -> Graph:
     """The ops on two or three streams."""
     draw = Random(f"streams/{seed}")
     count = draw.choice((2, 2, 3))
-    return Graph(graph.name, graph.tensors, tuple(replace(op, stream=f"s{draw.randrange(count)}") for op in graph.ops))
+    return Graph(
+        graph.name,
+        graph.tensors,
+        tuple(replace(op, stream=f"s{draw.randrange(count)}") for op in graph.ops),
+    )
 
 
 # in 9 and 26 an op must not wait; in 64 a transfer makes a detach safe
@@ -245,7 +302,8 @@ def test_no_plan_on_several_streams_is_better(seed: int) -> None:
     assert (solution.makespan_ns, solution.proved) == (best, True)
 
 
-# -- on the bar's instances --------------------------------------------------------------------------------------------
+# -- on the bar's instances
+# --------------------------------------------------------------------------------------------
 
 
 # in 16 the engine moves earlier than the schedule, which is forbidden and found anew
@@ -256,11 +314,16 @@ def test_proved_optima_bound_every_policy(number: int):
     assert solution.proved
     residency = solution.plan.residency("hbm")
     durations = op_durations(drawn.graph, drawn.hardware)
-    assert lower_bound_ns(drawn.graph, durations, drawn.hardware, residency, drawn.budget_bytes) <= solution.makespan_ns
+    assert (
+        lower_bound_ns(drawn.graph, durations, drawn.hardware, residency, drawn.budget_bytes)
+        <= solution.makespan_ns
+    )
     for name in ("hyperoffload", "longest_gap", "g10", "layerwise"):
         try:
             effort = {"effort": 0.1} if name == "hyperoffload" else {}
-            plan = policy_named(name).plan(drawn.graph, drawn.hardware, drawn.budget_bytes, **effort)
+            plan = policy_named(name).plan(
+                drawn.graph, drawn.hardware, drawn.budget_bytes, **effort
+            )
         except InfeasibleError:
             continue
         result = replay(plan, drawn.hardware, drawn.budget_bytes)
@@ -270,7 +333,11 @@ def test_proved_optima_bound_every_policy(number: int):
 def test_two_solves_are_identical_and_a_known_plan_changes_no_optimum():
     drawn = instance(3)
     first, second = (checked(drawn.graph, drawn.hardware, drawn.budget_bytes) for _ in range(2))
-    assert (first.plan, first.makespan_ns, first.bound_ns) == (second.plan, second.makespan_ns, second.bound_ns)
+    assert (first.plan, first.makespan_ns, first.bound_ns) == (
+        second.plan,
+        second.makespan_ns,
+        second.bound_ns,
+    )
     warm = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, begin=first.plan)
     assert (warm.makespan_ns, warm.proved) == (first.makespan_ns, first.proved)
 
@@ -292,14 +359,17 @@ def test_instances_are_what_they_say():
         assert 10 <= len(drawn.graph.ops) <= 40
 
 
-# -- what it refuses ---------------------------------------------------------------------------------------------------
+# -- what it refuses
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_policy_and_its_parameters():
     drawn = instance(5)
     plan = policy_named("optimal").plan(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=5.0)
     assert plan.policy == "optimal"
-    result = bounded(replay(plan, drawn.hardware, drawn.budget_bytes), plan, drawn.hardware, drawn.budget_bytes)
+    result = bounded(
+        replay(plan, drawn.hardware, drawn.budget_bytes), plan, drawn.hardware, drawn.budget_bytes
+    )
     assert plan.proof is not None
     assert result.lower_bound_ns == result.makespan_ns == plan.proof.bound_ns
     with pytest.raises(InputError, match=r"small graphs.*largest"):
@@ -325,7 +395,10 @@ def test_shared_bandwidth_is_refused():
     solve(graph, replace(hardware, fabrics=(Fabric("pcie", 2 * NS, ("h2d", "d2h")),)), 40)
     crossed = replace(hardware, fabrics=(Fabric("pcie", 2 * NS, ("h2d", "d2h"), collectives=1),))
     solve(graph, crossed, 40)  # it has no collectives
-    ops = (replace(graph.ops[0], kind="all_reduce", kernel="all_reduce", sizes=(2, 8)), *graph.ops[1:])
+    ops = (
+        replace(graph.ops[0], kind="all_reduce", kernel="all_reduce", sizes=(2, 8)),
+        *graph.ops[1:],
+    )
     with pytest.raises(InputError, match="h2d shares its bandwidth"):
         solve(Graph(graph.name, graph.tensors, ops, graph.meta), crossed, 40)
 
@@ -334,16 +407,21 @@ def test_each_refusal_says_what_to_do():
     graph, hardware = forward_backward(), machine()
     with pytest.raises(InfeasibleError) as proved:
         solve(graph, hardware, 19)
-    assert str(proved.value) == "out of memory: no plan of mirror fits into 19 B of hbm; the solver has proved it"
+    assert (
+        str(proved.value)
+        == "out of memory: no plan of mirror fits into 19 B of hbm; the solver has proved it"
+    )
     with pytest.raises(InfeasibleError) as hasty:
         solve(graph, hardware, 40, limit=0)
     assert str(hasty.value) == (
-        "no plan of mirror within 40 B of hbm was found in 0 deterministic seconds (parameter limit), which proves nothing: raise the limit"
+        "no plan of mirror within 40 B of hbm was found in 0 deterministic seconds (parameter "
+        "limit), which proves nothing: raise the limit"
     )
     # each activation may leave between its two ops
     assert solve(graph, hardware, 40, largest=3).makespan_ns == 180
     with pytest.raises(InputError) as large:
         solve(graph, hardware, 40, largest=2)
     assert str(large.value) == (
-        "policy optimal is for small graphs: mirror has 3 gaps that a tensor could spend below, and the limit is 2 (parameter largest)"
+        "policy optimal is for small graphs: mirror has 3 gaps that a tensor could spend below, "
+        "and the limit is 2 (parameter largest)"
     )

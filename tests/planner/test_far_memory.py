@@ -1,14 +1,30 @@
-"""Host memory of another socket as a tier with channels of its own, as docs/formats.md has it: planners use the near one first."""
+"""Host memory of another socket as a tier with channels of its own, as docs/formats.md has it:
+planners use the near one first.
+"""
 
 import hosim
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
 
 def machine(near: int) -> Hardware:
-    """100 B of device memory; ``near`` bytes at 1 byte a nanosecond, and as many as one wants at half of that after 20 ns."""
-    tiers = (Tier("hbm", 100, 10**12, "device"), Tier("ddr", near, 10**11), Tier("ddr-far", 1000, 10**11))
-    ways = (("h2d", "ddr", "hbm"), ("d2h", "hbm", "ddr"), ("far_h2d", "ddr-far", "hbm"), ("far_d2h", "hbm", "ddr-far"))
-    channels = tuple(Channel(n, a, b, 10**9 // (1 + n.startswith("far")), 20 * n.startswith("far")) for n, a, b in ways)
+    """100 B of device memory; ``near`` bytes at 1 byte a nanosecond, and as many as one wants at
+    half of that after 20 ns.
+    """
+    tiers = (
+        Tier("hbm", 100, 10**12, "device"),
+        Tier("ddr", near, 10**11),
+        Tier("ddr-far", 1000, 10**11),
+    )
+    ways = (
+        ("h2d", "ddr", "hbm"),
+        ("d2h", "hbm", "ddr"),
+        ("far_h2d", "ddr-far", "hbm"),
+        ("far_d2h", "hbm", "ddr-far"),
+    )
+    channels = tuple(
+        Channel(n, a, b, 10**9 // (1 + n.startswith("far")), 20 * n.startswith("far"))
+        for n, a, b in ways
+    )
     fabrics = (Fabric("up", 10**9, ("h2d", "far_h2d")), Fabric("down", 10**9, ("d2h", "far_d2h")))
     return Hardware("two sockets", tiers, channels, Compute({}), fabrics=fabrics)
 

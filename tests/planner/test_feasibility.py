@@ -1,4 +1,6 @@
-"""hyperoffload finds a plan wherever one exists: held against the exact solver on graphs with every sort of tensor."""
+"""hyperoffload finds a plan wherever one exists: held against the exact solver on graphs with every
+sort of tensor.
+"""
 
 import pytest
 from hypothesis import given, settings

@@ -19,7 +19,8 @@ def figures_of(graph: Graph, name: str, budget: int, *lower: str) -> list[GapFig
 
 
 def test_an_activation_on_the_hill() -> None:
-    # held 10 20 30 40 40 30 20 10; a0 is idle from the end of f1 (40) to the start of b0 (140): 5 ops of 20 ns. Over 30 B at f3 and b3.
+    # held 10 20 30 40 40 30 20 10; a0 is idle from the end of f1 (40) to the start of b0 (140): 5
+    # ops of 20 ns. Over 30 B at f3 and b3.
     (s,) = figures_of(hill(4), "a0", 30)
     assert s.gap == Gap(0, 1, 7, version=1, written=0)
     assert (s.bytes, s.accesses, s.below) == (10, 3, "ddr")  # f0 writes it, f1 and b0 read it
@@ -30,8 +31,9 @@ def test_an_activation_on_the_hill() -> None:
 
 
 def test_pressure_is_what_all_candidates_would_take_of_the_channel() -> None:
-    # over 30 B: f3 and b3. Candidates: a0 (10 of 100 ns up), a1 (10 of 60 ns), a2 (f3 to b2, 10 of 20 ns). a2's gap is b3 alone, in
-    # which all three are open: 0.1 + 1/6 + 0.5. a0's gap is f2 to b1: f2 has a0 alone, f3 a0 and a1, b3 all, b2 a0 and a1, b1 a0.
+    # over 30 B: f3 and b3. Candidates: a0 (10 of 100 ns up), a1 (10 of 60 ns), a2 (f3 to b2, 10 of
+    # 20 ns). a2's gap is b3 alone, in which all three are open: 0.1 + 1/6 + 0.5. a0's gap is f2 to
+    # b1: f2 has a0 alone, f3 a0 and a1, b3 all, b2 a0 and a1, b1 a0.
     found = {name: figures_of(hill(4), name, 30)[0].channel_pressure for name in ("a0", "a1", "a2")}
     three, two, one = 0.1 + 1 / 6 + 0.5, 0.1 + 1 / 6, 0.1
     assert found["a2"] == pytest.approx(three)
@@ -40,11 +42,16 @@ def test_pressure_is_what_all_candidates_would_take_of_the_channel() -> None:
 
 
 def test_what_covers_nothing_over_budget_presses_on_no_channel() -> None:
-    assert all(s.channel_pressure == 0 and s.value == 0 for s in gap_figures(analyse(hill(4), machine()), 40))
+    assert all(
+        s.channel_pressure == 0 and s.value == 0
+        for s in gap_figures(analyse(hill(4), machine()), 40)
+    )
 
 
 def test_the_value_is_relief_by_what_it_takes() -> None:
-    (s,) = figures_of(hill(4), "a2", 30)  # 20 ns of gap for 20 ns of transfers, and 10 B off for b3's 20 ns
+    (s,) = figures_of(
+        hill(4), "a2", 30
+    )  # 20 ns of gap for 20 ns of transfers, and 10 B off for b3's 20 ns
     assert s.exposed_ns == 0
     assert s.value == pytest.approx(200 / (20 * (1 + s.channel_pressure)))
 
@@ -67,7 +74,10 @@ def test_a_written_state_is_stored() -> None:
     graph = training(2)
     first, last = figures_of(graph, "o0", 50)
     o0, update = graph.tensor_index["o0"], graph.op_index["u0"]
-    assert (first.gap, last.gap) == (Gap(o0, AT_START, update), Gap(o0, update, len(graph.ops), version=1, written=update))
+    assert (first.gap, last.gap) == (
+        Gap(o0, AT_START, update),
+        Gap(o0, update, len(graph.ops), version=1, written=update),
+    )
     assert {(s.down_ns, s.up_ns) for s in (first, last)} == {(20, 20)}
     assert last.recompute_ns is None  # the update reads what it overwrites
 
@@ -114,7 +124,13 @@ def test_contents_that_are_overwritten_need_no_transfer() -> None:
     b = GraphBuilder("dead")
     b.tensor("a", 10)
     for i in range(4):
-        b.op(f"f{i}", "op", outputs=["a"] if i in (0, 2) else [], inputs=["a"] if i == 3 else [], duration_ns=20)
+        b.op(
+            f"f{i}",
+            "op",
+            outputs=["a"] if i in (0, 2) else [],
+            inputs=["a"] if i == 3 else [],
+            duration_ns=20,
+        )
     (s,) = figures_of(b.build(), "a", 5)
     assert (s.gap.before, s.transfer_ns, s.over_budget_ns) == (2, 0, 20)
 
@@ -123,15 +139,21 @@ def test_contents_that_are_overwritten_need_no_transfer() -> None:
 def test_every_gap_with_bytes_has_a_score(graph: Graph, drawn, budget: int) -> None:  # type: ignore[no-untyped-def]
     problem = analyse(graph, sized(drawn, graph))
     found = gap_figures(problem, budget)
-    assert [s.gap for s in found] == sorted((s.gap for s in found), key=lambda gap: (gap.tensor, gap.after))
-    assert {s.gap for s in found} >= {gap for gap in problem.gaps if graph.tensors[gap.tensor].size_bytes}
+    assert [s.gap for s in found] == sorted(
+        (s.gap for s in found), key=lambda gap: (gap.tensor, gap.after)
+    )
+    assert {s.gap for s in found} >= {
+        gap for gap in problem.gaps if graph.tensors[gap.tensor].size_bytes
+    }
     assert len({s.gap for s in found}) == len(found)
     for s in found:
         inside = range(s.gap.after + 1, s.gap.before)
         assert not set(inside) & set(graph.users[s.gap.tensor])
         over = sum(problem.durations[i] for i in inside if problem.held_bytes[i] > budget)
         assert s.over_budget_ns == (0 if s.gap not in problem.gaps else over)
-        assert s.covered_ns == sum(problem.durations[i] for i in inside if graph.ops[i].stream == graph.main_stream)
+        assert s.covered_ns == sum(
+            problem.durations[i] for i in inside if graph.ops[i].stream == graph.main_stream
+        )
         assert s.relief_byte_ns == s.bytes * s.over_budget_ns
         assert s.channel_pressure >= 0
         assert (s.value > 0) == (s.relief_byte_ns > 0)

@@ -1,4 +1,6 @@
-"""On 40 questions of a home PC the planner's placement is never slower, by replay, than what people choose by hand."""
+"""On 40 questions of a home PC the planner's placement is never slower, by replay, than what people
+choose by hand.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,15 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice, analyse, everything, insert
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    COPY,
+    HOME,
+    TensorChoice,
+    analyse,
+    everything,
+    insert,
+)
 
 
 def made(graph: Graph, tensor: str, choice: TensorChoice) -> Plan:
@@ -26,7 +34,9 @@ def made(graph: Graph, tensor: str, choice: TensorChoice) -> Plan:
 @given(data=st.data())
 def test_any_choices_give_a_plan_that_keeps_every_rule(streams: int, data: st.DataObject) -> None:
     machine_ = data.draw(hardware())
-    graph = data.draw(graphs(max_ops=10, max_streams=streams, homes=[tier.name for tier in machine_.tiers]))
+    graph = data.draw(
+        graphs(max_ops=10, max_streams=streams, homes=[tier.name for tier in machine_.tiers])
+    )
     machine_ = sized(machine_, graph)
     problem = analyse(graph, machine_)
     if any(tier not in {b.name for b in problem.below} for tier in problem.starts_below.values()):
@@ -40,7 +50,13 @@ def test_an_activation_is_stored_once_however_often_it_leaves() -> None:
     b = GraphBuilder("twice")
     b.tensor("a", 10)
     for i in range(7):
-        b.op(f"f{i}", "op", inputs=["a"] if i in (3, 6) else [], outputs=["a"] if i == 0 else [], duration_ns=20)
+        b.op(
+            f"f{i}",
+            "op",
+            inputs=["a"] if i in (3, 6) else [],
+            outputs=["a"] if i == 0 else [],
+            duration_ns=20,
+        )
     plan = made(b.build(), "a", TensorChoice("ddr", HOME, {0: 2, 3: 5}))
     assert told(plan, "a") == ["store@f0", "detach@f0", "prefetch@f2", "detach@f3", "prefetch@f5"]
     assert plan.initial == {}
@@ -50,9 +66,22 @@ def test_a_write_makes_another_store_necessary() -> None:
     b = GraphBuilder("written")
     b.tensor("w", 10, "parameter")
     for i in range(7):
-        b.op(f"f{i}", "op", inputs=["w"] if i in (0, 6) else [], mutates=["w"] if i == 3 else [], duration_ns=20)
+        b.op(
+            f"f{i}",
+            "op",
+            inputs=["w"] if i in (0, 6) else [],
+            mutates=["w"] if i == 3 else [],
+            duration_ns=20,
+        )
     plan = made(b.build(), "w", TensorChoice("ddr", HOME, {0: 2, 3: 5}))
-    assert told(plan, "w") == ["store@f0", "detach@f0", "prefetch@f2", "store@f3", "detach@f3", "prefetch@f5"]
+    assert told(plan, "w") == [
+        "store@f0",
+        "detach@f0",
+        "prefetch@f2",
+        "store@f3",
+        "detach@f3",
+        "prefetch@f5",
+    ]
 
 
 def test_a_copy_below_from_the_start_needs_no_store() -> None:
@@ -81,7 +110,11 @@ def test_a_copy_that_the_step_makes_stale_is_made_again() -> None:
 
 def test_a_home_below_stays_the_home() -> None:
     graph = plateau(4, home="ddr")
-    plan = insert(analyse(graph, machine()), {t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(4)}, "test")
+    plan = insert(
+        analyse(graph, machine()),
+        {t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(4)},
+        "test",
+    )
     assert verify(plan, machine()) == ()
     assert told(plan, "w1") == ["prefetch@start", "detach@f1"]
     assert plan.initial == {}
@@ -102,7 +135,11 @@ def test_at_one_place_stores_come_first_then_detaches_then_prefetches_by_their_u
     a0, a1, a2 = (graph.tensor_index[name] for name in ("a0", "a1", "a2"))
     plan = insert(
         problem,
-        {a0: TensorChoice("ddr", HOME, {1: 4}), a1: TensorChoice("ddr", HOME, {2: 4}), a2: TensorChoice("ddr", HOME, {3: 4})},
+        {
+            a0: TensorChoice("ddr", HOME, {1: 4}),
+            a1: TensorChoice("ddr", HOME, {2: 4}),
+            a2: TensorChoice("ddr", HOME, {3: 4}),
+        },
         "test",
     )
     assert [(c.op, graph.tensors[c.tensor].name) for c in plan.cache_ops if c.after == 4] == [
@@ -137,8 +174,16 @@ def test_everything_away_fits_wherever_every_op_does(data: st.DataObject) -> Non
     plan = insert(problem, everything(problem), "test")
     assert [str(finding) for finding in verify(plan, machine_)] == []
     budget = max(problem.floor_bytes)
-    at_home = sum(t.size_bytes for k, t in enumerate(graph.tensors) if k in graph.initial and t.home == "hbm" and not t.persistent)
+    at_home = sum(
+        t.size_bytes
+        for k, t in enumerate(graph.tensors)
+        if k in graph.initial and t.home == "hbm" and not t.persistent
+    )
     first = graph.ops[0]
-    fixed = sum(graph.tensors[t].size_bytes for t in graph.initial if t in first.uses and t not in problem.starts_below)
+    fixed = sum(
+        graph.tensors[t].size_bytes
+        for t in graph.initial
+        if t in first.uses and t not in problem.starts_below
+    )
     if at_home + fixed <= budget:  # what must begin in the device tier has room there
         assert replay(plan, machine_, budget).feasible

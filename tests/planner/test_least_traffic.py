@@ -1,4 +1,6 @@
-"""Choices for the least traffic: what can stay does, the rest lies near, and what a share of a machine has room for, all devices have."""
+"""Choices for the least traffic: what can stay does, the rest lies near, and what a share of a
+machine has room for, all devices have.
+"""
 
 from dataclasses import replace
 
@@ -15,7 +17,15 @@ from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload import least_traffic, search, with_least_traffic
 from hosim.planner.hyperoffload.choice_passes import account, nearer_tiers
 from hosim.planner.hyperoffload.explanations import explain
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Evaluator, TensorChoice, WorkDone, analyse, everything, insert
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    Evaluator,
+    TensorChoice,
+    WorkDone,
+    analyse,
+    everything,
+    insert,
+)
 from hosim.policies import policy_named
 from hosim.result import Result
 
@@ -23,8 +33,14 @@ pytestmark = pytest.mark.slow
 
 
 def behind(device: int, host: int = 1000, devices: int = 1) -> Hardware:
-    """A byte a nanosecond to host memory, and a hundred times as long from there to the disk; devices share all below."""
-    tiers = Tier("hbm", device, 10**12, "device"), Tier("ddr", host, 10**11, "host"), Tier("nvme", 10**6, 10**10, "host")
+    """A byte a nanosecond to host memory, and a hundred times as long from there to the disk;
+    devices share all below.
+    """
+    tiers = (
+        Tier("hbm", device, 10**12, "device"),
+        Tier("ddr", host, 10**11, "host"),
+        Tier("nvme", 10**6, 10**10, "host"),
+    )
     channels = (
         Channel("h2d", "ddr", "hbm", 10**9),
         Channel("d2h", "hbm", "ddr", 10**9),
@@ -43,7 +59,9 @@ def updates(count: int) -> Graph:
 
 
 def test_what_has_room_all_the_time_stays_and_returns_are_late():
-    """Of four states, each away for all ops but its own, 350 B hold the one in use and two more: the first two of those on the disk."""
+    """Of four states, each away for all ops but its own, 350 B hold the one in use and two more:
+    the first two of those on the disk.
+    """
     problem = analyse(updates(4), behind(350))
     below = TensorChoice("nvme", BELOW, {-1: -1})
     choices = {0: replace(below, below="ddr"), 1: below, 2: below, 3: below}
@@ -55,14 +73,20 @@ def test_what_has_room_all_the_time_stays_and_returns_are_late():
 
 
 def test_tiers_are_filled_from_the_nearest_on_large_tensors_first():
-    """190 B of host memory: of 100, 100, 100 B and 50 B there is room for one of the large ones, and for the small one."""
+    """190 B of host memory: of 100, 100, 100 B and 50 B there is room for one of the large ones,
+    and for the small one.
+    """
     b = GraphBuilder("sizes")
     for k, size in enumerate((100, 100, 50, 100)):
         b.op(f"u{k}", "any", mutates=[b.tensor(f"s{k}", size, "optimizer_state")], duration_ns=10)
     problem = analyse(b.build(), behind(100, host=190))
-    found = nearer_tiers(problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 1.0)
+    found = nearer_tiers(
+        problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 1.0
+    )
     assert [found[t].below for t in range(4)] == ["ddr", "nvme", "ddr", "nvme"]
-    part = nearer_tiers(problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 0.5)
+    part = nearer_tiers(
+        problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 0.5
+    )
     assert [part[t].below for t in range(4)] == ["nvme", "nvme", "ddr", "nvme"]
 
 
@@ -76,25 +100,50 @@ def test_by_the_listed_order_all_fits_and_no_more_moves(data):
     found = least_traffic(problem, choices, 1.0, budget)
     assert set(found) <= set(choices)
     assert max(account(problem, found)[0][: len(graph.ops)], default=0) <= budget
-    moved = [sum([graph.tensors[c.tensor].size_bytes for c in insert(problem, each, "").cache_ops]) for each in (choices, found)]
+    moved = [
+        sum([graph.tensors[c.tensor].size_bytes for c in insert(problem, each, "").cache_ops])
+        for each in (choices, found)
+    ]
     assert moved[1] <= moved[0]
 
 
 def long_step(count: int) -> Graph:
-    """Forward ops that keep what they make for their backward ones, then an update of a state for each: more than 200 ops."""
+    """Forward ops that keep what they make for their backward ones, then an update of a state for
+    each: more than 200 ops.
+    """
     b = GraphBuilder("long")
     for k in range(count):
-        b.op(f"f{k}", "any", inputs=[b.tensor(f"w{k}", 20, "parameter")], outputs=[b.tensor(f"x{k}", 10)], duration_ns=10)
+        b.op(
+            f"f{k}",
+            "any",
+            inputs=[b.tensor(f"w{k}", 20, "parameter")],
+            outputs=[b.tensor(f"x{k}", 10)],
+            duration_ns=10,
+        )
     for k in reversed(range(count)):
-        b.op(f"b{k}", "any", inputs=[f"x{k}", f"w{k}"], outputs=[b.tensor(f"g{k}", 5)], duration_ns=10)
+        b.op(
+            f"b{k}",
+            "any",
+            inputs=[f"x{k}", f"w{k}"],
+            outputs=[b.tensor(f"g{k}", 5)],
+            duration_ns=10,
+        )
     for k in range(count):
-        b.op(f"u{k}", "any", inputs=[f"g{k}"], mutates=[f"w{k}", b.tensor(f"s{k}", 60, "optimizer_state")], duration_ns=10)
+        b.op(
+            f"u{k}",
+            "any",
+            inputs=[f"g{k}"],
+            mutates=[f"w{k}", b.tensor(f"s{k}", 60, "optimizer_state")],
+            duration_ns=10,
+        )
     return b.build()
 
 
 @pytest.fixture(scope="module")
 def kept() -> Plan:
-    """Of a step with 70 states of 60 B, the plan on a device of 2,400 B beside 1,500 B of host memory."""
+    """Of a step with 70 states of 60 B, the plan on a device of 2,400 B beside 1,500 B of host
+    memory.
+    """
     return search(long_step(70), BESIDE, 2400, effort=0.0).plan
 
 
@@ -105,7 +154,13 @@ def test_a_step_behind_host_memory_keeps_what_has_room(kept):
     """Of 2,400 B most is for states that stay, so that few cross the slow channel."""
     graph = kept.graph
     assert kept.judgement.source == "least_traffic"
-    slow = sum([graph.tensors[c.tensor].size_bytes for c in kept.cache_ops if "nvme" in (c.source, c.destination)])
+    slow = sum(
+        [
+            graph.tensors[c.tensor].size_bytes
+            for c in kept.cache_ops
+            if "nvme" in (c.source, c.destination)
+        ]
+    )
     must = sum([graph.tensors[t].size_bytes for t in graph.initial]) - 2400 - 1500
     assert 2 * must <= slow <= 3 * must
 
@@ -133,7 +188,9 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
 
 
 def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
-    """A share of host memory has 1,206 B. What is on its way takes room there, too, but not that of all eight devices at once."""
+    """A share of host memory has 1,206 B. What is on its way takes room there, too, but not that of
+    all eight devices at once.
+    """
     graph, hardware = long_step(45), behind(2400, host=8 * 1200 + 50, devices=8)
     plan = policy_named("hyperoffload").plan(graph, hardware, effort=0.0)
     assert plan.judgement.source == "rival"
@@ -142,7 +199,9 @@ def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
 
 
 def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeypatch):
-    """There is room for three states to stay, however small a part of the tiers is filled: that is one plan."""
+    """There is room for three states to stay, however small a part of the tiers is filled: that is
+    one plan.
+    """
     problem = analyse(updates(3), behind(2400, host=8000, devices=8).fair_share)
     evaluate = Evaluator(problem, 2400, "test", WorkDone())
     best = evaluate({t: choice.below_in("nvme") for t, choice in everything(problem).items()})
@@ -183,7 +242,13 @@ def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
 
 def test_an_explanation_says_what_stays_and_what_moves(kept):
     found = explain(kept, BESIDE, 2400)
-    begin = "Transfers take far longer than ops, so as much stays as can, and the rest lies as near as there is room."
+    begin = (
+        "Transfers take far longer than ops, so as much stays as can, and the rest lies as "
+        "near as there is room."
+    )
     assert found.origin == f"{begin} Tried as well: 1 placement rule."
     whys = {one.why.partition(";")[0] for one in found.lines}
-    assert whys == {"moved: it does not fit beside what stays", "kept: there is room for it to stay"}
+    assert whys == {
+        "moved: it does not fit beside what stays",
+        "kept: there is room for it to stay",
+    }

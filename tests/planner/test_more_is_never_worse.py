@@ -1,4 +1,6 @@
-"""With faster channels or more memory README's workload takes no longer, but for what copies take from the ops beside them."""
+"""With faster channels or more memory README's workload takes no longer, but for what copies take
+from the ops beside them.
+"""
 
 import csv
 from collections.abc import Sequence
@@ -12,7 +14,9 @@ from hosim.cli.main import app
 
 STEP = ("llama-3.1-8b-prefill-4k", "-H", "h100-80gb-sxm", "--jobs", "1")
 HARDLY = 0.00005
-"""The part by which a makespan may rise: the same plan takes as much longer on a faster channel, where copies slow down other ops."""
+"""The part by which a makespan may rise: the same plan takes as much longer on a faster channel,
+where copies slow down other ops.
+"""
 
 
 def makespans(file: Path, *options: str) -> Sequence[int]:
@@ -25,7 +29,13 @@ def makespans(file: Path, *options: str) -> Sequence[int]:
 
 @pytest.mark.long
 def test_along_twelve_bandwidths(tmp_path: Path) -> None:
-    found = makespans(tmp_path / "bandwidths.csv", "--vary", "channels.h2d.bandwidth=8GB/s..30GB/s:12", "--budget", "12GiB")
+    found = makespans(
+        tmp_path / "bandwidths.csv",
+        "--vary",
+        "channels.h2d.bandwidth=8GB/s..30GB/s:12",
+        "--budget",
+        "12GiB",
+    )
     print("ms along bandwidths:", [round(ns / 1e6, 2) for ns in found])
     assert len(found) == 12
     assert all(more <= less * (1 + HARDLY) for less, more in pairwise(found))

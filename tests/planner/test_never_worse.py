@@ -1,4 +1,6 @@
-"""hyperoffload is never the worse choice: on several streams and devices, on long graphs, and beside every placement rule and setting."""
+"""hyperoffload is never the worse choice: on several streams and devices, on long graphs, and
+beside every placement rule and setting.
+"""
 
 from dataclasses import replace
 
@@ -19,7 +21,13 @@ from hosim.planner.hyperoffload import Judgement, moving_ns
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.policies import policy_named
-from hosim.policies.own import AT_HOME_IF_THEY_FIT, AT_RUNTIME, PolicyFloors, forced_ns, static_rivals
+from hosim.policies.own import (
+    AT_HOME_IF_THEY_FIT,
+    AT_RUNTIME,
+    PolicyFloors,
+    forced_ns,
+    static_rivals,
+)
 from hosim.schedule import freeze_runtime
 from hosim.schedule.tiers_below import PLACEMENTS, starts
 from hosim.shipped import find_hardware, find_workload
@@ -29,7 +37,13 @@ pytestmark = pytest.mark.slow
 MIB = 2**20
 
 
-def makespan(graph: Graph, hw: Hardware, budget: int | str, policy: str = "hyperoffload", **parameters: object) -> int:
+def makespan(
+    graph: Graph,
+    hw: Hardware,
+    budget: int | str,
+    policy: str = "hyperoffload",
+    **parameters: object,
+) -> int:
     """Of a policy's plan that fits."""
     _, allowed = parse_budget(budget, graph, hw)
     result = replay(policy_named(policy).plan(graph, hw, allowed, **parameters), hw, allowed)
@@ -41,14 +55,24 @@ def shipped(name: str) -> Hardware:
     return load_hardware(find_hardware(name))
 
 
-# -- several streams -------------------------------------------------------------------------------------------
+# -- several streams
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("count", "share", "gathered", "most_ns"),
-    one_in(3, [(40, "40%", 1, 22_340_000), (120, "30%", 1, 69_360_000), (120, "30%", 40 * MIB, 69_360_000)]),
+    one_in(
+        3,
+        [
+            (40, "40%", 1, 22_340_000),
+            (120, "30%", 1, 69_360_000),
+            (120, "30%", 40 * MIB, 69_360_000),
+        ],
+    ),
 )
-def test_waits_of_a_second_stream_count(count: int, share: str, gathered: int, most_ns: int) -> None:
+def test_waits_of_a_second_stream_count(
+    count: int, share: str, gathered: int, most_ns: int
+) -> None:
     graph = pairs(count, 40 * MIB, 180_000, 360_000, gathered)
     assert makespan(graph, shipped("h100-80gb-sxm"), share, effort=0.1) <= most_ns
 
@@ -61,17 +85,22 @@ def test_more_memory_is_no_slower_where_a_second_stream_waits() -> None:
     assert taken[0] > taken[-1] == 8 + 10 * 12
 
 
-# -- several devices -------------------------------------------------------------------------------------------
+# -- several devices
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
 def test_a_plan_for_several_devices_knows_their_shares_of_memories_and_links() -> None:
     """The plan for one device takes 170 ms on eight."""
     graph = load_any(find_workload("llama-3.1-8b-prefill-4k"))
-    assert makespan(graph, replace(shipped("h100-80gb-sxm"), devices=8), 12 * 2**30, effort=0.5) <= 160_000_000
+    assert (
+        makespan(graph, replace(shipped("h100-80gb-sxm"), devices=8), 12 * 2**30, effort=0.5)
+        <= 160_000_000
+    )
 
 
-# -- long graphs, and what is tried ----------------------------------------------------------------------------
+# -- long graphs, and what is tried
+# ----------------------------------------------------------------------------
 
 
 def judgement_of(graph: Graph, hw: Hardware, budget: int) -> Judgement:
@@ -85,11 +114,15 @@ def test_policies_that_bring_up_too_much_whatever_they_do_are_not_asked_for_plan
     graph, hw = plateau(6, duration=5), machine()
 
     def planned(to_beat_ns: int) -> dict[str, bool]:
-        return {name: made is not None for name, made in static_rivals(graph, hw, 50, lambda: to_beat_ns)}
+        return {
+            name: made is not None
+            for name, made in static_rivals(graph, hw, 50, lambda: to_beat_ns)
+        }
 
     assert forced_ns(graph, hw, starts(graph, hw, 50)) == 60
     assert forced_ns(graph, hw, starts(graph, hw, 60)) == 0
-    # six ops of 5 ns, and 10 ns for each fetch: of all six under on_demand; the others have some on the way while an op runs
+    # six ops of 5 ns, and 10 ns for each fetch: of all six under on_demand; the others have some on
+    # the way while an op runs
     slow = {"on_demand": 90, "unified_memory": 90, "lookahead": 65}
     assert all(planned(90).values())
     assert {name for name, made in planned(60).items() if not made} == set(slow)
@@ -102,7 +135,9 @@ def test_policies_that_bring_up_too_much_whatever_they_do_are_not_asked_for_plan
 
 
 def towers() -> Graph:
-    """Eight layers on each of two streams, there and back: weights of 8 B and 12 B, activations of 12 B."""
+    """Eight layers on each of two streams, there and back: weights of 8 B and 12 B, activations of
+    12 B.
+    """
     b = GraphBuilder("towers")
     both = [("compute", 0), ("tower", 1)]
     for layer in range(8):
@@ -110,24 +145,42 @@ def towers() -> Graph:
             b.tensor(f"w{s}.{layer}", 8 + 4 * s, "parameter")
             b.tensor(f"a{s}.{layer}", 12)
             uses = [f"w{s}.{layer}", *([f"a{s}.{layer - 1}"] if layer else [])]
-            b.op(f"f{s}.{layer}", "matmul", inputs=uses, outputs=[f"a{s}.{layer}"], duration_ns=5, stream=stream)
+            b.op(
+                f"f{s}.{layer}",
+                "matmul",
+                inputs=uses,
+                outputs=[f"a{s}.{layer}"],
+                duration_ns=5,
+                stream=stream,
+            )
     for layer in reversed(range(8)):
         for stream, s in both:
             b.tensor(f"d{s}.{layer}", 12)
             uses = [f"w{s}.{layer}", f"a{s}.{layer}", *([f"d{s}.{layer + 1}"] if layer < 7 else [])]
-            b.op(f"b{s}.{layer}", "matmul", inputs=uses, outputs=[f"d{s}.{layer}"], duration_ns=10, stream=stream)
+            b.op(
+                f"b{s}.{layer}",
+                "matmul",
+                inputs=uses,
+                outputs=[f"d{s}.{layer}"],
+                duration_ns=10,
+                stream=stream,
+            )
     return b.build()
 
 
 RUNTIMES = ("belady", *AT_RUNTIME)
 
 
-def test_what_runtimes_decide_is_tried_where_the_streams_may_overtake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runtimes_decide_is_tried_where_the_streams_may_overtake_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # as if there were no other rival
     monkeypatch.setattr("hosim.policies.own.rivals.RIVALS", ())
     graph, hw = towers(), machine()
     runtimes = {name: makespan(graph, hw, 145, name) for name in RUNTIMES}
-    assert runtimes["keep_first"] < min(runtimes[name] for name in ("on_demand", "lookahead", "unified_memory"))
+    assert runtimes["keep_first"] < min(
+        runtimes[name] for name in ("on_demand", "lookahead", "unified_memory")
+    )
     assert freeze_runtime(policy_named("keep_first").plan(graph, hw, 145), hw, 145) is None
     plans = dict(static_rivals(graph, hw, 145, lambda: None))
     assert all(plan is not None and not verify(plan, hw, 145) for plan in plans.values())
@@ -154,7 +207,9 @@ def test_what_a_policy_takes_at_least_is_no_more_than_its_replay_takes(data: st.
 
 @pytest.mark.parametrize("budget", [60, 75])
 @pytest.mark.parametrize("name", sorted(AT_HOME_IF_THEY_FIT))
-def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(name: str, budget: int) -> None:
+def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(
+    name: str, budget: int
+) -> None:
     graph, hw = training(), machine()
     made = freeze_runtime(policy_named(name).plan(graph, hw, budget), hw, budget)
     assert made is None or made.initial == starts(graph, hw, budget)
@@ -171,7 +226,8 @@ def test_an_explanation_says_what_was_tried() -> None:
     assert " Tried as well: static_split, memory_peak, " in explain(plan, hw, 30).origin
 
 
-# -- tiers below -----------------------------------------------------------------------------------------------
+# -- tiers below
+# -----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=8)
@@ -199,14 +255,17 @@ def test_no_placement_rule_does_better(data: st.DataObject) -> None:
 
 
 def test_a_placement_rule_holds_for_the_rivals_that_are_tried() -> None:
-    """By the drive alone the sweeps of the planner take 207 ms; an even share of the weights that lives there takes 175."""
+    """By the drive alone the sweeps of the planner take 207 ms; an even share of the weights that
+    lives there takes 175.
+    """
     graph, hw = load_any(find_workload("llama-3.1-8b-prefill-4k")), shipped("h100-80gb-sxm")
     rule = "by_kind/parameter=nvme"
     ours = makespan(graph, hw, 12 * 2**30, effort=0.1, placement=rule)
     assert ours <= makespan(graph, hw, 12 * 2**30, "static_split", placement=rule) < 176_000_000
 
 
-# -- slower channels -------------------------------------------------------------------------------------------
+# -- slower channels
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -214,7 +273,10 @@ def test_a_faster_channel_is_no_slower() -> None:
     graph, hw = load_any(find_workload("llama-3.1-8b-prefill-4k")), shipped("h100-80gb-sxm")
 
     def at(gigabytes_per_s: int) -> int:
-        channels = [replace(c, bandwidth_bytes_per_s=gigabytes_per_s * 10**9) if c.name == "h2d" else c for c in hw.channels]
+        channels = [
+            replace(c, bandwidth_bytes_per_s=gigabytes_per_s * 10**9) if c.name == "h2d" else c
+            for c in hw.channels
+        ]
         return makespan(graph, replace(hw, channels=tuple(channels)), 12 * 2**30, effort=0.3)
 
     taken = [at(rate) for rate in (9, 12, 28)]

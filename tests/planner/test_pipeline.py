@@ -1,4 +1,6 @@
-"""The planner from end to end: what it promises of every plan, and what becomes of each kind of tensor."""
+"""The planner from end to end: what it promises of every plan, and what becomes of each kind of
+tensor.
+"""
 
 import re
 from dataclasses import replace
@@ -36,7 +38,8 @@ def makespan(made: Plan, hw: Hardware, budget: int) -> int:
     return result.makespan_ns
 
 
-# -- promises --------------------------------------------------------------------------------------------------
+# -- promises
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("streams", [1, 3])
@@ -54,7 +57,9 @@ def test_what_fits_unmoved_is_not_moved(streams: int, data: st.DataObject) -> No
 @pytest.mark.parametrize("streams", [1, 3])
 @settings(max_examples=5)
 @given(data=st.data())
-def test_a_plan_keeps_every_rule_and_its_budget_or_there_is_none(streams: int, data: st.DataObject) -> None:
+def test_a_plan_keeps_every_rule_and_its_budget_or_there_is_none(
+    streams: int, data: st.DataObject
+) -> None:
     graph = data.draw(graphs(max_ops=8, max_streams=streams))
     hw = sized(data.draw(hardware()), graph)
     problem = analyse(graph, hw)
@@ -77,7 +82,9 @@ def test_any_budget_that_every_op_fits_into_is_met(make) -> None:  # type: ignor
     for budget in range(max(problem.floor_bytes), max(problem.held_bytes) + 10, 10):
         made = plan(graph, hw, budget, effort=0.05)
         taken = makespan(made, hw, budget)
-        assert last is None or taken <= last + problem.horizon_ns // 10  # more memory costs no time, but for what a short search misses
+        assert (
+            last is None or taken <= last + problem.horizon_ns // 10
+        )  # more memory costs no time, but for what a short search misses
         last = taken
     assert last == problem.horizon_ns
 
@@ -113,28 +120,39 @@ def test_more_budget_than_the_tier_has_is_the_tier() -> None:
     assert makespan(made, hw, 30) == 160
 
 
-# -- infeasible ------------------------------------------------------------------------------------------------
+# -- infeasible
+# ------------------------------------------------------------------------------------------------
 
 
 def test_an_op_that_cannot_fit_names_the_budget_that_could() -> None:
-    with pytest.raises(InfeasibleError, match=r"op 'b1' alone uses 50 B .*; the smallest budget that any plan could meet is 50 B"):
+    with pytest.raises(
+        InfeasibleError,
+        match=r"op 'b1' alone uses 50 B .*; the smallest budget that any plan could meet is 50 B",
+    ):
         plan(training(2), machine(), 49, effort=0.1)  # b1: an activation, a weight and a gradient
 
 
 def test_a_machine_without_room_below_says_what_it_found() -> None:
     graph = plateau(3)
-    with pytest.raises(InfeasibleError, match=r"no plan found within 20 B \(20 B\); .* uses 10 B \(10 B\)") as raised:
+    with pytest.raises(
+        InfeasibleError, match=r"no plan found within 20 B \(20 B\); .* uses 10 B \(10 B\)"
+    ) as raised:
         plan(graph, machine(below=1), 20, effort=0.0)
     assert raised.value.report.startswith("out of memory")
 
 
-# -- what becomes of each kind ---------------------------------------------------------------------------------
+# -- what becomes of each kind
+# ---------------------------------------------------------------------------------
 
 
 def moved(made: Plan, kind: str) -> dict[str, list[str]]:
     """The cache ops of each tensor of a kind that has some."""
     names = dict.fromkeys(made.graph.tensors[c.tensor].name for c in made.cache_ops)
-    return {name: told(made, name) for name in names if made.graph.tensors[made.graph.tensor_index[name]].kind == kind}
+    return {
+        name: told(made, name)
+        for name in names
+        if made.graph.tensors[made.graph.tensor_index[name]].kind == kind
+    }
 
 
 def test_parameters_with_a_copy_below_are_detached_without_a_store() -> None:
@@ -146,7 +164,11 @@ def test_parameters_with_a_copy_below_are_detached_without_a_store() -> None:
     assert made.count("store") == 0
     for name, step in steps.items():
         assert "ddr" in made.initial[graph.tensor_index[name]]
-        assert [s.partition("@")[0] for s in step] in (["prefetch", "detach"], ["detach", "prefetch"], ["detach"])
+        assert [s.partition("@")[0] for s in step] in (
+            ["prefetch", "detach"],
+            ["detach", "prefetch"],
+            ["detach"],
+        )
 
 
 def test_optimizer_states_are_stored_after_the_update_and_prefetched_before_the_next() -> None:
@@ -160,9 +182,14 @@ def test_optimizer_states_are_stored_after_the_update_and_prefetched_before_the_
         update = f"u{name[1:]}"
         fetch, store, detach = step
         assert fetch.startswith("prefetch@")
-        assert fetch == "prefetch@start" or graph.op_index[fetch.partition("@")[2]] < graph.op_index[update]
+        assert (
+            fetch == "prefetch@start"
+            or graph.op_index[fetch.partition("@")[2]] < graph.op_index[update]
+        )
         assert (store, detach) == (f"store@{update}", f"detach@{update}")
-        assert made.initial[graph.tensor_index[name]] == ("ddr",)  # across the step: there at its end, there at its start
+        assert made.initial[graph.tensor_index[name]] == (
+            "ddr",
+        )  # across the step: there at its end, there at its start
 
 
 def test_activations_are_stored_after_forward_and_prefetched_before_backward() -> None:
@@ -171,9 +198,16 @@ def test_activations_are_stored_after_forward_and_prefetched_before_backward() -
     assert makespan(made, hw, 30) == 160
     ((name, (store, detach, fetch)),) = moved(made, "activation").items()
     last_forward = f"f{int(name[1]) + 1}"  # the next layer reads it
-    assert store in (f"store@f{name[1]}", f"store@{last_forward}")  # once it is made, while the next layer reads it or after
+    assert store in (
+        f"store@f{name[1]}",
+        f"store@{last_forward}",
+    )  # once it is made, while the next layer reads it or after
     assert detach == f"detach@{last_forward}"
-    assert graph.op_index["f3"] <= graph.op_index[fetch.removeprefix("prefetch@")] < graph.op_index[f"b{name[1]}"]
+    assert (
+        graph.op_index["f3"]
+        <= graph.op_index[fetch.removeprefix("prefetch@")]
+        < graph.op_index[f"b{name[1]}"]
+    )
 
 
 @pytest.mark.parametrize("share", [0.4, 0.5, 0.6, 0.8])
@@ -184,7 +218,11 @@ def test_short_lived_tensors_never_move(share: float) -> None:
     made = plan(graph, hw, budget, effort=0.2)
     makespan(made, hw, budget)
     assert made.cache_ops
-    assert not [graph.tensors[c.tensor].name for c in made.cache_ops if graph.tensors[c.tensor].name.startswith("s")]
+    assert not [
+        graph.tensors[c.tensor].name
+        for c in made.cache_ops
+        if graph.tensors[c.tensor].name.startswith("s")
+    ]
 
 
 def test_expert_weights_and_kv_blocks_come_up_for_their_use() -> None:
@@ -224,19 +262,31 @@ def test_streams_overlap_and_the_plan_still_fits() -> None:
     for budget in (30, 40, 50, 80):
         made = plan(graph, hw, budget, effort=0.2)
         assert makespan(made, hw, budget) >= 135  # 6 * 20 and the last copy's 15, if nothing waits
-    assert makespan(plan(graph, hw, 80), hw, 80) == 135  # 60 of weights, and never more than five results
+    assert (
+        makespan(plan(graph, hw, 80), hw, 80) == 135
+    )  # 60 of weights, and never more than five results
 
 
-# -- even spreads ----------------------------------------------------------------------------------------------
+# -- even spreads
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("eighths", "takes"), [(8, 240), (1, 500)])
-def test_spreads_in_time_and_late_ones_are_tried(monkeypatch: pytest.MonkeyPatch, eighths: int, takes: int) -> None:
-    # 12 ops of 20 ns, weights of 10 B, 80 B: seven weights stay, and there is room for one more. At 1 B/ns five can be there in time, and
-    # nothing waits. At an eighth none can: each of the five takes 80 ns to come up and 20 to be used, and then leaves room for the next
+def test_spreads_in_time_and_late_ones_are_tried(
+    monkeypatch: pytest.MonkeyPatch, eighths: int, takes: int
+) -> None:
+    # 12 ops of 20 ns, weights of 10 B, 80 B: seven weights stay, and there is room for one more. At
+    # 1 B/ns five can be there in time, and nothing waits. At an eighth none can: each of the five
+    # takes 80 ns to come up and 20 to be used, and then leaves room for the next
     monkeypatch.setattr("hosim.planner.hyperoffload.arms.evenly", lambda *_: None)
     hw = machine()
-    slow = replace(hw, channels=tuple(replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s * eighths // 8) for c in hw.channels))
+    slow = replace(
+        hw,
+        channels=tuple(
+            replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s * eighths // 8)
+            for c in hw.channels
+        ),
+    )
     run = Search(plateau(12), slow, 80, "test", 0, replay)
     assert len(list(spreading(run, run.plain))) == 4
     assert run.best is not None

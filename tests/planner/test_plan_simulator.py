@@ -1,4 +1,6 @@
-"""The plan simulator answers what the engine answers, from scratch and from where a change matters: does it fit, makespan, bytes."""
+"""The plan simulator answers what the engine answers, from scratch and from where a change matters:
+does it fit, makespan, bytes.
+"""
 
 from dataclasses import replace
 from random import Random
@@ -17,7 +19,15 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
 from hosim.planner.hyperoffload import Weights, select
 from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
-from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice, analyse, insert
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    HOME,
+    Choices,
+    Problem,
+    TensorChoice,
+    analyse,
+    insert,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +42,9 @@ def agrees(problem: Problem, budget: int, cost: tuple[int, int, int], made: Choi
     plan = insert(problem, made, "test")
     result = replay(plan, problem.hardware, budget)
     left, makespan, moved = cost
-    assert moved == sum(problem.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
+    assert moved == sum(
+        problem.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH
+    )
     if left > len(problem.graph.ops) and problem.hardware.devices > 1:
         return False  # from where devices do no longer the same
     assert (left == 0) == result.feasible, result.error
@@ -48,10 +60,16 @@ def test_every_figure_is_the_engines(of: str, streams: int, data: st.DataObject)
     drawn = data.draw(hardware(fabrics=of != "alone", uneven=of == "uneven"))
     drawn = replace(drawn, chunk_bytes=2**26)
     measured = data.draw(st.booleans()) if of == "without dma" else of in ("alone", "shared")
-    graph = data.draw(graphs(max_ops=10, max_streams=streams, homes=[t.name for t in drawn.tiers], measured=measured))
+    graph = data.draw(
+        graphs(
+            max_ops=10, max_streams=streams, homes=[t.name for t in drawn.tiers], measured=measured
+        )
+    )
     drawn = sized(drawn, graph)
     if of == "without dma":
-        drawn = replace(drawn, tiers=tuple(replace(tier, dma=tier.name != "ddr") for tier in drawn.tiers))
+        drawn = replace(
+            drawn, tiers=tuple(replace(tier, dma=tier.name != "ddr") for tier in drawn.tiers)
+        )
     problem = analyse(graph, data.draw(several(drawn)) if of == "devices" else drawn)
     if any(tier not in {b.name for b in problem.below} for tier in problem.starts_below.values()):
         return
@@ -63,18 +81,26 @@ def test_every_figure_is_the_engines(of: str, streams: int, data: st.DataObject)
         return  # along routes, or on devices that are not alike
     agrees(problem, budget, simulate.begin(first), first)
     some = data.draw(st.sets(st.sampled_from(sorted({*first, *second}) or [0]), max_size=3))
-    mixed = {t: c for t in sorted({*first, *second}) if (c := (second if t in some else first).get(t)) is not None}
+    mixed = {
+        t: c
+        for t in sorted({*first, *second})
+        if (c := (second if t in some else first).get(t)) is not None
+    }
     for made in (second, mixed, first):
         changes = difference(simulate.choices, made)
         cost = simulate.judge(changes)
         if agrees(problem, budget, cost, made) and data.draw(st.booleans()):
             assert simulate.accept(changes) == cost
             assert simulate.choices == made
-            assert PlanSimulator(problem, budget).begin(made)[:: 1 if cost[0] == 0 else 2] == cost[:: 1 if cost[0] == 0 else 2]
+            assert (
+                PlanSimulator(problem, budget).begin(made)[:: 1 if cost[0] == 0 else 2]
+                == cost[:: 1 if cost[0] == 0 else 2]
+            )
 
 
 def test_a_hill_by_hand() -> None:
-    # a0 leaves after f1 and is back before b0, nothing waits in 8 ops of 20 ns; a return issued at b1's end waits 10 ns
+    # a0 leaves after f1 and is back before b0, nothing waits in 8 ops of 20 ns; a return issued at
+    # b1's end waits 10 ns
     simulate = PlanSimulator(analyse(hill(4), machine()), 30)
     assert simulate.begin({0: TensorChoice("ddr", HOME, {1: 5})}) == (0, 160, 20)
     assert simulate.stalls() == []
@@ -86,7 +112,8 @@ def test_a_hill_by_hand() -> None:
 
 
 def test_what_the_step_waits_for_after_its_last_op_is_a_wait() -> None:
-    # 40 B that live below come up, the only op writes them in 10 ns, and they go back: 40 ns that no op waits for
+    # 40 B that live below come up, the only op writes them in 10 ns, and they go back: 40 ns that
+    # no op waits for
     def build(b: GraphBuilder) -> None:
         b.tensor("w", 40, "parameter", "ddr")
         b.op("update", "op", inputs=["w"], outputs=["w"], duration_ns=10)
@@ -97,43 +124,61 @@ def test_what_the_step_waits_for_after_its_last_op_is_a_wait() -> None:
 
 
 def test_what_does_not_fit_says_how_far_it_got() -> None:
-    # nothing moves: 40 B are wanted at f3, the fourth of 8 ops; 5 of them never start, and one more than that says so
+    # nothing moves: 40 B are wanted at f3, the fourth of 8 ops; 5 of them never start, and one more
+    # than that says so
     simulate = PlanSimulator(analyse(hill(4), machine()), 30)
     assert simulate.begin({})[0] == 6
     assert simulate.judge({0: TensorChoice("ddr", HOME, {1: 5})}) == (0, 160, 20)
 
 
 def test_what_does_not_even_fit_at_time_0_may_do_so_after_a_change() -> None:
-    # 6 weights of 10 B within 50 B; one of them starts below and comes up before its op, when another one has left
+    # 6 weights of 10 B within 50 B; one of them starts below and comes up before its op, when
+    # another one has left
     simulate = PlanSimulator(analyse(plateau(6), machine()), 50)
     assert simulate.begin({}) == (7, 0, 0)
     below = {5: TensorChoice("ddr", BELOW, {AT_START: 1})}
-    assert simulate.judge(below)[0] == 2  # no room for w5: f5 alone never starts, and one more than that says so
-    assert simulate.accept({0: TensorChoice("ddr", BELOW, {AT_START: AT_START}), **below}) == (0, 130, 20)
+    assert (
+        simulate.judge(below)[0] == 2
+    )  # no room for w5: f5 alone never starts, and one more than that says so
+    assert simulate.accept({0: TensorChoice("ddr", BELOW, {AT_START: AT_START}), **below}) == (
+        0,
+        130,
+        20,
+    )
     assert simulate.accept({0: None, 5: None}) == (7, 0, 0)
-    assert simulate.judge({0: TensorChoice("ddr", BELOW, {AT_START: AT_START}), **below}) == (0, 130, 20)
+    assert simulate.judge({0: TensorChoice("ddr", BELOW, {AT_START: AT_START}), **below}) == (
+        0,
+        130,
+        20,
+    )
 
 
 def test_a_change_far_from_the_end_is_judged_without_the_rest() -> None:
-    # 400 layers: a return issued one op later, whose transfer ends long before its use, makes no difference a few ops on
+    # 400 layers: a return issued one op later, whose transfer ends long before its use, makes no
+    # difference a few ops on
     b = GraphBuilder("long")
     for i in range(400):
         b.tensor(f"w{i}", 10, "parameter", "ddr")
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20)
     problem = analyse(b.build(), machine())
     simulate = PlanSimulator(problem, 60)
-    simulate.begin({t: TensorChoice("ddr", HOME, {AT_START: max(AT_START, t - 4)}) for t in range(400)})
+    simulate.begin(
+        {t: TensorChoice("ddr", HOME, {AT_START: max(AT_START, t - 4)}) for t in range(400)}
+    )
     judged = 150  # the work of a change and its judgement, whatever follows from it
     before = simulate.work
     assert simulate.judge({50: TensorChoice("ddr", HOME, {AT_START: 47})}) == simulate.cost
     assert simulate.work - before < judged + 100
     before = simulate.work
-    simulate.judge({50: TensorChoice("ddr", HOME, {AT_START: 49})}, simulate.cost[1])  # late for good: not followed to the end
+    simulate.judge(
+        {50: TensorChoice("ddr", HOME, {AT_START: 49})}, simulate.cost[1]
+    )  # late for good: not followed to the end
     assert simulate.work - before < judged + 100
 
 
 def test_a_long_absence_costs_what_waits_for_its_end() -> None:
-    # w0 is used first and last; while it lies below or not, 10 B make no difference to the 300 ops between
+    # w0 is used first and last; while it lies below or not, 10 B make no difference to the 300 ops
+    # between
     b = GraphBuilder("bow")
     b.tensor("w", 10, "parameter")
     b.op("first", "matmul", inputs=["w"], duration_ns=20)
@@ -151,16 +196,23 @@ def test_a_long_absence_costs_what_waits_for_its_end() -> None:
 
 
 def test_more_flows_than_are_exact_are_not_judged() -> None:
-    # 17 parts of 10^12 bytes a second are no whole part of what 62 bits hold: such choices count as no plan, and nothing ends in an error
+    # 17 parts of 10^12 bytes a second are no whole part of what 62 bits hold: such choices count as
+    # no plan, and nothing ends in an error
     b = GraphBuilder("wide")
     for i in range(17):
         b.tensor(f"w{i}", 10**6, "parameter", "ddr")
     b.op("all", "matmul", inputs=[f"w{i}" for i in range(17)], duration_ns=20)
     wide = machine()
-    wide = replace(wide, channels=tuple(replace(c, engines=17, bandwidth_bytes_per_s=10**12) for c in wide.channels))
+    wide = replace(
+        wide,
+        channels=tuple(replace(c, engines=17, bandwidth_bytes_per_s=10**12) for c in wide.channels),
+    )
     wide = replace(wide, tiers=tuple(replace(tier, capacity_bytes=10**9) for tier in wide.tiers))
     simulate = PlanSimulator(analyse(b.build(), wide), 10**9)
-    assert simulate.begin({t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(17)})[0] == 2
+    assert (
+        simulate.begin({t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(17)})[0]
+        == 2
+    )
 
 
 def test_it_covers_what_shares_bandwidth_but_no_routes() -> None:
@@ -168,7 +220,12 @@ def test_it_covers_what_shares_bandwidth_but_no_routes() -> None:
     moved = {0: TensorChoice("ddr", HOME, {1: 5})}
     assert PlanSimulator(analyse(plateau(4), shared), 100).covers(moved)
     chain = machine("ddr", "nvme")
-    far = replace(chain, channels=tuple(replace(c, source="ddr") if c.name == "down_nvme" else c for c in chain.channels))
+    far = replace(
+        chain,
+        channels=tuple(
+            replace(c, source="ddr") if c.name == "down_nvme" else c for c in chain.channels
+        ),
+    )
     simulate = PlanSimulator(analyse(plateau(4), far), 100)
     assert list(simulate.tiers) == ["ddr"]
     assert simulate.covers(moved)
@@ -180,7 +237,9 @@ def test_a_sweeps_choices_on_an_instance_of_each_family(number: int) -> None:
     drawn = instance(number, 5)
     problem = analyse(drawn.graph, drawn.hardware)
     made = select(problem, drawn.budget_bytes, Weights()).choices
-    assert agrees(problem, drawn.budget_bytes, PlanSimulator(problem, drawn.budget_bytes).begin(made), made)
+    assert agrees(
+        problem, drawn.budget_bytes, PlanSimulator(problem, drawn.budget_bytes).begin(made), made
+    )
 
 
 def two_streams(graph: Graph) -> Graph:
@@ -191,19 +250,31 @@ def two_streams(graph: Graph) -> Graph:
 
 def modelled(graph: Graph) -> Graph:
     """The graph with ops that use the memory's bandwidth, by the cost model."""
-    ops = [replace(op, duration_ns=None, bytes_accessed=(op.duration_ns or 0) * 8 // 10) for op in graph.ops]
+    ops = [
+        replace(op, duration_ns=None, bytes_accessed=(op.duration_ns or 0) * 8 // 10)
+        for op in graph.ops
+    ]
     return Graph(graph.name, graph.tensors, tuple(ops))
 
 
 @pytest.mark.parametrize("number", range(8))
 @pytest.mark.parametrize("of", ["alone", "shared", "streams", "modelled"])
 def test_a_walk_of_changes_comes_to_what_whole_runs_do(of: str, number: int) -> None:
-    # every judgement against a run from scratch, and one in five against the engine; snapshots are two ops apart
+    # every judgement against a run from scratch, and one in five against the engine; snapshots are
+    # two ops apart
     drawn = instance(number, 7)
-    graph = two_streams(drawn.graph) if of == "streams" else modelled(drawn.graph) if of == "modelled" else drawn.graph
+    graph = (
+        two_streams(drawn.graph)
+        if of == "streams"
+        else modelled(drawn.graph)
+        if of == "modelled"
+        else drawn.graph
+    )
     hw = drawn.hardware
     if of != "alone":
-        hw = replace(hw, fabrics=(Fabric("half duplex", 11 * 10**8, tuple(c.name for c in hw.channels)),))
+        hw = replace(
+            hw, fabrics=(Fabric("half duplex", 11 * 10**8, tuple(c.name for c in hw.channels)),)
+        )
     problem = analyse(graph, hw)
     budget = max(max(problem.floor_bytes), (drawn.budget_bytes + max(problem.held_bytes)) // 2)
     simulate, whole = PlanSimulator(problem, budget, stride=2), PlanSimulator(problem, budget)

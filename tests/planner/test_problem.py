@@ -17,24 +17,47 @@ from hosim.policies import policy_named
 from hosim.schedule.tiers_below import fastest_tiers
 
 
-def gaps_of(graph: Graph, name: str, machine_: Hardware | None = None) -> list[tuple[int, int, int, bool]]:
+def gaps_of(
+    graph: Graph, name: str, machine_: Hardware | None = None
+) -> list[tuple[int, int, int, bool]]:
     problem = analyse(graph, machine_ or machine())
     t = graph.tensor_index[name]
-    return [(gap.after, gap.before, gap.version, gap.returns) for gap in problem.gaps if gap.tensor == t]
+    return [
+        (gap.after, gap.before, gap.version, gap.returns) for gap in problem.gaps if gap.tensor == t
+    ]
 
 
-def uses(*, of: int, at: list[int], kind: str = "parameter", home: str | None = None, mutates: bool = False) -> Graph:
-    """``of`` ops of 10 ns, of which those ``at`` use ``w``; the last of these writes it if ``mutates``."""
+def uses(
+    *,
+    of: int,
+    at: list[int],
+    kind: str = "parameter",
+    home: str | None = None,
+    mutates: bool = False,
+) -> Graph:
+    """``of`` ops of 10 ns, of which those ``at`` use ``w``; the last of these writes it if
+    ``mutates``.
+    """
     b = GraphBuilder("uses")
     b.tensor("w", 8, kind, home)
     for i in range(of):
         writes = mutates and i == at[-1]
-        b.op(f"f{i}", "op", inputs=["w"] if i in at and not writes else [], mutates=["w"] if writes else [], duration_ns=10)
+        b.op(
+            f"f{i}",
+            "op",
+            inputs=["w"] if i in at and not writes else [],
+            mutates=["w"] if writes else [],
+            duration_ns=10,
+        )
     return b.build()
 
 
 def test_a_persistent_tensor_is_idle_before_between_and_after_its_uses() -> None:
-    assert gaps_of(uses(of=8, at=[2, 3, 6]), "w") == [(AT_START, 2, 0, True), (3, 6, 0, True), (6, 8, 0, True)]
+    assert gaps_of(uses(of=8, at=[2, 3, 6]), "w") == [
+        (AT_START, 2, 0, True),
+        (3, 6, 0, True),
+        (6, 8, 0, True),
+    ]
 
 
 def test_a_write_begins_a_version() -> None:
@@ -82,7 +105,11 @@ def test_what_is_written_anew_need_not_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "persistent", "expected"), [("activation", False, [(AT_START, 2, 0, True)]), ("parameter", True, [(AT_START, 2, 0, True)])]
+    ("kind", "persistent", "expected"),
+    [
+        ("activation", False, [(AT_START, 2, 0, True)]),
+        ("parameter", True, [(AT_START, 2, 0, True)]),
+    ],
 )
 def test_what_is_there_at_time_0_has_a_gap_before_its_first_use(
     kind: str, persistent: bool, expected: list[tuple[int, int, int, bool]]
@@ -95,7 +122,8 @@ def test_a_persistent_tensor_that_no_op_uses_has_the_whole_step() -> None:
 
 
 def test_held_bytes_of_the_hill() -> None:
-    # f0..f3 add 10 B each; b3 still holds all four, then each op's end releases one; nothing survives the step
+    # f0..f3 add 10 B each; b3 still holds all four, then each op's end releases one; nothing
+    # survives the step
     assert analyse(hill(4), machine()).held_bytes == (10, 20, 30, 40, 40, 30, 20, 10, 0)
 
 
@@ -109,13 +137,23 @@ def test_held_bytes_are_the_liveness_curve_and_then_what_survives(graph: Graph) 
     held = analyse(graph, machine()).held_bytes
     assert list(held[:-1]) == static_curve(graph)
     left = [t for t in graph.tensors if t.persistent]
-    left += [t for i, t in enumerate(graph.tensors) if not t.persistent and graph.users[i] and t.kind == "output"]
-    left += [t for i, t in enumerate(graph.tensors) if not t.persistent and not graph.users[i] and i in graph.initial]
+    left += [
+        t
+        for i, t in enumerate(graph.tensors)
+        if not t.persistent and graph.users[i] and t.kind == "output"
+    ]
+    left += [
+        t
+        for i, t in enumerate(graph.tensors)
+        if not t.persistent and not graph.users[i] and i in graph.initial
+    ]
     assert held[-1] == sum(t.size_bytes for t in left)
 
 
 @given(graphs(max_ops=8, max_streams=3, homes=("hbm",)), hardware())
-def test_unhindered_times_are_those_of_a_replay_with_everything_resident(graph: Graph, drawn: Hardware) -> None:
+def test_unhindered_times_are_those_of_a_replay_with_everything_resident(
+    graph: Graph, drawn: Hardware
+) -> None:
     roomy = sized(drawn, graph)
     problem = analyse(graph, roomy)
     timeline = replay(Plan(graph), roomy, record=True).timeline
@@ -146,7 +184,10 @@ def test_the_floor_of_an_op_is_what_it_uses_and_its_workspace() -> None:
     problem = analyse(b.build(), machine())
     assert problem.floor_bytes == (14, 4)
     check_floor(problem, 14)
-    with pytest.raises(InfeasibleError, match=r"op 'f' alone uses 14 B .* smallest budget that any plan could meet is 14 B"):
+    with pytest.raises(
+        InfeasibleError,
+        match=r"op 'f' alone uses 14 B .* smallest budget that any plan could meet is 14 B",
+    ):
         check_floor(problem, 13)
 
 
@@ -156,7 +197,12 @@ def test_the_position_after_the_last_op_holds_what_survives() -> None:
 
 
 def test_lower_tiers_are_those_joined_both_ways_fastest_round_trip_first() -> None:
-    tiers = (Tier("hbm", 100, NS), Tier("slow", 100, NS), Tier("fast", 100, NS), Tier("up_only", 100, NS))
+    tiers = (
+        Tier("hbm", 100, NS),
+        Tier("slow", 100, NS),
+        Tier("fast", 100, NS),
+        Tier("up_only", 100, NS),
+    )
     channels = (
         Channel("s_up", "slow", "hbm", NS),
         Channel("s_down", "hbm", "slow", NS // 10),
@@ -165,7 +211,10 @@ def test_lower_tiers_are_those_joined_both_ways_fastest_round_trip_first() -> No
         Channel("o_up", "up_only", "hbm", 10 * NS),
     )
     below = fastest_tiers(Hardware("h", tiers, channels, Compute({})))
-    assert [(b.name, b.up.name, b.down.name) for b in below] == [("fast", "f_up", "f_down"), ("slow", "s_up", "s_down")]
+    assert [(b.name, b.up.name, b.down.name) for b in below] == [
+        ("fast", "f_up", "f_down"),
+        ("slow", "s_up", "s_down"),
+    ]
 
 
 def test_other_times_can_be_planned_for() -> None:
@@ -203,12 +252,21 @@ def weights_in_rom(count: int, mutates: bool = False) -> Graph:
         w = b.tensor(f"w{k}", 40, "parameter", "rom")
         read = [w, *([f"a{k - 1}"] if k else [])]
         b.tensor(f"a{k}", 10)
-        b.op(f"f{k}", "matmul", inputs=read[mutates:], mutates=[w] if mutates else [], outputs=[f"a{k}"], duration_ns=50)
+        b.op(
+            f"f{k}",
+            "matmul",
+            inputs=read[mutates:],
+            mutates=[w] if mutates else [],
+            outputs=[f"a{k}"],
+            duration_ns=50,
+        )
     return b.build()
 
 
 def test_a_home_from_which_contents_only_come_up():
-    """Six weights of 40 B come up, two of them at once with what is computed: 40 ns, then six ops of 50 ns."""
+    """Six weights of 40 B come up, two of them at once with what is computed: 40 ns, then six ops
+    of 50 ns.
+    """
     hardware = with_a_rom(Channel("rom_read", "rom", "hbm", 10**9))
     plan = policy_named("hyperoffload").plan(weights_in_rom(6), hardware)
     assert replay(plan, hardware).makespan_ns == 40 + 6 * 50
@@ -216,7 +274,10 @@ def test_a_home_from_which_contents_only_come_up():
 
 @pytest.mark.parametrize(
     ("channels", "mutates", "ends"),
-    [((), False, "from rom to hbm"), ((Channel("rom_read", "rom", "hbm", 10**9),), True, "from hbm to rom")],
+    [
+        ((), False, "from rom to hbm"),
+        ((Channel("rom_read", "rom", "hbm", 10**9),), True, "from hbm to rom"),
+    ],
 )
 def test_a_home_without_a_way_is_named(channels, mutates, ends):
     with pytest.raises(InfeasibleError, match=f"no channels of with a rom lead {ends}"):

@@ -1,4 +1,6 @@
-"""What ``optimal`` proves about all choices of processors, beside every plan of tiny graphs and times derived by hand."""
+"""What ``optimal`` proves about all choices of processors, beside every plan of tiny graphs and
+times derived by hand.
+"""
 
 import random
 from dataclasses import replace
@@ -45,7 +47,9 @@ def there_and_back() -> Graph:
 
 
 def test_copies_between_processors_take_their_time() -> None:
-    """f 5, x down 10, e 7, y up at two bytes a nanosecond 10, g 3: 35 ns. Nothing takes longer than what is known already."""
+    """f 5, x down 10, e 7, y up at two bytes a nanosecond 10, g 3: 35 ns. Nothing takes longer than
+    what is known already.
+    """
     graph, hardware = there_and_back(), machine(100, up=2)
     assert proved_bound_ns(graph, hardware, 100, 1000, **LIMITS) == 35
     assert proved_bound_ns(graph, hardware, 100, 30, **LIMITS) == 30
@@ -54,9 +58,11 @@ def test_copies_between_processors_take_their_time() -> None:
 
 
 def test_what_an_op_of_the_device_uses_has_to_fit_there() -> None:
-    """g needs 25 bytes, and w, which f reads before and h after it, 20 of 40: it leaves, is back 20 ns later, and waits for nothing else.
+    """g needs 25 bytes, and w, which f reads before and h after it, 20 of 40: it leaves, is back 20
+    ns later, and waits for nothing else.
 
-    f 5, x down 10, e 7, y up 20, g 3 and w up 20: 65 ns. With room for w it is 46: h starts at the end of g and takes 1.
+    f 5, x down 10, e 7, y up 20, g 3 and w up 20: 65 ns. With room for w it is 46: h starts at the
+    end of g and takes 1.
     """
     b = GraphBuilder("in between")
     for name, size in (("x", 10), ("y", 20), ("z", 5)):
@@ -83,17 +89,28 @@ def test_a_copy_is_waited_for_where_the_last_writer_ran() -> None:
     b.op("h", "any", inputs=["x", "y"], duration_ns=3, stream="ddr", processor="ddr")
     graph, hardware = b.build(), machine(100)
     standin = relaxed(graph, hardware, op_durations(graph, hardware))
-    assert [(op.name, op.duration_ns, op.deps) for op in standin.ops if op.kind == "copy"] == [("copy 3", 10, (0,))]
+    assert [(op.name, op.duration_ns, op.deps) for op in standin.ops if op.kind == "copy"] == [
+        ("copy 3", 10, (0,))
+    ]
     assert [op.deps for op in standin.ops if op.name == "op 2"] == [(1,)]
 
 
 def test_what_the_model_does_not_know_is_not_bounded() -> None:
     graph, hardware = there_and_back(), machine(100)
     ops = [replace(op, stream="other") if op.name == "g" else op for op in graph.ops]
-    assert proved_bound_ns(Graph("two streams", graph.tensors, tuple(ops)), hardware, 100, 1000, **LIMITS) == 0
-    small = replace(hardware, tiers=(hardware.tiers[0], replace(hardware.tiers[1], capacity_bytes=4)))
+    assert (
+        proved_bound_ns(
+            Graph("two streams", graph.tensors, tuple(ops)), hardware, 100, 1000, **LIMITS
+        )
+        == 0
+    )
+    small = replace(
+        hardware, tiers=(hardware.tiers[0], replace(hardware.tiers[1], capacity_bytes=4))
+    )
     assert proved_bound_ns(graph, small, 100, 1000, **LIMITS) == 0
-    shared = replace(hardware, channels=tuple([replace(channel, engines=2) for channel in hardware.channels]))
+    shared = replace(
+        hardware, channels=tuple([replace(channel, engines=2) for channel in hardware.channels])
+    )
     assert proved_bound_ns(graph, shared, 100, 1000, **LIMITS) == 0
 
 
@@ -106,14 +123,33 @@ def tiny(seed: int) -> tuple[Graph, Hardware]:
     b.tensor("y", r.randint(2, 12))
     read, changed = r.choice([(["x"], []), (["x", "w"], []), (["x"], ["w"])])
     b.op("f", "any", inputs=["w"], outputs=["x"], duration_ns=r.randint(3, 30))
-    b.op("e", "any", inputs=read, outputs=["y"], mutates=changed, duration_ns=r.randint(3, 30), also_on={"ddr": r.randint(3, 40)})
-    b.op("g", "any", inputs=["y", "w"], duration_ns=r.randint(3, 30), also_on={"ddr": r.randint(3, 40)})
+    b.op(
+        "e",
+        "any",
+        inputs=read,
+        outputs=["y"],
+        mutates=changed,
+        duration_ns=r.randint(3, 30),
+        also_on={"ddr": r.randint(3, 40)},
+    )
+    b.op(
+        "g",
+        "any",
+        inputs=["y", "w"],
+        duration_ns=r.randint(3, 30),
+        also_on={"ddr": r.randint(3, 40)},
+    )
     graph = b.build()
-    return graph, machine(int(sum([tensor.size_bytes for tensor in graph.tensors]) * r.uniform(0.6, 1)), r.choice([1, 2]))
+    return graph, machine(
+        int(sum([tensor.size_bytes for tensor in graph.tensors]) * r.uniform(0.6, 1)),
+        r.choice([1, 2]),
+    )
 
 
 def beside_every_plan(seed: int) -> tuple[int, int, int] | None:
-    """What ``optimal`` takes and has proved, and the least of all plans with all choices; None where nothing fits."""
+    """What ``optimal`` takes and has proved, and the least of all plans with all choices; None
+    where nothing fits.
+    """
     graph, hardware = tiny(seed)
     capacity = hardware.device.capacity_bytes
     try:
@@ -169,8 +205,14 @@ def test_a_proof_holds_for_its_workload_machine_and_budget_alone() -> None:
         return bound_of_result_ns(result, plan, hardware, budget, **more)
 
     assert bound(proved, hardware, None) == bound(proved, hardware, 200) == 1000
-    others = [(hardware, 90, {}), (machine(100, up=2), None, {}), (hardware, None, {"repeats": False})]
+    others = [
+        (hardware, 90, {}),
+        (machine(100, up=2), None, {}),
+        (hardware, None, {"repeats": False}),
+    ]
     for machine_, budget, more in others:
-        assert bound(proved, machine_, budget, **more) == bound(plan, machine_, budget, **more) != 1000
+        assert (
+            bound(proved, machine_, budget, **more) == bound(plan, machine_, budget, **more) != 1000
+        )
     elsewhere = replace(proved, proof=Proof(tiny(0)[0], hardware, 100, 1000))
     assert bound(elsewhere, hardware, None) == bound(plan, hardware, None)

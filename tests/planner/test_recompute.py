@@ -1,4 +1,6 @@
-"""Recomputation: what can be dropped, what runs again for it, and that plans with it are never worse."""
+"""Recomputation: what can be dropped, what runs again for it, and that plans with it are never
+worse.
+"""
 
 import json
 from dataclasses import replace
@@ -25,7 +27,15 @@ from hosim.io import save_hardware, save_workload
 from hosim.planner.hyperoffload import search
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
-from hosim.planner.rewrites import Candidate, apply, candidates, cheapest, recomputes, rewriting, segments
+from hosim.planner.rewrites import (
+    Candidate,
+    apply,
+    candidates,
+    cheapest,
+    recomputes,
+    rewriting,
+    segments,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -42,23 +52,31 @@ def drop(graph: Graph, *pairs: tuple[str, str]) -> frozenset[tuple[int, int]]:
     return frozenset((graph.tensor_index[t], graph.op_index[after]) for t, after in pairs)
 
 
-# ------------------------------------------------------------------------------------------------------------ candidates
+# --------------------------------------------------------------------------------------------------
+# candidates
 
 
 def test_what_a_candidate_takes_and_saves():
-    """a0 waits from m1 to b0. h0 is read by b0 too, so r0 alone makes a0 again (1 ns); h0's own producer m0 reads x, which survives."""
+    """a0 waits from m1 to b0. h0 is read by b0 too, so r0 alone makes a0 again (1 ns); h0's own
+    producer m0 reads x, which survives.
+    """
     graph = layers(3)
     found = {(graph.tensors[c.gap.tensor].name): c for c in candidates(analyse(graph, two_tiers()))}
     assert set(found) == {"a0", "h0", "a1", "h1"}  # b2 follows right after the uses of h2 and a2
     a0, h1 = found["a0"], found["h1"]
-    assert (named(graph, a0.drops), [graph.ops[f].name for f in a0.chain]) == ({("a0", "m1")}, ["r0"])
+    assert (named(graph, a0.drops), [graph.ops[f].name for f in a0.chain]) == (
+        {("a0", "m1")},
+        ["r0"],
+    )
     assert (a0.recompute_ns, a0.saved_bytes, a0.transfer_ns, a0.ns_per_byte) == (1, 4, 8, 0.25)
     assert (h1.recompute_ns, [graph.ops[f].name for f in h1.chain]) == (10, ["m1"])
     assert {c.transfer_ns for c in candidates(analyse(graph, FLAT))} == {None}
 
 
 def dead_input(kept_bytes: int, first_ns: int) -> Graph:
-    """a (40 B) is made from s by g, and s from x by f; s is dead after g. k reads a twice, far apart."""
+    """a (40 B) is made from s by g, and s from x by f; s is dead after g. k reads a twice, far
+    apart.
+    """
     b = GraphBuilder("dead")
     b.tensor("x", 1, "input")
     b.tensor("s", kept_bytes)
@@ -87,7 +105,11 @@ def dead_input(kept_bytes: int, first_ns: int) -> Graph:
 def test_a_dead_input_is_kept_or_made_again(kept_bytes, first_ns, chain, saved, drops):
     graph = dead_input(kept_bytes, first_ns)
     (found,) = candidates(analyse(graph, FLAT))
-    assert ([graph.ops[f].name for f in found.chain], found.saved_bytes, named(graph, found.drops)) == (chain, saved, drops)
+    assert (
+        [graph.ops[f].name for f in found.chain],
+        found.saved_bytes,
+        named(graph, found.drops),
+    ) == (chain, saved, drops)
     made = apply(graph, found.drops)
     held = max(60 + 1 + (kept_bytes if chain == ["g"] else 0), kept_bytes + 40 + 1)
     assert static_peak(made).bytes == held
@@ -115,7 +137,8 @@ def test_what_cannot_run_again_is_no_candidate_and_its_drop_is_ignored(wrong):
     assert recomputes(graph, drop(graph, ("a", "g"))) == ()
 
 
-# ----------------------------------------------------------------------------------------------------------------- drops
+# --------------------------------------------------------------------------------------------------
+# drops
 
 
 @given(graphs(max_ops=10, max_streams=2), st.data())
@@ -128,10 +151,14 @@ def test_any_drops_give_a_graph_that_computes_the_same(graph, data):
 
 
 def test_a_dropped_segment_is_made_again_once_and_in_order():
-    """Everything of layers 0 and 1 dropped: b1 needs h1 and a1; h1 needs a0, that h0, that x. Each runs once, right before b1."""
+    """Everything of layers 0 and 1 dropped: b1 needs h1 and a1; h1 needs a0, that h0, that x. Each
+    runs once, right before b1.
+    """
     graph = layers(3)
     drops = drop(graph, ("h0", "r0"), ("a0", "m1"), ("h1", "r1"), ("a1", "m2"))
-    assert [(r.op, r.before, r.name) for r in recomputes(graph, drops)] == [(f, "b1", f"{f}~2") for f in ("m0", "r0", "m1", "r1")]
+    assert [(r.op, r.before, r.name) for r in recomputes(graph, drops)] == [
+        (f, "b1", f"{f}~2") for f in ("m0", "r0", "m1", "r1")
+    ]
     assert recomputes(graph, sorted(drops, reverse=True)) == recomputes(graph, drops)
 
 
@@ -139,15 +166,22 @@ def test_a_tensor_dropped_twice_runs_twice():
     graph = layers(2)
     drops = drop(graph, ("h1", "r1"), ("a0", "m1"))
     twice = replace(graph, ops=(*graph.ops, replace(graph.ops[-1], name="b0 again", outputs=())))
-    assert [r.name for r in recomputes(twice, drops | {(twice.tensor_index["a0"], len(graph.ops) - 1)})] == ["r0~2", "m1~2", "r0~3"]
+    assert [
+        r.name for r in recomputes(twice, drops | {(twice.tensor_index["a0"], len(graph.ops) - 1)})
+    ] == ["r0~2", "m1~2", "r0~3"]
 
 
 def test_checkpointing_by_segments():
-    """32 layers hold 64 activations of 4 B at the turn. In k segments: k - 1 checkpoints and one segment of 64 / k."""
+    """32 layers hold 64 activations of 4 B at the turn. In k segments: k - 1 checkpoints and one
+    segment of 64 / k.
+    """
     graph = layers(32)
     problem = analyse(graph, FLAT)
     recomputable = candidates(problem)
-    peaks = {k: static_peak(apply(graph, segments(problem, recomputable, k))).bytes for k in (2, 4, 8, 16)}
+    peaks = {
+        k: static_peak(apply(graph, segments(problem, recomputable, k))).bytes
+        for k in (2, 4, 8, 16)
+    }
     assert static_peak(graph).bytes == 4 * (1 + 64 + 1)
     for k, peak in peaks.items():
         assert peak <= 4 * (1 + 64 / k + k + 4), k
@@ -166,7 +200,9 @@ def test_the_cheapest_by_byte_go_first():
 
 
 def test_contents_that_are_written_anew_may_be_dropped_by_hand():
-    """A workload may list a producer twice itself: contents whose next user only writes them may be detached, say verifier and engine."""
+    """A workload may list a producer twice itself: contents whose next user only writes them may be
+    detached, say verifier and engine.
+    """
     b = GraphBuilder("by hand")
     b.tensor("a", 40)
     b.tensor("big", 60)
@@ -190,7 +226,8 @@ def test_contents_that_are_written_anew_may_be_dropped_by_hand():
         replay(early, FLAT)
 
 
-# ----------------------------------------------------------------------------------------------------------------- plans
+# --------------------------------------------------------------------------------------------------
+# plans
 
 
 def test_only_recomputation_fits_where_there_is_nothing_below():
@@ -205,13 +242,18 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     assert found.result.peak_bytes["hbm"] <= budget
     assert verify(found.plan, FLAT, budget) == ()
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
-    assert f" on the graph with {found.plan.recomputes} ops run again, " in explain(found.plan, FLAT, budget).origin
+    assert (
+        f" on the graph with {found.plan.recomputes} ops run again, "
+        in explain(found.plan, FLAT, budget).origin
+    )
     with pytest.raises(InfeasibleError):
         search(graph, FLAT, 11, arms=[rewriting(True, True)])
 
 
 def test_a_slow_channel_is_relieved():
-    """At 0.1 B/ns a tensor's 4 B take 40 ns each way: moving 8 of them cannot hide; 8 relus take 8 ns."""
+    """At 0.1 B/ns a tensor's 4 B take 40 ns each way: moving 8 of them cannot hide; 8 relus take 8
+    ns.
+    """
     graph = layers(8)
     slow = two_tiers(0.1)
     budget = static_peak(graph).bytes - 24
@@ -224,7 +266,9 @@ def test_a_slow_channel_is_relieved():
 
 def test_nothing_is_recomputed_where_transfers_hide():
     graph = layers(8)
-    found = search(graph, two_tiers(10), static_peak(graph).bytes - 12, arms=[rewriting(True, True)])
+    found = search(
+        graph, two_tiers(10), static_peak(graph).bytes - 12, arms=[rewriting(True, True)]
+    )
     assert found.plan.edits is None
     assert found.cost.makespan_ns == sum(op.duration_ns or 0 for op in graph.ops)
 
@@ -240,7 +284,9 @@ def test_never_worse_than_without():
         except InfeasibleError:
             continue
         compared += 1
-        found = search(case.graph, case.hardware, case.budget_bytes, effort=1.0, arms=[rewriting(True, True)])
+        found = search(
+            case.graph, case.hardware, case.budget_bytes, effort=1.0, arms=[rewriting(True, True)]
+        )
         assert found.cost <= plain.cost
         assert verify(found.plan, case.hardware, case.budget_bytes) == ()
         assert replay(found.plan, case.hardware, case.budget_bytes) == found.result
@@ -254,7 +300,8 @@ def test_candidates_say_their_ratio():
     assert Candidate(gap, (), (), 10, 4, None).ns_per_byte == 2.5
 
 
-# ---------------------------------------------------------------------------------------------------------- command line
+# --------------------------------------------------------------------------------------------------
+# command line
 
 
 @pytest.mark.long
@@ -262,22 +309,36 @@ def test_through_the_commands(tmp_path: Path):
     graph = layers(8)
     save_workload(graph, tmp_path / "w.json")
     save_hardware(FLAT, tmp_path / "flat.yaml")
-    where = [str(tmp_path / "w.json"), "--hardware", str(tmp_path / "flat.yaml"), "--budget", f"{static_peak(graph).bytes - 16} B"]
+    where = [
+        str(tmp_path / "w.json"),
+        "--hardware",
+        str(tmp_path / "flat.yaml"),
+        "--budget",
+        f"{static_peak(graph).bytes - 16} B",
+    ]
     plan = str(tmp_path / "p.json")
     run = CliRunner().invoke
     assert run(app, ["plan", *where, "--policy", "hyperoffload", "-o", plan]).exit_code == 3
-    made = run(app, ["plan", *where, "--policy", "hyperoffload:recompute=true:reorder=true", "-o", plan])
+    made = run(
+        app, ["plan", *where, "--policy", "hyperoffload:recompute=true:reorder=true", "-o", plan]
+    )
     assert made.exit_code == 0, made.output
     replayed = run(app, ["replay", plan, *where, "--json"])
     assert replayed.exit_code == 0, replayed.output
     result = json.loads(replayed.stdout)
     assert result["plan"]["recomputes"] == len(json.loads(Path(plan).read_text())["recompute"])
-    assert result["lower_bound_ns"] == sum(op.duration_ns or 0 for op in graph.ops) <= result["makespan_ns"]
+    assert (
+        result["lower_bound_ns"]
+        == sum(op.duration_ns or 0 for op in graph.ops)
+        <= result["makespan_ns"]
+    )
 
 
 def test_an_op_that_runs_again_takes_the_first_name_that_is_free() -> None:
     graph = layers(2)
-    ops = tuple(replace(op, name={"b0": "m0~2", "b1": "m0~3"}.get(op.name, op.name)) for op in graph.ops)
+    ops = tuple(
+        replace(op, name={"b0": "m0~2", "b1": "m0~3"}.get(op.name, op.name)) for op in graph.ops
+    )
     graph = Graph(graph.name, graph.tensors, ops)
     again = recomputes(graph, drop(graph, ("h0", "r0")))
     assert [(r.op, r.before, r.name) for r in again] == [("m0", "m0~2", "m0~4")]

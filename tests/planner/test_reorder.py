@@ -49,7 +49,9 @@ def excess(graph: Graph, budget: int) -> tuple[int, int]:
 @given(graphs(max_ops=6))
 def test_the_least_peak_of_all_orders(graph):
     found = reorder(graph, durations_of(graph), 0)
-    assert static_peak(found).bytes == min(static_peak(permuted(graph, order)).bytes for order in every_order(graph))
+    assert static_peak(found).bytes == min(
+        static_peak(permuted(graph, order)).bytes for order in every_order(graph)
+    )
 
 
 @given(graphs(max_ops=10, max_streams=3, homes=("hbm",)))
@@ -66,12 +68,25 @@ def test_an_update_follows_its_gradient():
         b.tensor(f"w{k}", 8, "parameter")
     for k in range(3):
         before = "x" if k == 0 else f"d{k - 1}"
-        b.op(f"back{k}", "matmul", inputs=[before, f"w{k}"], outputs=[b.tensor(f"d{k}", 4), b.tensor(f"g{k}", 4)], duration_ns=5)
+        b.op(
+            f"back{k}",
+            "matmul",
+            inputs=[before, f"w{k}"],
+            outputs=[b.tensor(f"d{k}", 4), b.tensor(f"g{k}", 4)],
+            duration_ns=5,
+        )
     for k in (1, 2, 0):
         b.op(f"update{k}", "adam", inputs=[f"g{k}"], mutates=[f"w{k}"], duration_ns=5)
     graph = b.build()
     found = eager(graph)
-    assert [op.name for op in found.ops] == ["back0", "update0", "back1", "update1", "back2", "update2"]
+    assert [op.name for op in found.ops] == [
+        "back0",
+        "update0",
+        "back1",
+        "update1",
+        "back2",
+        "update2",
+    ]
     assert eager(found) is found
 
 
@@ -95,9 +110,11 @@ def test_what_fits_keeps_its_order(graph):
 
 
 def training(layers: int, casts: bool = False) -> Graph:
-    """Parameters (10 B a layer) with states (20 B), activations and their gradients (4 B), all updates at the end of the step.
+    """Parameters (10 B a layer) with states (20 B), activations and their gradients (4 B), all
+    updates at the end of the step.
 
-    With ``casts``, the step begins with a copy (5 B) of every parameter that the forward pass alone reads.
+    With ``casts``, the step begins with a copy (5 B) of every parameter that the forward pass alone
+    reads.
     """
     b = GraphBuilder("training")
     for i in range(layers):
@@ -110,9 +127,17 @@ def training(layers: int, casts: bool = False) -> Graph:
         b.tensor(f"gw{i}", 10, "gradient")
     if casts:
         for i in range(layers):
-            b.op(f"cast{i}", "copy", inputs=[f"w{i}"], outputs=[b.tensor(f"c{i}", 5)], duration_ns=1)
+            b.op(
+                f"cast{i}", "copy", inputs=[f"w{i}"], outputs=[b.tensor(f"c{i}", 5)], duration_ns=1
+            )
     for i in range(layers):
-        b.op(f"f{i}", "matmul", inputs=[last, f"c{i}" if casts else f"w{i}"], outputs=[f"a{i}"], duration_ns=10)
+        b.op(
+            f"f{i}",
+            "matmul",
+            inputs=[last, f"c{i}" if casts else f"w{i}"],
+            outputs=[f"a{i}"],
+            duration_ns=10,
+        )
         last = f"a{i}"
     for i in reversed(range(layers)):
         reads = [f"a{i}", f"w{i}", *([f"g{i + 1}"] if i + 1 < layers else [])]
@@ -127,8 +152,9 @@ def training(layers: int, casts: bool = False) -> Graph:
 def test_updates_follow_their_gradients_and_casts_come_when_needed(monkeypatch, beam, casts):
     """8 layers: 240 B of parameters and states and 4 of input are always there.
 
-    As listed, the peak is the last op of the backward pass: 80 B of gradients of parameters, a0, g0 and g1. Updated at once, only one
-    such gradient is left, and the peak is b7: 32 B of activations, g7, gw7; or, with all casts made first, the last cast or f0.
+    As listed, the peak is the last op of the backward pass: 80 B of gradients of parameters, a0, g0
+    and g1. Updated at once, only one such gradient is left, and the peak is b7: 32 B of
+    activations, g7, gw7; or, with all casts made first, the last cast or f0.
     """
     if not beam:
         monkeypatch.setattr(module, "_BEAM_OPS", 0)
@@ -142,7 +168,9 @@ def test_updates_follow_their_gradients_and_casts_come_when_needed(monkeypatch, 
 
 
 def test_scheduling_alone_is_near_the_least_peak(monkeypatch):
-    """Random ops over random earlier results: the list schedules and moves that large graphs get, against the exact beam."""
+    """Random ops over random earlier results: the list schedules and moves that large graphs get,
+    against the exact beam.
+    """
     ratios, given_ratios = [], []
     for seed in range(30):
         graph = scattered(random.Random(seed), 12)
@@ -162,15 +190,29 @@ def scattered(rng: random.Random, ops: int) -> Graph:
     for i in range(ops):
         reads = rng.sample(results, min(len(results), rng.choice((1, 1, 2))))
         results.append(b.tensor(f"a{i}", rng.randint(1, 40)))
-        b.op(f"f{i}", "op", inputs=reads, outputs=[results[-1]], duration_ns=rng.randint(1, 9), workspace_bytes=rng.choice((0, 0, 9)))
+        b.op(
+            f"f{i}",
+            "op",
+            inputs=reads,
+            outputs=[results[-1]],
+            duration_ns=rng.randint(1, 9),
+            workspace_bytes=rng.choice((0, 0, 9)),
+        )
     return b.build()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_has_a_message_stays_in_its_order(seed):
-    """Otherwise stages of a pipeline might wait for one another for ever. Without messages, these ops trade places."""
+    """Otherwise stages of a pipeline might wait for one another for ever. Without messages, these
+    ops trade places.
+    """
     graph = scattered(random.Random(seed), 24)
-    tied = replace(graph, ops=tuple([replace(op, message=f"m{i}") if i % 3 == 0 else op for i, op in enumerate(graph.ops)]))
+    tied = replace(
+        graph,
+        ops=tuple(
+            [replace(op, message=f"m{i}") if i % 3 == 0 else op for i, op in enumerate(graph.ops)]
+        ),
+    )
     names = [op.name for op in tied.ops if op.message]
     for found in (reorder(tied, durations_of(tied), 0), eager(tied)):
         assert [op.name for op in found.ops if op.message] == names
@@ -181,14 +223,18 @@ def test_what_has_a_message_stays_in_its_order(seed):
 
 def test_names_do_not_matter():
     graph = scattered(random.Random(3), 40)
-    other = replace(graph, ops=tuple(replace(op, name=f"z{99 - i}") for i, op in enumerate(graph.ops)))
+    other = replace(
+        graph, ops=tuple(replace(op, name=f"z{99 - i}") for i, op in enumerate(graph.ops))
+    )
     assert [op.inputs for op in reorder(graph, durations_of(graph), 0).ops] == [
         op.inputs for op in reorder(other, durations_of(other), 0).ops
     ]
 
 
 def test_time_grows_no_faster_than_n_log_n():
-    """Counted in heap operations, so that a busy machine does not matter: 8 times the ops, at most 10 times the work."""
+    """Counted in heap operations, so that a busy machine does not matter: 8 times the ops, at most
+    10 times the work.
+    """
 
     def pushes(layers: int) -> int:
         count = 0
@@ -228,8 +274,8 @@ def test_one_op_moves_where_the_bytes_of_the_whole_order_say(seed):
             moved = [*order[:low], *part, *order[high:]]
             after = static_curve(permuted(graph, moved))
             assert (after[:low], after[high:]) == (curve[:low], curve[high:])
-            if expected is None and module._key(after[low:high], durations, part, budget) < module._key(
-                curve[low:high], durations, order[low:high], budget
-            ):
+            if expected is None and module._key(
+                after[low:high], durations, part, budget
+            ) < module._key(curve[low:high], durations, order[low:high], budget):
                 expected = moved
         assert module._better_move(model, order, list(curve), peak, durations, budget) == expected

@@ -1,4 +1,6 @@
-"""Recomputation and re-ordering by default: where the workload says that its ops may, where something waits, and nowhere else."""
+"""Recomputation and re-ordering by default: where the workload says that its ops may, where
+something waits, and nowhere else.
+"""
 
 import json
 from dataclasses import replace
@@ -40,7 +42,9 @@ def planned(graph: Graph, hardware: Hardware, budget: int, **parameters: object)
 
 
 def test_recomputation_is_tried_where_the_workload_says_that_ops_may_run_again():
-    """Six tensors have to go: their transfers take 480 ns, six relus 6 ns. A recording without such a mark moves, as before."""
+    """Six tensors have to go: their transfers take 480 ns, six relus 6 ns. A recording without such
+    a mark moves, as before.
+    """
     marked, bare = layers(8, repeatable=True), layers(8)
     budget = static_peak(bare).bytes - 24
     busy = sum(op.duration_ns or 0 for op in bare.ops)
@@ -52,10 +56,14 @@ def test_recomputation_is_tried_where_the_workload_says_that_ops_may_run_again()
         assert replay(moving, SLOW, budget).makespan_ns > busy + 8
     asked = planned(bare, SLOW, budget, recompute=True)
     assert asked.edits is not None
-    assert asked.edits.recompute == by_default.edits.recompute  # the mark is a default: who asks gets it anywhere
+    assert (
+        asked.edits.recompute == by_default.edits.recompute
+    )  # the mark is a default: who asks gets it anywhere
 
 
-@pytest.mark.parametrize("meta", [{}, {"repeatable": False}, {"repeatable": "yes"}, {"repeatable": 1}])
+@pytest.mark.parametrize(
+    "meta", [{}, {"repeatable": False}, {"repeatable": "yes"}, {"repeatable": 1}]
+)
 def test_nothing_but_a_plain_true_is_the_mark(meta):
     assert is_repeatable(layers(1, repeatable=True))
     assert not is_repeatable(layers(1, **meta))
@@ -81,7 +89,9 @@ def test_only_graphs_of_so_many_ops_that_do_not_fit_are_planned_more_than_once(m
 
 
 def test_an_order_alone_is_tried_too():
-    """Each of four arms makes 10 B that its end reads. In the listed order four of them wait at a time, in another one."""
+    """Each of four arms makes 10 B that its end reads. In the listed order four of them wait at a
+    time, in another one.
+    """
     b = GraphBuilder("arms", {"repeatable": True})
     b.tensor("x", 1, "input")
     for i in range(4):
@@ -100,7 +110,9 @@ def test_an_order_alone_is_tried_too():
 
 @pytest.mark.parametrize(("random", "peak"), [([], 41), (["f0"], 41), (["f0", "f1"], 51)])
 def test_random_ops_keep_their_order(random, peak):
-    """f0 makes 10 B for g0, f1 40 B for g1, whose 1 B g0 reads too: f1 and g1 first take 41 B, f0 first 51 B. Random ops draw in turn."""
+    """f0 makes 10 B for g0, f1 40 B for g1, whose 1 B g0 reads too: f1 and g1 first take 41 B, f0
+    first 51 B. Random ops draw in turn.
+    """
     b = GraphBuilder("draws", {"repeatable": True, "random": random})
     b.op("f0", "matmul", outputs=[b.tensor("a0", 10)], duration_ns=5)
     b.op("f1", "matmul", outputs=[b.tensor("a1", 40)], duration_ns=5)
@@ -135,7 +147,9 @@ def test_which_ops_run_once(kind, random, why):
         assert len(edited(graph, recompute=again).ops) == 4
 
 
-@pytest.mark.parametrize(("seeded", "again"), [(True, True), (False, False), ("yes", False), (1, False)])
+@pytest.mark.parametrize(
+    ("seeded", "again"), [(True, True), (False, False), ("yes", False), (1, False)]
+)
 @pytest.mark.parametrize(("kind", "random"), [("dropout", []), ("attention", ["f"])])
 def test_random_ops_run_again_where_their_generator_is_set_back(kind, random, seeded, again):
     b = GraphBuilder("seeded", {"repeatable": True, "random": random, "seeded": seeded})
@@ -146,11 +160,22 @@ def test_random_ops_run_again_where_their_generator_is_set_back(kind, random, se
     assert bool(why_once(graph, graph.ops[0])) is not again
 
 
-@pytest.mark.parametrize(("rate", "phase", "seeded"), [(0.1, "train", True), (0.0, "train", None), (0.1, "forward", None)])
+@pytest.mark.parametrize(
+    ("rate", "phase", "seeded"),
+    [(0.1, "train", True), (0.0, "train", None), (0.1, "forward", None)],
+)
 def test_built_steps_with_dropout_are_seeded(rate, phase, seeded):
     """Their checkpointed layers draw dropout's masks again."""
-    config = {"hidden_size": 8, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "dropout": rate}
-    graph = build("b", {"model": "bert-large", "config": config, "phase": phase, "sequence": 4, "batch": 1})
+    config = {
+        "hidden_size": 8,
+        "intermediate_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "dropout": rate,
+    }
+    graph = build(
+        "b", {"model": "bert-large", "config": config, "phase": phase, "sequence": 4, "batch": 1}
+    )
     assert graph.meta.get("seeded") is seeded
 
 
@@ -169,16 +194,26 @@ def test_no_worse_than_any_policy_where_the_graph_is_changed():
 def test_no_effort_is_no_worse_than_other_policies(repeatable):
     compared = 0
     for case in instances(4, seed=5):
-        graph = Graph(case.graph.name, case.graph.tensors, case.graph.ops, {"repeatable": repeatable})
+        graph = Graph(
+            case.graph.name, case.graph.tensors, case.graph.ops, {"repeatable": repeatable}
+        )
         others = []
         for name in RIVALS:
             try:
-                result = replay(policy_named(name).plan(graph, case.hardware, case.budget_bytes), case.hardware, case.budget_bytes)
+                result = replay(
+                    policy_named(name).plan(graph, case.hardware, case.budget_bytes),
+                    case.hardware,
+                    case.budget_bytes,
+                )
             except InfeasibleError:
                 continue
-            others += [result.makespan_ns] if result.feasible and not policy_named(name).runtime else []
+            others += (
+                [result.makespan_ns] if result.feasible and not policy_named(name).runtime else []
+            )
         if others:
-            plan = policy_named("hyperoffload").plan(graph, case.hardware, case.budget_bytes, effort=0.0)
+            plan = policy_named("hyperoffload").plan(
+                graph, case.hardware, case.budget_bytes, effort=0.0
+            )
             assert replay(plan, case.hardware, case.budget_bytes).makespan_ns <= min(others)
             compared += 1
     assert compared >= 3
@@ -187,7 +222,14 @@ def test_no_effort_is_no_worse_than_other_policies(repeatable):
 @pytest.mark.long
 def test_gpt2_xl_of_six_layers_at_three_quarters():
     """144.7 ms once without recomputation."""
-    model = {"model": "gpt2-xl", "phase": "train", "batch": 4, "sequence": 1024, "layers": 6, "fused": True}
+    model = {
+        "model": "gpt2-xl",
+        "phase": "train",
+        "batch": 4,
+        "sequence": 1024,
+        "layers": 6,
+        "fused": True,
+    }
     graph = make({"format": "hosim.spec/1", "name": "gpt2-xl", "builder": model}, "gpt2-xl")
     hardware = load_hardware(find_hardware("a100-80gb-sxm"))
     budget = parse_budget("75%", graph, hardware)[1]
@@ -197,16 +239,27 @@ def test_gpt2_xl_of_six_layers_at_three_quarters():
 
 
 def t5_of_four_layers(share: str, **more: object) -> tuple[Graph, Hardware, int]:
-    model = {"model": "t5-large", "phase": "train", "batch": 8, "sequence": 512, "layers": 4, **more}
+    model = {
+        "model": "t5-large",
+        "phase": "train",
+        "batch": 8,
+        "sequence": 512,
+        "layers": 4,
+        **more,
+    }
     graph = make({"format": "hosim.spec/1", "name": "t5", "builder": model}, "t5")
     hardware = load_hardware(find_hardware("h100-80gb-sxm"))
     return graph, hardware, parse_budget(share, graph, hardware)[1]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("share", "before_ns"), [("60%", 37_705_079), ("45%", 60_654_170), ("30%", 108_278_805)])
+@pytest.mark.parametrize(
+    ("share", "before_ns"), [("60%", 37_705_079), ("45%", 60_654_170), ("30%", 108_278_805)]
+)
 def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(share, before_ns):
-    """``before_ns`` is what the plan took when the one other order tried was the one that holds least, and no dropout ran again."""
+    """``before_ns`` is what the plan took when the one other order tried was the one that holds
+    least, and no dropout ran again.
+    """
     graph, hardware, budget = t5_of_four_layers(share)
     graph = replace(graph, meta={**graph.meta, "seeded": False})
     plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
@@ -218,8 +271,17 @@ def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(s
 
 @pytest.mark.long
 def test_a_variant_that_looks_worse_until_it_is_searched_is_found():
-    """On a slow card the variant with the least bound looks worse than the graph as it is, until it is searched: 561 ms, then 501."""
-    model = {"model": "phi-4-mini", "phase": "train", "batch": 1, "sequence": 2048, "layers": 6, "fused": True}
+    """On a slow card the variant with the least bound looks worse than the graph as it is, until it
+    is searched: 561 ms, then 501.
+    """
+    model = {
+        "model": "phi-4-mini",
+        "phase": "train",
+        "batch": 1,
+        "sequence": 2048,
+        "layers": 6,
+        "fused": True,
+    }
     graph = make({"format": "hosim.spec/1", "name": "phi", "builder": model}, "phi")
     hardware = load_hardware(find_hardware("l40s"))
     budget = parse_budget("60%", graph, hardware)[1]
@@ -230,13 +292,19 @@ def test_a_variant_that_looks_worse_until_it_is_searched_is_found():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("share", "before_ns"), [("60%", 30_240_590), ("45%", 54_565_960), ("30%", 96_270_890)])
+@pytest.mark.parametrize(
+    ("share", "before_ns"), [("60%", 30_240_590), ("45%", 54_565_960), ("30%", 96_270_890)]
+)
 def test_dropout_that_may_run_again_is_run_again(share, before_ns):
-    """``before_ns`` is what the plan took when no random op ran again; one for the step with checkpointed layers takes no less, either."""
+    """``before_ns`` is what the plan took when no random op ran again; one for the step with
+    checkpointed layers takes no less, either.
+    """
     graph, hardware, budget = t5_of_four_layers(share)
     plan = policy_named("hyperoffload").plan(graph, hardware, budget)
     assert verify(plan, hardware, budget) == ()
-    assert any(is_random(graph, graph.ops[graph.op_index[entry.op]]) for entry in plan.edits.recompute)
+    assert any(
+        is_random(graph, graph.ops[graph.op_index[entry.op]]) for entry in plan.edits.recompute
+    )
     makespan_ns = replay(plan, hardware, budget).makespan_ns
     assert makespan_ns < 0.9 * before_ns
     checkpointed, *_ = t5_of_four_layers(share, checkpoint=True)
@@ -244,7 +312,8 @@ def test_dropout_that_may_run_again_is_run_again(share, before_ns):
     assert makespan_ns <= 1.01 * replay(rival, hardware, budget).makespan_ns
 
 
-# ---------------------------------------------------------------------------------------------------------- command line
+# --------------------------------------------------------------------------------------------------
+# command line
 
 
 @pytest.fixture
@@ -252,7 +321,13 @@ def where(tmp_path: Path) -> list[str]:
     graph = layers(8, repeatable=True)
     save_workload(graph, tmp_path / "w.json")
     save_hardware(SLOW, tmp_path / "slow.yaml")
-    return [str(tmp_path / "w.json"), "--hardware", str(tmp_path / "slow.yaml"), "--budget", f"{static_peak(graph).bytes - 24} B"]
+    return [
+        str(tmp_path / "w.json"),
+        "--hardware",
+        str(tmp_path / "slow.yaml"),
+        "--budget",
+        f"{static_peak(graph).bytes - 24} B",
+    ]
 
 
 def run(*args: str):
@@ -276,17 +351,39 @@ def test_the_plan_says_that_it_recomputes(where, tmp_path):
 def test_a_comparison_has_the_ops_that_run_again(where):
     shown = run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10")
     assert "ops run" in shown.stdout
-    results = json.loads(run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--json").stdout)["results"]
+    results = json.loads(
+        run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--json").stdout
+    )["results"]
     assert [bool(result["plan"].get("recomputes")) for result in results] == [True, False]
-    shown = run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--no-recompute", "--json")
-    assert [result["policy"] for result in json.loads(shown.stdout)["results"]] == ["hyperoffload:effort=0.05:recompute=false", "g10"]
-    assert "ops run" not in run("compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--no-recompute").stdout
+    shown = run(
+        "compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--no-recompute", "--json"
+    )
+    assert [result["policy"] for result in json.loads(shown.stdout)["results"]] == [
+        "hyperoffload:effort=0.05:recompute=false",
+        "g10",
+    ]
+    assert (
+        "ops run"
+        not in run(
+            "compare-policies", *where, "-p", "hyperoffload:effort=0.05,g10", "--no-recompute"
+        ).stdout
+    )
 
 
-@pytest.mark.parametrize("command", one_in(3, [["blame"], ["frontier", "--points", "2"], ["robustness", "-n", "1"]]))
+@pytest.mark.parametrize(
+    "command", one_in(3, [["blame"], ["frontier", "--points", "2"], ["robustness", "-n", "1"]])
+)
 def test_other_commands_that_plan_take_the_option(where, command):
     asked = "--policies" if command[0] == "robustness" else "--policy"
-    shown = run(command[0], *where, *command[1:], asked, "hyperoffload:effort=0.05", "--no-recompute", "--json")
+    shown = run(
+        command[0],
+        *where,
+        *command[1:],
+        asked,
+        "hyperoffload:effort=0.05",
+        "--no-recompute",
+        "--json",
+    )
     assert shown.exit_code == 0, shown.output
     assert "recompute=false" in shown.stdout or command[0] == "blame"
 
@@ -300,18 +397,32 @@ def test_export_plans_for_a_runtime_that_keeps_the_graph(where, monkeypatch):
         return made(graph, hardware, budget, **choice.parameters)
 
     monkeypatch.setattr("hosim.study.runs.run_policy.make_plan", plan)
-    shown = run("export", *where, "--mindspore", "--trials", "3", "-p", "hyperoffload:effort=0.05", "--json")
-    assert shown.exit_code == 3  # none of the three settings fits: what hosim planned is looked at here
-    assert [choice.parameters for choice in asked] == [{"effort": 0.05, "recompute": False, "reorder": False}]
+    shown = run(
+        "export", *where, "--mindspore", "--trials", "3", "-p", "hyperoffload:effort=0.05", "--json"
+    )
+    assert (
+        shown.exit_code == 3
+    )  # none of the three settings fits: what hosim planned is looked at here
+    assert [choice.parameters for choice in asked] == [
+        {"effort": 0.05, "recompute": False, "reorder": False}
+    ]
     refused = run("export", *where, "--mindspore", "-p", "hyperoffload:reorder=true")
     assert refused.exit_code == 2
     assert "reorder=true is ruled out here; leave it out" in refused.stderr
 
 
 def test_choices_without_changes_to_the_graph():
-    ours, theirs = parse_choice("hyperoffload:seed=1:recompute=false"), parse_choice("lookahead:k=2")
+    ours, theirs = (
+        parse_choice("hyperoffload:seed=1:recompute=false"),
+        parse_choice("lookahead:k=2"),
+    )
     assert without(ours, RECOMPUTE) is ours
     assert without(theirs, RECOMPUTE, REORDER) is theirs
-    assert without(ours, RECOMPUTE, REORDER).label == "hyperoffload:seed=1:recompute=false:reorder=false"
-    with pytest.raises(InputError, match=r"policy hyperoffload:reorder=true: reorder=true is ruled out"):
+    assert (
+        without(ours, RECOMPUTE, REORDER).label
+        == "hyperoffload:seed=1:recompute=false:reorder=false"
+    )
+    with pytest.raises(
+        InputError, match=r"policy hyperoffload:reorder=true: reorder=true is ruled out"
+    ):
         without(parse_choice("hyperoffload:reorder=true"), REORDER)

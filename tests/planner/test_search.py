@@ -1,4 +1,6 @@
-"""The search as a whole: more effort continues it, no policy does better, and it ends where nothing can be gained."""
+"""The search as a whole: more effort continues it, no policy does better, and it ends where nothing
+can be gained.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -40,23 +42,37 @@ def makespan(plan: Plan, case: Instance) -> int:
     return taken
 
 
-@pytest.mark.parametrize(("draw", "number"), one_in(3, [(draw, number) for number in range(6) for draw in DRAWS]))
+@pytest.mark.parametrize(
+    ("draw", "number"), one_in(3, [(draw, number) for number in range(6) for draw in DRAWS])
+)
 @pytest.mark.parametrize("seed", one_in(2, [0, 1]))
-def test_more_effort_is_never_slower(draw: Callable[[int, int], Instance], number: int, seed: int) -> None:
+def test_more_effort_is_never_slower(
+    draw: Callable[[int, int], Instance], number: int, seed: int
+) -> None:
     case = draw(number, 31)
     taken = [makespan(planned(case, effort=effort, seed=seed), case) for effort in EFFORTS]
     assert taken == sorted(taken, reverse=True)
 
 
-@pytest.mark.parametrize(("draw", "number"), one_in(3, [(draw, number) for number in range(6, 9) for draw in DRAWS]))
-def test_the_same_input_gives_the_same_plan(draw: Callable[[int, int], Instance], number: int) -> None:
+@pytest.mark.parametrize(
+    ("draw", "number"), one_in(3, [(draw, number) for number in range(6, 9) for draw in DRAWS])
+)
+def test_the_same_input_gives_the_same_plan(
+    draw: Callable[[int, int], Instance], number: int
+) -> None:
     first, again = (planned(draw(number, 31), effort=0.5, seed=5) for _ in range(2))
-    assert (first.cache_ops, first.initial, first.edits) == (again.cache_ops, again.initial, again.edits)
+    assert (first.cache_ops, first.initial, first.edits) == (
+        again.cache_ops,
+        again.initial,
+        again.edits,
+    )
 
 
 @settings(max_examples=6)
 @given(draw=st.sampled_from(DRAWS), number=st.integers(0, 400), effort=st.sampled_from((0.0, 0.1)))
-def test_no_rival_does_better(draw: Callable[[int, int], Instance], number: int, effort: float) -> None:
+def test_no_rival_does_better(
+    draw: Callable[[int, int], Instance], number: int, effort: float
+) -> None:
     case = draw(number, 32)
     ours = makespan(planned(case, effort=effort), case)
     for name in RIVALS:
@@ -68,7 +84,8 @@ def test_no_rival_does_better(draw: Callable[[int, int], Instance], number: int,
         assert taken is None or ours <= taken
 
 
-# -- when it ends ----------------------------------------------------------------------------------------------
+# -- when it ends
+# ----------------------------------------------------------------------------------------------
 
 
 class Watched:
@@ -89,7 +106,8 @@ def watched(graph: Graph, hw: Hardware, budget: int, **given: float) -> Search:
 
 
 def test_it_ends_where_no_op_waits() -> None:
-    """The first plans have no waits: there is no local search, whatever the effort, and nothing else is asked.
+    """The first plans have no waits: there is no local search, whatever the effort, and nothing
+    else is asked.
 
     What they move and need not is looked for, for two blocks at most.
     """
@@ -104,14 +122,21 @@ def test_it_ends_where_no_op_waits() -> None:
 
 
 def test_it_ends_where_the_lower_bound_is_reached() -> None:
-    """f waits 30 ns for p (30 B) and takes 10 ns: no plan takes less than 40 ns, and the first one does not take more."""
+    """f waits 30 ns for p (30 B) and takes 10 ns: no plan takes less than 40 ns, and the first one
+    does not take more.
+    """
     b = GraphBuilder("one")
     b.tensor("p", 30, "parameter", "ddr")
     b.op("f", "op", inputs=["p"], outputs=[b.tensor("r", 1, "output")], duration_ns=10)
     for k in range(100):
         b.op(f"aside{k}", "op", duration_ns=0, stream="aux")
     tiers = (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11))
-    hw = Hardware("toy", tiers, (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)), Compute({}))
+    hw = Hardware(
+        "toy",
+        tiers,
+        (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
+        Compute({}),
+    )
     run = watched(b.build(), hw, 31, effort=50.0)
     assert run.best is not None
     assert run.best.outcome.cost.makespan_ns == run.plain.least_ns == 40
@@ -121,7 +146,9 @@ def test_it_ends_where_the_lower_bound_is_reached() -> None:
 
 @pytest.mark.parametrize("effort", [0.0, 0.2, 0.5])
 def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
-    """A plan that fits is needed; so is what is asked for in any case. Annealing takes three blocks at a time."""
+    """A plan that fits is needed; so is what is asked for in any case. Annealing takes three blocks
+    at a time.
+    """
     case, needs, steps = instance(3, 31), 10**6, []
     given = case.graph, case.hardware, case.budget_bytes
 
@@ -142,18 +169,23 @@ def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
     assert watch.search.work.done <= most + 3 * needs
 
 
-# -- what is returned ------------------------------------------------------------------------------------------
+# -- what is returned
+# ------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=4)
 @given(draw=st.sampled_from(DRAWS), number=st.integers(0, 400))
-def test_what_is_returned_never_gets_slower_and_is_hardly_slower_than_the_best(draw: Callable[[int, int], Instance], number: int) -> None:
+def test_what_is_returned_never_gets_slower_and_is_hardly_slower_than_the_best(
+    draw: Callable[[int, int], Instance], number: int
+) -> None:
     case, seen = draw(number, 34), list[tuple[int, int]]()
 
     def looking(search: Search, planned: PlannedGraph) -> Iterator[float]:
         while search.best is not None and search.chosen is not None:
             if not search.nothing_fits:
-                seen.append((search.chosen.outcome.cost.makespan_ns, search.best.outcome.cost.makespan_ns))
+                seen.append(
+                    (search.chosen.outcome.cost.makespan_ns, search.best.outcome.cost.makespan_ns)
+                )
             search.work.done += 1000
             yield search.best.outcome.cost.makespan_ns * 0.9
 
@@ -164,10 +196,15 @@ def test_what_is_returned_never_gets_slower_and_is_hardly_slower_than_the_best(d
 
 
 def test_of_two_that_take_the_same_the_one_with_more_slack_is_returned() -> None:
-    """Eight weights of 10 B, an op of 20 ns each: w3 may return 20 ns before its op, or 60 ns, which is no faster."""
+    """Eight weights of 10 B, an op of 20 ns each: w3 may return 20 ns before its op, or 60 ns,
+    which is no faster.
+    """
     graph, hw = plateau(8, home="ddr"), machine()
     problem = Search(graph, hw, 80, "test", 0, replay).plain
-    late, early = ({t: TensorChoice("ddr", "home", {-1: max(-1, t - ahead)}) for t in range(8)} for ahead in (2, 4))
+    late, early = (
+        {t: TensorChoice("ddr", "home", {-1: max(-1, t - ahead)}) for t in range(8)}
+        for ahead in (2, 4)
+    )
     found = [Found(problem.evaluate(choices), problem, "selection") for choices in (late, early)]
     assert found[0].outcome.cost == found[1].outcome.cost
     assert found[0].slack < found[1].slack
@@ -178,7 +215,8 @@ def test_of_two_that_take_the_same_the_one_with_more_slack_is_returned() -> None
         assert run.chosen is found[1]
 
 
-# -- rewrites --------------------------------------------------------------------------------------------------
+# -- rewrites
+# --------------------------------------------------------------------------------------------------
 
 
 def test_recomputation_is_found_by_its_arm_alone() -> None:
@@ -195,5 +233,7 @@ def test_recomputation_is_found_by_its_arm_alone() -> None:
 @pytest.mark.parametrize(("reorder", "recompute"), [(False, False), (True, False)])
 def test_ops_run_again_only_where_they_may(reorder: bool, recompute: bool) -> None:
     graph, hw = layers(8, repeatable=True), two_tiers(0.1)
-    found = search(graph, hw, static_peak(graph).bytes - 24, effort=0.1, arms=[rewriting(reorder, recompute)])
+    found = search(
+        graph, hw, static_peak(graph).bytes - 24, effort=0.1, arms=[rewriting(reorder, recompute)]
+    )
     assert found.plan.recomputes == 0

@@ -1,4 +1,6 @@
-"""What a plan takes at least, from its transfers alone: never more than its replay, and as much where room is no matter."""
+"""What a plan takes at least, from its transfers alone: never more than its replay, and as much
+where room is no matter.
+"""
 
 from dataclasses import replace
 
@@ -22,21 +24,38 @@ from hosim.planner.hyperoffload.tensor_choices import analyse, insert
 @given(data=st.data())
 def test_no_replay_ends_sooner(of: str, streams: int, data: st.DataObject) -> None:
     drawn = replace(data.draw(hardware(fabrics=of != "alone")), chunk_bytes=2**26)
-    graph = data.draw(graphs(max_ops=10, max_streams=streams, homes=[t.name for t in drawn.tiers], measured=of in ("alone", "shared")))
+    graph = data.draw(
+        graphs(
+            max_ops=10,
+            max_streams=streams,
+            homes=[t.name for t in drawn.tiers],
+            measured=of in ("alone", "shared"),
+        )
+    )
     drawn = sized(drawn, graph)
     problem = analyse(graph, data.draw(several(drawn)) if of == "devices" else drawn)
     if any(tier not in {b.name for b in problem.below} for tier in problem.starts_below.values()):
         return
     plan = insert(problem, data.draw(choices(problem)), "test")
-    result = replay(plan, problem.hardware, data.draw(st.integers(max(problem.floor_bytes), 2 * max(1, *problem.held_bytes))))
+    result = replay(
+        plan,
+        problem.hardware,
+        data.draw(st.integers(max(problem.floor_bytes), 2 * max(1, *problem.held_bytes))),
+    )
     assert moving_ns(plan, problem.hardware) <= soonest_end_ns(plan, problem.hardware)
-    assert result.makespan_ns is None or soonest_end_ns(plan, problem.hardware) <= result.makespan_ns
+    assert (
+        result.makespan_ns is None or soonest_end_ns(plan, problem.hardware) <= result.makespan_ns
+    )
 
 
 def fetched(after: int) -> Plan:
-    """Three ops of 20 ns, each with 10 B of its own that start below: they come up in turn, the second and third after an op."""
+    """Three ops of 20 ns, each with 10 B of its own that start below: they come up in turn, the
+    second and third after an op.
+    """
     graph = plateau(3)
-    cache_ops = [CacheOp("prefetch", k, "ddr", "hbm", at) for k, at in enumerate((AT_START, AT_START, after))]
+    cache_ops = [
+        CacheOp("prefetch", k, "ddr", "hbm", at) for k, at in enumerate((AT_START, AT_START, after))
+    ]
     return Plan(graph, "test", tuple(cache_ops), dict.fromkeys(range(3), ("ddr",)))
 
 
@@ -58,7 +77,12 @@ def test_a_transfer_may_end_last() -> None:
     graph = hill(2)
     plan = Plan(graph, "test", (CacheOp("store", 0, "hbm", "ddr", len(graph.ops) - 2),))
     hw = machine()
-    slow = replace(hw, channels=tuple([replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s // 10) for c in hw.channels]))
+    slow = replace(
+        hw,
+        channels=tuple(
+            [replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s // 10) for c in hw.channels]
+        ),
+    )
     # 10 B in 100 ns, from the end of the last op but one on, at 60
     assert soonest_end_ns(plan, slow) == 160
 
@@ -68,6 +92,8 @@ def test_channels_that_share_a_fabric_take_no_less_than_all_their_bytes() -> Non
     up = [CacheOp("prefetch", k, "ddr", "hbm") for k in range(3)]
     hw = machine()
     plan = Plan(graph, "test", tuple(up), dict.fromkeys(range(3), ("ddr",)))
-    shared = replace(hw, fabrics=(Fabric("bus", 10**8, tuple(c.name for c in hw.channels), "device"),))
+    shared = replace(
+        hw, fabrics=(Fabric("bus", 10**8, tuple(c.name for c in hw.channels), "device"),)
+    )
     # 30 B at 0.1 B/ns; the last op of 20 ns waits for the last of them
     assert soonest_end_ns(plan, shared) == 320

@@ -1,4 +1,6 @@
-"""Changes around the stalls: each gives a plan that the verifier accepts; of several tensors where they are alike."""
+"""Changes around the stalls: each gives a plan that the verifier accepts; of several tensors where
+they are alike.
+"""
 
 from random import Random
 
@@ -36,8 +38,17 @@ def test_draws_are_legal_changes_of_one_tensor_and_of_several() -> None:
 def test_draws_reach_the_tier_and_the_place_in_a_queue_of_one_absence() -> None:
     problem = analyse(hill(30), machine("ddr", "pool"))
     simulator = PlanSimulator(problem, 200)
-    begun = {t: TensorChoice("ddr", away={gap.after: gap.before - 1}) for gap in problem.gaps for t in [gap.tensor] if gap.returns}
-    begun |= {t: choice.with_return(after, 30) for t, choice in list(begun.items())[:5] for after in choice.away}  # they queue
+    begun = {
+        t: TensorChoice("ddr", away={gap.after: gap.before - 1})
+        for gap in problem.gaps
+        for t in [gap.tensor]
+        if gap.returns
+    }
+    begun |= {
+        t: choice.with_return(after, 30)
+        for t, choice in list(begun.items())[:5]
+        for after in choice.away
+    }  # they queue
     simulator.begin(begun)
     moves = StallMoves(simulator, Random(0), 1)
     moves.look()
@@ -50,7 +61,9 @@ def test_draws_reach_the_tier_and_the_place_in_a_queue_of_one_absence() -> None:
             turns += bool(choice.turns)
             # another tier says when it returns
             earlier += choice.below == "pool" and any(
-                back is not None and back < begun[t].away[a] for a, back in choice.away.items() if back
+                back is not None and back < begun[t].away[a]
+                for a, back in choice.away.items()
+                if back
             )
     assert alone
     assert turns
@@ -76,7 +89,8 @@ def test_kinds_that_paid_are_drawn_more_often() -> None:
 
 
 def test_where_the_device_tier_holds_the_most() -> None:
-    # four layers of 20 ns make 10 B each, used again in reverse order: if all stay, most is held when the last is made
+    # four layers of 20 ns make 10 B each, used again in reverse order: if all stay, most is held
+    # when the last is made
     simulator = PlanSimulator(analyse(hill(4), machine()), 100, 1)
     simulator.begin({})
     assert simulator.fullest(0, 7) in (2, 3, 4)

@@ -10,11 +10,14 @@ from hosim.planner.hyperoffload.tensor_choices import HOME, Choices, TensorChoic
 
 
 def test_what_is_away_the_longest_gives_way() -> None:
-    # a0 is away the longest: from f1 to b0; a1 within that. ddr has room for one of them, and a0 frees it for the most time
+    # a0 is away the longest: from f1 to b0; a1 within that. ddr has room for one of them, and a0
+    # frees it for the most time
     hw = machine("ddr", "pool")
     moved: Choices = {0: TensorChoice("ddr", HOME, {1: 6}), 1: TensorChoice("ddr", HOME, {2: 5})}
     for room, expected in ((20, {}), (10, {0: "pool"}), (9, {0: "pool", 1: "pool"})):
-        small = replace(hw, tiers=(hw.tiers[0], replace(hw.tiers[1], capacity_bytes=room), hw.tiers[2]))
+        small = replace(
+            hw, tiers=(hw.tiers[0], replace(hw.tiers[1], capacity_bytes=room), hw.tiers[2])
+        )
         assert assigned_tiers(analyse(hill(4), small), moved) == expected
     assert assigned_tiers(analyse(hill(4), machine()), moved) == {}
 

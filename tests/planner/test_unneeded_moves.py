@@ -1,4 +1,6 @@
-"""What a plan moves and need not: dropped where the step takes no longer without it, and nothing else changes."""
+"""What a plan moves and need not: dropped where the step takes no longer without it, and nothing
+else changes.
+"""
 
 from drawn_choices import choices
 from hypothesis import given
@@ -9,22 +11,38 @@ from toys import machine, plateau
 from hosim.engine import replay
 from hosim.planner.hyperoffload import without_unneeded
 from hosim.planner.hyperoffload.local_moves import PlanSimulator
-from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, WorkDone, analyse, everything, insert, plan_cost
+from hosim.planner.hyperoffload.tensor_choices import (
+    Problem,
+    TensorChoice,
+    WorkDone,
+    analyse,
+    everything,
+    insert,
+    plan_cost,
+)
 
 
-def tidied(problem: Problem, budget: int, made: dict[int, TensorChoice], most: int = 10**9) -> dict[int, TensorChoice]:
-    return dict(without_unneeded(PlanSimulator(problem, budget), made, most, WorkDone(), nearer=True))
+def tidied(
+    problem: Problem, budget: int, made: dict[int, TensorChoice], most: int = 10**9
+) -> dict[int, TensorChoice]:
+    return dict(
+        without_unneeded(PlanSimulator(problem, budget), made, most, WorkDone(), nearer=True)
+    )
 
 
 def test_what_has_room_stays() -> None:
-    """Six weights of 10 B, an op each. All fit into 60 B. Of 50 B four stay, and two take turns: the one comes when the other has left."""
+    """Six weights of 10 B, an op each. All fit into 60 B. Of 50 B four stay, and two take turns:
+    the one comes when the other has left.
+    """
     problem = analyse(plateau(6), machine())
     moved = dict(everything(problem))
     assert len(moved) == 6
     assert tidied(problem, 60, moved) == {}
     left = tidied(problem, 50, moved)
     assert len(left) == 2
-    before, after = (replay(insert(problem, made, "test"), problem.hardware, 50) for made in (moved, left))
+    before, after = (
+        replay(insert(problem, made, "test"), problem.hardware, 50) for made in (moved, left)
+    )
     assert after.makespan_ns is not None
     assert before.makespan_ns is not None
     assert after.makespan_ns <= before.makespan_ns
@@ -43,7 +61,9 @@ def test_no_plan_gets_worse(data) -> None:
     graph = data.draw(graphs(max_streams=2))
     machine_drawn = data.draw(hardware())
     problem = analyse(graph, machine_drawn)
-    budget = data.draw(st.integers(max(problem.floor_bytes, default=0), 2 * max(problem.held_bytes, default=0) + 1))
+    budget = data.draw(
+        st.integers(max(problem.floor_bytes, default=0), 2 * max(problem.held_bytes, default=0) + 1)
+    )
     made = data.draw(choices(problem))
     simulator = PlanSimulator(problem, budget)
     if not simulator.covers(made):

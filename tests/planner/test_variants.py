@@ -1,4 +1,6 @@
-"""Variants of a graph: what is expected of a plan for one, and sets of drops that are improved by what is alike."""
+"""Variants of a graph: what is expected of a plan for one, and sets of drops that are improved by
+what is alike.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,8 @@ def around() -> Graph:
 def test_what_the_peak_has_above_the_budget_leaves_before_it_and_returns_after_it():
     """The last op holds 40 B, 16 above 24. At 1 B/ns they take 20 ns with the margin.
 
-    They leave in the 300 ns before it, but would return in 20 ns after it, fewer than the op's own 100: 400 ns, and a twentieth of 32 ns.
+    They leave in the 300 ns before it, but would return in 20 ns after it, fewer than the op's own
+    100: 400 ns, and a twentieth of 32 ns.
     """
     plain = variants(around(), 24)(frozenset())
     assert (plain.excess_bytes, plain.again_ns) == (16, 0)
@@ -36,7 +39,9 @@ def test_what_the_peak_has_above_the_budget_leaves_before_it_and_returns_after_i
 
 
 def test_transfers_that_take_longer_than_the_ops_are_what_takes_the_time():
-    """40 B are to be away at the last op: 1,000 ns before it at 20 ns a byte with the margin, not 300, and 1,000 after it."""
+    """40 B are to be away at the last op: 1,000 ns before it at 20 ns a byte with the margin, not
+    300, and 1,000 after it.
+    """
     graph = around()
     order = variants(graph, 0)
     order._down_ns = order._up_ns = 20.0
@@ -44,7 +49,9 @@ def test_transfers_that_take_longer_than_the_ops_are_what_takes_the_time():
 
 
 def test_drops_of_what_is_alike_are_added_together():
-    """Half of the 28 activations that are alike, at once: one alone gains nothing, as the peak moves a little."""
+    """Half of the 28 activations that are alike, at once: one alone gains nothing, as the peak
+    moves a little.
+    """
     order = variants(hill(30), 100)
     order._down_ns = order._up_ns = 40.0
     plain = order(frozenset())
@@ -54,7 +61,9 @@ def test_drops_of_what_is_alike_are_added_together():
     assert order.improved_by_groups(better).expected_ns <= better.expected_ns
 
 
-@given(st.integers(2, 6), st.sampled_from((1.0, 0.85, (2, 1), (8, 1), (16, 8))), st.integers(30, 90))
+@given(
+    st.integers(2, 6), st.sampled_from((1.0, 0.85, (2, 1), (8, 1), (16, 8))), st.integers(30, 90)
+)
 def test_a_set_of_drops_never_gets_worse(layers, recipe, share):
     graph = training(layers)
     order = variants(graph, 45 * layers * share // 100 + 60)
@@ -73,7 +82,9 @@ def test_looks_are_counted(monkeypatch):
 
 
 def test_the_last_segments_stay():
-    """Of eight segments the last, the last two or the last four run once: what is made again grows with those that are dropped."""
+    """Of eight segments the last, the last two or the last four run once: what is made again grows
+    with those that are dropped.
+    """
     order = variants(hill(40), 100)
     last, two, half = [order.by((8, stay)) for stay in (1, 2, 4)]
     assert half.drops < two.drops < last.drops

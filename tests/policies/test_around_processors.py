@@ -1,4 +1,6 @@
-"""Policies on graphs with ops on other processors: their plans are legal and keep to the budget, or they say that nothing fits."""
+"""Policies on graphs with ops on other processors: their plans are legal and keep to the budget, or
+they say that nothing fits.
+"""
 
 from dataclasses import replace
 
@@ -18,19 +20,29 @@ from hosim.shipped import find_hardware
 
 STATIC = [name for name in policy_names() if not policy_named(name).runtime and name != "optimal"]
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))
-TRAIN = {"model": "llama-3.1-8b", "phase": "train", "layers": 2, "sequence": 2048, "optimizer_on": "ddr"}
+TRAIN = {
+    "model": "llama-3.1-8b",
+    "phase": "train",
+    "layers": 2,
+    "sequence": 2048,
+    "optimizer_on": "ddr",
+}
 
 
 def check(data) -> None:
     machine = data.draw(machines())
     graph = data.draw(on_processors(machine, data.draw(st.booleans())))
-    machine = replace(machine, tiers=tuple(replace(tier, capacity_bytes=10**4) for tier in machine.tiers))
+    machine = replace(
+        machine, tiers=tuple(replace(tier, capacity_bytes=10**4) for tier in machine.tiers)
+    )
     budget = data.draw(st.sampled_from((None, 60, 120, 200)))
     try:
         plan = policy_named(data.draw(st.sampled_from(STATIC))).plan(graph, machine, budget)
     except InfeasibleError:
         return
-    assert [finding for finding in verify(plan, machine, budget) if finding.rule != "capacity"] == []
+    assert [
+        finding for finding in verify(plan, machine, budget) if finding.rule != "capacity"
+    ] == []
     replay(plan, machine, budget)  # raises no PlanError
 
 
@@ -56,14 +68,23 @@ def makespan(parameters, policy, budget=None) -> int:
 
 def test_each_system_has_its_own_step() -> None:
     on_cpu = makespan(TRAIN, "zero_offload")
-    assert makespan({**TRAIN, "update": "delayed"}, "zero_offload") < makespan({**TRAIN, "update": "speculative"}, "superoffload") < on_cpu
+    assert (
+        makespan({**TRAIN, "update": "delayed"}, "zero_offload")
+        < makespan({**TRAIN, "update": "speculative"}, "superoffload")
+        < on_cpu
+    )
     assert on_cpu < makespan(TRAIN, "zero_infinity")  # whose parameters cross the link twice more
 
 
 def test_superoffload_streams_parameters_that_do_not_fit() -> None:
     graph = build("step", TRAIN)
-    stationary, flowing = (policy_named("superoffload").plan(graph, H100, budget) for budget in (None, 7 * 10**9))
-    assert (stationary.initial, {graph.tensors[t].kind for t in flowing.initial}) == ({}, {"parameter"})
+    stationary, flowing = (
+        policy_named("superoffload").plan(graph, H100, budget) for budget in (None, 7 * 10**9)
+    )
+    assert (stationary.initial, {graph.tensors[t].kind for t in flowing.initial}) == (
+        {},
+        {"parameter"},
+    )
     assert replay(flowing, H100, 7 * 10**9).error is None
 
 
@@ -71,5 +92,7 @@ def test_runtime_policies_and_those_of_others_refuse() -> None:
     graph = build("step", {**TRAIN, "layers": 1})
     mine = Policy("mine", "moves nothing", lambda graph, hardware, budget_bytes: Plan(graph))
     for policy in (policy_named("on_demand"), mine):
-        with pytest.raises(InputError, match=f"policy {policy.name} plans for ops of the device alone"):
+        with pytest.raises(
+            InputError, match=f"policy {policy.name} plans for ops of the device alone"
+        ):
             policy.plan(graph, H100)

@@ -1,4 +1,6 @@
-"""A function of somebody's own is a policy: its name, its parameters, and what it is told when it is none."""
+"""A function of somebody's own is a policy: its name, its parameters, and what it is told when it
+is none.
+"""
 
 import functools
 
@@ -11,7 +13,9 @@ from hosim.hardware import Hardware
 from hosim.policies import policy_of
 
 
-def keep(graph: Graph, hardware: Hardware, budget_bytes: int, *, twice: bool = False, lead: int = 4) -> hosim.Plan:
+def keep(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, twice: bool = False, lead: int = 4
+) -> hosim.Plan:
     """Moves nothing.
 
     Really.
@@ -22,7 +26,10 @@ def keep(graph: Graph, hardware: Hardware, budget_bytes: int, *, twice: bool = F
 def test_a_function_has_a_name_a_line_and_parameters() -> None:
     policy = policy_of(keep)
     assert (policy.name, policy.summary) == ("keep", "Moves nothing.")
-    assert [(key, p.default, p.type) for key, p in policy.settings.items()] == [("twice", False, "bool"), ("lead", 4, "int")]
+    assert [(key, p.default, p.type) for key, p in policy.settings.items()] == [
+        ("twice", False, "bool"),
+        ("lead", 4, "int"),
+    ]
     assert policy_of(functools.partial(keep, lead=2)).parameters["lead"] == 2
     assert policy_of(lambda *taken: None).name == "lambda"
     assert policy_of(max).settings == {}
@@ -40,9 +47,15 @@ def test_an_object_that_can_be_called_is_one_as_well() -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda graph: None, "policy lambda: expected a function (graph, hardware, budget_bytes), got lambda(graph)"),
+        (
+            lambda graph: None,
+            "policy lambda: expected a function (graph, hardware, budget_bytes), got lambda(graph)",
+        ),
         (lambda *, graph, hardware, budget: None, "got lambda(*, graph, hardware, budget)"),
-        (lambda graph, hardware, budget, more: None, "expected a number, true, false or text as the default of its parameter more"),
+        (
+            lambda graph, hardware, budget, more: None,
+            "expected a number, true, false or text as the default of its parameter more",
+        ),
         (lambda graph, hardware, budget, more=[]: None, "as the default of its parameter more"),
     ],
 )

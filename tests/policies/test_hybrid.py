@@ -1,6 +1,8 @@
-"""Hybrid: a static plan for the backbone, experts in a cache at run time. Every figure is derived from the toy's durations.
+"""Hybrid: a static plan for the backbone, experts in a cache at run time. Every figure is derived
+from the toy's durations.
 
-The toy (:mod:`moe_toy`): attention 100 ns, gate 10, expert 50, combine 20; an expert's 40 bytes take 40 ns; an inspection takes 5.
+The toy (:mod:`moe_toy`): attention 100 ns, gate 10, expert 50, combine 20; an expert's 40 bytes
+take 40 ns; an inspection takes 5.
 """
 
 from __future__ import annotations
@@ -40,35 +42,54 @@ def plan(graph: Graph, budget: int = 1000, hardware: Hardware | None = None, **s
     return plan_for(made, graph.derived(canonical))  # as the policy made it
 
 
-def run(made: Plan, budget: int = 1000, hardware: Hardware | None = None) -> tuple[Result, list[str]]:
-    """The result, checked against the rules, and what was fetched: ``w0.1`` after its gate had decided, ``w0.1?`` before."""
+def run(
+    made: Plan, budget: int = 1000, hardware: Hardware | None = None
+) -> tuple[Result, list[str]]:
+    """The result, checked against the rules, and what was fetched: ``w0.1`` after its gate had
+    decided, ``w0.1?`` before.
+    """
     machine = hardware or moe_toy.machine()
     fetches: list[Fetch] = []
     assert isinstance(made.runtime, Deciding)
-    result = replay(replace(made, runtime=replace(made.runtime, fetches=fetches)), machine, budget, record=True)
+    result = replay(
+        replace(made, runtime=replace(made.runtime, fetches=fetches)), machine, budget, record=True
+    )
     assert result.feasible, result.error
     assert check_result(made, machine, result) == ()
-    return result, [made.graph.tensors[f.tensor].name + ("?" if f.predicted else "") for f in fetches]
+    return result, [
+        made.graph.tensors[f.tensor].name + ("?" if f.predicted else "") for f in fetches
+    ]
 
 
 def one_layer(*chosen: tuple[int, ...], experts: int = 5) -> Routing:
     return moe_toy.routing(1, experts, [(step,) for step in chosen])
 
 
-# ------------------------------------------------------------------------------------------------------------- predictions
+# --------------------------------------------------------------------------------------------------
+# predictions
 
 
 def test_a_right_prediction_hides_the_transfer() -> None:
     result, fetched = run(plan(realise(one_layer((0,), (0,)), 1)))
     assert fetched == ["w0.0?"]
-    assert result.stall_ns == {"dependency": 0, "transfer": 0, "capacity": 0, "runtime": 2 * INSPECT}
+    assert result.stall_ns == {
+        "dependency": 0,
+        "transfer": 0,
+        "capacity": 0,
+        "runtime": 2 * INSPECT,
+    }
     assert result.makespan_ns == INSPECT + UNTIL_DECIDED + INSPECT + FFN + COMBINE
 
 
 def test_a_misprediction_costs_exactly_the_fetch() -> None:
     result, fetched = run(plan(realise(one_layer((0,), (1,)), 1)))
     assert fetched == ["w0.0?", "w0.1"]
-    assert result.stall_ns == {"dependency": 0, "transfer": EXPERT, "capacity": 0, "runtime": 2 * INSPECT}
+    assert result.stall_ns == {
+        "dependency": 0,
+        "transfer": EXPERT,
+        "capacity": 0,
+        "runtime": 2 * INSPECT,
+    }
     assert result.makespan_ns == INSPECT + UNTIL_DECIDED + INSPECT + EXPERT + FFN + COMBINE
     right, _ = run(plan(realise(one_layer((0,), (0,)), 1)))
     assert result.makespan_ns - right.makespan_ns == EXPERT
@@ -91,12 +112,15 @@ def test_wrong_prefetches_still_under_way_delay_the_fetch() -> None:
 
 
 def test_the_next_layer_is_predicted_behind_this_one() -> None:
-    # known at 120: layer 0 misses expert 1, and behind it layer 1's two predicted ones come until 240, long before they are needed at 380
+    # known at 120: layer 0 misses expert 1, and behind it layer 1's two predicted ones come until
+    # 240, long before they are needed at 380
     steps = [((0,), (2, 3)), ((1,), (2, 3))]
     result, fetched = run(plan(realise(moe_toy.routing(2, 4, steps), 1)))
     assert fetched == ["w0.0?", "w0.1", "w1.2?", "w1.3?"]
     assert result.stall_ns["transfer"] == EXPERT
-    assert result.stall_ns["runtime"] == 3 * INSPECT  # before the first attention, and when each gate has decided
+    assert (
+        result.stall_ns["runtime"] == 3 * INSPECT
+    )  # before the first attention, and when each gate has decided
     assert result.makespan_ns == 3 * INSPECT + EXPERT + 2 * ALONE + FFN
 
 
@@ -111,7 +135,10 @@ def test_predictors() -> None:
     nobody = GateDecision(0, 1, (), {})
     assert Predictor(Rule("previous"), 1, history).predict(nobody) == (0, 3)
     assert Predictor(Rule("previous", 1), 1, history).predict(nobody) == (0,)
-    assert Predictor(Rule("popular"), 1, history).predict(nobody) == (1, 3)  # twice each; of equals the lower number
+    assert Predictor(Rule("popular"), 1, history).predict(nobody) == (
+        1,
+        3,
+    )  # twice each; of equals the lower number
     assert Predictor(Rule("popular", 3), 1, history).predict(nobody) == (1, 3, 0)
     assert Predictor(Rule("none"), 1, history).predict(nobody) == ()
     assert Predictor(Rule("perfect"), 1, history).predict(replace(nobody, chosen=(4,))) == (4,)
@@ -120,19 +147,28 @@ def test_predictors() -> None:
 
 def test_what_was_chosen_is_learned_during_the_replay() -> None:
     # step 1 is predicted from step 0, which the same replay has seen
-    result, fetched = run(plan(realise(moe_toy.routing(1, 4, [((2,),), ((2,),), ((3,),)]), range(3)), cache_bytes=EXPERT))
+    result, fetched = run(
+        plan(
+            realise(moe_toy.routing(1, 4, [((2,),), ((2,),), ((3,),)]), range(3)),
+            cache_bytes=EXPERT,
+        )
+    )
     assert fetched == ["w0.2", "w0.3"]
     # step 1: resident. step 2: expert 2 is predicted, and there already
     assert result.stall_ns["transfer"] == 2 * EXPERT
 
 
-# ------------------------------------------------------------------------------------------------------------------- cache
+# --------------------------------------------------------------------------------------------------
+# cache
 
 
 def test_the_least_recently_used_is_evicted() -> None:
     routing = one_layer((0,), (1,), (0,), (2,), (0,), (1,))
-    result, fetched = run(plan(realise(routing, range(6)), cache_bytes=2 * EXPERT, predictor="none"))
-    # 0 and 1 fill the cache; 0 is used again, so 2 evicts 1; 0 is there; 1 evicts 2. First in first out would miss 0 as well.
+    result, fetched = run(
+        plan(realise(routing, range(6)), cache_bytes=2 * EXPERT, predictor="none")
+    )
+    # 0 and 1 fill the cache; 0 is used again, so 2 evicts 1; 0 is there; 1 evicts 2. First in first
+    # out would miss 0 as well.
     assert fetched == ["w0.0", "w0.1", "w0.2", "w0.1"]
     assert result.plan == {"prefetches": 4, "stores": 0, "detaches": 2}
     assert result.peak_breakdown["hbm"]["expert"] == 2 * EXPERT
@@ -140,7 +176,8 @@ def test_the_least_recently_used_is_evicted() -> None:
 
 
 def test_chosen_experts_are_not_evicted_for_predicted_ones() -> None:
-    # the cache holds two: layer 0's, so that layer 1's wait until they have been used, and come during its attention
+    # the cache holds two: layer 0's, so that layer 1's wait until they have been used, and come
+    # during its attention
     steps = [((0, 1), (0, 1))] * 2
     result, fetched = run(plan(realise(moe_toy.routing(2, 4, steps), 1), cache_bytes=2 * EXPERT))
     assert fetched == ["w0.0?", "w0.1?", "w1.0?", "w1.1?"]
@@ -169,32 +206,61 @@ def test_a_wrong_prefetch_that_fills_the_cache_gives_way_when_it_has_arrived() -
 def test_experts_without_a_home_below_get_one() -> None:
     routing = one_layer((0,), (0,))
     tensors = tuple(replace(t, home=None) for t in routing.graph.tensors)
-    made = plan(realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1), cache_bytes=100)
-    assert {made.graph.tensors[t].name: where for t, where in made.initial.items()} == {f"w0.{e}": ("ddr",) for e in range(5)}
+    made = plan(
+        realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1),
+        cache_bytes=100,
+    )
+    assert {made.graph.tensors[t].name: where for t, where in made.initial.items()} == {
+        f"w0.{e}": ("ddr",) for e in range(5)
+    }
     assert run(made)[1] == ["w0.0?"]
 
 
 def test_where_everything_fits_nothing_is_dynamic() -> None:
     routing = one_layer((0,), (0,))
     tensors = tuple(replace(t, home=None) for t in routing.graph.tensors)
-    graph = realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1)
+    graph = realise(
+        Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1
+    )
     assert (plan(graph).runtime, plan(graph).cache_ops) == (None, ())
     assert plan(graph, static_peak(graph).bytes - 1).runtime is not None
 
 
 def test_experts_without_a_home_below_live_in_the_fastest_tier_or_where_the_rule_says() -> None:
     routing = one_layer((0,), (0,))
-    graph = realise(replace(routing, graph=Graph("moe", tuple(replace(t, home=None) for t in routing.graph.tensors), routing.graph.ops)), 1)
+    graph = realise(
+        replace(
+            routing,
+            graph=Graph(
+                "moe",
+                tuple(replace(t, home=None) for t in routing.graph.tensors),
+                routing.graph.ops,
+            ),
+        ),
+        1,
+    )
     toy = moe_toy.machine()
-    up, down = (next(c for c in toy.channels if toy.device_tier == end(c)) for end in (lambda c: c.destination, lambda c: c.source))
+    up, down = (
+        next(c for c in toy.channels if toy.device_tier == end(c))
+        for end in (lambda c: c.destination, lambda c: c.source)
+    )
     pool = replace(toy.tiers[-1], name="pool")
     ways = (
-        replace(up, name="pool_read", source="pool", bandwidth_bytes_per_s=2 * up.bandwidth_bytes_per_s),
-        replace(down, name="pool_write", destination="pool", bandwidth_bytes_per_s=2 * down.bandwidth_bytes_per_s),
+        replace(
+            up, name="pool_read", source="pool", bandwidth_bytes_per_s=2 * up.bandwidth_bytes_per_s
+        ),
+        replace(
+            down,
+            name="pool_write",
+            destination="pool",
+            bandwidth_bytes_per_s=2 * down.bandwidth_bytes_per_s,
+        ),
     )
     machine = replace(toy, tiers=(*toy.tiers, pool), channels=(*toy.channels, *ways))
     for asked, tier in (({}, "pool"), ({"placement": "nearest"}, "ddr")):
-        assert set(plan(graph, hardware=machine, cache_bytes=100, **asked).initial.values()) == {(tier,)}
+        assert set(plan(graph, hardware=machine, cache_bytes=100, **asked).initial.values()) == {
+            (tier,)
+        }
 
 
 def test_experts_two_hops_away() -> None:
@@ -202,21 +268,32 @@ def test_experts_two_hops_away() -> None:
     far = replace(
         toy,
         tiers=(*toy.tiers, replace(toy.tiers[1], name="nvme")),
-        channels=(*toy.channels, Channel("up", "nvme", "ddr", 10**9), Channel("down", "ddr", "nvme", 10**9)),
+        channels=(
+            *toy.channels,
+            Channel("up", "nvme", "ddr", 10**9),
+            Channel("down", "ddr", "nvme", 10**9),
+        ),
     )
     routing = one_layer((0,), (1,))
-    tensors = tuple(replace(t, home="nvme" if t.kind == "expert" else None) for t in routing.graph.tensors)
-    graph = realise(Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1)
+    tensors = tuple(
+        replace(t, home="nvme" if t.kind == "expert" else None) for t in routing.graph.tensors
+    )
+    graph = realise(
+        Routing(Graph("moe", tensors, routing.graph.ops), routing.gates, routing.steps), 1
+    )
     result, fetched = run(plan(graph, hardware=far), hardware=far)
     assert fetched == ["w0.0?", "w0.1"]
     assert result.stall_ns["transfer"] == 2 * EXPERT
 
 
-# ------------------------------------------------------------------------------------------------ what is kept, what is known
+# ------------------------------------------------------------------------------------------------
+# what is kept, what is known
 
 
 def missed(trace: list[tuple[int, ...]], capacity: int, *, often: bool) -> list[int]:
-    """What a cache of so many experts fetches: a simulation of its own. ``often``: the least frequently used gives way."""
+    """What a cache of so many experts fetches: a simulation of its own. ``often``: the least
+    frequently used gives way.
+    """
     held: list[int] = []  # the least recently used first
     found = []
     for at, chosen in enumerate(trace):
@@ -237,13 +314,22 @@ def missed(trace: list[tuple[int, ...]], capacity: int, *, often: bool) -> list[
 
 TRACES = st.integers(1, 2).flatmap(
     lambda top: st.lists(
-        st.lists(st.integers(0, 4), min_size=top, max_size=top, unique=True).map(lambda c: tuple(sorted(c))), min_size=1, max_size=9
+        st.lists(st.integers(0, 4), min_size=top, max_size=top, unique=True).map(
+            lambda c: tuple(sorted(c))
+        ),
+        min_size=1,
+        max_size=9,
     )
 )
 
 
 def fetched_by(trace: list[tuple[int, ...]], capacity: int, **given) -> list[int]:
-    made = plan(realise(one_layer(*trace), range(len(trace))), cache_bytes=capacity * EXPERT, predictor="none", **given)
+    made = plan(
+        realise(one_layer(*trace), range(len(trace))),
+        cache_bytes=capacity * EXPERT,
+        predictor="none",
+        **given,
+    )
     return [int(name.rpartition(".")[2]) for name in run(made)[1]]
 
 
@@ -256,33 +342,72 @@ def test_what_gives_way(trace: list[tuple[int, ...]], capacity: int) -> None:
 
 
 @given(TRACES, st.integers(2, 5), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.integers(0, 3))
-def test_a_prediction_of_a_known_hit_rate(trace: list[tuple[int, ...]], capacity: int, hit_rate: float, seed: int) -> None:
+def test_a_prediction_of_a_known_hit_rate(
+    trace: list[tuple[int, ...]], capacity: int, hit_rate: float, seed: int
+) -> None:
     graph = realise(one_layer(*trace), range(len(trace)))
-    result, fetched = run(plan(graph, cache_bytes=capacity * EXPERT, predictor="predicted", hit_rate=hit_rate, seed=seed))
-    assert not {int(name[3:-1]) for name in fetched if name.endswith("?")} - {e for step in trace for e in step}
+    result, fetched = run(
+        plan(
+            graph,
+            cache_bytes=capacity * EXPERT,
+            predictor="predicted",
+            hit_rate=hit_rate,
+            seed=seed,
+        )
+    )
+    assert not {int(name[3:-1]) for name in fetched if name.endswith("?")} - {
+        e for step in trace for e in step
+    }
     if hit_rate in (0.0, 1.0):
-        known = run(plan(graph, cache_bytes=capacity * EXPERT, predictor="perfect" if hit_rate else "none"))
-        assert (result.makespan_ns, result.stall_ns, fetched) == (known[0].makespan_ns, known[0].stall_ns, known[1])
+        known = run(
+            plan(graph, cache_bytes=capacity * EXPERT, predictor="perfect" if hit_rate else "none")
+        )
+        assert (result.makespan_ns, result.stall_ns, fetched) == (
+            known[0].makespan_ns,
+            known[0].stall_ns,
+            known[1],
+        )
 
 
 def test_how_many_are_predicted() -> None:
     """Of 400 decisions with a hit rate of 0.7 and room for nothing but one expert."""
     trace = [(n % 5,) for n in range(400)]
-    _, fetched = run(plan(realise(one_layer(*trace), range(400)), cache_bytes=EXPERT, predictor="predicted", hit_rate=0.7))
+    _, fetched = run(
+        plan(
+            realise(one_layer(*trace), range(400)),
+            cache_bytes=EXPERT,
+            predictor="predicted",
+            hit_rate=0.7,
+        )
+    )
     assert len(fetched) == 400
     assert sum([name.endswith("?") for name in fetched]) == pytest.approx(280, abs=40)
 
 
 def test_the_hottest_stay() -> None:
-    # before: 1 twice, 3 and 0 once; two of the three places are for what stays, 1 and 0; 2 and 4 pass through the third
+    # before: 1 twice, 3 and 0 once; two of the three places are for what stays, 1 and 0; 2 and 4
+    # pass through the third
     trace = [(1,), (3,), (0,), (1,), (2,), (0,), (4,), (2,), (1,), (0,)]
-    made = plan(realise(one_layer(*trace), range(4, 10)), cache_bytes=3 * EXPERT, predictor="none", keeps="hottest")
+    made = plan(
+        realise(one_layer(*trace), range(4, 10)),
+        cache_bytes=3 * EXPERT,
+        predictor="none",
+        keeps="hottest",
+    )
     result, fetched = run(made)
     assert fetched == ["w0.2", "w0.4", "w0.2"]
-    assert {made.graph.tensors[t].name for t, where in made.initial.items() if "hbm" in where} == {"w0.0", "w0.1"}
+    assert {made.graph.tensors[t].name for t, where in made.initial.items() if "hbm" in where} == {
+        "w0.0",
+        "w0.1",
+    }
     assert "counted over the steps before" in result.notes[-1]
     # without steps before, over these: 0 and 2 twice, 1 and 4 once
-    itself = plan(realise(one_layer(*trace[4:]), range(6)), cache_bytes=3 * EXPERT, predictor="none", keeps="hottest")
+    itself = plan(
+        realise(one_layer(*trace[4:]), range(6)),
+        cache_bytes=3 * EXPERT,
+        predictor="none",
+        keeps="hottest",
+    )
     assert run(itself)[1] == ["w0.4", "w0.1"]
     assert "which no run knows" in run(itself)[0].notes[-1]
 
@@ -296,7 +421,10 @@ def test_the_hottest_stay() -> None:
         ("hybrid", "(predicted: previous)"),
         ("hybrid:predictor=none", "(on demand)"),
         ("hybrid:predictor=perfect:keeps=lfu", "the least frequently used give way"),
-        ("hybrid:predictor=predicted:hit_rate=0.9:seed=2", "90% of what each gate chooses before it does, drawn with seed 2"),
+        (
+            "hybrid:predictor=predicted:hit_rate=0.9:seed=2",
+            "90% of what each gate chooses before it does, drawn with seed 2",
+        ),
         ("hybrid:keeps=hottest", "(hottest)"),
     ],
 )
@@ -321,10 +449,17 @@ def test_values_that_hybrid_has_not(wrong: dict, message: str) -> None:
         plan(realise(one_layer((0,)), 0), **wrong)
 
 
-# ---------------------------------------------------------------------------------------------------------------- backbone
+# --------------------------------------------------------------------------------------------------
+# backbone
 
 WEIGHT = 100
-TRACED = generate(*(lambda r: (r.graph, r.gates))(moe_toy.routing(4, 8, weight=WEIGHT)), steps=8, top=2, seed=7, persistence=0.6)
+TRACED = generate(
+    *(lambda r: (r.graph, r.gates))(moe_toy.routing(4, 8, weight=WEIGHT)),
+    steps=8,
+    top=2,
+    seed=7,
+    persistence=0.6,
+)
 BACKBONE = 4 * WEIGHT + 8  # four weights, and the little that is passed on
 
 
@@ -349,15 +484,22 @@ def test_the_backbone_is_planned_as_if_there_were_no_experts(budget: int) -> Non
 def test_it_fits_wherever_the_backbone_does_beside_the_cache(predictor: str, cache: int) -> None:
     graph = realise(TRACED, range(1, 5))
     for rest in (110, 140, 210, 250, 310, 330, 420):
-        result, _ = run(plan(graph, cache + rest, cache_bytes=cache, predictor=predictor), cache + rest)
+        result, _ = run(
+            plan(graph, cache + rest, cache_bytes=cache, predictor=predictor), cache + rest
+        )
         assert result.peak_bytes["hbm"] <= cache + rest
         assert result.peak_breakdown["hbm"].get("expert", 0) <= cache
 
 
 def test_a_prefetch_of_the_backbone_that_waits_for_room_does_not_take_the_experts() -> None:
-    # Beside a cache of 40, the backbone has 100: p (60) until `last` has used it, then q (80), whose prefetch has waited since time 0.
+    # Beside a cache of 40, the backbone has 100: p (60) until `last` has used it, then q (80),
+    # whose prefetch has waited since time 0.
     b = GraphBuilder("waiting")
-    b.tensor("p", 60, "parameter", home="ddr"), b.tensor("q", 80, "parameter", home="ddr"), b.tensor("w", EXPERT, "expert", home="ddr")
+    (
+        b.tensor("p", 60, "parameter", home="ddr"),
+        b.tensor("q", 80, "parameter", home="ddr"),
+        b.tensor("w", EXPERT, "expert", home="ddr"),
+    )
     b.op("first", "matmul", inputs=["p"], duration_ns=10)
     b.op("gate", "matmul", duration_ns=10)
     b.op("expert", "matmul", inputs=["w"], duration_ns=10)
@@ -372,7 +514,12 @@ def test_a_prefetch_of_the_backbone_that_waits_for_room_does_not_take_the_expert
         CacheOp(DETACH, t["p"], "hbm", None, i["last"]),
         CacheOp(DETACH, t["q"], "hbm", None, i["next"]),
     )
-    alone = replace(graph, ops=tuple(replace(op, inputs=tuple(u for u in op.inputs if u != t["w"])) for op in graph.ops))
+    alone = replace(
+        graph,
+        ops=tuple(
+            replace(op, inputs=tuple(u for u in op.inputs if u != t["w"])) for op in graph.ops
+        ),
+    )
     backbone = Plan(alone, "hybrid", eager)
     result = replay(backbone, moe_toy.machine(), 100, record=True)
     assert result.timeline is not None
@@ -386,10 +533,13 @@ def test_a_prefetch_of_the_backbone_that_waits_for_room_does_not_take_the_expert
     ]
     view = routed(graph)
     assert view is not None
-    decide = Deciding(expert_table(graph, view, EXPERT, "hbm", {t["w"]: ("ddr", "hbm")}), Rule("none"))
+    decide = Deciding(
+        expert_table(graph, view, EXPERT, "hbm", {t["w"]: ("ddr", "hbm")}), Rule("none")
+    )
     assert not replay(Plan(graph, "hybrid", eager, {}, decide), moe_toy.machine(), 140).feasible
     beside, _ = run(Plan(graph, "hybrid", tuple(kept), {}, decide), 140)
-    # p until 60, first and gate until 80, the runtime until 85, the expert's bytes until 125, expert and last until 145, q until 225
+    # p until 60, first and gate until 80, the runtime until 85, the expert's bytes until 125,
+    # expert and last until 145, q until 225
     assert beside.makespan_ns == 235
 
 
@@ -400,7 +550,8 @@ def test_without_routing_it_is_hyperoffload() -> None:
     assert (made.cache_ops, dict(made.initial)) == (ours.cache_ops, dict(ours.initial))
 
 
-# ------------------------------------------------------------------------------------- four layers, eight experts, top two
+# ------------------------------------------------------------------------------------- four layers,
+# eight experts, top two
 
 
 def test_four_layers_of_eight_experts_with_two_each() -> None:
@@ -424,7 +575,9 @@ def test_four_layers_of_eight_experts_with_two_each() -> None:
 
 def test_a_seed_is_a_result() -> None:
     routing = moe_toy.routing(4, 8)
-    traces = [generate(routing.graph, routing.gates, steps=6, top=2, seed=seed) for seed in (1, 1, 2)]
+    traces = [
+        generate(routing.graph, routing.gates, steps=6, top=2, seed=seed) for seed in (1, 1, 2)
+    ]
     graphs = [realise(trace, range(6)) for trace in traces]
     results = [run(plan(graph, 300, cache_bytes=160), 300) for graph in graphs]
     assert results[0] == results[1]
@@ -432,16 +585,21 @@ def test_a_seed_is_a_result() -> None:
     assert results[0][1] != results[2][1]
 
 
-# ---------------------------------------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------------------------------
+# what is refused
 
 
 def test_a_cache_that_holds_no_expert() -> None:
-    with pytest.raises(InfeasibleError, match=r"an op uses 40 B .* of experts, which the cache of 39 B cannot hold"):
+    with pytest.raises(
+        InfeasibleError, match=r"an op uses 40 B .* of experts, which the cache of 39 B cannot hold"
+    ):
         plan(realise(one_layer((0,)), 0), cache_bytes=39)
 
 
 def test_a_backbone_that_does_not_fit_beside_the_cache() -> None:
-    with pytest.raises(InfeasibleError, match="beside a cache of 160 B for experts, the backbone does not fit"):
+    with pytest.raises(
+        InfeasibleError, match="beside a cache of 160 B for experts, the backbone does not fit"
+    ):
         plan(realise(TRACED, 0), 200, cache_bytes=160)
 
 
@@ -452,13 +610,17 @@ def test_the_default_cache_shrinks_until_the_backbone_fits() -> None:
     assert made.runtime.table.cache_bytes == EXPERT
     run(made, 145)
     # with room for all, all may stay
-    roomy = plan(realise(TRACED, 0), 10_000, replace(moe_toy.machine(), tiers=moe_toy.machine(10_000).tiers))
+    roomy = plan(
+        realise(TRACED, 0), 10_000, replace(moe_toy.machine(), tiers=moe_toy.machine(10_000).tiers)
+    )
     assert isinstance(roomy.runtime, Deciding)
     assert roomy.runtime.table.cache_bytes == 32 * EXPERT
 
 
 def test_an_unknown_predictor() -> None:
     with pytest.raises(
-        InputError, match="policy hybrid: predictor: expected one of previous, popular, none, perfect, predicted, got 'oracle'"
+        InputError,
+        match="policy hybrid: predictor: expected one of previous, popular, none, perfect, "
+        "predicted, got 'oracle'",
     ):
         plan(realise(one_layer((0,)), 0), predictor="oracle")

@@ -1,4 +1,6 @@
-"""llama.cpp's placement: by its options, by its own fit, and what it refuses. Figures of its documentation, and small graphs by hand."""
+"""llama.cpp's placement: by its options, by its own fit, and what it refuses. Figures of its
+documentation, and small graphs by hand.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ def test_layers_count_from_the_back_and_the_output_layer_is_the_first() -> None:
     assert on_cpu(placed(graph, n_gpu_layers=4)) == ["embedding"]
     assert on_cpu(placed(graph, n_gpu_layers=99)) == ["embedding"]
     inside = [f"blk.{n}.{part}" for n in range(3) for part in ("q", "attention", "mlp", "add")]
-    assert on_cpu(placed(graph, n_gpu_layers=1)) == ["embedding", *inside[:-1]]  # what follows the last MLP is beside the head
+    assert on_cpu(placed(graph, n_gpu_layers=1)) == [
+        "embedding",
+        *inside[:-1],
+    ]  # what follows the last MLP is beside the head
     assert on_cpu(placed(graph, n_gpu_layers=0)) == ["embedding", *inside, "head"]
     two = placed(graph, n_gpu_layers=3)
     assert on_cpu(two) == ["embedding", *inside[:3]]
@@ -52,7 +57,9 @@ def test_layers_count_from_the_back_and_the_output_layer_is_the_first() -> None:
 
 
 def test_a_dense_model_gets_as_many_layers_as_fit_from_the_back() -> None:
-    """The head is 3 MiB, each layer 4 with its cache: in 12 MiB there are two layers, in 11 and some bytes two, in 10 one."""
+    """The head is 3 MiB, each layer 4 with its cache: in 12 MiB there are two layers, in 11 and
+    some bytes two, in 10 one.
+    """
     graph = layers(4, experts=False)
     for budget, expected in (
         (19 * MIB + 1000, []),
@@ -66,7 +73,9 @@ def test_a_dense_model_gets_as_many_layers_as_fit_from_the_back() -> None:
 
 
 def test_a_mixture_gets_dense_parts_first_and_then_experts_from_the_front() -> None:
-    """Without experts four layers and the head are 11 MiB; the experts of each are 10, and activations some bytes."""
+    """Without experts four layers and the head are 11 MiB; the experts of each are 10, and
+    activations some bytes.
+    """
     graph = layers(4, experts=True)
     assert layers_on_cpu(placed(graph, 52 * MIB)) == []
     for budget, expected in ((50, [3]), (32, [2, 3]), (31, [1, 2, 3]), (12, [0, 1, 2, 3])):
@@ -75,7 +84,9 @@ def test_a_mixture_gets_dense_parts_first_and_then_experts_from_the_front() -> N
         assert [name for name in on_cpu(plan) if name.endswith(".q")] == []
     assert layers_on_cpu(placed(graph, 33 * MIB, fit_target=1 * MIB)) == [2, 3]
     assert layers_on_cpu(placed(graph, 33 * MIB, fit_target=2 * MIB)) == [1, 2, 3]
-    short = placed(graph, 8 * MIB)  # not even the dense parts: their layers from the back, all experts on the CPU
+    short = placed(
+        graph, 8 * MIB
+    )  # not even the dense parts: their layers from the back, all experts on the CPU
     assert layers_on_cpu(short) == [0, 1, 2, 3]
     assert [name for name in on_cpu(short) if name.endswith(".q")] == ["blk.0.q", "blk.1.q"]
 
@@ -95,21 +106,37 @@ def test_no_other_count_would_fit(count: int, experts: bool, budget: int) -> Non
 
 
 def test_the_published_example_of_fit() -> None:
-    """llama.cpp, tools/fit-params/README.md: Qwen3-30B-A3B in f16, 4096 tokens, 20,386 MiB free on an RTX 4090, of which 1,024 stay free.
+    """llama.cpp, tools/fit-params/README.md: Qwen3-30B-A3B in f16, 4096 tokens, 20,386 MiB free on
+    an RTX 4090, of which 1,024 stay free.
 
-    The experts of layers 14 to 47 go to the CPU; the model has 17,904 MiB on the device, the context 384. Its build (6895) leaves the
-    output layer on the CPU, whose 593.5 MiB are added to the budget here, and counts a buffer of 898 MiB for a batch, which is taken off
-    it. The router is f32 there.
+    The experts of layers 14 to 47 go to the CPU; the model has 17,904 MiB on the device, the
+    context 384. Its build (6895) leaves the output layer on the CPU, whose 593.5 MiB are added to
+    the budget here, and counts a buffer of 898 MiB for a batch, which is taken off it. The router
+    is f32 there.
     """
-    told = {"model": "qwen3-30b-a3b", "phase": "decode", "context": 4096, "dtype": "fp16", "merged": True, "routing": None}
+    told = {
+        "model": "qwen3-30b-a3b",
+        "phase": "decode",
+        "context": 4096,
+        "dtype": "fp16",
+        "merged": True,
+        "routing": None,
+    }
     graph = build("readme", {**told, "layers_on": "device/ddr"})
     budget = round((20_386 + 593.5 - 898) * MIB)
     plan = policy_named("llama_cpp").plan(graph, RTX, budget)
-    assert [int(re.findall(r"\d+", name)[0]) for name in on_cpu(plan) if name.endswith("experts")] == list(range(14, 48))
+    assert [
+        int(re.findall(r"\d+", name)[0]) for name in on_cpu(plan) if name.endswith("experts")
+    ] == list(range(14, 48))
     assert [name for name in on_cpu(plan) if not name.endswith("experts")] == ["model.embedding"]
-    held = {t: tensor.size_bytes for t, tensor in enumerate(graph.tensors) if plan.residency("hbm").get(t) == ("hbm",)}
+    held = {
+        t: tensor.size_bytes
+        for t, tensor in enumerate(graph.tensors)
+        if plan.residency("hbm").get(t) == ("hbm",)
+    }
     kinds = {
-        kind: sum([size for t, size in held.items() if graph.tensors[t].kind == kind]) / MIB for kind in ("parameter", "expert", "kv_cache")
+        kind: sum([size for t, size in held.items() if graph.tensors[t].kind == kind]) / MIB
+        for kind in ("parameter", "expert", "kv_cache")
     }
     assert kinds["kv_cache"] == 384
     router = 48 * 128 * 2048 * 2 / MIB  # as many bytes more in f32
@@ -128,7 +155,12 @@ def test_patterns_come_before_counts_and_the_first_that_is_found_counts() -> Non
 
 def test_an_op_without_weights_is_on_the_cpu_only_between_ops_that_are() -> None:
     graph = layers(3, experts=True)
-    assert on_cpu(placed(graph, n_cpu_moe=3)) == ["embedding", "blk.0.mlp", "blk.1.mlp", "blk.2.mlp"]
+    assert on_cpu(placed(graph, n_cpu_moe=3)) == [
+        "embedding",
+        "blk.0.mlp",
+        "blk.1.mlp",
+        "blk.2.mlp",
+    ]
     assert "blk.0.add" in on_cpu(placed(graph, n_gpu_layers=2))
 
 
@@ -138,10 +170,19 @@ def test_an_op_without_weights_is_on_the_cpu_only_between_ops_that_are() -> None
         ({"override_tensor": "exps"}, "expected PATTERN=CPU or PATTERN=CUDA0"),
         ({"override_tensor": "exps=CUDA1"}, "expected PATTERN=CPU or PATTERN=CUDA0"),
         ({"override_tensor": "(exps=CPU"}, "no regular expression"),
-        ({"override_tensor": "([a-z0-9._]+)+!=CPU"}, "expected a pattern of at most 4 groups"),  # it tried for ever
-        ({"override_tensor": "(.|.)(.|.)(.|.)(.|.)(.|.)!=CPU"}, "expected a pattern of at most 4 groups"),
+        (
+            {"override_tensor": "([a-z0-9._]+)+!=CPU"},
+            "expected a pattern of at most 4 groups",
+        ),  # it tried for ever
+        (
+            {"override_tensor": "(.|.)(.|.)(.|.)(.|.)(.|.)!=CPU"},
+            "expected a pattern of at most 4 groups",
+        ),
         ({"override_tensor": ".*.*.*.*!=CPU"}, "expected a pattern of at most 4 groups"),
-        ({"override_tensor": "ffn_up_exps=CPU"}, "patterns have to put all of these in the same place"),
+        (
+            {"override_tensor": "ffn_up_exps=CPU"},
+            "patterns have to put all of these in the same place",
+        ),
     ],
 )
 def test_options_that_mean_nothing_are_refused(parameters: dict[str, Any], message: str) -> None:
@@ -150,7 +191,14 @@ def test_options_that_mean_nothing_are_refused(parameters: dict[str, Any], messa
 
 
 def test_a_tensor_whose_name_in_a_gguf_is_not_known_is_refused() -> None:
-    asked = ["compare-policies", "gpt2:phase=decode:layers=1", "-H", "rtx-4090", "-p", "llama_cpp:override_tensor=attn=CPU"]
+    asked = [
+        "compare-policies",
+        "gpt2:phase=decode:layers=1",
+        "-H",
+        "rtx-4090",
+        "-p",
+        "llama_cpp:override_tensor=attn=CPU",
+    ]
     outcome = CliRunner().invoke(app, asked)
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
     assert "no name in a GGUF is known" in outcome.stderr
@@ -161,12 +209,17 @@ def test_ops_that_may_not_run_on_the_cpu_are_refused_by_the_name_of_what_says_so
     with pytest.raises(InputError, match="layers_on=device/TIER"):
         placed(fixed)
     with pytest.raises(InputError, match="has no tier below that computes"):
-        policy_named("llama_cpp").plan(build("x", {"model": "gpt2", "phase": "decode"}), hosim.load_hardware(hosim.find_hardware("toy")))
+        policy_named("llama_cpp").plan(
+            build("x", {"model": "gpt2", "phase": "decode"}),
+            hosim.load_hardware(hosim.find_hardware("toy")),
+        )
     part = GraphBuilder("part")
     _ = part.tensor("blk.0.w", 4, "parameter"), part.tensor("blk.1.w", 4, "parameter")
     part.op("blk.0.f", "m", inputs=["blk.0.w"], duration_ns=5)
     part.op("blk.1.f", "m", inputs=["blk.1.w"], duration_ns=5, also_on={"ddr": 9})
-    with pytest.raises(InputError, match=r"'blk\.0\.f' on the CPU, and the workload does not let it"):
+    with pytest.raises(
+        InputError, match=r"'blk\.0\.f' on the CPU, and the workload does not let it"
+    ):
         placed(part.build(), n_gpu_layers=1)
 
 
@@ -180,15 +233,30 @@ def test_a_prompt_is_refused_unless_it_is_computed_where_weights_lie() -> None:
 
 def test_experts_that_no_token_reads_take_room_as_well() -> None:
     """A step reads 8 of 128 experts of a layer, and llama.cpp has all of a layer in one place."""
-    asked = {"model": "qwen3-30b-a3b", "phase": "decode", "context": 64, "layers": 4, "merged": True, "layers_on": "device/ddr"}
+    asked = {
+        "model": "qwen3-30b-a3b",
+        "phase": "decode",
+        "context": 64,
+        "layers": 4,
+        "merged": True,
+        "layers_on": "device/ddr",
+    }
     graph = build("drawn", asked)
     experts = sum([tensor.size_bytes for tensor in graph.tensors if tensor.kind == "expert"]) // 4
     budget = 2 * experts + 2 * 2**30
     plan = policy_named("llama_cpp").plan(graph, RTX, budget)
-    assert [name for name in on_cpu(plan) if name.endswith("experts")] == [f"model.layers.{n}.mlp.experts" for n in (2, 3)]
+    assert [name for name in on_cpu(plan) if name.endswith("experts")] == [
+        f"model.layers.{n}.mlp.experts" for n in (2, 3)
+    ]
     there = plan.residency("hbm")
     assert (
-        sum([tensor.size_bytes for t, tensor in enumerate(graph.tensors) if tensor.kind == "expert" and there[t] == ("hbm",)])
+        sum(
+            [
+                tensor.size_bytes
+                for t, tensor in enumerate(graph.tensors)
+                if tensor.kind == "expert" and there[t] == ("hbm",)
+            ]
+        )
         == 2 * experts
     )
 
@@ -199,10 +267,21 @@ def test_where_nothing_fits_it_says_so() -> None:
 
 
 def test_experts_of_ktransformers_are_on_the_cpu_where_the_plan_may_say_so() -> None:
-    asked = {"model": "mixtral-8x7b", "phase": "decode", "context": 64, "layers": 2, "merged": True, "routing": None}
+    asked = {
+        "model": "mixtral-8x7b",
+        "phase": "decode",
+        "context": 64,
+        "layers": 2,
+        "merged": True,
+        "routing": None,
+    }
     free, fixed = (
         hosim.plan({**asked, "layers_on": "device/ddr"}, "rtx-4090", "ktransformers"),
         hosim.plan(asked, "rtx-4090", "ktransformers"),
     )
-    assert on_cpu(free) == on_cpu(fixed) == ["model.layers.0.mlp.experts", "model.layers.1.mlp.experts"]
+    assert (
+        on_cpu(free)
+        == on_cpu(fixed)
+        == ["model.layers.0.mlp.experts", "model.layers.1.mlp.experts"]
+    )
     assert hosim.replay(free, "rtx-4090").makespan_ns == hosim.replay(fixed, "rtx-4090").makespan_ns

@@ -39,19 +39,30 @@ def run(policy: str, graph: Graph, budget: int, **parameters: int) -> Result:
     ],
 )
 def test_a_sweep_over_more_than_fits(policy: str, fetched: int) -> None:
-    result = run(policy, weights(*range(8)), 60, **({"block": 0} if policy == "unified_memory" else {}))
+    result = run(
+        policy, weights(*range(8)), 60, **({"block": 0} if policy == "unified_memory" else {})
+    )
     assert result.channels["h2d"].transfers == fetched
     assert result.makespan_ns == 8 * 20 + 10 * fetched
 
 
 def test_what_shares_a_block_of_memory_comes_up_together() -> None:
-    # w0, w1 and w2 lie in the first 30 B, w3 to w5 in the next ones: while f0 and f3 run, the other two of a block come
-    assert run("unified_memory", weights(*range(6), home="ddr"), 1000, block=30).makespan_ns == 6 * 20 + 2 * 10
-    assert run("unified_memory", weights(*range(6), home="ddr"), 1000, block=0).makespan_ns == 6 * 20 + 6 * 10
+    # w0, w1 and w2 lie in the first 30 B, w3 to w5 in the next ones: while f0 and f3 run, the other
+    # two of a block come
+    assert (
+        run("unified_memory", weights(*range(6), home="ddr"), 1000, block=30).makespan_ns
+        == 6 * 20 + 2 * 10
+    )
+    assert (
+        run("unified_memory", weights(*range(6), home="ddr"), 1000, block=0).makespan_ns
+        == 6 * 20 + 6 * 10
+    )
 
 
 def test_a_tensor_is_beside_those_of_its_first_and_its_last_block() -> None:
-    blocks = MemoryBlocks(weights(*range(6)), 15)  # w0 and half of w1 lie in the first one, the rest of w1 and w2 in the second
+    blocks = MemoryBlocks(
+        weights(*range(6)), 15
+    )  # w0 and half of w1 lie in the first one, the rest of w1 and w2 in the second
     assert [blocks.beside(t) for t in range(3)] == [[1], [0, 2], [1]]
 
 
@@ -88,7 +99,9 @@ class View:
 
 @pytest.mark.parametrize("policy", ["belady", "on_demand", "lookahead"])
 def test_a_victim_whose_store_is_not_issued_yet_is_not_detached_with_it(policy: str) -> None:
-    """f2 asks twice for more room than there is, and gets room by other ops; f3 may start while ``a`` is stored, so nothing detaches it."""
+    """f2 asks twice for more room than there is, and gets room by other ops; f3 may start while
+    ``a`` is stored, so nothing detaches it.
+    """
     b = GraphBuilder("held back")
     for name, size in (("a", 30), ("b", 50), ("c", 10)):
         b.tensor(name, size)
@@ -110,4 +123,6 @@ def test_a_victim_whose_store_is_not_issued_yet_is_not_detached_with_it(policy: 
         assert not list(deciding.make_room(2, 200, view))  # not even all victims are enough
     issued = [(d.op, d.tensor) for d in deciding.before_op(3, view)]
     assert issued == [(STORE, 0)]
-    assert [(d.op, d.tensor) for d in deciding.make_room(3, 40, View(20, 0, 1, 2))] == []  # what f3 uses stays
+    assert [
+        (d.op, d.tensor) for d in deciding.make_room(3, 40, View(20, 0, 1, 2))
+    ] == []  # what f3 uses stays

@@ -43,7 +43,9 @@ def plugins(monkeypatch, tmp_path):
         information = tmp_path / "site" / "theirs-1.2.dist-info"
         information.mkdir(parents=True)
         (information / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2\n")
-        (information / "entry_points.txt").write_text("\n".join([f"[{GROUP}]", *(f"{name} = {value}" for name, value in points.items())]))
+        (information / "entry_points.txt").write_text(
+            "\n".join([f"[{GROUP}]", *(f"{name} = {value}" for name, value in points.items())])
+        )
         monkeypatch.syspath_prepend(tmp_path / "site")
 
     return announce
@@ -60,21 +62,35 @@ NO_POLICY = 7
 
 def test_names_have_a_fixed_order_and_each_is_a_policy() -> None:
     names = policy_names()
-    ours = ["resident", "on_demand", "lookahead", "layerwise", "distance", "memory_peak", "longest_gap", "belady", "g10"]
+    ours = [
+        "resident",
+        "on_demand",
+        "lookahead",
+        "layerwise",
+        "distance",
+        "memory_peak",
+        "longest_gap",
+        "belady",
+        "g10",
+    ]
     assert [name for name in names if name in ours] == ours
     assert len(set(names)) == len(names)
     for name in names:
         policy = policy_named(name)
         assert policy.name == name
         assert policy.summary
-        assert policy.parameters == {key: setting.default for key, setting in policy.settings.items()}
+        assert policy.parameters == {
+            key: setting.default for key, setting in policy.settings.items()
+        }
         assert all(setting.help for setting in policy.settings.values())
 
 
 def test_listing_imports_nothing_that_plans() -> None:
     code = (
-        "import sys; from hosim.policies import policy_named, policy_names; [policy_named(n).summary for n in policy_names()];"
-        "heavy = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'simpy', 'networkx', 'ortools') or m.startswith('hosim.planner')];"
+        "import sys; from hosim.policies import policy_named, policy_names; "
+        "[policy_named(n).summary for n in policy_names()];"
+        "heavy = [m for m in sys.modules if m.split('.')[0] in ('numpy', 'simpy', 'networkx', "
+        "'ortools') or m.startswith('hosim.planner')];"
         "print(heavy); assert not heavy"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -84,7 +100,9 @@ def test_listing_imports_nothing_that_plans() -> None:
 def test_an_unknown_policy_has_near_names_and_the_list() -> None:
     with pytest.raises(InputError) as caught:
         policy_named("on-demand")
-    assert str(caught.value).startswith("unknown policy 'on-demand'; did you mean on_demand? (policies: ")
+    assert str(caught.value).startswith(
+        "unknown policy 'on-demand'; did you mean on_demand? (policies: "
+    )
     with pytest.raises(InputError) as caught:
         policy_named("qqqq")
     assert "did you mean" not in str(caught.value)
@@ -111,15 +129,55 @@ def test_values_are_read_by_type(policy: str, key: str, text: str, value: object
 @pytest.mark.parametrize(
     ("policy", "key", "text", "message"),
     [
-        ("lookahead", "k", "many", "policy lookahead: k: expected a whole number of at least 0, got 'many'"),
-        ("lookahead", "k", "4.5", "policy lookahead: k: expected a whole number of at least 0, got '4.5'"),
-        ("lookahead", "k", "-1", "policy lookahead: k: expected a whole number of at least 0, got -1"),
-        ("lookahead", "depth", "4", "policy lookahead: no parameter 'depth' (parameters: k=4, placement=fastest)"),
-        ("hyperoffload", "efort", "1", "policy hyperoffload: no parameter 'efort'; did you mean 'effort'?"),
+        (
+            "lookahead",
+            "k",
+            "many",
+            "policy lookahead: k: expected a whole number of at least 0, got 'many'",
+        ),
+        (
+            "lookahead",
+            "k",
+            "4.5",
+            "policy lookahead: k: expected a whole number of at least 0, got '4.5'",
+        ),
+        (
+            "lookahead",
+            "k",
+            "-1",
+            "policy lookahead: k: expected a whole number of at least 0, got -1",
+        ),
+        (
+            "lookahead",
+            "depth",
+            "4",
+            "policy lookahead: no parameter 'depth' (parameters: k=4, placement=fastest)",
+        ),
+        (
+            "hyperoffload",
+            "efort",
+            "1",
+            "policy hyperoffload: no parameter 'efort'; did you mean 'effort'?",
+        ),
         ("resident", "k", "4", "policy resident: no parameter 'k' (parameters: none)"),
-        ("memory_peak", "score_weight_size", "nan", "policy memory_peak: score_weight_size: expected a number of at least 0, got nan"),
-        ("memory_peak", "enable_adaptive_release_distance", "yes", "expected true or false, got 'yes'"),
-        ("hyperoffload", "within", "2", "policy hyperoffload: within: expected a share from 0 to 1 such as '1%', got '2'"),
+        (
+            "memory_peak",
+            "score_weight_size",
+            "nan",
+            "policy memory_peak: score_weight_size: expected a number of at least 0, got nan",
+        ),
+        (
+            "memory_peak",
+            "enable_adaptive_release_distance",
+            "yes",
+            "expected true or false, got 'yes'",
+        ),
+        (
+            "hyperoffload",
+            "within",
+            "2",
+            "policy hyperoffload: within: expected a share from 0 to 1 such as '1%', got '2'",
+        ),
     ],
 )
 def test_wrong_parameters_are_one_line(policy: str, key: str, text: str, message: str) -> None:
@@ -130,11 +188,15 @@ def test_wrong_parameters_are_one_line(policy: str, key: str, text: str, message
 
 
 def test_a_size_needs_its_unit() -> None:
-    with pytest.raises(InputError, match=r"policy memory_peak: max_device_memory: expected a size .* got '40'"):
+    with pytest.raises(
+        InputError, match=r"policy memory_peak: max_device_memory: expected a size .* got '40'"
+    ):
         policy_named("memory_peak").read("max_device_memory", "40")
 
 
-@pytest.mark.parametrize("parameters", [{"k": True}, {"k": "4"}, {"k": 4.0}, {"k": None}, {"kk": 4}])
+@pytest.mark.parametrize(
+    "parameters", [{"k": True}, {"k": "4"}, {"k": 4.0}, {"k": None}, {"kk": 4}]
+)
 def test_plan_checks_parameters_too(parameters) -> None:
     with pytest.raises(InputError):
         policy_named("lookahead").plan(toy(), MACHINE, 100, **parameters)
@@ -184,7 +246,8 @@ FAILING = Policy("theirs", "a stranger's", fails)
     [
         (
             fails,
-            r"^policy theirs has a bug: IndexError: list index out of range \(.*test_registry\.py, line \d+\)$",
+            r"^policy theirs has a bug: IndexError: list index out of range "
+            r"\(.*test_registry\.py, line \d+\)$",
         ),
         (math.sqrt, r"^policy theirs has a bug: TypeError: .*policy\.py, line \d+\)$"),
         (hands_back_nothing, "^policy theirs has a bug: expected a hosim.Plan, got NoneType$"),
@@ -213,7 +276,9 @@ class Odd:
             raise SystemExit(0)
         if self.way == "index":
             return [view.is_resident(99)]
-        return {"number": [3], "nothing": None, "far": [CacheOp("prefetch", 99, "ddr", "hbm")]}[self.way]
+        return {"number": [3], "nothing": None, "far": [CacheOp("prefetch", 99, "ddr", "hbm")]}[
+            self.way
+        ]
 
     def make_room(self, op, wanted_bytes, view):
         raise KeyError("room")
@@ -225,7 +290,13 @@ def decides(graph, hardware, budget_bytes, *, way):
     return Plan(graph, "theirs", runtime=lambda: Odd(way))
 
 
-THEIRS = Policy("theirs", "a stranger's", decides, {"way": Parameter("number", "str", "what is wrong")}, runtime=True)
+THEIRS = Policy(
+    "theirs",
+    "a stranger's",
+    decides,
+    {"way": Parameter("number", "str", "what is wrong")},
+    runtime=True,
+)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +313,9 @@ THEIRS = Policy("theirs", "a stranger's", decides, {"way": Parameter("number", "
         ("far", "its prefetch names tensor 99; there are 2"),
     ],
 )
-def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(plugins, tmp_path, way, message) -> None:
+def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(
+    plugins, tmp_path, way, message
+) -> None:
     plugins(theirs=f"{__name__}:THEIRS")
     builder = GraphBuilder("toy")  # v leaves no room for w
     builder.tensor("w", 40, "parameter", home="ddr")
@@ -250,9 +323,22 @@ def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(plugins, tmp_
     for name in "wv":
         builder.op(f"use {name}", "matmul", inputs=[name], duration_ns=50)
     save_workload(builder.build(), tmp_path / "w.json")
-    asked = ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-b", "75B", "--json", "-p", f"theirs:way={way},on_demand"]
+    asked = [
+        "compare-policies",
+        str(tmp_path / "w.json"),
+        "-H",
+        "toy",
+        "-b",
+        "75B",
+        "--json",
+        "-p",
+        f"theirs:way={way},on_demand",
+    ]
     done = CliRunner().invoke(app, asked)
-    assert (done.exit_code, [line for line in done.stderr.splitlines() if not line.startswith("note: pinned: ")]) == (2, [])
+    assert (
+        done.exit_code,
+        [line for line in done.stderr.splitlines() if not line.startswith("note: pinned: ")],
+    ) == (2, [])
     theirs, ours = json.loads(done.stdout)["results"]
     assert re.fullmatch(f"policy theirs has a bug: {message}", theirs["error"]), theirs["error"]
     assert theirs["failed"]
@@ -262,7 +348,16 @@ def test_what_a_stranger_raises_during_a_replay_is_no_bug_of_hosim(plugins, tmp_
 def test_its_traceback_is_there_for_who_asks(plugins, tmp_path, monkeypatch) -> None:
     plugins(theirs=f"{__name__}:FAILING")
     save_workload(toy(), tmp_path / "w.json")
-    asked = ["plan", str(tmp_path / "w.json"), "-H", "toy", "-p", "theirs", "-o", str(tmp_path / "plan.json")]
+    asked = [
+        "plan",
+        str(tmp_path / "w.json"),
+        "-H",
+        "toy",
+        "-p",
+        "theirs",
+        "-o",
+        str(tmp_path / "plan.json"),
+    ]
     short = CliRunner().invoke(app, asked)
     monkeypatch.setenv("HOSIM_DEBUG", "1")
     whole = CliRunner().invoke(app, asked)
@@ -277,12 +372,18 @@ def test_a_policy_that_fails_is_named_and_fails_alone(plugins, tmp_path) -> None
     plugins(theirs=f"{__name__}:FAILING")
     save_workload(toy(), tmp_path / "w.json")
     shown = {
-        "theirs,resident": "resident is fastest within 100 B: 90 ns, which is the lower bound; theirs failed.",
+        "theirs,resident": "resident is fastest within 100 B: 90 ns, which is the lower bound; "
+        "theirs failed.",
         "theirs": "No policy made a plan: theirs failed.",
     }
     for policies, said in shown.items():
-        done = CliRunner().invoke(app, ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-p", policies])
-        assert (done.exit_code, [line for line in done.stderr.splitlines() if not line.startswith("note: pinned: ")]) == (2, [])
+        done = CliRunner().invoke(
+            app, ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-p", policies]
+        )
+        assert (
+            done.exit_code,
+            [line for line in done.stderr.splitlines() if not line.startswith("note: pinned: ")],
+        ) == (2, [])
         assert re.search(r"theirs +failed( +-)+", done.stdout)
         text = " ".join(done.stdout.split())
         assert "theirs failed: policy theirs has a bug: IndexError: list index out of range" in text
@@ -306,12 +407,19 @@ def test_the_package_of_a_plugin_is_listed(plugins, monkeypatch, tmp_path) -> No
 
 
 def test_a_broken_plugin_is_one_warning_and_no_crash(plugins, caplog) -> None:
-    plugins(gone="no_such_package_of_anybody:POLICY", odd=f"{__name__}:NO_POLICY", eager=f"{__name__}:EAGER")
+    plugins(
+        gone="no_such_package_of_anybody:POLICY",
+        odd=f"{__name__}:NO_POLICY",
+        eager=f"{__name__}:EAGER",
+    )
     assert policy_names()[-1] == "eager"
     assert {"gone", "odd"}.isdisjoint(policy_names())
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 2
-    assert lines[0].startswith("policy plugin 'gone' (no_such_package_of_anybody:POLICY) cannot be loaded: ModuleNotFoundError")
+    assert lines[0].startswith(
+        "policy plugin 'gone' (no_such_package_of_anybody:POLICY) cannot be loaded: "
+        "ModuleNotFoundError"
+    )
     said = "is of type int: expected a hosim.policies.registry.Policy, or a function"
     assert lines[1] == f"policy plugin 'odd' ({__name__}:NO_POLICY) {said}"
     assert policy_names() == policy_names()
@@ -322,7 +430,9 @@ def test_whoever_asks_for_a_broken_plugin_gets_an_error_and_no_warning(plugins, 
     plugins(gone="no_such_package_of_anybody:POLICY", ends=f"{__name__}:THERE_IS_NONE")
     with pytest.raises(InputError, match="policy plugin 'gone'"):
         policy_named("gone")
-    with pytest.raises(InputError, match=r"policy plugin 'ends' .* cannot be loaded: AttributeError"):
+    with pytest.raises(
+        InputError, match=r"policy plugin 'ends' .* cannot be loaded: AttributeError"
+    ):
         policy_named("ends")
     assert policy_named("layerwise").name == "layerwise"
     assert caplog.records == []
@@ -345,5 +455,7 @@ def test_what_cannot_fit_is_said_before_planning() -> None:
     for name in ("v", "w"):
         builder.tensor(name, 40, "parameter")
         builder.op(f"use {name}", "matmul", inputs=[name], duration_ns=1)
-    with pytest.raises(InfeasibleError, match="resident has 80 B of tensors in hbm at time 0; there are 79 B"):
+    with pytest.raises(
+        InfeasibleError, match="resident has 80 B of tensors in hbm at time 0; there are 79 B"
+    ):
         policy_named("resident").plan(builder.build(), MACHINE, 79)

@@ -1,4 +1,6 @@
-"""Every kind of picture in every format: ``python every_picture.py`` prints a digest of the bytes of each, one a line."""
+"""Every kind of picture in every format: ``python every_picture.py`` prints a digest of the bytes
+of each, one a line.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +16,16 @@ from test_pictures import compared, swept  # noqa: E402
 from timelines import everything, machine  # noqa: E402
 
 from hosim.report import drawn  # noqa: E402
-from hosim.report.drawn import Curve, blank, change_figure, image, recorded_memory, replay_figure, start_errors, style  # noqa: E402
+from hosim.report.drawn import (  # noqa: E402
+    Curve,
+    blank,
+    change_figure,
+    image,
+    recorded_memory,
+    replay_figure,
+    start_errors,
+    style,
+)
 
 KINDS = ("svg", "pdf", "png")
 
@@ -31,7 +42,9 @@ def pictures() -> Iterator[tuple[str, Figure]]:
         drawn.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
         recording, (above, below) = blank([2, 2])
         held = np.array([1, 3, 2], np.int64) << 20
-        recorded_memory(above, np.array([5, 7, 11], np.int64), {"recorded": held, "simulated": held})
+        recorded_memory(
+            above, np.array([5, 7, 11], np.int64), {"recorded": held, "simulated": held}
+        )
         start_errors(below, [0, 10, 20], [0, 1, 2])
     yield from (("frontier", frontier), ("sweep", sweep), ("recording", recording))
     before, now = Curve([0, 4000, 8000], 20), Curve([0, 5000, 9000], 22)

@@ -1,4 +1,6 @@
-"""Comparison of a picture with the one that is stored: `HOSIM_STORE_PICTURES=1 pytest tests/report` stores them anew, to be looked at."""
+"""Comparison of a picture with the one that is stored: `HOSIM_STORE_PICTURES=1 pytest tests/report`
+stores them anew, to be looked at.
+"""
 
 import os
 from pathlib import Path
@@ -13,10 +15,14 @@ from hosim.report.drawn import image
 
 BASELINE = Path(__file__).parent / "baseline"
 TOLERANCE = 3.0
-"""Root mean square of the difference of all channels of all pixels, of 255. Four stalls of another cause in a picture of 310 us make 9."""
+"""Root mean square of the difference of all channels of all pixels, of 255. Four stalls of another
+cause in a picture of 310 us make 9.
+"""
 
 STORED_WITH = "3.11"
-"""The release of matplotlib. Others set letters otherwise and move everything (hinting alone makes 40): there nothing is compared."""
+"""The release of matplotlib. Others set letters otherwise and move everything (hinting alone makes
+40): there nothing is compared.
+"""
 
 
 def difference(figure: Figure, name: str, folder: Path) -> float:

@@ -1,4 +1,6 @@
-"""What a notebook shows of a graph, a machine, a plan, a result and a comparison: one line as text, tables as HTML, names escaped."""
+"""What a notebook shows of a graph, a machine, a plan, a result and a comparison: one line as text,
+tables as HTML, names escaped.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,30 @@ PLAN = hosim.plan(odd(), MACHINE, "layerwise")
         (odd(), r"<Graph <script>alert(1)</script>\n\x1b[31m: 1 op, 2 tensors, 40 B at the start>"),
         (MACHINE, "<Hardware toy: 1 device, hbm 100 B, ddr 1000 B>"),
         (hosim.policies.lookahead, "<Policy lookahead:k=4:placement=fastest>"),
-        (PLAN, r"<Plan of layerwise for <script>alert(1)</script>\n\x1b[31m: 1 prefetch, 0 stores, 1 detach>"),
-        (hosim.plan(odd(), "toy", "on_demand"), r"<Plan of on_demand for <script>alert(1)</script>\n\x1b[31m: decides during the replay>"),
-        (hosim.replay(PLAN), r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: 90 ns, peak hbm 70 B, ddr 40 B>"),
-        (hosim.replay(PLAN, budget="60 B"), r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: does not fit within 60 B>"),
+        (
+            PLAN,
+            r"<Plan of layerwise for <script>alert(1)</script>\n\x1b[31m: 1 prefetch, 0 stores, 1 "
+            r"detach>",
+        ),
+        (
+            hosim.plan(odd(), "toy", "on_demand"),
+            r"<Plan of on_demand for <script>alert(1)</script>\n\x1b[31m: decides during the "
+            r"replay>",
+        ),
+        (
+            hosim.replay(PLAN),
+            r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: 90 ns, peak hbm "
+            r"70 B, ddr 40 B>",
+        ),
+        (
+            hosim.replay(PLAN, budget="60 B"),
+            r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: does not fit "
+            r"within 60 B>",
+        ),
         (
             replace(hosim.replay(PLAN, budget=60), failed=True),
-            r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: failed within 60 B>",
+            r"<Result of layerwise on toy, <script>alert(1)</script>\n\x1b[31m: failed within 60 "
+            r"B>",
         ),
     ],
 )
@@ -80,7 +99,9 @@ def bad(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> hosi
     raise KeyError(NAME)
 
 
-def mine(graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int, *, lead: int = 4) -> hosim.Plan:
+def mine(
+    graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int, *, lead: int = 4
+) -> hosim.Plan:
     """Does <b>something</b>."""
     return hosim.Plan(graph)
 
@@ -91,12 +112,21 @@ SHOWN = {
     "graph": (odd(), ["parameter", "<b>kind</b>", "40 B"]),
     "machine": (MACHINE, ["Tiers", "Channels", "h2d", "100 B"]),
     "plan": (PLAN, ["prefetch", "ddr", "40 B"]),
-    "plan that decides later": (hosim.plan(odd(), "toy", "on_demand"), ["decides during the replay"]),
+    "plan that decides later": (
+        hosim.plan(odd(), "toy", "on_demand"),
+        ["decides during the replay"],
+    ),
     "result": (hosim.replay(PLAN), ["transfer", "40 ns", "h2d", "parameter 40 B, activation 30 B"]),
     "result that does not fit": (hosim.replay(PLAN, budget=60), ["does not fit"]),
     "recorded result": (hosim.replay(PLAN, record=True), ["makespan", "90 ns", "h2d"]),
-    "comparison": (hosim.compare(odd(), "toy", ["layerwise", bad]), ["layerwise", "90 ns", "1.800x", "no result", "policy bad has a bug"]),
-    "machines": (hosim.compare(many(2), [MACHINE], ["resident"]), ["toy", "100 ns", "80 B", "enough"]),
+    "comparison": (
+        hosim.compare(odd(), "toy", ["layerwise", bad]),
+        ["layerwise", "90 ns", "1.800x", "no result", "policy bad has a bug"],
+    ),
+    "machines": (
+        hosim.compare(many(2), [MACHINE], ["resident"]),
+        ["toy", "100 ns", "80 B", "enough"],
+    ),
 }
 
 
@@ -106,21 +136,41 @@ def test_a_cell_has_tables_and_names_are_data(name: str) -> None:
     page = Tags(of._repr_html_())
     text = "\n".join(page.said)
     assert [said for said in wanted if said not in text] == []
-    assert set(page.tags) <= {"p", "h4", "table", "thead", "tbody", "tr", "th", "td", "pre", "img", "code", "wbr"}
+    assert set(page.tags) <= {
+        "p",
+        "h4",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "pre",
+        "img",
+        "code",
+        "wbr",
+    }
     assert ("img" in page.tags) == (name == "recorded result")
     assert "\x1b" not in text
     assert not {"class", "id"} & page.attributes
 
 
 def test_cells_say_what_is_unknown_and_what_is_left_out() -> None:
-    graph = replace(odd(), ops=(replace(odd().ops[0], duration_ns=None),), meta={"unknown_ops": [NAME], "left_out": ["<b>a head</b>"]})
+    graph = replace(
+        odd(),
+        ops=(replace(odd().ops[0], duration_ns=None),),
+        meta={"unknown_ops": [NAME], "left_out": ["<b>a head</b>"]},
+    )
     plan = hosim.plan(graph, MACHINE, "layerwise")
     compared = [hosim.compare(graph, machines, "layerwise") for machines in (MACHINE, [MACHINE])]
     for shown in (hosim.replay(plan), hosim.replay(plan, record=True), *compared):
         text = " ".join(Tags(shown._repr_html_()).said)
         assert "1 op of unknown FLOP" in text
         assert "<b>a head</b>" in text
-    assert [note.partition(":")[0] for note in compared[0].attrs["notes"]][1:] == ["untimed", "left out"]
+    assert [note.partition(":")[0] for note in compared[0].attrs["notes"]][1:] == [
+        "untimed",
+        "left out",
+    ]
 
 
 def test_a_cell_is_small_however_large_the_graph() -> None:

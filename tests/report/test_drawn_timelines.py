@@ -1,4 +1,6 @@
-"""What holds of the export of any replay: of drawn graphs, machines of several engines, fabrics and devices, and plans that may not fit."""
+"""What holds of the export of any replay: of drawn graphs, machines of several engines, fabrics and
+devices, and plans that may not fit.
+"""
 
 from html.parser import HTMLParser
 
@@ -24,7 +26,9 @@ def test_any_trace_obeys_the_rules(case):
 
 
 @some
-@given(anything.flatmap(lambda case: several(case[1]).map(lambda machine: (case[0], machine, case[2]))))
+@given(
+    anything.flatmap(lambda case: several(case[1]).map(lambda machine: (case[0], machine, case[2])))
+)
 def test_any_trace_of_devices_obeys_the_rules(case):
     _, machine, plan = case
     trace_rules.check(trace(plan, machine, replay(plan, machine, record=True, fold=False)))
@@ -37,9 +41,13 @@ def test_rows_hold_everything_once(case):
     timeline = replay(plan, machine, record=True).timeline
     drawn = rows(plan.graph, timeline)
     ran = sum(start >= 0 for start in timeline.op_start_ns)
-    assert sum(len(row.bars) for row in drawn) == ran + len(timeline.stalls) + len(timeline.transfers)
+    assert sum(len(row.bars) for row in drawn) == ran + len(timeline.stalls) + len(
+        timeline.transfers
+    )
     for row in drawn:
-        assert all(one.end_ns <= other.start_ns for one, other in zip(row.bars, row.bars[1:], strict=False))
+        assert all(
+            one.end_ns <= other.start_ns for one, other in zip(row.bars, row.bars[1:], strict=False)
+        )
     engines = {channel.name: channel.engines for channel in machine.channels}
     assert all(row.is_stream or row.lane < engines[row.name] for row in drawn)
 
@@ -47,7 +55,9 @@ def test_rows_hold_everything_once(case):
 @some
 @given(anything)
 def test_occupancy_reaches_the_peak(case):
-    """Unless something takes no time: then an instant has several rounds, and the curve, which has one, may miss a peak of no duration."""
+    """Unless something takes no time: then an instant has several rounds, and the curve, which has
+    one, may miss a peak of no duration.
+    """
     _, machine, plan = case
     result = replay(plan, machine, record=True)
     for tier in machine.tiers:
@@ -71,7 +81,9 @@ def test_any_snapshot_is_what_the_allocator_would_have_recorded(case):
 @some
 @given(anything)
 def test_the_segment_of_any_static_packing_is_full(case):
-    """Its blocks lie side by side, none is empty, and those that are held are what is left at the end."""
+    """Its blocks lie side by side, none is empty, and those that are held are what is left at the
+    end.
+    """
     _, machine, plan = case
     found = memory_viz(plan, machine, replay(plan, machine, record=True), "static")
     for segment, entries in zip(found["segments"], found["device_traces"], strict=False):
@@ -84,7 +96,9 @@ def test_the_segment_of_any_static_packing_is_full(case):
         for entry in entries:
             if entry["action"] == "free_completed":
                 left.remove(entry["addr"])
-        assert sorted(left) == [block["address"] for block in segment["blocks"] if block["state"] == "active_allocated"]
+        assert sorted(left) == [
+            block["address"] for block in segment["blocks"] if block["state"] == "active_allocated"
+        ]
 
 
 @some

@@ -1,4 +1,6 @@
-"""Explained plans as tables and as a dictionary: every figure in its place, names that a terminal would misread included."""
+"""Explained plans as tables and as a dictionary: every figure in its place, names that a terminal
+would misread included.
+"""
 
 import json
 from dataclasses import replace
@@ -19,17 +21,34 @@ NS = 10**9
 
 @pytest.fixture(scope="module")
 def explained() -> Explanation:
-    """A hill of four activations of 10 MB, 1 GB/s each way and 20 ms an op; ``a[0]`` comes back too late, by its 10 ms."""
+    """A hill of four activations of 10 MB, 1 GB/s each way and 20 ms an op; ``a[0]`` comes back too
+    late, by its 10 ms.
+    """
     size, ms = 10**7, 10**6
     b = GraphBuilder("hill")
     for i in range(4):
         b.tensor(f"a[{i}]", size)
-        b.op(f"f{i}", "matmul", inputs=[f"a[{i - 1}]"] if i else [], outputs=[f"a[{i}]"], duration_ns=20 * ms)
+        b.op(
+            f"f{i}",
+            "matmul",
+            inputs=[f"a[{i - 1}]"] if i else [],
+            outputs=[f"a[{i}]"],
+            duration_ns=20 * ms,
+        )
     for i in reversed(range(4)):
         b.op(f"b{i}", "matmul", inputs=[f"a[{i}]"], duration_ns=20 * ms)
     tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
-    hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
-    cache_ops = (CacheOp(STORE, 0, "hbm", "ddr", 1), CacheOp(DETACH, 0, "hbm", None, 1), CacheOp(PREFETCH, 0, "ddr", "hbm", 6))
+    hw = Hardware(
+        "toy",
+        tiers,
+        (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)),
+        Compute({}),
+    )
+    cache_ops = (
+        CacheOp(STORE, 0, "hbm", "ddr", 1),
+        CacheOp(DETACH, 0, "hbm", None, 1),
+        CacheOp(PREFETCH, 0, "ddr", "hbm", 6),
+    )
     return explain(Plan(b.build(), "manual", cache_ops), hw, 3 * size)
 
 
@@ -46,23 +65,31 @@ def rows(output: str) -> list[str]:
 
 def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
     # 10 MB for the 40 ms of f3 and b3; f0 and f1 write a[0] and a[1] in 20 ms each;
-    # the pressure is that of test_gap_figures: (0.1 + 4/15 + 23/30 + 4/15 + 0.1) / 5 and (4/15 + 23/30 + 4/15) / 3
+    # the pressure is that of test_gap_figures: (0.1 + 4/15 + 23/30 + 4/15 + 0.1) / 5 and (4/15 +
+    # 23/30 + 4/15) / 3
     output = rows(text(explanation_lines(explained), 240))
     at = output.index("a[0] 9.54 MiB 3 100 ms 20.0 ms - 0.30 391 KiB s")
-    assert output[at + 1 : at + 3] == ["activation: f1 > b0", "moved: the planner did not judge it; op b0 waits 10.0 ms for its prefetch"]
+    assert output[at + 1 : at + 3] == [
+        "activation: f1 > b0",
+        "moved: the planner did not judge it; op b0 waits 10.0 ms for its prefetch",
+    ]
     at = output.index("a[1] 9.54 MiB 3 60.0 ms 20.0 ms - 0.43 -")
     assert output[at + 1 : at + 3] == ["activation: f2 > b1", "kept: the planner did not judge it"]
 
 
 def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
-    # a[0] is there from 20 ms on, and f3 waits at 60 ms for the room that it leaves; there is room for it again once b3 has used a[3]
+    # a[0] is there from 20 ms on, and f3 waits at 60 ms for the room that it leaves; there is room
+    # for it again once b3 has used a[3]
     output = rows(text(explanation(explained), 240))
     assert "f3 b3 2 40.0 ms 9.54 MiB 391 KiB s 28.6 MiB" in output
     assert "a[0] up 140 ms 140 ms 150 ms 100 ms to 140 ms - 0 % - - 10.0 ms b0" in output
     assert "a[0] down 40.0 ms 40.0 ms 50.0 ms 20.0 ms to 50.0 ms - 100 % f2 10 % - -" in output
     assert "b0 transfer 140 ms 10.0 ms a[0] on up" in output
     assert output[0] == "Plan of manual: hosim's planner did not judge it."
-    assert any(line.startswith("3 gaps, 1 used (2 kept, not judged, 1 moved, not judged); ") for line in output)
+    assert any(
+        line.startswith("3 gaps, 1 used (2 kept, not judged, 1 moved, not judged); ")
+        for line in output
+    )
     assert any(line.startswith("down |") and line.endswith("|") for line in output)
 
 
@@ -75,17 +102,29 @@ def test_top_bounds_every_table(explained: Explanation) -> None:
 
 
 @pytest.mark.parametrize("width", [100, 120])
-def test_tables_keep_to_the_width_of_a_terminal_and_lose_no_word(width: int, explained: Explanation) -> None:
+def test_tables_keep_to_the_width_of_a_terminal_and_lose_no_word(
+    width: int, explained: Explanation
+) -> None:
     long = "model.layers.31.post_attention_layernorm.weight"
-    graph = replace(explained.plan.graph, tensors=(replace(explained.plan.graph.tensors[0], name=long), *explained.plan.graph.tensors[1:]))
-    named = explain(replace(explained.plan, graph=graph), explained.hardware, explained.result.budget_bytes)
+    graph = replace(
+        explained.plan.graph,
+        tensors=(
+            replace(explained.plan.graph.tensors[0], name=long),
+            *explained.plan.graph.tensors[1:],
+        ),
+    )
+    named = explain(
+        replace(explained.plan, graph=graph), explained.hardware, explained.result.budget_bytes
+    )
     output = text(explanation(named), width)
     assert max(map(len, output.splitlines())) <= width
     assert "…" not in output
     table = output[output.index("Gaps by bytes") : output.index("Transfers")].splitlines()
     header = next(line for line in table if "bytes" in line and "uses" in line)
     column = header.index("bytes") + len("bytes") - len("9.54 MiB")  # where the figures begin
-    assert named.lines[0].why.replace(" ", "") in "".join(line[:column] for line in table).replace(" ", "")
+    assert named.lines[0].why.replace(" ", "") in "".join(line[:column] for line in table).replace(
+        " ", ""
+    )
 
 
 def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> None:
@@ -93,15 +132,34 @@ def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> N
     assert data["format"] == "hosim.explanation/2"
     assert data["peak"] == {"op": "f3", "before_bytes": 40_000_000, "after_bytes": 30_000_000}
     first = data["tensors"][0]
-    assert (first["tensor"], first["moved"], first["reason"], first["judged"]) == ("a[0]", True, "unjudged_moved", None)
-    assert (first["exposed_ns"], first["effect"]) == (10_000_000, "op b0 waits 10.0 ms for its prefetch")
+    assert (first["tensor"], first["moved"], first["reason"], first["judged"]) == (
+        "a[0]",
+        True,
+        "unjudged_moved",
+        None,
+    )
+    assert (first["exposed_ns"], first["effect"]) == (
+        10_000_000,
+        "op b0 waits 10.0 ms for its prefetch",
+    )
     assert first["gap"] == {"after": "f1", "before": "b0", "length_ns": 100_000_000}
     assert first["figures"]["over_budget_ns"] == 40_000_000
     down, up = first["transfers"]
     assert (down["direction"], down["covered_by"], down["exposed_ns"]) == ("down", ["f2", "f2"], 0)
-    assert (up["direction"], up["issue_ns"], up["end_ns"], up["waiting"]) == ("up", 140_000_000, 150_000_000, ["b0"])
+    assert (up["direction"], up["issue_ns"], up["end_ns"], up["waiting"]) == (
+        "up",
+        140_000_000,
+        150_000_000,
+        ["b0"],
+    )
     assert data["waits"] == [
-        {"op": "b0", "cause": "transfer", "start_ns": 140_000_000, "end_ns": 150_000_000, "transfer": {"tensor": "a[0]", "channel": "up"}}
+        {
+            "op": "b0",
+            "cause": "transfer",
+            "start_ns": 140_000_000,
+            "end_ns": 150_000_000,
+            "transfer": {"tensor": "a[0]", "channel": "up"},
+        }
     ]
     assert data["channels"]["up"]["exposed_ns"] == 10_000_000
     assert data["reasons"] == {"unjudged_kept": 2, "unjudged_moved": 1}
@@ -116,7 +174,9 @@ def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
     assert "kept: the planner did not judge it" in " ".join(output.split())
 
 
-def test_the_summary_shows_whom_ops_wait_for_first_and_fits_a_screen(explained: Explanation) -> None:
+def test_the_summary_shows_whom_ops_wait_for_first_and_fits_a_screen(
+    explained: Explanation,
+) -> None:
     output = rows(text(summary(explained), 120))
     at = next(k for k, line in enumerate(output) if line.startswith("a[0]"))
     assert output[at] == "a[0] 9.54 MiB 3 100 ms 20.0 ms - moved, not judged 10.0 ms"
@@ -131,19 +191,33 @@ def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
         b.tensor(f"w{i}", 10**7, "parameter")
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20 * 10**6)
     tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
-    hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
+    hw = Hardware(
+        "toy",
+        tiers,
+        (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)),
+        Compute({}),
+    )
     judged = explain(plan(b.build(), hw, 10**8), hw, 10**8)
     output = rows(text(summary(judged), 120))
     shown = [line for line in output if line.startswith("w")]
     assert len(shown) == len({line.split()[0] for line in shown}) == 20
     assert all(line.endswith("ms moved: best score -") for line in shown)
-    assert output[-1].startswith("10 more tensors. --top N prints every table with N rows, --all with every row")
+    assert output[-1].startswith(
+        "10 more tensors. --top N prints every table with N rows, --all with every row"
+    )
     data = to_dict(judged)
-    (first,) = [line for line in data["tensors"] if line["tensor"] == shown[0].split()[0] and line["reason"] == "best_score"]
+    (first,) = [
+        line
+        for line in data["tensors"]
+        if line["tensor"] == shown[0].split()[0] and line["reason"] == "best_score"
+    ]
     assert first["judged"]["taken"]
     assert first["judged"]["below"] == "ddr"
     assert first["judged"]["over_bytes"] > 0
-    assert first["judged"]["rival_score_ns"] is None or first["judged"]["score_ns"] >= first["judged"]["rival_score_ns"]
+    assert (
+        first["judged"]["rival_score_ns"] is None
+        or first["judged"]["score_ns"] >= first["judged"]["rival_score_ns"]
+    )
 
 
 def test_local_search_from_a_plan_that_no_selection_made() -> None:
@@ -152,16 +226,29 @@ def test_local_search_from_a_plan_that_no_selection_made() -> None:
         b.tensor(f"w{i}", 10**7, "parameter")
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20 * 10**6)
     tiers = (Tier("hbm", 10**9, NS, "device"), Tier("ddr", 10**9, NS))
-    hw = Hardware("toy", tiers, (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)), Compute({}))
+    hw = Hardware(
+        "toy",
+        tiers,
+        (Channel("up", "ddr", "hbm", NS), Channel("down", "hbm", "ddr", NS)),
+        Compute({}),
+    )
     made = plan(b.build(), hw, 3 * 10**7)
     assert isinstance(made.judgement, Judgement)
-    searched = replace(made, judgement=replace(made.judgement, source=LOCAL_SEARCH, selection=None, tried=()))
+    searched = replace(
+        made, judgement=replace(made.judgement, source=LOCAL_SEARCH, selection=None, tried=())
+    )
     output = rows(text(explanation(explain(searched, hw, 3 * 10**7)), 240))
-    assert output[0] == "Local search made it from an even spread or another policy's plan: no selection judged its gaps."
+    assert (
+        output[0]
+        == "Local search made it from an even spread or another policy's plan: no selection "
+        "judged its gaps."
+    )
     assert "moved: the planner did not judge it" in " ".join(output)
 
 
-def test_notes_are_of_plans_whose_prefetches_are_issued_at_other_times_too(explained: Explanation) -> None:
+def test_notes_are_of_plans_whose_prefetches_are_issued_at_other_times_too(
+    explained: Explanation,
+) -> None:
     b = GraphBuilder("chain")
     b.tensor("w", 10**7, "parameter")
     for i in range(6):
@@ -170,8 +257,19 @@ def test_notes_are_of_plans_whose_prefetches_are_issued_at_other_times_too(expla
     graph, budget = b.build(), 10**8
     made = plan(graph, explained.hardware, budget)
     assert explain(made, explained.hardware, budget).judgement is made.judgement is not None
-    moved = tuple(replace(c, after=c.after - 1) if c.op == PREFETCH and c.after > 0 else c for c in made.cache_ops)
+    moved = tuple(
+        replace(c, after=c.after - 1) if c.op == PREFETCH and c.after > 0 else c
+        for c in made.cache_ops
+    )
     assert moved != made.cache_ops
-    assert explain(replace(made, cache_ops=moved), explained.hardware, 2 * budget).judgement is made.judgement
-    elsewhere = tuple(c if c.op == PREFETCH else replace(c, after=c.after + 1) for c in made.cache_ops)
-    assert explain(replace(made, cache_ops=elsewhere), explained.hardware, 2 * budget).judgement is None
+    assert (
+        explain(replace(made, cache_ops=moved), explained.hardware, 2 * budget).judgement
+        is made.judgement
+    )
+    elsewhere = tuple(
+        c if c.op == PREFETCH else replace(c, after=c.after + 1) for c in made.cache_ops
+    )
+    assert (
+        explain(replace(made, cache_ops=elsewhere), explained.hardware, 2 * budget).judgement
+        is None
+    )

@@ -23,7 +23,11 @@ from hosim.report.drawn import Shown, widget
 from hosim.report.of_replays import transfers
 
 NAMES = st.sampled_from(["a", "b"]).flatmap(
-    lambda whole: st.one_of(st.just(whole), st.integers(0, 30).map(lambda k: part_name(whole, str(k))), st.just(part_name(whole, "past")))
+    lambda whole: st.one_of(
+        st.just(whole),
+        st.integers(0, 30).map(lambda k: part_name(whole, str(k))),
+        st.just(part_name(whole, "past")),
+    )
 )
 
 
@@ -34,7 +38,15 @@ def tensor(name: str) -> Tensor:
 
 def test_parts_of_which_a_table_says_the_same_are_one_row() -> None:
     rows = [
-        (tensor(name), (said,)) for name, said in (("w[3]", "x"), ("b", "x"), ("w[10]", "x"), ("w[0]", "y"), ("w[1]", "x"), ("v[3]", "x"))
+        (tensor(name), (said,))
+        for name, said in (
+            ("w[3]", "x"),
+            ("b", "x"),
+            ("w[10]", "x"),
+            ("w[0]", "y"),
+            ("w[1]", "x"),
+            ("v[3]", "x"),
+        )
     ]
     assert folded(rows) == [
         FoldedRow("w[1..10] (3 parts)", ("x",), (0, 2, 4)),
@@ -56,7 +68,11 @@ def test_every_row_is_in_one(listed: list[tuple[str, int]]) -> None:
     for name, says, places in found:
         assert {rows[k][1] for k in places} == {says}
         assert len({rows[k][0].whole for k in places}) == 1
-        assert name == rows[places[0]][0].name if len(places) == 1 else name.endswith(f"({len(places)} parts)")
+        assert (
+            name == rows[places[0]][0].name
+            if len(places) == 1
+            else name.endswith(f"({len(places)} parts)")
+        )
 
 
 MACHINE = Hardware(
@@ -68,7 +84,9 @@ MACHINE = Hardware(
 
 
 def moving() -> Plan:
-    """A byte takes a nanosecond: v comes 0..20, parts 3, 0 and 1 of w 20..50, f waits from 25 on; part 2, issued at 25, comes 50..60."""
+    """A byte takes a nanosecond: v comes 0..20, parts 3, 0 and 1 of w 20..50, f waits from 25 on;
+    part 2, issued at 25, comes 50..60.
+    """
     b = GraphBuilder("moving")
     b.tensor("v", 20, "parameter", home="ddr")
     for k in range(4):
@@ -77,9 +95,19 @@ def moving() -> Plan:
     b.op("f", "any", inputs=["v", "w[0]", "w[1]", "w[3]"], duration_ns=5)
     b.op("g", "any", inputs=["w[2]"], duration_ns=5)
     graph = b.build()
-    moves = [("v", AT_START), ("w[3]", AT_START), ("w[0]", AT_START), ("w[1]", AT_START), ("w[2]", 0)]
-    ups = [CacheOp("prefetch", graph.tensor_index[name], "ddr", "hbm", after) for name, after in moves]
-    downs = [CacheOp("detach", t, "hbm", None, len(graph.ops) - 1) for t in range(len(graph.tensors))]
+    moves = [
+        ("v", AT_START),
+        ("w[3]", AT_START),
+        ("w[0]", AT_START),
+        ("w[1]", AT_START),
+        ("w[2]", 0),
+    ]
+    ups = [
+        CacheOp("prefetch", graph.tensor_index[name], "ddr", "hbm", after) for name, after in moves
+    ]
+    downs = [
+        CacheOp("detach", t, "hbm", None, len(graph.ops) - 1) for t in range(len(graph.tensors))
+    ]
     return Plan(graph, "by hand", (*ups, *downs))
 
 
@@ -119,15 +147,25 @@ def test_bars_of_a_page_hold_every_transfer(case: tuple[Graph, Hardware, Plan]) 
     moved = result.timeline.transfers
     data = data_of(widget([Shown("", plan, result)], machine))
     drawn = [
-        row for row in data["groups"][0]["rows"] if row["label"].rstrip(" 0123456789") in {x.channel.rstrip(" 0123456789") for x in moved}
+        row
+        for row in data["groups"][0]["rows"]
+        if row["label"].rstrip(" 0123456789") in {x.channel.rstrip(" 0123456789") for x in moved}
     ]
     ends = Counter([now for row in drawn for now in list(accumulate(row["times"]))[1::2]])
     assert not ends - Counter([x.end_ns for x in moved])
-    assert sum([sum(row["times"][1::2]) for row in drawn]) == sum([x.end_ns - x.start_ns for x in moved])
+    assert sum([sum(row["times"][1::2]) for row in drawn]) == sum(
+        [x.end_ns - x.start_ns for x in moved]
+    )
 
 
 def test_an_explained_mixture_has_a_row_for_its_experts() -> None:
-    asked = {"model": "qwen3-30b-a3b", "phase": "decode", "layers": 1, "batch": 8, "experts_home": "ddr"}
+    asked = {
+        "model": "qwen3-30b-a3b",
+        "phase": "decode",
+        "layers": 1,
+        "batch": 8,
+        "experts_home": "ddr",
+    }
     plan = hosim.plan(asked, "h100", "static_split", budget="2GiB")
     told = hosim.explain(plan, "h100", budget="2GiB")
     for text in (str(told), told.text()):
@@ -135,4 +173,6 @@ def test_an_explained_mixture_has_a_row_for_its_experts() -> None:
         assert "parts)" in text
         assert "The figures of several parts are those of each." in re.sub(r"\s+", " ", text)
     assert str(told).count("down_proj[") < 5
-    assert len([row for row in told.as_dict()["tensors"] if "down_proj[" in row["tensor"]]) > 40  # the JSON names all
+    assert (
+        len([row for row in told.as_dict()["tensors"] if "down_proj[" in row["tensor"]]) > 40
+    )  # the JSON names all

@@ -16,7 +16,9 @@ def staircase(sizes):
 def test_each_op_is_a_column_where_there_is_room():
     lines = memory_curve(staircase([0, 1, 16, 8]), 40, 2).plain.splitlines()
     assert lines[0] == "116 B ┤  █ "  # the peak's upper line is full
-    assert lines[1] == "      │ ▁██"  # 1 of 16 in two lines of eight eighths: one; half of it: one line
+    assert (
+        lines[1] == "      │ ▁██"
+    )  # 1 of 16 in two lines of eight eighths: one; half of it: one line
     assert lines[2] == "100 B └────"
     assert lines[3].split() == ["op", "0", "op", "3"]
 
@@ -38,7 +40,9 @@ def test_a_flat_curve_and_none():
 
 
 def test_a_curve_in_full():
-    """From 100 to 140 bytes in four lines of 10 each: 0, 8, 16 and 32 eighths. Every third line says its level."""
+    """From 100 to 140 bytes in four lines of 10 each: 0, 8, 16 and 32 eighths. Every third line
+    says its level.
+    """
     text = memory_curve(staircase([0, 10, 20, 40]), 40, 4)
     assert text.plain.split("\n") == [
         "140 B ┤   █",
@@ -60,7 +64,9 @@ def test_a_curve_in_full():
 def test_a_curve_is_a_hundred_columns_and_ten_lines_unless_it_is_asked_otherwise():
     lines = memory_curve(staircase(range(300))).plain.splitlines()
     assert (len(lines), {len(line) for line in lines}) == (12, {100})
-    assert len(memory_curve(staircase([1, 2]), 1, 2).plain.splitlines()[0].split("┤")[1]) == 1  # one column at least
+    assert (
+        len(memory_curve(staircase([1, 2]), 1, 2).plain.splitlines()[0].split("┤")[1]) == 1
+    )  # one column at least
 
 
 def test_labels_of_a_flat_curve_differ():

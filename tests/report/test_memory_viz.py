@@ -1,4 +1,6 @@
-"""The snapshot is one to hosim's own reader and to torch's tools, and holds what the replay held."""
+"""The snapshot is one to hosim's own reader and to torch's tools, and holds what the replay
+held.
+"""
 
 import pickle
 import pickletools
@@ -28,26 +30,35 @@ def exported(replayed: tuple[Plan, Result], allocator: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_our_reader_goes_back_to_an_empty_start(replayed: tuple[Plan, Result], allocator: str) -> None:
+def test_our_reader_goes_back_to_an_empty_start(
+    replayed: tuple[Plan, Result], allocator: str
+) -> None:
     snapshot = parse_snapshot(exported(replayed, allocator))
     assert replay_snapshot(snapshot).start == ()
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS[:2])
-def test_it_is_what_the_caching_allocator_would_have_recorded(replayed: tuple[Plan, Result], allocator: str) -> None:
+def test_it_is_what_the_caching_allocator_would_have_recorded(
+    replayed: tuple[Plan, Result], allocator: str
+) -> None:
     lived = replay_snapshot(parse_snapshot(exported(replayed, allocator)))
     assert lived.exact
     assert lived.allocations == lived.matched > 10
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_bytes_at_every_instant_are_the_replay_s(replayed: tuple[Plan, Result], allocator: str) -> None:
+def test_bytes_at_every_instant_are_the_replay_s(
+    replayed: tuple[Plan, Result], allocator: str
+) -> None:
     plan, result = replayed
     (trace,) = exported(replayed, allocator)["device_traces"]
     held, live, most = 0, {}, 0
     for entry in trace:
         if entry["action"] == "alloc":
-            assert all(end <= entry["addr"] or entry["addr"] + entry["size"] <= start for start, end in live.values())
+            assert all(
+                end <= entry["addr"] or entry["addr"] + entry["size"] <= start
+                for start, end in live.values()
+            )
             live[entry["addr"]] = entry["addr"], entry["addr"] + entry["size"]
             held += entry["size"]
             most = max(most, held)
@@ -56,9 +67,15 @@ def test_bytes_at_every_instant_are_the_replay_s(replayed: tuple[Plan, Result], 
             held -= entry["size"]
     assert most == result.peak_bytes["hbm"]
     assert [entry["time_us"] for entry in trace] == sorted(entry["time_us"] for entry in trace)
-    remaining = {block["address"]: block["requested_size"] for s in exported(replayed, allocator)["segments"] for block in held_blocks(s)}
+    remaining = {
+        block["address"]: block["requested_size"]
+        for s in exported(replayed, allocator)["segments"]
+        for block in held_blocks(s)
+    }
     assert remaining == {start: end - start for start, end in live.values()}
-    assert sum(remaining.values()) == sum(t.size_bytes for t in plan.graph.tensors if t.kind in ("input", "output"))
+    assert sum(remaining.values()) == sum(
+        t.size_bytes for t in plan.graph.tensors if t.kind in ("input", "output")
+    )
 
 
 def held_blocks(segment: dict[str, Any]) -> list[dict[str, Any]]:
@@ -85,7 +102,9 @@ def test_torch_s_tools_take_it(replayed: tuple[Plan, Result], allocator: str) ->
     listed = viz.trace(snapshot)
     assert f"{len(snapshot['device_traces'][0])} entries" in listed
     assert "snapshot.pickle" in viz.trace_plot(snapshot)
-    folded = viz.segments(snapshot, format_flamegraph=lambda text: text) + viz.memory(snapshot, format_flamegraph=lambda text: text)
+    folded = viz.segments(snapshot, format_flamegraph=lambda text: text) + viz.memory(
+        snapshot, format_flamegraph=lambda text: text
+    )
     assert "s3 (output)" in folded
 
 
@@ -95,8 +114,12 @@ LONG1 LONG_BINGET LONG_BINPUT MARK MEMOIZE NEWFALSE NEWTRUE NONE PROTO SETITEM S
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
-def test_the_viewer_in_the_browser_can_read_it(replayed: tuple[Plan, Result], allocator: str) -> None:
-    instructions = list(pickletools.genops(to_pickle(memory_viz(replayed[0], machine(), replayed[1], allocator))))
+def test_the_viewer_in_the_browser_can_read_it(
+    replayed: tuple[Plan, Result], allocator: str
+) -> None:
+    instructions = list(
+        pickletools.genops(to_pickle(memory_viz(replayed[0], machine(), replayed[1], allocator)))
+    )
     assert {instruction.name for instruction, _, _ in instructions} <= set(VIEWER_KNOWS.split())
     assert instructions[0][1] in (2, 3, 4)
 
@@ -106,12 +129,19 @@ def test_a_replay_that_ran_out_of_memory_ends_full() -> None:
     result = replay(plan, machine(), 60 * 2**20, record=True)
     assert not result.feasible
     snapshot = memory_viz(plan, machine(), result, "caching")
-    held = sum(block["requested_size"] for segment in snapshot["segments"] for block in held_blocks(segment))
+    held = sum(
+        block["requested_size"]
+        for segment in snapshot["segments"]
+        for block in held_blocks(segment)
+    )
     assert held == result.peak_bytes["hbm"]  # nothing was released before
 
 
 def test_the_same_replay_is_the_same_file() -> None:
-    made = [to_pickle(memory_viz(plan, machine(), recorded(plan), "caching")) for plan in (two_streams(), two_streams())]
+    made = [
+        to_pickle(memory_viz(plan, machine(), recorded(plan), "caching"))
+        for plan in (two_streams(), two_streams())
+    ]
     assert made[0] == made[1]
 
 
@@ -120,10 +150,11 @@ PAGE = 2 << 20
 
 
 def small() -> tuple[Plan, Result]:
-    """Of 5 us, on two streams: ``a`` is made on ``x`` and used on ``y``, which needs a workspace; ``b`` is used on ``x``, and stays.
+    """Of 5 us, on two streams: ``a`` is made on ``x`` and used on ``y``, which needs a workspace;
+    ``b`` is used on ``x``, and stays.
 
-    ``a`` is released as the workspace begins, at 3.999 us. Then it is staged for no time at 4 us. What lies in ``ddr``, and what has no
-    bytes, is not shown.
+    ``a`` is released as the workspace begins, at 3.999 us. Then it is staged for no time at 4 us.
+    What lies in ``ddr``, and what has no bytes, is not shown.
     """
     b = GraphBuilder("small")
     b.tensor("b", 600, "input")
@@ -140,7 +171,9 @@ def small() -> tuple[Plan, Result]:
         Residency(0, "hbm", 4000, 4000, 700, staged=True),
     )
     _, result = everything()
-    result = replace(result, workload="small", makespan_ns=5000, timeline=Timeline((0, 3), (1, 4), (), (), held))
+    result = replace(
+        result, workload="small", makespan_ns=5000, timeline=Timeline((0, 3), (1, 4), (), (), held)
+    )
     return Plan(b.build(), "by hand"), result
 
 
@@ -152,7 +185,9 @@ A, B, WORKSPACE = frame("a (activation)"), frame("b (input)"), frame("use (works
 
 
 def entries(*rows: tuple[str, int, int, int, int, list[Any]]) -> list[dict[str, Any]]:
-    """Action, address from :data:`BASE` on, size, stream, microsecond and frames; what is freed is requested and completed."""
+    """Action, address from :data:`BASE` on, size, stream, microsecond and frames; what is freed is
+    requested and completed.
+    """
     keys = ("action", "addr", "size", "stream", "time_us", "frames")
     actions = [
         (action, BASE + at, *rest)
@@ -164,10 +199,24 @@ def entries(*rows: tuple[str, int, int, int, int, list[Any]]) -> list[dict[str, 
 
 def block(at: int, size: int, requested: int = 0, frames: Any = ()) -> dict[str, Any]:
     state = "active_allocated" if frames else "inactive"
-    return {"address": BASE + at, "size": size, "requested_size": requested, "state": state, "frames": list(frames)}
+    return {
+        "address": BASE + at,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": list(frames),
+    }
 
 
-def segment(at: int, size: int, stream: int, kind: str, held: tuple[int, int], expandable: bool, *blocks: Any) -> dict[str, Any]:
+def segment(
+    at: int,
+    size: int,
+    stream: int,
+    kind: str,
+    held: tuple[int, int],
+    expandable: bool,
+    *blocks: Any,
+) -> dict[str, Any]:
     """``held`` is allocated and requested."""
     return {
         "device": 0,
@@ -186,7 +235,9 @@ def segment(at: int, size: int, stream: int, kind: str, held: tuple[int, int], e
 
 
 def test_a_snapshot_of_the_caching_allocator_in_full() -> None:
-    """Sizes are rounded up to 512 bytes; a stream's first small block gets a segment of 2 MiB, and what is freed is used again."""
+    """Sizes are rounded up to 512 bytes; a stream's first small block gets a segment of 2 MiB, and
+    what is freed is used again.
+    """
     plan, result = small()
     trace = entries(
         ("segment_alloc", 0, PAGE, 0, 0, []),
@@ -199,13 +250,31 @@ def test_a_snapshot_of_the_caching_allocator_in_full() -> None:
         ("free", 0, 700, 0, 4, B),
         ("free", PAGE, 300, 1, 4, WORKSPACE),
     )
-    left = segment(0, PAGE, 0, "small", (1024, 600), False, block(0, 1024), block(1024, 1024, 600, B), block(2048, PAGE - 2048))
-    settings = {"garbage_collection_threshold": 0.0, "max_split_size": -1, "roundup_power2_divisions": {}}
+    left = segment(
+        0,
+        PAGE,
+        0,
+        "small",
+        (1024, 600),
+        False,
+        block(0, 1024),
+        block(1024, 1024, 600, B),
+        block(2048, PAGE - 2048),
+    )
+    settings = {
+        "garbage_collection_threshold": 0.0,
+        "max_split_size": -1,
+        "roundup_power2_divisions": {},
+    }
     assert memory_viz(plan, machine(), result, "caching") == {
         "segments": [left, segment(PAGE, PAGE, 1, "small", (0, 0), False, block(PAGE, PAGE))],
         "device_traces": [trace],
         "external_annotations": [],
-        "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False, **settings},
+        "allocator_settings": {
+            "PYTORCH_CUDA_ALLOC_CONF": "",
+            "expandable_segments": False,
+            **settings,
+        },
         "note": "hosim: synthetic addresses, of the allocator caching; small with by hand",
     }
     found = memory_viz(plan, machine(), result, "caching-expandable")
@@ -214,14 +283,22 @@ def test_a_snapshot_of_the_caching_allocator_in_full() -> None:
         "expandable_segments": True,
         **settings,
     }
-    assert found["note"] == "hosim: synthetic addresses, of the allocator caching; small with by hand"
-    mapped = [(x["size"], x["stream"], x["time_us"]) for x in found["device_traces"][0] if x["action"] == "segment_map"]
+    assert (
+        found["note"] == "hosim: synthetic addresses, of the allocator caching; small with by hand"
+    )
+    mapped = [
+        (x["size"], x["stream"], x["time_us"])
+        for x in found["device_traces"][0]
+        if x["action"] == "segment_map"
+    ]
     assert mapped == [(PAGE, 0, 0), (PAGE, 1, 3)]
     assert [x["is_expandable"] for x in found["segments"]] == [True, True]
 
 
 def test_a_snapshot_of_a_static_plan_in_full() -> None:
-    """One segment of 2560 bytes: ``b`` of 1024 lies lowest, on it ``a`` of 1024, and after ``a`` the workspace of 512 and ``b`` staged."""
+    """One segment of 2560 bytes: ``b`` of 1024 lies lowest, on it ``a`` of 1024, and after ``a``
+    the workspace of 512 and ``b`` staged.
+    """
     plan, result = small()
     trace = entries(
         ("segment_alloc", 0, 2560, 0, 0, []),
@@ -234,32 +311,51 @@ def test_a_snapshot_of_a_static_plan_in_full() -> None:
         ("free", 1024, 300, 0, 4, WORKSPACE),
     )
     found = memory_viz(plan, machine(), result, "static")
-    assert found["segments"] == [segment(0, 2560, 0, "large", (1024, 600), False, block(0, 1024, 600, B), block(1024, 1536))]
+    assert found["segments"] == [
+        segment(0, 2560, 0, "large", (1024, 600), False, block(0, 1024, 600, B), block(1024, 1536))
+    ]
     assert found["device_traces"] == [trace]
-    assert found["note"] == "hosim: synthetic addresses, of the allocator static; small with by hand"
+    assert (
+        found["note"] == "hosim: synthetic addresses, of the allocator static; small with by hand"
+    )
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)
 def test_a_snapshot_of_nothing(allocator: str) -> None:
     plan, result = small()
-    found = memory_viz(plan, machine(), replace(result, timeline=Timeline((0, 3), (1, 4), (), (), ())), allocator)
+    found = memory_viz(
+        plan, machine(), replace(result, timeline=Timeline((0, 3), (1, 4), (), (), ())), allocator
+    )
     assert (found["segments"], found["device_traces"]) == ([], [[]])
 
 
 def test_what_ran_out_of_memory_stays_in_a_static_plan_too() -> None:
-    """Nothing that lasts until the end, 5 us, is released: ``a`` lies below ``b``, free is what the workspace had on top."""
+    """Nothing that lasts until the end, 5 us, is released: ``a`` lies below ``b``, free is what the
+    workspace had on top.
+    """
     plan, result = small()
-    held = (Residency(1, "hbm", 0, 5000, 1000), Residency(0, "hbm", 1000, 5000, 600), Residency(-1, "hbm", 0, 500, 2000, 1))
+    held = (
+        Residency(1, "hbm", 0, 5000, 1000),
+        Residency(0, "hbm", 1000, 5000, 600),
+        Residency(-1, "hbm", 0, 500, 2000, 1),
+    )
     for one, blocks in (
-        (replace(result, feasible=False), [block(0, 1024, 1000, A), block(1024, 1024, 600, B), block(2048, 1024)]),
+        (
+            replace(result, feasible=False),
+            [block(0, 1024, 1000, A), block(1024, 1024, 600, B), block(2048, 1024)],
+        ),
         (result, [block(0, 1024), block(1024, 1024, 600, B), block(2048, 1024)]),
     ):
-        found = memory_viz(plan, machine(), replace(one, timeline=Timeline((0, 3), (1, 4), (), (), held)), "static")
+        found = memory_viz(
+            plan, machine(), replace(one, timeline=Timeline((0, 3), (1, 4), (), (), held)), "static"
+        )
         assert found["segments"][0]["blocks"] == blocks
 
 
 def test_memory_belongs_to_the_stream_of_the_first_user() -> None:
-    """``late`` is used on ``y`` before it is on ``x``; what no op uses belongs to the first stream."""
+    """``late`` is used on ``y`` before it is on ``x``; what no op uses belongs to the first
+    stream.
+    """
     b = GraphBuilder("streams")
     b.tensor("late", 10, "input")
     b.tensor("unused", 5, "input")
@@ -267,6 +363,11 @@ def test_memory_belongs_to_the_stream_of_the_first_user() -> None:
         b.op(name, "matmul", inputs=inputs, duration_ns=1, stream=stream)
     held = (Residency(0, "hbm", 0, 5000, 10), Residency(1, "hbm", 0, 5000, 5))
     _, result = small()
-    found = memory_viz(Plan(b.build()), machine(), replace(result, timeline=Timeline((0, 1, 2), (1, 2, 3), (), (), held)), "caching")
+    found = memory_viz(
+        Plan(b.build()),
+        machine(),
+        replace(result, timeline=Timeline((0, 1, 2), (1, 2, 3), (), (), held)),
+        "caching",
+    )
     trace = found["device_traces"][0]
     assert [(x["size"], x["stream"]) for x in trace if x["action"] == "alloc"] == [(10, 1), (5, 0)]

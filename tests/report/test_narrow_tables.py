@@ -7,16 +7,33 @@ from rendered import lines, table
 from rich.cells import cell_len
 from rich.console import Group
 
-from hosim.report.printing import ColumnNeed, FittedColumns, OpenTable, WholeFigures, begins_bold, broken, fitted, open_table, total
+from hosim.report.printing import (
+    ColumnNeed,
+    FittedColumns,
+    OpenTable,
+    WholeFigures,
+    begins_bold,
+    broken,
+    fitted,
+    open_table,
+    total,
+)
 
 
-def needs(*widths: int, empty: tuple[int, ...] = (), spare: tuple[int, ...] = ()) -> list[ColumnNeed]:
+def needs(
+    *widths: int, empty: tuple[int, ...] = (), spare: tuple[int, ...] = ()
+) -> list[ColumnNeed]:
     """Columns by their widths, each a group of its own."""
-    return [ColumnNeed(w, f"{i}", i in empty, spare.index(i) if i in spare else None) for i, w in enumerate(widths)]
+    return [
+        ColumnNeed(w, f"{i}", i in empty, spare.index(i) if i in spare else None)
+        for i, w in enumerate(widths)
+    ]
 
 
 def test_all_columns_are_shown_up_to_the_last_character() -> None:
-    """8 + 2 + 4 + 2 characters. Nothing can go from 15, nor be a block of its own: the cells have to break."""
+    """8 + 2 + 4 + 2 characters. Nothing can go from 15, nor be a block of its own: the cells have
+    to break.
+    """
     assert fitted(needs(8, 4), 16, 1) == FittedColumns(((0, 1),))
     assert fitted(needs(8, 4), 15, 1) == FittedColumns(((0, 1),))
 
@@ -37,7 +54,9 @@ def test_spare_columns_go_in_their_order() -> None:
 
 
 def test_blocks_begin_with_the_keys_unless_they_take_more_than_half() -> None:
-    """The keys take 12. In 24 characters two more of 4 + 2 fit beside them; of 23 they take more than half, and go among the others."""
+    """The keys take 12. In 24 characters two more of 4 + 2 fit beside them; of 23 they take more
+    than half, and go among the others.
+    """
     columns = needs(4, 4, 4, 4, 4, 4)
     assert fitted(columns, 24, 2).blocks == ((0, 1, 2, 3), (0, 1, 4, 5))
     assert fitted(columns, 23, 2).blocks == ((0, 1, 2), (0, 3, 4), (0, 5))
@@ -46,7 +65,9 @@ def test_blocks_begin_with_the_keys_unless_they_take_more_than_half() -> None:
 def test_a_spare_key_goes_as_others_do() -> None:
     """The first column never does. Without column 1 the keys are 0 alone."""
     assert fitted(needs(4, 4, 4, spare=(0, 1)), 17, 2) == FittedColumns(((0, 2),), (1,))
-    assert fitted(needs(4, 4, 4, 4, 4, spare=(1,)), 18, 2) == FittedColumns(((0, 2, 3), (0, 4)), (1,))
+    assert fitted(needs(4, 4, 4, 4, 4, spare=(1,)), 18, 2) == FittedColumns(
+        ((0, 2, 3), (0, 4)), (1,)
+    )
 
 
 def test_a_group_is_parted_only_where_it_has_no_room() -> None:
@@ -57,7 +78,16 @@ def test_a_group_is_parted_only_where_it_has_no_room() -> None:
 
 
 @given(
-    st.lists(st.builds(ColumnNeed, st.integers(1, 30), st.sampled_from("abc"), st.booleans(), st.none() | st.integers(0, 3)), min_size=1)
+    st.lists(
+        st.builds(
+            ColumnNeed,
+            st.integers(1, 30),
+            st.sampled_from("abc"),
+            st.booleans(),
+            st.none() | st.integers(0, 3),
+        ),
+        min_size=1,
+    )
 )
 def test_no_column_is_lost_and_each_is_shown_once(columns: list[ColumnNeed]) -> None:
     found = fitted(columns, 40, 1)
@@ -73,8 +103,16 @@ def test_no_column_is_lost_and_each_is_shown_once(columns: list[ColumnNeed]) -> 
     [
         ("moved: best score", 17, ["moved: best score"]),
         ("moved: best score", 16, ["moved: best", "score"]),
-        ("model.layers.11.mlp.gate_proj.weight", 16, ["model.layers.11.", "mlp.gate_proj.", "weight"]),
-        ("model.layers.11.mlp.gate_proj.weight", 12, ["model.", "layers.11.", "mlp.gate_", "proj.weight"]),
+        (
+            "model.layers.11.mlp.gate_proj.weight",
+            16,
+            ["model.layers.11.", "mlp.gate_proj.", "weight"],
+        ),
+        (
+            "model.layers.11.mlp.gate_proj.weight",
+            12,
+            ["model.", "layers.11.", "mlp.gate_", "proj.weight"],
+        ),
         ("now model.layers.11.mlp and on", 13, ["now", "model.layers.", "11.mlp and on"]),
         ("impact=1.0,2", 9, ["impact=", "1.0,2"]),
         ("a--b.1.5", 4, ["a--", "b.", "1.5"]),
@@ -98,7 +136,15 @@ def test_breaking_loses_nothing_but_blanks(text: str, width: int) -> None:
 
 
 def policies() -> OpenTable:
-    shown = open_table("Policies and times", "policy", "runtime\nstall", "peak of hbm", "queued", "drain", spare=("queued",))
+    shown = open_table(
+        "Policies and times",
+        "policy",
+        "runtime\nstall",
+        "peak of hbm",
+        "queued",
+        "drain",
+        spare=("queued",),
+    )
     shown.add_row("resident", "321.20x", "11.9 GiB", "12 ms", "-")
     return shown
 
@@ -169,7 +215,9 @@ def test_the_width_that_shows_all_does() -> None:
 def test_no_line_ends_between_a_figure_and_its_unit(width: int) -> None:
     """However the lines fall, each has whole figures, and together they are the text."""
     text = "weights 15.0 GiB, buffer 256 B, 75 % of it"
-    shown = lines(Group(WholeFigures(text)), width)  # rich joins what is printed by itself into a text of its own
+    shown = lines(
+        Group(WholeFigures(text)), width
+    )  # rich joins what is printed by itself into a text of its own
     assert " ".join(shown) == text
     assert not [line for line in shown if line[-1].isdigit()]
     assert begins_bold("15.0 GiB", " of hbm").spans[0].style == "bold"

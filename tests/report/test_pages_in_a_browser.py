@@ -1,4 +1,6 @@
-"""Pages in Chromium: what it tells, zooms, measures, searches and marks, and that no figure is cut in a narrow window."""
+"""Pages in Chromium: what it tells, zooms, measures, searches and marks, and that no figure is cut
+in a narrow window.
+"""
 
 from typing import Any
 
@@ -129,9 +131,19 @@ WIDTHS = range(340, 1480, 50)
 def tables() -> str:
     """Tables of three and of twelve columns, with numbers, sentences, and names without a space."""
     name = "void at::native::elementwise_kernel<128, 4, " + "unrolled_" * 9
-    wide = table(("policy", *(f"stall of cause {k}" for k in range(11))), [("hyperoffload", *["1,234,567 ns"] * 11)] * 2)
-    narrow = table(("op", "stream", "measured start"), [(name, "7", "123.4 ms"), ("g", "7", "does not fit")])
-    prose = table(("case", "verdict", "what changed"), [("a", "regression", "makespan: 126 ms, was 12 ms; " * 8)], left=3, bad=(0,))
+    wide = table(
+        ("policy", *(f"stall of cause {k}" for k in range(11))),
+        [("hyperoffload", *["1,234,567 ns"] * 11)] * 2,
+    )
+    narrow = table(
+        ("op", "stream", "measured start"), [(name, "7", "123.4 ms"), ("g", "7", "does not fit")]
+    )
+    prose = table(
+        ("case", "verdict", "what changed"),
+        [("a", "regression", "makespan: 126 ms, was 12 ms; " * 8)],
+        left=3,
+        bad=(0,),
+    )
     return page("a" * 80, [wide, narrow, prose, lines([f"`{name}` moved"]), paragraph(name)])
 
 
@@ -161,7 +173,9 @@ def test_names_are_text_and_the_page_is_as_wide_as_a_narrow_window(said: dict[st
 
 
 def test_no_figure_is_cut_in_a_window_of_any_width(said: dict[str, Any]) -> None:
-    """From telephones to wide screens. Without the style sheet's blocks the table of twelve columns would be cut."""
+    """From telephones to wide screens. Without the style sheet's blocks the table of twelve columns
+    would be cut.
+    """
     assert {width: said[f"{width}"] for width in WIDTHS} == {width: [] for width in WIDTHS}
     assert [text.split()[0] for text in said["cut"]] == ["policystall"]
 
@@ -191,7 +205,9 @@ def test_it_searches_measures_and_shows_what_a_stall_is_blamed_on(said: dict[str
     after = said["search"]
     assert after["stall"].startswith("transfer stall: before f0, awaits w0 on h2d, 0.00 us to 41.9")
     assert ". Blamed on h2d: transfer: w0, 20.0 MiB, 0.00 us to 41.9" in after["stall"]
-    assert after["measured"].startswith("0.00 us to ")  # the begin of the bar, which is a pixel away
+    assert after["measured"].startswith(
+        "0.00 us to "
+    )  # the begin of the bar, which is a pixel away
     assert after["measured"] == after["again"]
     assert after["still"] == [0, END]
     assert after["found"].startswith("1 of 2: transfer stall: before f0, awaits w0 on h2d")
@@ -205,7 +221,10 @@ def test_it_searches_measures_and_shows_what_a_stall_is_blamed_on(said: dict[str
 def test_a_click_on_a_recorded_op_marks_the_simulated_one(said: dict[str, Any]) -> None:
     after = said["recorded"]
     assert after["all"] == after["again"] == [US, 5001 * US]
-    assert after["told"].startswith("kernel: first, 0.005 ms to 1.000 ms (995 us); not explained, 0.001 ms to 0.500 ms: late <launch>")
+    assert after["told"].startswith(
+        "kernel: first, 0.005 ms to 1.000 ms (995 us); not explained, 0.001 ms to 0.500 ms: late "
+        "<launch>"
+    )
     assert "not explained" not in after["plain"]
     assert after["touched"] == "not explained, 0.001 ms to 0.500 ms: late <launch>"
     assert after["same"].startswith("recorded kernel: first, ")

@@ -54,25 +54,46 @@ def test_the_rules_are_not_empty(real: tuple[dict[str, Any], Plan, Timeline]) ->
             trace_rules.check(document | {"traceEvents": changed})
 
 
-def test_slices_are_the_ops_the_stalls_and_the_transfers(real: tuple[dict[str, Any], Plan, Timeline]) -> None:
+def test_slices_are_the_ops_the_stalls_and_the_transfers(
+    real: tuple[dict[str, Any], Plan, Timeline],
+) -> None:
     document, plan, timeline = real
     slices = events(document, "X")
-    spans = Counter((e["cat"], e["name"], trace_rules.nanoseconds(e["ts"]), trace_rules.nanoseconds(e["dur"])) for e in slices)
+    spans = Counter(
+        (e["cat"], e["name"], trace_rules.nanoseconds(e["ts"]), trace_rules.nanoseconds(e["dur"]))
+        for e in slices
+    )
     ops = zip(plan.graph.ops, timeline.op_start_ns, timeline.op_end_ns, strict=True)
     expected = [("op", op.name, start, end - start) for op, start, end in ops]
-    expected += [("stall", f"{stall.cause} stall", stall.start_ns, stall.stall_ns) for stall in timeline.stalls]
-    expected += [("transfer", plan.graph.tensors[x.tensor].name, x.start_ns, x.end_ns - x.start_ns) for x in timeline.transfers]
+    expected += [
+        ("stall", f"{stall.cause} stall", stall.start_ns, stall.stall_ns)
+        for stall in timeline.stalls
+    ]
+    expected += [
+        ("transfer", plan.graph.tensors[x.tensor].name, x.start_ns, x.end_ns - x.start_ns)
+        for x in timeline.transfers
+    ]
     assert spans == Counter(expected)
-    names = {event["args"]["name"] for event in events(document, "M") if event["name"].endswith("_name")}
+    names = {
+        event["args"]["name"] for event in events(document, "M") if event["name"].endswith("_name")
+    }
     assert names == {"streams", "channels", "memory", "compute", "comm", "h2d", "h2d 2", "d2h"}
 
 
-def test_arrows_lead_to_the_ops_that_need_the_tensor(real: tuple[dict[str, Any], Plan, Timeline]) -> None:
+def test_arrows_lead_to_the_ops_that_need_the_tensor(
+    real: tuple[dict[str, Any], Plan, Timeline],
+) -> None:
     document, _, timeline = real
     slices = {(e["pid"], e["tid"], e["ts"]): e["name"] for e in events(document, "X")}
     starts = {e["id"]: slices[e["pid"], e["tid"], e["ts"]] for e in events(document, "s")}
     ends = {e["id"]: slices[e["pid"], e["tid"], e["ts"]] for e in events(document, "f")}
-    assert {(starts[k], ends[k]) for k in starts} == {("w0", "f0"), ("w1", "f1"), ("w2", "f2"), ("w3", "f3"), ("a1", "last")}
+    assert {(starts[k], ends[k]) for k in starts} == {
+        ("w0", "f0"),
+        ("w1", "f1"),
+        ("w2", "f2"),
+        ("w3", "f3"),
+        ("a1", "last"),
+    }
     assert any(stall.cause == "transfer" for stall in timeline.stalls)
 
 
@@ -82,7 +103,11 @@ def test_counters_are_the_occupancy(real: tuple[dict[str, Any], Plan, Timeline])
         counted = [e for e in events(document, "C") if e["name"] == f"{tier} in all"]
         for e in counted[:-1]:
             now = trace_rules.nanoseconds(e["ts"])
-            held = sum(r.bytes for r in timeline.residencies if r.tier == tier and r.start_ns <= now < r.end_ns)
+            held = sum(
+                r.bytes
+                for r in timeline.residencies
+                if r.tier == tier and r.start_ns <= now < r.end_ns
+            )
             assert e["args"] == {"bytes": held}
 
 

@@ -1,4 +1,6 @@
-"""Every picture is what it was when it was looked at; what it shows follows from the replay; files are the same every time."""
+"""Every picture is what it was when it was looked at; what it shows follows from the replay; files
+are the same every time.
+"""
 
 import os
 import subprocess
@@ -13,7 +15,16 @@ from pictures import TOLERANCE, difference, is_as_stored
 from timelines import MIB, US, everything, machine, many_ops, recorded, two_streams
 
 from hosim.errors import InputError
-from hosim.report.drawn import blank, comparison_figure, frontier, image, image_kind, replay_figure, style, sweep_heat_map
+from hosim.report.drawn import (
+    blank,
+    comparison_figure,
+    frontier,
+    image,
+    image_kind,
+    replay_figure,
+    style,
+    sweep_heat_map,
+)
 from hosim.report.timelines import rows, sampled, stacked, thinned
 from hosim.result import Result
 from hosim.timeline import steps
@@ -49,7 +60,10 @@ def compared() -> list[Result]:
         replace(result, policy=policy, makespan_ns=makespan * US, peak_bytes={"hbm": peak * MIB})
         for policy, (makespan, peak) in drawn.items()
     ]
-    return [replace(result, policy="resident", feasible=False, makespan_ns=None, error="out of memory"), *results]
+    return [
+        replace(result, policy="resident", feasible=False, makespan_ns=None, error="out of memory"),
+        *results,
+    ]
 
 
 def test_policies(tmp_path: Path) -> None:
@@ -57,7 +71,10 @@ def test_policies(tmp_path: Path) -> None:
 
 
 def test_policies_far_apart(tmp_path: Path) -> None:
-    results = [replace(r, makespan_ns=None if r.makespan_ns is None else r.makespan_ns**2 // 10**5) for r in compared()]
+    results = [
+        replace(r, makespan_ns=None if r.makespan_ns is None else r.makespan_ns**2 // 10**5)
+        for r in compared()
+    ]
     assert is_as_stored(comparison_figure(results, "hbm"), "policies_log", tmp_path)
 
 
@@ -74,23 +91,34 @@ def test_frontier(tmp_path: Path) -> None:
 
 
 def swept() -> pd.DataFrame:
-    cells = [(bandwidth, budget) for bandwidth in (25, 50, 100, 150, 200) for budget in (8, 16, 32, 64)]
+    cells = [
+        (bandwidth, budget) for bandwidth in (25, 50, 100, 150, 200) for budget in (8, 16, 32, 64)
+    ]
     frame = pd.DataFrame(cells, columns=["bandwidth_bytes_per_s", "budget_bytes"])
     frame["makespan_ns"] = 1e5 + 4e8 / frame.bandwidth_bytes_per_s / frame.budget_bytes
-    frame.loc[(frame.bandwidth_bytes_per_s == 25) & (frame.budget_bytes == 8), "makespan_ns"] = np.nan
-    return frame.assign(bandwidth_bytes_per_s=frame.bandwidth_bytes_per_s * 10**9, budget_bytes=frame.budget_bytes * 2**30)
+    frame.loc[(frame.bandwidth_bytes_per_s == 25) & (frame.budget_bytes == 8), "makespan_ns"] = (
+        np.nan
+    )
+    return frame.assign(
+        bandwidth_bytes_per_s=frame.bandwidth_bytes_per_s * 10**9,
+        budget_bytes=frame.budget_bytes * 2**30,
+    )
 
 
 def test_sweep(tmp_path: Path) -> None:
     with style():
         figure, (axes,) = blank([4.5])
-        assert sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns") is axes
+        assert (
+            sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
+            is axes
+        )
     assert is_as_stored(figure, "sweep", tmp_path)
 
 
 def test_a_large_sweep_of_names_and_numbers(tmp_path: Path) -> None:
     frame = pd.DataFrame(
-        [(f"policy number {p}", k, 1.0 + p * k % 23) for p in range(13) for k in range(30)], columns=["policy", "layers", "stall_share"]
+        [(f"policy number {p}", k, 1.0 + p * k % 23) for p in range(13) for k in range(30)],
+        columns=["policy", "layers", "stall_share"],
     )
     with style():
         figure, (axes,) = blank([4.5])
@@ -101,17 +129,34 @@ def test_a_large_sweep_of_names_and_numbers(tmp_path: Path) -> None:
 def test_a_sweep_without_the_column_or_with_two_values_in_a_cell() -> None:
     _, (axes,) = blank([2])
     frame = swept()
-    with pytest.raises(InputError, match=r"no column 'speed' \(columns: bandwidth_bytes_per_s, budget_bytes, makespan_ns\)"):
+    with pytest.raises(
+        InputError,
+        match=r"no column 'speed' \(columns: bandwidth_bytes_per_s, budget_bytes, makespan_ns\)",
+    ):
         sweep_heat_map(axes, frame, "speed", "budget_bytes", "makespan_ns")
     with pytest.raises(InputError, match="one row for each"):
-        sweep_heat_map(axes, pd.concat([frame, frame]), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
+        sweep_heat_map(
+            axes, pd.concat([frame, frame]), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns"
+        )
 
 
 def test_the_comparison_notices(tmp_path: Path) -> None:
     graph, result = everything()
     assert result.timeline is not None
-    swapped = replace(result.timeline, stalls=tuple(replace(stall, cause="dependency", transfer=None) for stall in result.timeline.stalls))
-    assert difference(replay_figure(graph, machine(), replace(result, timeline=swapped)), "everything", tmp_path) > TOLERANCE
+    swapped = replace(
+        result.timeline,
+        stalls=tuple(
+            replace(stall, cause="dependency", transfer=None) for stall in result.timeline.stalls
+        ),
+    )
+    assert (
+        difference(
+            replay_figure(graph, machine(), replace(result, timeline=swapped)),
+            "everything",
+            tmp_path,
+        )
+        > TOLERANCE
+    )
     slower = [replace(r, makespan_ns=r.makespan_ns and r.makespan_ns * 2) for r in compared()[:3]]
     assert difference(comparison_figure(slower, "hbm"), "policies", tmp_path) > TOLERANCE
 
@@ -128,7 +173,11 @@ def test_equal_pictures_of_two_processes_are_equal_files() -> None:
     script = Path(__file__).with_name("every_picture.py")
     printed = [
         subprocess.run(
-            [sys.executable, script], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True, text=True
+            [sys.executable, script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
         ).stdout
         for seed in ("1", "2")
     ]
@@ -189,7 +238,9 @@ def test_rows_have_every_op_stall_and_transfer_once_and_do_not_overlap() -> None
     bars = [bar for row in drawn for bar in row.bars]
     assert len(bars) == len(plan.graph.ops) + len(timeline.stalls) + len(timeline.transfers)
     for row in drawn:
-        assert all(one.end_ns <= other.start_ns for one, other in zip(row.bars, row.bars[1:], strict=False))
+        assert all(
+            one.end_ns <= other.start_ns for one, other in zip(row.bars, row.bars[1:], strict=False)
+        )
     assert {row.label for row in drawn} == {"compute", "comm", "h2d", "h2d 2", "d2h"}
 
 
@@ -209,5 +260,7 @@ def test_thinned_curves_keep_every_column_s_peak() -> None:
 
 @pytest.mark.parametrize("name", ["out.gif", "out", "out.png.gz"])
 def test_what_is_no_picture(name: str) -> None:
-    with pytest.raises(InputError, match=r"expected a picture whose name ends in \.png, \.svg, \.pdf"):
+    with pytest.raises(
+        InputError, match=r"expected a picture whose name ends in \.png, \.svg, \.pdf"
+    ):
         image_kind(Path(name))

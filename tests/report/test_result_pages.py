@@ -1,4 +1,6 @@
-"""Pages are whole by themselves, hold what the terminal and the timeline say, and can be zoomed; names in them are text."""
+"""Pages are whole by themselves, hold what the terminal and the timeline say, and can be zoomed;
+names in them are text.
+"""
 
 import json
 import re
@@ -18,7 +20,17 @@ from rich.text import Text
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
-from hosim.report import comparison_page, html_of, lines, page, picture, replay_page, table, validation_page, verdict
+from hosim.report import (
+    comparison_page,
+    html_of,
+    lines,
+    page,
+    picture,
+    replay_page,
+    table,
+    validation_page,
+    verdict,
+)
 from hosim.report.drawn import DrawnOp, Shown, blank, page_image, recorded_widget, widget
 from hosim.report.of_replays import comparison, failures, replay
 from hosim.report.timelines import Bar, front_coded, joined, row_limit, script_json
@@ -49,7 +61,11 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.append(tag)
-        self.loads += [value or "" for key, value in attrs if key in ("src", "href", "data", "action", "srcset", "poster")]
+        self.loads += [
+            value or ""
+            for key, value in attrs
+            if key in ("src", "href", "data", "action", "srcset", "poster")
+        ]
         if tag not in ("meta", "img", "br", "wbr", "input", "link"):
             self.open.append(tag)
 
@@ -70,10 +86,15 @@ def test_a_replay_s_page_needs_nothing_else(replayed: tuple[Plan, Result]) -> No
 
 def test_it_has_the_terminal_s_tables(replayed: tuple[Plan, Result]) -> None:
     text = re.sub(r' data-of="[^"]*"', "", "".join(html_of(shown(*replayed)[0])))
-    assert '<td class="left">workload</td><td class="left">two streams: 7 ops, 11 tensors</td>' in text
+    assert (
+        '<td class="left">workload</td><td class="left">two streams: 7 ops, 11 tensors</td>' in text
+    )
     assert re.search(r"<h2>Time \(lower bound|<h2>Time</h2>", text)
     assert '<tr><td class="left">by hand</td><td>182 us</td>' in text
-    assert '<tr><td class="left">by hand</td><td class="left">h2d</td><td>5</td><td>90.0 MiB</td>' in text
+    assert (
+        '<tr><td class="left">by hand</td><td class="left">h2d</td><td>5</td><td>90.0 MiB</td>'
+        in text
+    )
 
 
 def test_the_data_are_the_timeline(replayed: tuple[Plan, Result]) -> None:
@@ -83,9 +104,14 @@ def test_the_data_are_the_timeline(replayed: tuple[Plan, Result]) -> None:
     assert data["end"] == result.makespan_ns
     rows = {row["label"]: row for row in data["groups"][0]["rows"]}
     spans, now = [], 0
-    for gap, length in zip(rows["compute"]["times"][::2], rows["compute"]["times"][1::2], strict=True):
+    for gap, length in zip(
+        rows["compute"]["times"][::2], rows["compute"]["times"][1::2], strict=True
+    ):
         spans.append((now + gap, now := now + gap + length))
-    named = [(data["styles"][k][0], data["names"][n]) for k, n in zip(rows["compute"]["what"], rows["compute"]["name"], strict=True)]
+    named = [
+        (data["styles"][k][0], data["names"][n])
+        for k, n in zip(rows["compute"]["what"], rows["compute"]["name"], strict=True)
+    ]
     ops = [i for i, op in enumerate(plan.graph.ops) if op.stream == "compute"]
     assert [span for span, (what, _) in zip(spans, named, strict=True) if what == "op"] == [
         (result.timeline.op_start_ns[i], result.timeline.op_end_ns[i]) for i in ops
@@ -111,12 +137,16 @@ def test_very_many_ops_are_joined_and_lose_no_time() -> None:
     assert parts[0] == 100_000 * 100
     assert sum(parts[1:5]) == sum(stall.stall_ns for stall in result.timeline.stalls)
     alone = sum(k >= 0 for k in compute["what"])
-    assert alone + sum(many["count"] for many in compute["many"]) == 100_000 + len(result.timeline.stalls)
+    assert alone + sum(many["count"] for many in compute["many"]) == 100_000 + len(
+        result.timeline.stalls
+    )
 
 
 def test_long_bars_stay_alone() -> None:
     bars = (
-        [Bar(k, k + 1, "op", k) for k in range(1000)] + [Bar(1000, 2000, "op", 1000)] + [Bar(k, k + 1, "op", k) for k in range(5000, 6000)]
+        [Bar(k, k + 1, "op", k) for k in range(1000)]
+        + [Bar(1000, 2000, "op", 1000)]
+        + [Bar(k, k + 1, "op", k) for k in range(5000, 6000)]
     )
     groups = joined(bars, 100)
     assert [bar for group in groups for bar in group] == bars
@@ -140,7 +170,9 @@ def evil_page() -> str:
     tensors = tuple(replace(t, name=f"{EVIL}{t.name}") for t in graph.tensors)
     named = Plan(replace(graph, name=EVIL, tensors=tensors, ops=ops), EVIL, two_streams().cache_ops)
     called = replace(result, workload=EVIL, policy=EVIL, hardware=EVIL)
-    return comparison_page(machine(), [called], [(named, called)], [comparison(named.graph, machine(), {}, [called])])
+    return comparison_page(
+        machine(), [called], [(named, called)], [comparison(named.graph, machine(), {}, [called])]
+    )
 
 
 def test_names_are_text_in_the_page() -> None:
@@ -153,7 +185,9 @@ def test_names_are_text_in_the_page() -> None:
 
 def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
     _, result = everything()
-    failed = replace(result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None)
+    failed = replace(
+        result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None
+    )
     text = comparison_page(machine(), [failed], [], [failures([failed])])
     assert "out of memory: no room" in text
     assert "<script" not in text
@@ -162,20 +196,29 @@ def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
 
 def test_a_table_a_list_and_a_picture_of_a_page() -> None:
     assert table(("a", "b<", "c"), [("1", "2", "3"), ("4", "&", "6")], left=2, bad=(1,)) == (
-        '<table>\n<thead><tr><th class="left">a</th><th class="left">b&lt;</th><th>c</th></tr></thead>\n<tbody>\n'
+        '<table>\n<thead><tr><th class="left">a</th><th '
+        'class="left">b&lt;</th><th>c</th></tr></thead>\n<tbody>\n'
         '<tr><td class="left">1</td><td class="left">2</td><td>3</td></tr>\n'
-        '<tr class="bad"><td class="left">4</td><td class="left">&amp;</td><td>6</td></tr>\n</tbody>\n</table>'
+        '<tr class="bad"><td class="left">4</td><td '
+        'class="left">&amp;</td><td>6</td></tr>\n</tbody>\n</table>'
     )
     long = ("123,456,789 B", "123,456,789 B", "123,456,789 B")
     assert table(("a", "b<", "c"), [long]).startswith(
-        '<table class="fold30" style="--cell: 9rem">\n<thead><tr><th class="left">a</th><th>b&lt;</th>'
+        '<table class="fold30" style="--cell: 9rem">\n<thead><tr><th '
+        'class="left">a</th><th>b&lt;</th>'
     )
     assert '<td data-of="b&lt;">123,456,789 B</td>' in table(("a", "b<", "c"), [long])
-    assert table((), [("1", "2")]) == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
+    assert (
+        table((), [("1", "2")])
+        == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
+    )
     assert lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
     figure, _ = blank([1])
     drawn = b64encode(page_image(figure)).decode()
-    assert picture(figure, 'a "b"') == f'<p><img alt="a &quot;b&quot;" src="data:image/png;base64,{drawn}"></p>'
+    assert (
+        picture(figure, 'a "b"')
+        == f'<p><img alt="a &quot;b&quot;" src="data:image/png;base64,{drawn}"></p>'
+    )
     with pytest.raises(ValueError, match="not JSON compliant"):
         script_json([float("nan")])
     assert script_json({"a": [1, "&"]}) == '{"a":[1,"\\u0026"]}'
@@ -185,20 +228,34 @@ def figures_drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that pages draw from here on, in order."""
     drawn: list[Figure] = []
     draw = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *file, **how: drawn.append(figure) or draw(figure, *file, **how))
+    monkeypatch.setattr(
+        Figure,
+        "savefig",
+        lambda figure, *file, **how: drawn.append(figure) or draw(figure, *file, **how),
+    )
     return drawn
 
 
 def outline(text: str) -> list[str]:
     """Title, headings and descriptions of pictures, in order."""
-    return ["".join(found) for found in re.findall(r'<title>(.*?)</title>|<h2>(.*?)</h2>|<img alt="(.*?)"', text)]
+    return [
+        "".join(found)
+        for found in re.findall(r'<title>(.*?)</title>|<h2>(.*?)</h2>|<img alt="(.*?)"', text)
+    ]
 
 
-def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_parts_of_each_page_in_order(
+    replayed: tuple[Plan, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = figures_drawn(monkeypatch)
     plan, result = replayed
     one = replay_page(plan, machine(), result, ())
-    assert outline(one) == ["two streams on toy: by hand", "Timeline", "Pictures", "Timeline, memory and channels"]
+    assert outline(one) == [
+        "two streams on toy: by hand",
+        "Timeline",
+        "Pictures",
+        "Timeline, memory and channels",
+    ]
     assert "devices." not in one
     several = comparison_page(machine(), [result], [(plan, result)], ())
     assert outline(several) == [
@@ -216,9 +273,22 @@ def test_the_parts_of_each_page_in_order(replayed: tuple[Plan, Result], monkeypa
 
 def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = figures_drawn(monkeypatch)
-    data: dict[str, Any] = {"trace": "step", "device": None, "kernels": 2, "missing": ["a<"], "given": {}, "worst": [], "memory": {}}
+    data: dict[str, Any] = {
+        "trace": "step",
+        "device": None,
+        "kernels": 2,
+        "missing": ["a<"],
+        "given": {},
+        "worst": [],
+        "memory": {},
+    }
     data |= {"errors": None, "explained": None, "reasons": []}
-    data |= {"makespan": {"measured_ns": None}, "kernel_start": {}, "copies": {"count": 0}, "stream_waits": {"count": 0, "contradicted": 0}}
+    data |= {
+        "makespan": {"measured_ns": None},
+        "kernel_start": {},
+        "copies": {"count": 0},
+        "stream_waits": {"count": 0, "contradicted": 0},
+    }
     held = np.array([1, 2], np.int64)
     text = validation_page(data, beside(), (held, {"recorded": held}))
     assert outline(text) == [
@@ -233,34 +303,74 @@ def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert [list(line.get_ydata()) for line in errors.get_lines()[1:]] == [[3, 0, -9, 0]]
     assert [tuple(figure.get_size_inches()) for figure in drawn] == [(11, 3.5), (11, 4)]
     worst = [{"name": "f<", "stream": 7, "measured_start_ns": 2000, "start_error_ns": -30}]
-    data["given"] = {"device_durations": 1, "host_segments": 2, "overlaps": 3, "starts": 4, "recurring": [], "constants": {}}
+    data["given"] = {
+        "device_durations": 1,
+        "host_segments": 2,
+        "overlaps": 3,
+        "starts": 4,
+        "recurring": [],
+        "constants": {},
+    }
     text = validation_page(data | {"device": "Toy", "worst": worst}, [], None)
-    assert outline(text) == ["step on Toy: recording and replay", "Ops whose start is furthest off", "What the replay was given"]
+    assert outline(text) == [
+        "step on Toy: recording and replay",
+        "Ops whose start is furthest off",
+        "What the replay was given",
+    ]
     assert '<tr><td class="left">f&lt;</td><td>7</td><td>2.00 us</td><td>-30 ns</td></tr>' in text
     assert text.count("<script") == 0
     assert (
-        "<p>given: durations of 1 device op and 2 host segments, 3 overlaps, 4 starts, 0 fitted constants, 0 recurring delays</p>" in text
+        "<p>given: durations of 1 device op and 2 host segments, 3 overlaps, 4 starts, 0 fitted "
+        "constants, 0 recurring delays</p>" in text
     )
 
 
 def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
     figures = {"ns": 1, "share": 0.1}
-    data: dict[str, Any] = {"trace": "step", "device": None, "missing": [], "given": {}, "worst": [], "memory": {}, "kernel_start": {}}
-    data |= {"makespan": {"measured_ns": None}, "copies": {"count": 0}, "stream_waits": {"count": 0}, "explained": False}
-    span = {"cause": "late <launch>", "ops": [[0, 1]], "calls": [], "off_ns": 5, "names": ["f"], "start_ns": 0, "end_ns": 900}
+    data: dict[str, Any] = {
+        "trace": "step",
+        "device": None,
+        "missing": [],
+        "given": {},
+        "worst": [],
+        "memory": {},
+        "kernel_start": {},
+    }
+    data |= {
+        "makespan": {"measured_ns": None},
+        "copies": {"count": 0},
+        "stream_waits": {"count": 0},
+        "explained": False,
+    }
+    span = {
+        "cause": "late <launch>",
+        "ops": [[0, 1]],
+        "calls": [],
+        "off_ns": 5,
+        "names": ["f"],
+        "start_ns": 0,
+        "end_ns": 900,
+    }
     data |= {"errors": {"rest_explained": False, "rest": None}, "reasons": [span]}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("hosim.report.page_of_validation.rival_rows", lambda errors: [("makespan", *map(str, figures.values()), "-")])
+        patched.setattr(
+            "hosim.report.page_of_validation.rival_rows",
+            lambda errors: [("makespan", *map(str, figures.values()), "-")],
+        )
         text = validation_page(data, [], None)
     body = text[text.index("</h1>") :]
     assert body.startswith('</h1>\n<p class="verdict bad">Not explained: 2 ops; ')
-    assert "<ul><li>late &lt;launch&gt;: 1 span, the worst from 0 ns to 900 ns (f)</li></ul>" in body
+    assert (
+        "<ul><li>late &lt;launch&gt;: 1 span, the worst from 0 ns to 900 ns (f)</li></ul>" in body
+    )
     assert outline(text)[1:] == ["Beside two predictions without a model"]
     assert 'class="verdict">Explained: ' in verdict("Explained: all", bad=False)
 
 
 def beside() -> list[DrawnOp]:
-    """Recorded and simulated: on stream 13 a copy 3 us late, on stream 7 kernels in time, 9 us early, and in time."""
+    """Recorded and simulated: on stream 13 a copy 3 us late, on stream 7 kernels in time, 9 us
+    early, and in time.
+    """
     us = 1000
     return [
         ("copy in", "copy", 0, 13, (us, 2 * us), (4 * us, 5 * us)),
@@ -271,21 +381,37 @@ def beside() -> list[DrawnOp]:
 
 
 def test_the_data_of_a_recording_beside_its_replay() -> None:
-    """What is furthest off comes first in ``far``: the second bar of stream 7, then the only one of stream 13."""
+    """What is furthest off comes first in ``far``: the second bar of stream 7, then the only one of
+    stream 13.
+    """
     us = 1000
-    data = data_of(recorded_widget(beside(), [(0, 500 * us, "late launch"), (9000 * us, 9001 * us, "outside")]))
+    data = data_of(
+        recorded_widget(beside(), [(0, 500 * us, "late launch"), (9000 * us, 9001 * us, "outside")])
+    )
     assert (data["begin"], data["end"]) == (us, 5001 * us)
     assert data["spans"] == [[us, 500 * us, "late launch"]]
     assert data["far"] == [[0, 1], [1, 0], [0, 0], [0, 2]]
     seven, thirteen = data["groups"]
     assert (seven["title"], thirteen["title"]) == ("stream 7", "stream 13")
     recorded, simulated = seven["rows"]
-    assert (recorded["label"], recorded["times"]) == ("recorded", [5 * us, 995 * us, 1001 * us, us, 1998 * us, 1000 * us])
-    assert (simulated["label"], simulated["times"]) == ("simulated", [5 * us, 995 * us, 992 * us, us, 2007 * us, 1001 * us])
+    assert (recorded["label"], recorded["times"]) == (
+        "recorded",
+        [5 * us, 995 * us, 1001 * us, us, 1998 * us, 1000 * us],
+    )
+    assert (simulated["label"], simulated["times"]) == (
+        "simulated",
+        [5 * us, 995 * us, 992 * us, us, 2007 * us, 1001 * us],
+    )
     assert [data["names"][n] for n in recorded["name"]] == ["first", "second", "last"]
-    assert [data["styles"][k][0] for row in thirteen["rows"] for k in row["what"]] == ["copy", "copy"]
+    assert [data["styles"][k][0] for row in thirteen["rows"] for k in row["what"]] == [
+        "copy",
+        "copy",
+    ]
     assert (
-        data_of(recorded_widget([*beside(), ("f", "kernel", 1, 7, (us, us), (us, us))], []))["groups"][2]["title"] == "device 1, stream 7"
+        data_of(recorded_widget([*beside(), ("f", "kernel", 1, 7, (us, us), (us, us))], []))[
+            "groups"
+        ][2]["title"]
+        == "device 1, stream 7"
     )
 
 
@@ -297,8 +423,21 @@ def test_ops_that_change_places_stay_pairs() -> None:
 
 def test_a_recording_of_very_many_ops_is_less_than_two_megabytes() -> None:
     """25,000 kernels, of which each starts at another instant than recorded."""
-    name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >(int)"
-    ops = [(f"{name}{k % 50}", "kernel", 0, 7, (k * 4321, k * 4321 + 3210), (k * 4320 + 77, k * 4320 + 3287)) for k in range(25_000)]
+    name = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+        "std::array<char*, 3ul> >(int)"
+    )
+    ops = [
+        (
+            f"{name}{k % 50}",
+            "kernel",
+            0,
+            7,
+            (k * 4321, k * 4321 + 3210),
+            (k * 4320 + 77, k * 4320 + 3287),
+        )
+        for k in range(25_000)
+    ]
     text = recorded_widget(ops, [])
     assert len(text) < 2_000_000
     assert "many" not in data_of(text)["groups"][0]["rows"][0]
@@ -316,13 +455,19 @@ def test_a_table_of_the_terminal_has_its_header_if_it_has_one() -> None:
     ]
     bare = Table("", "")
     bare.add_row("a", "1")
-    assert list(html_of(bare)) == ['<table>\n<tbody>\n<tr><td class="left">a</td><td class="left">1</td></tr>\n</tbody>\n</table>']
+    assert list(html_of(bare)) == [
+        '<table>\n<tbody>\n<tr><td class="left">a</td><td '
+        'class="left">1</td></tr>\n</tbody>\n</table>'
+    ]
 
 
 def test_a_large_page_is_less_than_two_megabytes() -> None:
     """25,000 ops, with names as long as those of layers are."""
     graph, result = many_ops(25_000)
-    ops = tuple(replace(op, name=f"model.layers.{i // 200}.self_attn.o_proj.linear_{i}") for i, op in enumerate(graph.ops))
+    ops = tuple(
+        replace(op, name=f"model.layers.{i // 200}.self_attn.o_proj.linear_{i}")
+        for i, op in enumerate(graph.ops)
+    )
     named = replace(graph, ops=ops)
     text = widget([Shown("", Plan(named), result)], machine())
     assert len(text) < 2_000_000

@@ -1,4 +1,6 @@
-"""What ``compare-policies``, ``replay`` and the listings print, cell by cell: no two figures of an input are alike."""
+"""What ``compare-policies``, ``replay`` and the listings print, cell by cell: no two figures of an
+input are alike.
+"""
 # ruff: noqa: E501 - tables are shown as they are printed
 
 from __future__ import annotations
@@ -22,16 +24,29 @@ from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Resul
 GIB, MS = 1 << 30, 10**6
 MACHINE = Hardware(
     "box[1]",
-    (Tier("hbm", 80 * GIB, 3350 * 10**9, "device"), Tier("ddr", 512 * GIB, 10**11, pageable=("input",), pin_ns=3 * MS)),
-    (Channel("h2d", "ddr", "hbm", 55_700_000_000, 8_000, 2, ((1024, 10**6),)), Channel("d2h", "hbm", "ddr", 52 * 10**9, 5)),
-    Compute({"fp32": 67 * 10**12, "bf16": 989 * 10**12}, 0.8, 3_000, {"matmul": {"bf16": 0.7, "fp32": 0.6}}),
+    (
+        Tier("hbm", 80 * GIB, 3350 * 10**9, "device"),
+        Tier("ddr", 512 * GIB, 10**11, pageable=("input",), pin_ns=3 * MS),
+    ),
+    (
+        Channel("h2d", "ddr", "hbm", 55_700_000_000, 8_000, 2, ((1024, 10**6),)),
+        Channel("d2h", "hbm", "ddr", 52 * 10**9, 5),
+    ),
+    Compute(
+        {"fp32": 67 * 10**12, "bf16": 989 * 10**12},
+        0.8,
+        3_000,
+        {"matmul": {"bf16": 0.7, "fp32": 0.6}},
+    ),
     fabrics=(Fabric("pcie", 60 * 10**9, ("h2d", "d2h")),),
     inspect_ns=20_000,
     devices=8,
     devices_per_host=4,
     source="a data sheet",
 )
-SMALL = Hardware("small", (Tier("sram", 100, 10**9, "device"),), (), Compute({}), device_tier="sram")
+SMALL = Hardware(
+    "small", (Tier("sram", 100, 10**9, "device"),), (), Compute({}), device_tier="sram"
+)
 HELD = {"parameter": 15 * GIB, "activation": GIB}
 
 
@@ -42,7 +57,15 @@ def toy() -> Graph:
     b.tensor("a", 30)
     b.tensor("y", 11, "output")
     b.op("f", "matmul", inputs=["w"], outputs=["a"], duration_ns=50, flops=2000, bytes_accessed=70)
-    b.op("g", "matmul", inputs=["a", "v"], outputs=["y"], duration_ns=50, flops=3000, bytes_accessed=48)
+    b.op(
+        "g",
+        "matmul",
+        inputs=["a", "v"],
+        outputs=["y"],
+        duration_ns=50,
+        flops=3000,
+        bytes_accessed=48,
+    )
     b.op("h", "norm", mutates=["y"], duration_ns=10, flops=0, bytes_accessed=1200)
     b.op("i", "copy", mutates=["y"], duration_ns=10, flops=0, bytes_accessed=22)
     return b.build()
@@ -59,14 +82,24 @@ def result(policy: str, makespan_ns: int | None, k: int = 1, **more: object) -> 
         "error": None if makespan_ns is not None else f"{policy} has no room",
         "makespan_ns": makespan_ns,
         "busy_ns": 400 * MS,
-        "stall_ns": {"dependency": 0, "transfer": 11 * k * MS, "capacity": 13 * k * MS, "runtime": 17 * k * MS},
+        "stall_ns": {
+            "dependency": 0,
+            "transfer": 11 * k * MS,
+            "capacity": 13 * k * MS,
+            "runtime": 17 * k * MS,
+        },
         "drain_ns": 0,
         "lower_bound_ns": (410 - k) * MS,
         "peak_bytes": {"hbm": k * GIB, "ddr": 3 * k * GIB},
         "peak_at_ns": {"hbm": 19 * k * MS, "ddr": 23 * k * MS},
-        "peak_breakdown": {"hbm": {"workspace": 29 * k << 20, "activation": 31 * k << 20}, "ddr": {"parameter": 37 * k << 20, "input": 0}},
+        "peak_breakdown": {
+            "hbm": {"workspace": 29 * k << 20, "activation": 31 * k << 20},
+            "ddr": {"parameter": 37 * k << 20, "input": 0},
+        },
         "channels": {
-            "h2d": ChannelFigures(1_000 * k, 41 * k << 20, 100 * MS, 43 * k, 47 * k, 53 * k, 59 * MS, 0.16 * k),
+            "h2d": ChannelFigures(
+                1_000 * k, 41 * k << 20, 100 * MS, 43 * k, 47 * k, 53 * k, 59 * MS, 0.16 * k
+            ),
             "d2h": ChannelFigures(0, 0, 0, 0, 0, 0, 0, 0.0),
             "p2p": ChannelFigures(k, k, 10, 0, 0, 0, 9, 0.001),
         },
@@ -77,8 +110,18 @@ def result(policy: str, makespan_ns: int | None, k: int = 1, **more: object) -> 
     return Result(**(fields | more))  # type: ignore[arg-type]
 
 
-ALLOCATED = AllocatorFigures("caching", "played", 0, 0, 71 << 20, AllocatorState(73 << 20, 97 << 20, 79 << 20))
-ENDED = AllocatorFigures("caching", "program", 0, 0, 83 << 20, AllocatorState(1, 4, 2), AllocatorState(89 << 20, 178 << 20, 3 << 20))
+ALLOCATED = AllocatorFigures(
+    "caching", "played", 0, 0, 71 << 20, AllocatorState(73 << 20, 97 << 20, 79 << 20)
+)
+ENDED = AllocatorFigures(
+    "caching",
+    "program",
+    0,
+    0,
+    83 << 20,
+    AllocatorState(1, 4, 2),
+    AllocatorState(89 << 20, 178 << 20, 3 << 20),
+)
 COMPARED = [
     result("belady[x]", 540 * MS, allocator=ALLOCATED),
     result("resident", None, 2, allocator=ENDED),
@@ -90,12 +133,22 @@ STREAMED = result(
     "manual",
     540 * MS,
     streams={
-        "main": StreamFigures(5 * MS, {"dependency": MS, "transfer": 2 * MS, "capacity": 3 * MS, "runtime": 4 * MS}, 6 * MS),
+        "main": StreamFigures(
+            5 * MS,
+            {"dependency": MS, "transfer": 2 * MS, "capacity": 3 * MS, "runtime": 4 * MS},
+            6 * MS,
+        ),
         "c[0]": StreamFigures(0, {"transfer": 7 * MS}, 0),
     },
 )
 POLICIES = [
-    SimpleNamespace(name="a[b]", summary="does [this]", parameters={"k": 4, "seed": None, "rule": "x"}, models="", leaves_out=""),
+    SimpleNamespace(
+        name="a[b]",
+        summary="does [this]",
+        parameters={"k": 4, "seed": None, "rule": "x"},
+        models="",
+        leaves_out="",
+    ),
     SimpleNamespace(name="plain", summary="does that", parameters={}, models="", leaves_out=""),
 ]
 
@@ -275,8 +328,18 @@ def styles(shown: RenderableType) -> list[object]:
 
 
 def test_figures_that_are_missing() -> None:
-    """No bound, stall, peak or time of one: nothing is made up. What has a makespan and does not fit competes with nothing."""
-    bare = result("bare", 540 * MS, lower_bound_ns=None, stall_ns={}, peak_bytes={}, peak_at_ns={}, peak_breakdown={"hbm": {"input": 5}})
+    """No bound, stall, peak or time of one: nothing is made up. What has a makespan and does not
+    fit competes with nothing.
+    """
+    bare = result(
+        "bare",
+        540 * MS,
+        lower_bound_ns=None,
+        stall_ns={},
+        peak_bytes={},
+        peak_at_ns={},
+        peak_breakdown={"hbm": {"input": 5}},
+    )
     late = result("late", 7 * MS, feasible=False, error="too late", lower_bound_ns=3)
     endless = result("endless", None, feasible=True, error=None, lower_bound_ns=None)
     assert lines(of_replays.timing([bare, late, endless], MACHINE)) == table("""
@@ -288,9 +351,18 @@ def test_figures_that_are_missing() -> None:
          late     does not fit      -           -         -         -        -     -       -
          endless  does not fit      -           -         -         -        -     -       -
     """)
-    assert of_replays.verdict([bare, late, endless]) == "bare is fastest within 12.0 GiB: 540 ms; late does not fit."
-    assert of_replays.verdict([late, endless]) == "Nothing fits within 12.0 GiB: a larger budget, or a policy that moves more, is needed."
-    assert of_replays.verdict([late], 13 << 30) == "Nothing fits within 12.0 GiB, whatever the policy: one op alone needs 13.0 GiB."
+    assert (
+        of_replays.verdict([bare, late, endless])
+        == "bare is fastest within 12.0 GiB: 540 ms; late does not fit."
+    )
+    assert (
+        of_replays.verdict([late, endless])
+        == "Nothing fits within 12.0 GiB: a larger budget, or a policy that moves more, is needed."
+    )
+    assert (
+        of_replays.verdict([late], 13 << 30)
+        == "Nothing fits within 12.0 GiB, whatever the policy: one op alone needs 13.0 GiB."
+    )
     assert of_replays.least_bound([bare, late, endless]) is None
     assert of_replays.least_bound([late, result("a", MS), result("b", MS, 3)]) == 407 * MS
     assert lines(of_replays.peaks([bare], MACHINE)) == table("""
@@ -316,7 +388,12 @@ def test_figures_that_are_missing() -> None:
 def test_colours_of_policies() -> None:
     """The fastest are green if there is something to compare; what does not fit is red."""
     slow, fast, none = result("slow", 2 * MS), result("fast", MS), result("none", None)
-    assert styles(of_replays.timing([slow, fast, none, fast], MACHINE)) == [None, "green", "red", "green"]
+    assert styles(of_replays.timing([slow, fast, none, fast], MACHINE)) == [
+        None,
+        "green",
+        "red",
+        "green",
+    ]
     assert styles(of_replays.timing([fast], MACHINE)) == [None]
     assert styles(of_replays.timing([fast, none], MACHINE)) == ["green", "red"]
     shown = of_replays.comparison(toy(), MACHINE, HELD, [fast])
@@ -328,18 +405,32 @@ def test_colours_of_policies() -> None:
     assert isinstance(failed, Text)
     assert (failed.plain, failed.style) == ("none does not fit: none has no room\n", "red")
     same = [replace(none, policy=name, error="too little") for name in ("a", "b", "c")]
-    assert of_replays.failures([*same, none]).plain == "a, b and c do not fit: too little\nnone does not fit: none has no room\n"  # type: ignore[attr-defined]
+    assert (
+        of_replays.failures([*same, none]).plain
+        == "a, b and c do not fit: too little\nnone does not fit: none has no room\n"
+    )  # type: ignore[attr-defined]
 
 
 def test_columns_of_a_table() -> None:
     shown = open_table("t", "a", "b", "c", left=2)
-    assert [(column.justify, column.no_wrap) for column in shown.columns] == [("left", True), ("left", True), ("right", True)]
+    assert [(column.justify, column.no_wrap) for column in shown.columns] == [
+        ("left", True),
+        ("left", True),
+        ("right", True),
+    ]
     assert isinstance(shown.title, Text)
     assert (shown.title.plain, shown.title.style, shown.title_justify) == ("t", "bold", "left")
 
 
 def test_drain_has_a_column_if_there_is_any() -> None:
-    shown = of_replays.timing([result("g10", 540 * MS, drain_ns=7 * MS), result("manual", 540 * MS), result("on_demand", None)], MACHINE)
+    shown = of_replays.timing(
+        [
+            result("g10", 540 * MS, drain_ns=7 * MS),
+            result("manual", 540 * MS),
+            result("on_demand", None),
+        ],
+        MACHINE,
+    )
     headers = [str(column.header) for column in shown.columns]
     assert headers[6:8] == ["runtime\nstall", "drain"]
     assert [str(cell) for cell in shown.columns[7].cells] == ["7.00 ms", "-", "-"]
@@ -347,7 +438,10 @@ def test_drain_has_a_column_if_there_is_any() -> None:
 
 
 def test_a_replay_alone_names_no_time_of_planning() -> None:
-    assert of_replays.effort([result("manual", 540 * MS, planning_s=0.0)]).plain == "Replay took 67.0 ms.\n"
+    assert (
+        of_replays.effort([result("manual", 540 * MS, planning_s=0.0)]).plain
+        == "Replay took 67.0 ms.\n"
+    )
 
 
 def test_three_policies_are_listed_with_commas() -> None:
@@ -356,25 +450,71 @@ def test_three_policies_are_listed_with_commas() -> None:
 
 
 def test_percentages_and_multiples() -> None:
-    cases = [(99, 100), (991, 1000), (9999, 10**4), (1005, 1000), (994, 10**4), (995, 10**4), (1, 1000), (999, 10**6), (1, 0)]
-    assert [of_replays.percent(*case) for case in cases] == ["99 %", ">99 %", ">99 %", "100 %", "9.9 %", "10 %", "0.1 %", "<0.1 %", "0 %"]
-    assert [of_replays.above(value, 100) for value in (199, 200, 205)] == ["+99 %", "2.00x", "2.05x"]
-    assert (of_replays.above(5, 0), of_replays.time_or_nothing(0), of_replays.time_or_nothing(None), of_replays.time_or_nothing(1)) == (
+    cases = [
+        (99, 100),
+        (991, 1000),
+        (9999, 10**4),
+        (1005, 1000),
+        (994, 10**4),
+        (995, 10**4),
+        (1, 1000),
+        (999, 10**6),
+        (1, 0),
+    ]
+    assert [of_replays.percent(*case) for case in cases] == [
+        "99 %",
+        ">99 %",
+        ">99 %",
+        "100 %",
+        "9.9 %",
+        "10 %",
+        "0.1 %",
+        "<0.1 %",
+        "0 %",
+    ]
+    assert [of_replays.above(value, 100) for value in (199, 200, 205)] == [
+        "+99 %",
+        "2.00x",
+        "2.05x",
+    ]
+    assert (
+        of_replays.above(5, 0),
+        of_replays.time_or_nothing(0),
+        of_replays.time_or_nothing(None),
+        of_replays.time_or_nothing(1),
+    ) == (
         "-",
         "-",
         "-",
         "1 ns",
     )
-    assert of_replays.ordered({"x", "workspace", "buffer", "a"}) == ["buffer", "workspace", "a", "x"]
-    assert of_replays.ordered({"x": 0, "workspace": 1, "parameter": 0, "buffer": 2}) == ["buffer", "workspace"]
+    assert of_replays.ordered({"x", "workspace", "buffer", "a"}) == [
+        "buffer",
+        "workspace",
+        "a",
+        "x",
+    ]
+    assert of_replays.ordered({"x": 0, "workspace": 1, "parameter": 0, "buffer": 2}) == [
+        "buffer",
+        "workspace",
+    ]
 
 
 def test_columns_of_machines() -> None:
-    """Without bf16 the peak of fp16 is shown, which stands in for it; without either the largest."""
-    peaks = ({"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int4": 10**14}, {"fp32": 5 * 10**12, "int8": 6 * 10**12})
+    """Without bf16 the peak of fp16 is shown, which stands in for it; without either the
+    largest.
+    """
+    peaks = (
+        {"fp32": 5 * 10**12, "fp16": 9 * 10**12, "int4": 10**14},
+        {"fp32": 5 * 10**12, "int8": 6 * 10**12},
+    )
     others = [Hardware("other", SMALL.tiers, (), Compute(of), device_tier="sram") for of in peaks]
     shown = machines([SMALL, *others], {})
-    assert [str(cell) for cell in shown.columns[2].cells] == ["-", "9.00 TFLOP/s fp16", "6.00 TFLOP/s int8"]
+    assert [str(cell) for cell in shown.columns[2].cells] == [
+        "-",
+        "9.00 TFLOP/s fp16",
+        "6.00 TFLOP/s int8",
+    ]
     assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 6
 
 
@@ -393,30 +533,53 @@ def test_how_sure_a_makespan_is() -> None:
     fast = result("fast", 500 * MS, makespan_low_ns=450 * MS, makespan_high_ns=550 * MS)
     near = result("near", 510 * MS, makespan_low_ns=455 * MS, makespan_high_ns=572 * MS)
     far = result("far", 551 * MS, makespan_low_ns=500 * MS, makespan_high_ns=600 * MS)
-    assert lines(of_replays.intervals([fast])) == table("90 % interval of the makespan: 450 ms to 550 ms.")
+    assert lines(of_replays.intervals([fast])) == table(
+        "90 % interval of the makespan: 450 ms to 550 ms."
+    )
     assert lines(of_replays.intervals([fast, near, result("late", None)])) == table(
         "90 % interval of the makespan: fast 450 ms to 550 ms, near 455 ms to 572 ms."
     )
     assert not of_replays.intervals([sure]).plain
     assert of_replays.verdict([fast, far, near]).endswith(
-        "; far takes 1.10x as long, near takes 1.02x as long. fast and near differ by 2.0 %, which is less than the 10 % by which op"
-        " times may make them longer: hosim cannot say which of them is faster on the real machine; measured op times would tell."
+        "; far takes 1.10x as long, near takes 1.02x as long. fast and near differ by 2.0 %, "
+        "which is less than the 10 % by which op"
+        " times may make them longer: hosim cannot say which of them is faster on the real "
+        "machine; measured op times would tell."
     )
     for compared in ([fast, far], [fast], [sure, near], [fast, result("as fast", 500 * MS)]):
         assert "certain" not in of_replays.verdict(compared)
-    for shown in (of_replays.comparison(toy(), MACHINE, HELD, [fast, near]), of_replays.replay(toy(), MACHINE, HELD, fast)):
+    for shown in (
+        of_replays.comparison(toy(), MACHINE, HELD, [fast, near]),
+        of_replays.replay(toy(), MACHINE, HELD, fast),
+    ):
         assert any(line.startswith("90 % interval of the makespan: ") for line in lines(shown))
 
 
 def test_columns_of_models() -> None:
-    """A model of 999.9 million parameters has 1.00 billion of them, as it has in the names of models."""
-    shown = lines(models([ListedModel("small", 2, 999_885_952, ("train",)), ListedModel("tiny", 1, 999_400_000, ("train",))]))
-    assert [" ".join(cells.split()[2:4]) for cells in shown if cells.startswith((" small", " tiny"))] == ["1.00 billion", "999 million"]
+    """A model of 999.9 million parameters has 1.00 billion of them, as it has in the names of
+    models.
+    """
+    shown = lines(
+        models(
+            [
+                ListedModel("small", 2, 999_885_952, ("train",)),
+                ListedModel("tiny", 1, 999_400_000, ("train",)),
+            ]
+        )
+    )
+    assert [
+        " ".join(cells.split()[2:4]) for cells in shown if cells.startswith((" small", " tiny"))
+    ] == ["1.00 billion", "999 million"]
 
 
 def test_an_optimum_that_is_not_proved_says_so() -> None:
-    proved, open_, other = result("optimal", 409 * MS), result("optimal:limit=3", 410 * MS), result("hyperoffload", 411 * MS)
+    proved, open_, other = (
+        result("optimal", 409 * MS),
+        result("optimal:limit=3", 410 * MS),
+        result("hyperoffload", 411 * MS),
+    )
     assert lines(of_replays.unproved([proved, open_, other, result("optimal:seed=1", None)])) == [
-        "optimal:limit=3 is not proved to be the optimum: there may be plans that take 409 ms or more."
+        "optimal:limit=3 is not proved to be the optimum: there may be plans that take 409 ms or "
+        "more."
     ]
     assert not of_replays.unproved([proved, other]).plain

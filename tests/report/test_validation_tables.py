@@ -1,5 +1,6 @@
-"""What ``validate`` and ``calibrate`` print, cell by cell: no two figures of an input are alike, so none can stand in another's place."""
-# ruff: noqa: E501 - tables are shown as they are printed
+"""What ``validate`` and ``calibrate`` print, cell by cell: no two figures of an input are alike, so
+none can stand in another's place.
+"""
 
 from typing import Any
 
@@ -18,8 +19,19 @@ STEP: dict[str, Any] = {
     "kernels": 1_234,
     "makespan": {"measured_ns": 2_000_000, "simulated_ns": 1_900_000, "error": -0.05},
     "kernel_start": {"mean_error_ns": 30_000, "p95_error_ns": 70_000},
-    "copies": {"count": 1_017, "bytes": 5 << 20, "total_ns": 110_000, "measured_overlap_ns": 80_000, "simulated_overlap_ns": 100_000},
-    "stream_waits": {"count": 1_009, "measured_ns": 50_000, "simulated_ns": 40_000, "contradicted": 1_003},
+    "copies": {
+        "count": 1_017,
+        "bytes": 5 << 20,
+        "total_ns": 110_000,
+        "measured_overlap_ns": 80_000,
+        "simulated_overlap_ns": 100_000,
+    },
+    "stream_waits": {
+        "count": 1_009,
+        "measured_ns": 50_000,
+        "simulated_ns": 40_000,
+        "contradicted": 1_003,
+    },
     "memory": {
         "allocations": 7,
         "account": "program",
@@ -50,24 +62,39 @@ STEP: dict[str, Any] = {
 def test_a_validation() -> None:
     assert rendered(validation(STEP)).split("\n") == [
         "step on Toy: 1,234 kernels",
-        " figure                                          measured  simulated                         error",
-        " ─────────────────────────────────────────────────────────────────────────────────────────────────",
-        " makespan                                         2.00 ms    1.90 ms                       -5.00 %",
-        " start of a kernel, mean error                          -          -  30.0 us (1.50 % of the span)",
-        " start of a kernel, P95 error                           -          -  70.0 us (3.50 % of the span)",
-        " copies under kernels (1,017, 5.00 MiB, 110 us)   80.0 us     100 us                      +25.00 %",
-        " waits for other streams (1,009)                  50.0 us    40.0 us                      -20.00 %",
-        " allocated peak (program order)                  1.00 GiB   1.50 GiB                      +50.00 %",
-        " allocated, furthest after any event                    -          -                      12,345 B",
-        " reserved peak                                   2.00 GiB   1.75 GiB                      -12.50 %",
+        " figure                                          measured  simulated                     "
+        "    error",
+        " "
+        "─────────────────────────────────────────────────────────────────────────────────────────────────",
+        " makespan                                         2.00 ms    1.90 ms                     "
+        "  -5.00 %",
+        " start of a kernel, mean error                          -          -  30.0 us (1.50 % of "
+        "the span)",
+        " start of a kernel, P95 error                           -          -  70.0 us (3.50 % of "
+        "the span)",
+        " copies under kernels (1,017, 5.00 MiB, 110 us)   80.0 us     100 us                     "
+        " +25.00 %",
+        " waits for other streams (1,009)                  50.0 us    40.0 us                     "
+        " -20.00 %",
+        " allocated peak (program order)                  1.00 GiB   1.50 GiB                     "
+        " +50.00 %",
+        " allocated, furthest after any event                    -          -                     "
+        " 12,345 B",
+        " reserved peak                                   2.00 GiB   1.75 GiB                     "
+        " -12.50 %",
         "Furthest off",
-        " op                                                            stream  measured start     error",
-        " ──────────────────────────────────────────────────────────────────────────────────────────────",
-        " kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk...       7         1.30 ms  -17.0 us",
-        " g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]      13          900 ns     +0 ns",
+        " op                                                            stream  measured start    "
+        " error",
+        " "
+        "──────────────────────────────────────────────────────────────────────────────────────────────",
+        " kkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkkk...       7         1.30 ms  "
+        "-17.0 us",
+        " g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]g[0]      13          900 ns    "
+        " +0 ns",
         "not in the recording: [host] no calls",
         "contradiction in the recording: a block freed twice",
-        "given: durations of 1,019 device ops and 1,021 host segments, 1,031 overlaps, 1,033 starts, 2 fitted constants, 1 recurring delay; 1,003 "
+        "given: durations of 1,019 device ops and 1,021 host segments, 1,031 overlaps, 1,033 "
+        "starts, 2 fitted constants, 1 recurring delay; 1,003 "
         "inferred waits dropped,",
         "as a recorded start contradicts them",
         " fitted constant       value  nine tenths of samples  samples",
@@ -79,12 +106,25 @@ def test_a_validation() -> None:
 
 
 def test_a_validation_without_what_was_not_recorded() -> None:
-    """No launch, copy, wait or allocation: a line of each figure that there is, and no cell of one that there is not."""
-    bare = STEP | {"device": None, "makespan": {"measured_ns": None}, "worst": [], "missing": [], "given": {}, "memory": {}}
+    """No launch, copy, wait or allocation: a line of each figure that there is, and no cell of one
+    that there is not.
+    """
+    bare = STEP | {
+        "device": None,
+        "makespan": {"measured_ns": None},
+        "worst": [],
+        "missing": [],
+        "given": {},
+        "memory": {},
+    }
     bare |= {"copies": {"count": 0}, "stream_waits": {"count": 0}}
     assert rendered(validation(bare)).split("\n")[0] == "step: 1,234 kernels"
     assert rows(bare) == []
-    memory = STEP["memory"] | {"measured_peak_bytes": None, "max_abs_error_bytes": None, "reserved_peak_bytes": None}
+    memory = STEP["memory"] | {
+        "measured_peak_bytes": None,
+        "max_abs_error_bytes": None,
+        "reserved_peak_bytes": None,
+    }
     assert rows(bare | {"memory": memory}) == [
         ("allocated peak (program order)", "-", "1.50 GiB", "-"),
         ("allocated, furthest after any event", "-", "-", "-"),
@@ -101,8 +141,14 @@ def test_a_validation_without_what_was_not_recorded() -> None:
         (1 << 29, 1 << 30, ("512 MiB to 1.00 GiB", "outside")),
     ],
 )
-def test_a_reserved_peak_that_is_bounded(low: int, high: int | None, cells: tuple[str, str]) -> None:
-    memory = STEP["memory"] | {"reserved_peak_bytes": None, "reserved_low_bytes": low, "reserved_high_bytes": high}
+def test_a_reserved_peak_that_is_bounded(
+    low: int, high: int | None, cells: tuple[str, str]
+) -> None:
+    memory = STEP["memory"] | {
+        "reserved_peak_bytes": None,
+        "reserved_low_bytes": low,
+        "reserved_high_bytes": high,
+    }
     assert rows(STEP | {"memory": memory})[-1] == ("reserved peak", "2.00 GiB", *cells)
 
 
@@ -127,15 +173,26 @@ def test_schemes_of_a_recording_kit() -> None:
             "stall": {"simulated_ns": None},
         },
     ]
-    assert rendered(schemes({"device": "Toy", "recording": "kit[1]", "runs": runs, "plans": [], "dry_run": False})).split("\n") == [
+    assert rendered(
+        schemes(
+            {"device": "Toy", "recording": "kit[1]", "runs": runs, "plans": [], "dry_run": False}
+        )
+    ).split("\n") == [
         "kit[1] on Toy: predicted from the resident run and the sweep",
-        "                             makespan   makespan  makespan      peak       peak       peak      stall",
-        " run                 scheme  measured  predicted     error  measured  predicted      error  predicted",
-        " ────────────────────────────────────────────────────────────────────────────────────────────────────",
-        " 3b prefill 4,096      both   1.50 ms    1.41 ms   -6.00 %  3.00 GiB        0 B  -100.00 %    33.0 us",
-        " 1b train 64       resident         -     710 us         -  5.00 MiB          -          -          -",
+        "                             makespan   makespan  makespan      peak       peak       "
+        "peak      stall",
+        " run                 scheme  measured  predicted     error  measured  predicted      "
+        "error  predicted",
+        " "
+        "────────────────────────────────────────────────────────────────────────────────────────────────────",
+        " 3b prefill 4,096      both   1.50 ms    1.41 ms   -6.00 %  3.00 GiB        0 B  -100.00 "
+        "%    33.0 us",
+        " 1b train 64       resident         -     710 us         -  5.00 MiB          -          "
+        "-          -",
     ]
-    assert rendered(schemes({"device": None, "recording": "kit", "runs": [], "plans": [], "dry_run": True})).startswith("A dry run: ")
+    assert rendered(
+        schemes({"device": None, "recording": "kit", "runs": [], "plans": [], "dry_run": True})
+    ).startswith("A dry run: ")
 
 
 def fitted(value: float, low: float, high: float, samples: int) -> dict[str, float]:
@@ -184,7 +241,15 @@ EFFICIENCY: list[dict[str, Any]] = [
 ]
 
 
-def part(samples: int, median: float, p95: float, total: float, zeros: int, resolved: int, resolved_median: float) -> dict[str, float]:
+def part(
+    samples: int,
+    median: float,
+    p95: float,
+    total: float,
+    zeros: int,
+    resolved: int,
+    resolved_median: float,
+) -> dict[str, float]:
     return {
         "samples": samples,
         "median": median,
@@ -209,7 +274,11 @@ FITTED: dict[str, Any] = {
     "device": "Toy",
     "base": "h100",
     "channels": CHANNELS,
-    "launch": {"launch_ns": 7100, "gap_ns": fitted(1900, 1700, 2300, 1013), "host_ns": fitted(4300, 4100, 4700, 1011)},
+    "launch": {
+        "launch_ns": 7100,
+        "gap_ns": fitted(1900, 1700, 2300, 1013),
+        "host_ns": fitted(4300, 4100, 4700, 1011),
+    },
     "efficiency": EFFICIENCY,
     "missing": ["[memory]"],
     "held_out": [HELD],
@@ -219,10 +288,14 @@ FITTED: dict[str, Any] = {
 def test_a_calibration() -> None:
     assert rendered(calibration(FITTED)).split("\n") == [
         "Channels of Toy",
-        " way  host memory  copies                sizes                           bandwidth                       latency  median error     P95",
-        " ─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────",
-        " h2d  pinned        1,042  4.00 KiB to 256 MiB  25.0 GB/s (24.0 GB/s to 26.0 GB/s)  9.00 us (8.00 us to 11.0 us)         1.1 %   5.2 %",
-        " d2h  pageable         17     64 B to 1.00 MiB                           3.00 GB/s                             -             -  30.0 %",
+        " way  host memory  copies                sizes                           bandwidth       "
+        "                latency  median error     P95",
+        " "
+        "─────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────",
+        " h2d  pinned        1,042  4.00 KiB to 256 MiB  25.0 GB/s (24.0 GB/s to 26.0 GB/s)  9.00 "
+        "us (8.00 us to 11.0 us)         1.1 %   5.2 %",
+        " d2h  pageable         17     64 B to 1.00 MiB                           3.00 GB/s       "
+        "                      -             -  30.0 %",
         "h2d, pinned memory: 2.00 ms (1.90 ms to 2.30 ms) in total by the fit, 2.00 ms recorded",
         "d2h, pageable memory: 30.0 us in total by the fit, 31.0 us recorded",
         "launch of an op: 7.10 us, of which 1.90 us (1.70 us to 2.30 us) (n=1,013) between ops",
@@ -244,10 +317,19 @@ def test_a_calibration() -> None:
     ]
 
 
-@pytest.mark.parametrize("given", [("channels", []), ("efficiency", []), ("missing", []), ("held_out", [])])
+@pytest.mark.parametrize(
+    "given", [("channels", []), ("efficiency", []), ("missing", []), ("held_out", [])]
+)
 def test_a_calibration_without_a_part_is_the_others(given: tuple[str, Any]) -> None:
-    whole, less = (rendered(calibration(data)).split("\n") for data in (FITTED, FITTED | dict([given])))
-    first = {"channels": "Channels of Toy", "efficiency": "Efficiency", "missing": "not fitted", "held_out": "Held out"}[given[0]]
+    whole, less = (
+        rendered(calibration(data)).split("\n") for data in (FITTED, FITTED | dict([given]))
+    )
+    first = {
+        "channels": "Channels of Toy",
+        "efficiency": "Efficiency",
+        "missing": "not fitted",
+        "held_out": "Held out",
+    }[given[0]]
     gone = [line for line in whole if line not in less]
     assert gone[0].startswith(first)
     assert [line for line in whole if line not in gone] == less
@@ -261,10 +343,25 @@ def test_a_launch_that_was_not_fitted() -> None:
 
 
 def test_what_is_held_out_of_another_recording() -> None:
-    """Nothing was learned from its iterations; its ops are all long enough for the clock; no makespan could be predicted."""
-    other = HELD | {"iterations": {"learned": 0, "held_out": 4}, "parted": "another recording", "missing": []}
-    other |= {"ops": part(1, 0.5, 0.6, 0.7, 2, 3, 0.4), "transfers": part(0, 0, 0, 0, 0, 0, 0), "makespan": {"error": None}}
-    text = rendered(calibration(FITTED | {"device": None, "channels": CHANNELS[:1], "efficiency": [], "held_out": [other]})).split("\n")
+    """Nothing was learned from its iterations; its ops are all long enough for the clock; no
+    makespan could be predicted.
+    """
+    other = HELD | {
+        "iterations": {"learned": 0, "held_out": 4},
+        "parted": "another recording",
+        "missing": [],
+    }
+    other |= {
+        "ops": part(1, 0.5, 0.6, 0.7, 2, 3, 0.4),
+        "transfers": part(0, 0, 0, 0, 0, 0, 0),
+        "makespan": {"error": None},
+    }
+    text = rendered(
+        calibration(
+            FITTED
+            | {"device": None, "channels": CHANNELS[:1], "efficiency": [], "held_out": [other]}
+        )
+    ).split("\n")
     assert text[0] == "Channels"
     assert text[-4:] == [
         "Held out: made (another recording)",

@@ -1,4 +1,6 @@
-"""An explanation made up of figures that are all different, with everything that is printed of it: none can stand in another's place."""
+"""An explanation made up of figures that are all different, with everything that is printed of it:
+none can stand in another's place.
+"""
 # ruff: noqa: E501 - tables are shown as they are printed
 
 import html
@@ -27,12 +29,18 @@ BYTE_S = 10**9
 
 def gap_figures(tensor: int, after: int, before: int, i: int, recompute: int | None) -> GapFigures:
     times = [n * MS + i for n in (11, 12, 13, 14, 15)]
-    return GapFigures(Gap(tensor, after, before), i * KIB, "ddr", 20 + i, *times, 30 + i, recompute, 40 + i, i / 8)
+    return GapFigures(
+        Gap(tensor, after, before), i * KIB, "ddr", 20 + i, *times, 30 + i, recompute, 40 + i, i / 8
+    )
 
 
-def judged(line: GapFigures, taken: bool, reason: str, op: int, score: float | None, rival: float | None) -> JudgedGap:
+def judged(
+    line: GapFigures, taken: bool, reason: str, op: int, score: float | None, rival: float | None
+) -> JudgedGap:
     below: Any = SimpleNamespace(name="ssd")
-    scored = None if score is None else GapScore(score, line.gap, below, SimpleNamespace(), None, 77)  # type: ignore[arg-type]
+    scored = (
+        None if score is None else GapScore(score, line.gap, below, SimpleNamespace(), None, 77)
+    )  # type: ignore[arg-type]
     return JudgedGap(line.gap, taken, reason, scored, op, 900 + op, rival)
 
 
@@ -40,17 +48,26 @@ def judged(line: GapFigures, taken: bool, reason: str, op: int, score: float | N
 def made() -> Explanation:
     """Figures that belong to no replay."""
     b = GraphBuilder("made [up]")
-    for name, size, kind in (("a", 1, "activation"), ("k[1]", 2, "kv_cache"), ("w", 3, "parameter")):
+    for name, size, kind in (
+        ("a", 1, "activation"),
+        ("k[1]", 2, "kv_cache"),
+        ("w", 3, "parameter"),
+    ):
         b.tensor(name, size, kind, home="hbm")
     for name in ("f[0]", "g", "h", "i"):
         b.op(name, "matmul", inputs=["a"], duration_ns=1)
     first, second = gap_figures(0, AT_START, 3, 1, 5 * MS), gap_figures(0, 1, 4, 2, None)
     third, fourth = gap_figures(1, 0, 2, 3, 0), gap_figures(2, 2, 3, 4, 6 * MS)
-    starts, best = judged(first, True, "starts_below", -1, None, None), judged(second, True, "best_score", 2, 1.5 * MS + 0.0006, 3.0004)
+    starts, best = (
+        judged(first, True, "starts_below", -1, None, None),
+        judged(second, True, "best_score", 2, 1.5 * MS + 0.0006, 3.0004),
+    )
     outscored = judged(third, False, "outscored", 0, -2.5 * MS, None)
     found = (
         Line(first, starts, True, 51, 0, 0, (), 0, "starts_below", "stays away", "why [1]"),
-        Line(second, best, True, 52, 62, 72 * KIB * BYTE_S, (1, 0), 7 * MS, "best_score", "", "why 2"),
+        Line(
+            second, best, True, 52, 62, 72 * KIB * BYTE_S, (1, 0), 7 * MS, "best_score", "", "why 2"
+        ),
         Line(third, outscored, False, 53, 63, 0, (), 0, "outscored", "effect [3]", "why 3"),
         Line(fourth, None, True, 54, 64, 0, (2,), 0, "unjudged_moved", "", "why 4"),
     )
@@ -82,10 +99,17 @@ def made() -> Explanation:
         "down[0]": ChannelFigures(0, 0, 0, 0, 0, 0, 0, 0.0),
     }
     _, result = everything()
-    result = replace(result, policy="p [q]", budget_bytes=50 * KIB, makespan_ns=321, channels=channels)
+    result = replace(
+        result, policy="p [q]", budget_bytes=50 * KIB, makespan_ns=321, channels=channels
+    )
     return Explanation(
         Plan(b.build(), "p [q]", tuple(CacheOp(PREFETCH, 0, "ddr", "hbm", 1) for _ in range(1001))),
-        Hardware("toy", (Tier("hbm", 10**9, 1, "device"), Tier("ddr", 10**9, 1)), (Channel("up", "ddr", "hbm", 1),), Compute({})),
+        Hardware(
+            "toy",
+            (Tier("hbm", 10**9, 1, "device"), Tier("ddr", 10**9, 1)),
+            (Channel("up", "ddr", "hbm", 1),),
+            Compute({}),
+        ),
         replace(result, peak_bytes={"hbm": 48 * KIB}, stall_ns={"transfer": 9}),
         "Made [up].",
         None,
@@ -95,7 +119,10 @@ def made() -> Explanation:
         found,
         copies,
         waits,
-        {"up": (0.0, 0.01, 0.43741, 0.4375123, 1.0), "down[0]": (0.0,) * 5},  # of eighths: one at least, 3.499, 3.5001, all
+        {
+            "up": (0.0, 0.01, 0.43741, 0.4375123, 1.0),
+            "down[0]": (0.0,) * 5,
+        },  # of eighths: one at least, 3.499, 3.5001, all
         1234,
         5 * KIB,
         ("Windows [1].", "Rule [2]."),
@@ -126,7 +153,9 @@ LOAD = """
 
 
 def test_all_of_it(made: Explanation) -> None:
-    """Regions by area and then from the first op on; waited for transfers first; waits from the longest on, then the earliest op."""
+    """Regions by area and then from the first op on; waited for transfers first; waits from the
+    longest on, then the earliest op.
+    """
     assert lines(explanation(made), 200) == [
         *table(HEAD),
         *table("""
@@ -182,13 +211,23 @@ def test_all_of_it(made: Explanation) -> None:
 
 def test_the_first_row_of_each_table(made: Explanation) -> None:
     shown = lines(explanation(made, 1), 200)
-    assert [line for line in shown if line.startswith("and ")] == ["and 2 more", *["and 3 more"] * 3]
-    assert [shown[k - 1].split()[0] for k, line in enumerate(shown) if line.startswith("and ")] == ["g", "why", "k[1]", "i"]
+    assert [line for line in shown if line.startswith("and ")] == [
+        "and 2 more",
+        *["and 3 more"] * 3,
+    ]
+    assert [shown[k - 1].split()[0] for k, line in enumerate(shown) if line.startswith("and ")] == [
+        "g",
+        "why",
+        "k[1]",
+        "i",
+    ]
     assert not [line for line in lines(explanation(made, 4), 200) if line.startswith("and ")]
 
 
 def test_the_summary_in_full(made: Explanation) -> None:
-    """Of ``a``, the gap that a score took speaks for the tensor; ``w`` comes before ``k[1]`` by a byte."""
+    """Of ``a``, the gap that a score took speaks for the tensor; ``w`` comes before ``k[1]`` by a
+    byte.
+    """
     assert lines(summary(made), 200) == [
         *table(HEAD),
         *table(COUNTS),
@@ -214,7 +253,10 @@ def test_the_summary_of_a_gap_that_was_kept_and_one_that_starts_below(made: Expl
     """Where no score took any, the first gap listed speaks for the tensor."""
     starts, _, kept, _ = made.lines
     kept = replace(kept, figures=replace(kept.figures, gap=starts.gap))
-    for found, verdict in (((kept, starts), "kept: outscored"), ((starts, kept), "moved: starts below")):
+    for found, verdict in (
+        ((kept, starts), "kept: outscored"),
+        ((starts, kept), "moved: starts below"),
+    ):
         assert any(verdict in line for line in lines(summary(replace(made, lines=found)), 200))
 
 
@@ -226,7 +268,11 @@ def test_exactly_twenty_tensors_and_one_more(made: Explanation) -> None:
     for count, more in ((20, ""), (21, "1 more tensor. ")):
         many = replace(made, plan=replace(made.plan, graph=graph), lines=found[:count])
         shown = lines(summary(many), 200)
-        assert shown[-1] == f"{more}--top N prints every table with N rows, --all with every row; --json prints all figures."
+        assert (
+            shown[-1]
+            == f"{more}--top N prints every table with N rows, --all with every row; --json "
+            "prints all figures."
+        )
         assert sum(line.startswith(" t") and line[2].isdigit() for line in shown) == 20
 
 
@@ -245,7 +291,8 @@ def test_an_explanation_of_nothing(made: Explanation) -> None:
     )
     assert lines(explanation(nothing), 200) == [
         "Made [up].",
-        "If nothing moved, hbm would hold 49.0 KiB; the plan holds 48.0 KiB at most, within a budget of 50.0 KiB.",
+        "If nothing moved, hbm would hold 49.0 KiB; the plan holds 48.0 KiB at most, within a "
+        "budget of 50.0 KiB.",
         "Nothing is over budget.",
         "0 gaps, 0 used; 0 tensors (0 B) have no gap between uses to be away in.",
         "Cache ops: 1,001 prefetches, 0 stores, 0 detaches.",
@@ -262,7 +309,13 @@ def test_an_explanation_of_nothing(made: Explanation) -> None:
     ]
     data = to_dict(replace(nothing, loads=made.loads))
     assert data["peak"] == {"op": None, "before_bytes": 49 * KIB, "after_bytes": 48 * KIB}
-    assert [data[key] for key in ("regions", "tensors", "transfers", "waits", "reasons")] == [[], [], [], [], {}]
+    assert [data[key] for key in ("regions", "tensors", "transfers", "waits", "reasons")] == [
+        [],
+        [],
+        [],
+        [],
+        {},
+    ]
 
 
 def copied(
@@ -309,9 +362,25 @@ LATE = copied("k[1]", "up", "up", 3, (2, 6, 8), 0, [], (None, None), 0, 8, "g")
 SAME = copied("a", "up", "up", 4, (2, 5, 9), 4, ["g", "i"], (0, 5), 4, 0)
 
 
-def gap_dict(i: int, tensor: tuple[str, str], after: str | None, before: str | None, recompute: int | None, **more: Any) -> dict[str, Any]:
+def gap_dict(
+    i: int,
+    tensor: tuple[str, str],
+    after: str | None,
+    before: str | None,
+    recompute: int | None,
+    **more: Any,
+) -> dict[str, Any]:
     """What is the same of every gap: its figures, which follow from its number."""
-    time = {name: n * MS + i for name, n in (("gap_ns", 11), ("covered_ns", 12), ("down_ns", 13), ("up_ns", 14), ("over_budget_ns", 15))}
+    time = {
+        name: n * MS + i
+        for name, n in (
+            ("gap_ns", 11),
+            ("covered_ns", 12),
+            ("down_ns", 13),
+            ("up_ns", 14),
+            ("over_budget_ns", 15),
+        )
+    }
     figures = {key: value for key, value in time.items() if key != "gap_ns"} | {
         "accesses": 20 + i,
         "below": "ddr",
@@ -323,23 +392,63 @@ def gap_dict(i: int, tensor: tuple[str, str], after: str | None, before: str | N
         "channel_pressure": i / 8,
     }
     gap = {"after": after, "before": before, "length_ns": time["gap_ns"]}
-    own = {"tensor": tensor[0], "kind": tensor[1], "bytes": i * KIB, "gap": gap, "away_ns": 50 + i, "why": f"why {i}", "figures": figures}
+    own = {
+        "tensor": tensor[0],
+        "kind": tensor[1],
+        "bytes": i * KIB,
+        "gap": gap,
+        "away_ns": 50 + i,
+        "why": f"why {i}",
+        "figures": figures,
+    }
     return {**own, "effect": None, "relief_byte_ns": 0, "exposed_ns": 0, "transfers": [], **more}
 
 
-def judged_dict(taken: bool, reason: str, over: int, op: str | None, score: float | None, rival: float | None) -> dict[str, Any]:
-    scored = {"below": None, "expected_stall_ns": None} if score is None else {"below": "ssd", "expected_stall_ns": 77}
-    return {"taken": taken, "reason": reason, "over_bytes": over, "op": op, "score_ns": score, "rival_score_ns": rival, **scored}
+def judged_dict(
+    taken: bool, reason: str, over: int, op: str | None, score: float | None, rival: float | None
+) -> dict[str, Any]:
+    scored = (
+        {"below": None, "expected_stall_ns": None}
+        if score is None
+        else {"below": "ssd", "expected_stall_ns": 77}
+    )
+    return {
+        "taken": taken,
+        "reason": reason,
+        "over_bytes": over,
+        "op": op,
+        "score_ns": score,
+        "rival_score_ns": rival,
+        **scored,
+    }
 
 
 def test_the_dictionary_in_full(made: Explanation) -> None:
     data = to_dict(made)
     values = [line["figures"].pop("value") for line in data["tensors"]]
     assert values == [line.figures.value for line in made.lines]
-    first = {"moved": True, "reason": "starts_below", "effect": "stays away", "why": "why [1]", "saved_bytes": 0}
-    second = {"moved": True, "reason": "best_score", "saved_bytes": 62, "relief_byte_ns": 72 * KIB * BYTE_S, "exposed_ns": 7 * MS}
+    first = {
+        "moved": True,
+        "reason": "starts_below",
+        "effect": "stays away",
+        "why": "why [1]",
+        "saved_bytes": 0,
+    }
+    second = {
+        "moved": True,
+        "reason": "best_score",
+        "saved_bytes": 62,
+        "relief_byte_ns": 72 * KIB * BYTE_S,
+        "exposed_ns": 7 * MS,
+    }
     third = {"moved": False, "reason": "outscored", "effect": "effect [3]", "saved_bytes": 63}
-    fourth = {"moved": True, "reason": "unjudged_moved", "saved_bytes": 64, "judged": None, "transfers": [LATE]}
+    fourth = {
+        "moved": True,
+        "reason": "unjudged_moved",
+        "saved_bytes": 64,
+        "judged": None,
+        "transfers": [LATE],
+    }
     best = judged_dict(True, "best_score", 902, "h", 1500000.001, 3.0)
     assert data == {
         "format": "hosim.explanation/2",
@@ -365,13 +474,33 @@ def test_the_dictionary_in_full(made: Explanation) -> None:
                 "over_byte_ns": area * KIB * BYTE_S,
                 "held_bytes": (n + 3) * KIB,
             }
-            for a, b, ops, n, area in (("f[0]", "g", 2, 21, 23), ("g", "i", 3, 31, 33), ("h", "h", 1, 41, 33))
+            for a, b, ops, n, area in (
+                ("f[0]", "g", 2, 21, 23),
+                ("g", "i", 3, 31, 33),
+                ("h", "h", 1, 41, 33),
+            )
         ],
         "tensors": [
-            gap_dict(1, ("a", "activation"), None, "i", 5 * MS, judged=judged_dict(True, "starts_below", 899, None, None, None), **first),
-            gap_dict(2, ("a", "activation"), "g", None, None, judged=best, transfers=[DOWN, UP], **second),
             gap_dict(
-                3, ("k[1]", "kv_cache"), "f[0]", "h", 0, judged=judged_dict(False, "outscored", 900, "f[0]", -2.5 * MS, None), **third
+                1,
+                ("a", "activation"),
+                None,
+                "i",
+                5 * MS,
+                judged=judged_dict(True, "starts_below", 899, None, None, None),
+                **first,
+            ),
+            gap_dict(
+                2, ("a", "activation"), "g", None, None, judged=best, transfers=[DOWN, UP], **second
+            ),
+            gap_dict(
+                3,
+                ("k[1]", "kv_cache"),
+                "f[0]",
+                "h",
+                0,
+                judged=judged_dict(False, "outscored", 900, "f[0]", -2.5 * MS, None),
+                **third,
             ),
             gap_dict(4, ("w", "parameter"), "h", "i", 6 * MS, **fourth),
         ],
@@ -383,7 +512,9 @@ def test_the_dictionary_in_full(made: Explanation) -> None:
                 "cause": cause,
                 "start_ns": start * MS,
                 "end_ns": end * MS,
-                "transfer": None if of is None else dict(zip(("tensor", "channel"), of, strict=True)),
+                "transfer": None
+                if of is None
+                else dict(zip(("tensor", "channel"), of, strict=True)),
             }
             for op, cause, start, end, of in (
                 ("f[0]", "dependency", 4, 7, None),
@@ -403,7 +534,18 @@ def test_the_dictionary_in_full(made: Explanation) -> None:
                 "hidden_ns": 7 * MS,
                 "load": [0.0, 0.01, 0.4374, 0.4375, 1.0],
             },
-            "down[0]": dict.fromkeys(("transfers", "bytes", "busy_ns", "queue_ns", "contention_ns", "exposed_ns", "hidden_ns"), 0)
+            "down[0]": dict.fromkeys(
+                (
+                    "transfers",
+                    "bytes",
+                    "busy_ns",
+                    "queue_ns",
+                    "contention_ns",
+                    "exposed_ns",
+                    "hidden_ns",
+                ),
+                0,
+            )
             | {"load": [0.0] * 5},
         },
     }
@@ -419,8 +561,12 @@ def test_an_explanation_as_python_shows_it(made: Explanation) -> None:
     assert str(shown) == repr(shown)
     text = [line.rstrip() for line in str(shown).split("\n") if line.strip()]
     assert text == lines(summary(made), 120)
-    assert [line.rstrip() for line in shown.text().split("\n") if line.strip()] == lines(explanation(made), 120)
-    assert [line.rstrip() for line in shown.text(1).split("\n") if line.strip()] == lines(explanation(made, 1), 120)
+    assert [line.rstrip() for line in shown.text().split("\n") if line.strip()] == lines(
+        explanation(made), 120
+    )
+    assert [line.rstrip() for line in shown.text(1).split("\n") if line.strip()] == lines(
+        explanation(made, 1), 120
+    )
     assert max(map(len, shown.text(None).split("\n"))) <= 120
     assert not shown.text().endswith("\n")
     assert shown._repr_html_() == f"<pre>{html.escape(str(shown))}</pre>"
@@ -430,7 +576,12 @@ def test_an_explanation_as_python_shows_it(made: Explanation) -> None:
 
 def test_a_peak_at_the_first_op_is_named(made: Explanation) -> None:
     first = replace(made, peak_op=0)
-    assert lines(summary(first), 200)[1].startswith("If nothing moved, hbm would hold 49.0 KiB at op f[0]; ")
+    assert lines(summary(first), 200)[1].startswith(
+        "If nothing moved, hbm would hold 49.0 KiB at op f[0]; "
+    )
     assert to_dict(first)["peak"]["op"] == "f[0]"
     of_first = replace(made.waits[1], transfer=0)
-    assert to_dict(replace(made, waits=(of_first,)))["waits"][0]["transfer"] == {"tensor": "w", "channel": "up"}
+    assert to_dict(replace(made, waits=(of_first,)))["waits"][0]["transfer"] == {
+        "tensor": "w",
+        "channel": "up",
+    }

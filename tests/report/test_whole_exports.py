@@ -1,4 +1,6 @@
-"""A replay written down by hand, as a trace and as a part of a page, with everything that these hold."""
+"""A replay written down by hand, as a trace and as a part of a page, with everything that these
+hold.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,9 @@ from hosim.version import __version__
 
 
 def small() -> tuple[Plan, Result]:
-    """``f`` runs on ``main`` from 0 to 2 us, ``g`` on ``side`` from 5 to 9 us: it waits from 3 us on for ``w``, which comes by 4.5 us."""
+    """``f`` runs on ``main`` from 0 to 2 us, ``g`` on ``side`` from 5 to 9 us: it waits from 3 us
+    on for ``w``, which comes by 4.5 us.
+    """
     b = GraphBuilder("small")
     b.tensor("w", 3 * MIB, "parameter", home="ddr")
     b.tensor("a", 5 * MIB)
@@ -28,11 +32,26 @@ def small() -> tuple[Plan, Result]:
         Transfer(1, 1, "d2h", 5 * MIB, 2 * US, 2 * US, 6 * US, 0),
         Transfer(2, 0, "h2d", 0, 9 * US, 9 * US, 9 * US, 0),
     )
-    held = (Residency(0, "hbm", 1 * US, 9 * US, 3 * MIB), Residency(1, "hbm", 0, 7 * US, 5 * MIB), Residency(0, "ddr", 0, 9 * US, 3 * MIB))
+    held = (
+        Residency(0, "hbm", 1 * US, 9 * US, 3 * MIB),
+        Residency(1, "hbm", 0, 7 * US, 5 * MIB),
+        Residency(0, "ddr", 0, 9 * US, 3 * MIB),
+    )
     timeline = Timeline((0, 5 * US, 9 * US), (2 * US, 9 * US, 9 * US), stalls, transfers, held)
     _, result = everything()
-    result = replace(result, workload="small", makespan_ns=10 * US, timeline=timeline, peak_bytes={"hbm": 8 * MIB}, budget_bytes=16 * MIB)
-    ops = (CacheOp("prefetch", 0, "ddr", "hbm", -1), CacheOp("store", 1, "hbm", "ddr", 0), CacheOp("prefetch", 0, "ddr", "hbm", 1))
+    result = replace(
+        result,
+        workload="small",
+        makespan_ns=10 * US,
+        timeline=timeline,
+        peak_bytes={"hbm": 8 * MIB},
+        budget_bytes=16 * MIB,
+    )
+    ops = (
+        CacheOp("prefetch", 0, "ddr", "hbm", -1),
+        CacheOp("store", 1, "hbm", "ddr", 0),
+        CacheOp("prefetch", 0, "ddr", "hbm", 1),
+    )
     return Plan(b.build(), "by hand", ops), result
 
 
@@ -42,23 +61,49 @@ def small() -> tuple[Plan, Result]:
 def group(pid: int, title: str) -> list[dict[str, Any]]:
     return [
         {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": title}},
-        {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0, "args": {"sort_index": pid}},
+        {
+            "ph": "M",
+            "name": "process_sort_index",
+            "pid": pid,
+            "tid": 0,
+            "args": {"sort_index": pid},
+        },
     ]
 
 
 def track(pid: int, tid: int, title: str) -> list[dict[str, Any]]:
     return [
         {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": title}},
-        {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}},
+        {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": pid,
+            "tid": tid,
+            "args": {"sort_index": tid},
+        },
     ]
 
 
-def a_slice(name: str, category: str, ts: float, dur: float, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "name": name, "cat": category, "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args}
+def a_slice(
+    name: str, category: str, ts: float, dur: float, pid: int, tid: int, **args: Any
+) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "ts": ts,
+        "dur": dur,
+        "pid": pid,
+        "tid": tid,
+        "args": args,
+    }
 
 
 def counted(name: str, *points: tuple[float, int], pid: int) -> list[dict[str, Any]]:
-    return [{"ph": "C", "name": name, "ts": ts, "pid": pid, "tid": 0, "args": {"bytes": held * MIB}} for ts, held in points]
+    return [
+        {"ph": "C", "name": name, "ts": ts, "pid": pid, "tid": 0, "args": {"bytes": held * MIB}}
+        for ts, held in points
+    ]
 
 
 def events(first: int = 1, device: str = "") -> list[dict[str, Any]]:
@@ -75,14 +120,58 @@ def events(first: int = 1, device: str = "") -> list[dict[str, Any]]:
         *track(channels, 2, "h2d"),
         a_slice("f", "op", 0, 2, streams, 1, kind="matmul", position=0),
         a_slice(
-            "w", "transfer", 1, 3.5, channels, 2, kind="parameter", bytes=3 * MIB, queue_ns=500, contention_ns=250, cache_op="prefetch"
+            "w",
+            "transfer",
+            1,
+            3.5,
+            channels,
+            2,
+            kind="parameter",
+            bytes=3 * MIB,
+            queue_ns=500,
+            contention_ns=250,
+            cache_op="prefetch",
         ),
         a_slice("dependency stall", "stall", 2, 7, streams, 1, cause="dependency", before="h"),
-        a_slice("a", "transfer", 2, 4, channels, 1, kind="activation", bytes=5 * MIB, queue_ns=0, contention_ns=0, cache_op="store"),
-        a_slice("transfer stall", "stall", 3, 2, streams, 2, cause="transfer", before="g", awaits="w on h2d"),
+        a_slice(
+            "a",
+            "transfer",
+            2,
+            4,
+            channels,
+            1,
+            kind="activation",
+            bytes=5 * MIB,
+            queue_ns=0,
+            contention_ns=0,
+            cache_op="store",
+        ),
+        a_slice(
+            "transfer stall",
+            "stall",
+            3,
+            2,
+            streams,
+            2,
+            cause="transfer",
+            before="g",
+            awaits="w on h2d",
+        ),
         a_slice("g", "op", 5, 4, streams, 2, kind="norm", position=1),
         a_slice("h", "op", 9, 0, streams, 1, kind="norm", position=2),
-        a_slice("w", "transfer", 9, 0, channels, 2, kind="parameter", bytes=0, queue_ns=0, contention_ns=0, cache_op="prefetch"),
+        a_slice(
+            "w",
+            "transfer",
+            9,
+            0,
+            channels,
+            2,
+            kind="parameter",
+            bytes=0,
+            queue_ns=0,
+            contention_ns=0,
+            cache_op="prefetch",
+        ),
         {"ph": "s", **need, "ts": 1, "pid": channels, "tid": 2},
         {"ph": "f", "bp": "e", **need, "ts": 5, "pid": streams, "tid": 2},
         *counted("hbm parameter", (0, 0), (1, 3), (9, 0), (10, 0), pid=memory),
@@ -116,7 +205,9 @@ def test_a_trace_of_two_devices_in_full() -> None:
     other = replace(result, timeline=replace(result.timeline))
     both = replace(result, by_device=(result, other))
     assert [name for name, _ in of_devices(both)] == ["device 0", "device 1"]
-    assert trace(plan, machine(), both)["traceEvents"] == events(1, "device 0: ") + events(4, "device 1: ")
+    assert trace(plan, machine(), both)["traceEvents"] == events(1, "device 0: ") + events(
+        4, "device 1: "
+    )
     assert of_devices(replace(result, by_device=(result, result)))[0][0] == ""
     assert of_devices(replace(result, timeline=None)) == []
 
@@ -134,7 +225,9 @@ STYLES = [
 
 
 def test_the_data_of_a_page_in_full() -> None:
-    """Times are the gap before each bar and its length; what is 0 for an op, 1 to 4 for a stall and 5 for a transfer."""
+    """Times are the gap before each bar and its length; what is 0 for an op, 1 to 4 for a stall and
+    5 for a transfer.
+    """
     plan, result = small()
     longer = replace(result, makespan_ns=12 * US, budget_bytes=16 * MIB + 1)
     text = widget([Shown("one", plan, result), Shown("two", plan, longer)], machine())
@@ -157,11 +250,21 @@ def test_the_data_of_a_page_in_full() -> None:
                 "blames": blames,
                 "memory": {**held, "limit": 16 * MIB, "end": 10 * US},
             },  # twice the peak is still shown
-            {"title": "two", "rows": rows, "blames": blames, "memory": {**held, "limit": 0, "end": 12 * US}},
+            {
+                "title": "two",
+                "rows": rows,
+                "blames": blames,
+                "memory": {**held, "limit": 0, "end": 12 * US},
+            },
         ],
     }
     assert "djacent short ops" not in text
-    assert data_of(widget([Shown("", plan, replace(result, budget_bytes=10**15))], machine()))["groups"][0]["memory"]["limit"] == 0
+    assert (
+        data_of(widget([Shown("", plan, replace(result, budget_bytes=10**15))], machine()))[
+            "groups"
+        ][0]["memory"]["limit"]
+        == 0
+    )
     assert result.timeline is not None
     nothing = replace(result, timeline=replace(result.timeline, residencies=()))
     assert "memory" not in data_of(widget([Shown("", plan, nothing)], machine()))["groups"][0]
@@ -171,7 +274,10 @@ def test_the_data_of_a_page_in_full() -> None:
 def test_the_key_of_a_page() -> None:
     plan, result = small()
     text = widget([Shown("", plan, result)], machine())
-    across, up = (f"repeating-linear-gradient({turn}deg, #000 0 1px, transparent 1px 5px)" for turn in (45, 135))
+    across, up = (
+        f"repeating-linear-gradient({turn}deg, #000 0 1px, transparent 1px 5px)"
+        for turn in (45, 135)
+    )
     fillings = [
         "#404040",
         "radial-gradient(#000 1px, transparent 1px) 0 0 / 5px 5px, #fff3b0",
@@ -188,7 +294,9 @@ def test_the_key_of_a_page() -> None:
 
 
 def crowded(count: int) -> tuple[Graph, Result]:
-    """Ops of 100 ns one after the other, each on 30 ns of the time after the one before; no stalls, no transfers."""
+    """Ops of 100 ns one after the other, each on 30 ns of the time after the one before; no stalls,
+    no transfers.
+    """
     graph, result = many_ops(count)
     starts = tuple(130 * k for k in range(count))
     timeline = Timeline(starts, tuple(start + 100 for start in starts), (), (), ())
@@ -197,7 +305,8 @@ def crowded(count: int) -> tuple[Graph, Result]:
 
 def test_bars_that_are_joined() -> None:
     bars = [Bar(1000 + 130 * k, 1100 + 130 * k, "op", k) for k in range(5)]
-    # of 620 ns and at most four bars, what lasts 310 ns is long enough: three bars take 360 ns with their gaps
+    # of 620 ns and at most four bars, what lasts 310 ns is long enough: three bars take 360 ns with
+    # their gaps
     assert [[bar.number for bar in group] for group in joined(bars, 4)] == [[0, 1, 2], [3, 4]]
     assert [[bar.number for bar in group] for group in joined(bars, 5)] == [[0], [1], [2], [3], [4]]
     # a bar of exactly that length stays alone, and so does what comes after a gap of that length
@@ -210,9 +319,19 @@ def test_bars_that_are_joined() -> None:
         Bar(141, 150, "op", 5),
     ]
     assert [[bar.number for bar in group] for group in joined(long, 6)] == [[k] for k in range(6)]
-    assert [[bar.number for bar in group] for group in joined([*long, Bar(150, 150, "op", 6)], 6)] == [[0, 1], [2], [3], [4, 5, 6]]
-    assert joined([Bar(0, 5, "op", 0), Bar(5, 9, "op", 1)], 0) == [[Bar(0, 5, "op", 0), Bar(5, 9, "op", 1)]]
-    assert [row_limit(counts, 9) for counts in ([], [3, 3, 3], [4, 3, 3], [1, 9], [10])] == [9, 9, 3, 8, 9]
+    assert [
+        [bar.number for bar in group] for group in joined([*long, Bar(150, 150, "op", 6)], 6)
+    ] == [[0, 1], [2], [3], [4, 5, 6]]
+    assert joined([Bar(0, 5, "op", 0), Bar(5, 9, "op", 1)], 0) == [
+        [Bar(0, 5, "op", 0), Bar(5, 9, "op", 1)]
+    ]
+    assert [row_limit(counts, 9) for counts in ([], [3, 3, 3], [4, 3, 3], [1, 9], [10])] == [
+        9,
+        9,
+        3,
+        8,
+        9,
+    ]
 
 
 def test_a_row_of_bars_that_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +345,12 @@ def test_a_row_of_bars_that_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
         "times": [0, 490, 30, 360],
         "what": [-1, -2],
         "name": [-1, -1],
-        "many": [{"count": 4, "parts": [400, 0, 0, 0, 0, 0]}, {"count": 3, "parts": [300, 0, 0, 0, 0, 0]}],
+        "many": [
+            {"count": 4, "parts": [400, 0, 0, 0, 0, 0]},
+            {"count": 3, "parts": [300, 0, 0, 0, 0, 0]},
+        ],
     }
-    assert " Adjacent short ops are joined: the height of each colour is its share of the time.</p>" in text
+    assert (
+        " Adjacent short ops are joined: the height of each colour is its share of the time.</p>"
+        in text
+    )

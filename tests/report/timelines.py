@@ -1,4 +1,6 @@
-"""Replays to draw and to export: real ones of small graphs, and one written down by hand in which everything happens."""
+"""Replays to draw and to export: real ones of small graphs, and one written down by hand in which
+everything happens.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +8,15 @@ from hosim import CacheOp, Graph, GraphBuilder, Hardware, Plan, Result, find_har
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import KINDS
-from hosim.result import STALL_CAUSES, ChannelFigures, Residency, Stall, StreamFigures, Timeline, Transfer
+from hosim.result import (
+    STALL_CAUSES,
+    ChannelFigures,
+    Residency,
+    Stall,
+    StreamFigures,
+    Timeline,
+    Transfer,
+)
 
 US = 1000
 MIB = 2**20
@@ -21,23 +31,42 @@ def machine() -> Hardware:
 
 
 def two_streams() -> Plan:
-    """A chain on ``compute`` whose weights come from below, beside ``comm``; activations are stored and fetched again."""
+    """A chain on ``compute`` whose weights come from below, beside ``comm``; activations are stored
+    and fetched again.
+    """
     b = GraphBuilder("two streams")
     for k in range(4):
         b.tensor(f"w{k}", 20 * MIB, "parameter", home="ddr")
     b.tensor("a0", 10 * MIB, "input")
     for k in range(4):
         b.tensor(f"a{k + 1}", 10 * MIB)
-        b.op(f"f{k}", "matmul", inputs=[f"w{k}", f"a{k}"], outputs=[f"a{k + 1}"], duration_ns=30 * US, workspace_bytes=4 * MIB)
+        b.op(
+            f"f{k}",
+            "matmul",
+            inputs=[f"w{k}", f"a{k}"],
+            outputs=[f"a{k + 1}"],
+            duration_ns=30 * US,
+            workspace_bytes=4 * MIB,
+        )
         if k % 2:
             b.tensor(f"s{k}", 5 * MIB, "output")
-            b.op(f"send{k}", "all_reduce", inputs=[f"a{k + 1}"], outputs=[f"s{k}"], stream="comm", duration_ns=12 * US)
+            b.op(
+                f"send{k}",
+                "all_reduce",
+                inputs=[f"a{k + 1}"],
+                outputs=[f"s{k}"],
+                stream="comm",
+                duration_ns=12 * US,
+            )
     b.op("last", "matmul", inputs=["a1", "a4"], duration_ns=20 * US)
     graph = b.build()
     w, op = [graph.tensor_index[f"w{k}"] for k in range(4)], graph.op_index
     a1 = graph.tensor_index["a1"]
     cache_ops = (
-        *(CacheOp("prefetch", w[k], "ddr", "hbm", AT_START if k < 2 else op[f"f{k - 2}"]) for k in range(4)),
+        *(
+            CacheOp("prefetch", w[k], "ddr", "hbm", AT_START if k < 2 else op[f"f{k - 2}"])
+            for k in range(4)
+        ),
         *(CacheOp("detach", w[k], "hbm", None, op[f"f{k}"]) for k in range(4)),
         CacheOp("store", a1, "hbm", "ddr", op["f1"]),
         CacheOp("detach", a1, "hbm", None, op["f1"]),
@@ -51,7 +80,9 @@ def recorded(plan: Plan) -> Result:
 
 
 def everything() -> tuple[Graph, Result]:
-    """Every kind of tensor, every cause of a stall, two engines at once: written down, not replayed."""
+    """Every kind of tensor, every cause of a stall, two engines at once: written down, not
+    replayed.
+    """
     b = GraphBuilder("everything")
     for kind in KINDS:
         b.tensor(kind, 8 * MIB, kind, home="hbm")
@@ -60,15 +91,23 @@ def everything() -> tuple[Graph, Result]:
     starts = (0, 60, 130, 200, 270)
     ends = tuple(start + 40 for start in starts)
     blamed = {STALL_CAUSES.index("transfer"): 2}  # the transfer that ends just before the op starts
-    stalls = tuple(Stall(k + 1, STALL_CAUSES[k], ends[k] * US, starts[k + 1] * US, blamed.get(k)) for k in range(4))
-    held = [Residency(t, "hbm", 20 * t * US, (310 - 8 * t) * US, 8 * MIB) for t in range(len(KINDS))]
+    stalls = tuple(
+        Stall(k + 1, STALL_CAUSES[k], ends[k] * US, starts[k + 1] * US, blamed.get(k))
+        for k in range(4)
+    )
+    held = [
+        Residency(t, "hbm", 20 * t * US, (310 - 8 * t) * US, 8 * MIB) for t in range(len(KINDS))
+    ]
     held.append(Residency(-1, "hbm", 200 * US, 240 * US, 6 * MIB, 3))
     held.append(Residency(3, "ddr", 50 * US, 310 * US, 8 * MIB))
     moves = [("h2d", 10, 10, 70), ("h2d", 15, 20, 60), ("h2d", 15, 60, 128), ("d2h", 100, 150, 260)]
     transfers = tuple(
-        Transfer(k, k, channel, 8 * MIB, issue * US, start * US, end * US, 0) for k, (channel, issue, start, end) in enumerate(moves)
+        Transfer(k, k, channel, 8 * MIB, issue * US, start * US, end * US, 0)
+        for k, (channel, issue, start, end) in enumerate(moves)
     )
-    timeline = Timeline(tuple(s * US for s in starts), tuple(e * US for e in ends), stalls, transfers, tuple(held))
+    timeline = Timeline(
+        tuple(s * US for s in starts), tuple(e * US for e in ends), stalls, transfers, tuple(held)
+    )
     stall_ns = {stall.cause: stall.stall_ns for stall in stalls}
     return b.build(), Result(
         workload="everything",
@@ -84,7 +123,10 @@ def everything() -> tuple[Graph, Result]:
         lower_bound_ns=200 * US,
         peak_bytes={"hbm": 78 * MIB, "ddr": 8 * MIB},
         peak_at_ns={"hbm": 200 * US, "ddr": 50 * US},
-        peak_breakdown={"hbm": dict.fromkeys(KINDS, 8 * MIB) | {"workspace": 6 * MIB}, "ddr": {"activation": 8 * MIB}},
+        peak_breakdown={
+            "hbm": dict.fromkeys(KINDS, 8 * MIB) | {"workspace": 6 * MIB},
+            "ddr": {"activation": 8 * MIB},
+        },
         channels={"h2d": ChannelFigures(3, 24 * MIB, 118 * US, 50 * US, 0, 30 * US, 88 * US, 0.38)},
         plan={"prefetches": 3, "stores": 1, "detaches": 0},
         streams={"compute": StreamFigures(200 * US, stall_ns, 0)},
@@ -93,7 +135,9 @@ def everything() -> tuple[Graph, Result]:
 
 
 def many_ops(count: int) -> tuple[Graph, Result]:
-    """A replay of so many ops that each is thinner than a line; every tenth waits for its transfer, and the last tenth do nothing else."""
+    """A replay of so many ops that each is thinner than a line; every tenth waits for its transfer,
+    and the last tenth do nothing else.
+    """
     b = GraphBuilder("many ops")
     b.tensor("x", 20 * MIB, "input")
     for k in range(count):
@@ -102,7 +146,9 @@ def many_ops(count: int) -> tuple[Graph, Result]:
     for k in range(count):
         if k % 10 == 0 or k >= count * 9 // 10:
             cause = "transfer" if k % 20 else "capacity"
-            stalls.append(Stall(k, cause, now, now + 150, len(transfers) if cause == "transfer" else None))
+            stalls.append(
+                Stall(k, cause, now, now + 150, len(transfers) if cause == "transfer" else None)
+            )
             now += 150
             transfers.append(Transfer(k, 0, "h2d", MIB, max(now - 400, 0), now - 150, now, 0))
         starts.append(now)
@@ -117,5 +163,10 @@ def many_ops(count: int) -> tuple[Graph, Result]:
     _, result = everything()
     peaks = {"hbm": 26 * MIB}
     return b.build(), replace(
-        result, workload="many ops", makespan_ns=now, timeline=timeline, peak_bytes=peaks, peak_at_ns={"hbm": starts[6]}
+        result,
+        workload="many ops",
+        makespan_ns=now,
+        timeline=timeline,
+        peak_bytes=peaks,
+        peak_at_ns={"hbm": starts[6]},
     )

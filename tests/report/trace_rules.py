@@ -1,4 +1,6 @@
-"""The rules of the Trace Event Format (JSON), checked from its description; shares nothing with what writes traces."""
+"""The rules of the Trace Event Format (JSON), checked from its description; shares nothing with
+what writes traces.
+"""
 
 from collections import defaultdict
 from fractions import Fraction
@@ -11,7 +13,12 @@ REQUIRED = {
     "s": {"name", "cat", "id", "ts", "pid", "tid"},
     "f": {"name", "cat", "id", "ts", "pid", "tid"},
 }
-METADATA = {"process_name": "name", "thread_name": "name", "process_sort_index": "sort_index", "thread_sort_index": "sort_index"}
+METADATA = {
+    "process_name": "name",
+    "thread_name": "name",
+    "process_sort_index": "sort_index",
+    "thread_sort_index": "sort_index",
+}
 
 
 def nanoseconds(value: Any) -> int:
@@ -39,7 +46,9 @@ def check(document: Any) -> None:
         assert event["name"]
         if phase == "M":
             assert event["args"].keys() == {METADATA[event["name"]]}
-            track = (event["pid"], event["tid"]) if event["name"].startswith("thread") else event["pid"]
+            track = (
+                (event["pid"], event["tid"]) if event["name"].startswith("thread") else event["pid"]
+            )
             assert track not in named[event["name"]]
             named[event["name"]].add(track)
             continue
@@ -53,7 +62,9 @@ def check(document: Any) -> None:
             assert all(isinstance(value, int | float) for value in event["args"].values())
             counters[event["pid"], event["name"]].append(now)
         else:
-            flows[event["cat"], event["name"], event["id"]][phase].append((now, track, event.get("bp")))
+            flows[event["cat"], event["name"], event["id"]][phase].append(
+                (now, track, event.get("bp"))
+            )
     for track, bars in slices.items():
         assert track in named["thread_name"]
         assert track[0] in named["process_name"]

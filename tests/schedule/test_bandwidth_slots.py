@@ -32,7 +32,9 @@ def test_like_an_account_by_the_nanosecond(durations, requests) -> None:
         place = min(place, len(durations))
         if forwards:
             wanted = [n for n, i in enumerate(owner) if free[n] and i >= place][:ns]
-            end = place if not ns else owner[wanted[-1]] + 1 if len(wanted) == ns else len(durations)
+            end = (
+                place if not ns else owner[wanted[-1]] + 1 if len(wanted) == ns else len(durations)
+            )
             assert slots.end_after(place, ns) == end
             assert slots.reserve_after(place, ns) == end
         else:

@@ -28,7 +28,9 @@ class View:
 
 
 def cache_of_three() -> tuple[ExpertCache, list[int]]:
-    """A cache that holds experts 0, 1 and 2 of 40 bytes each, of which 0 was used first; and their tensors."""
+    """A cache that holds experts 0, 1 and 2 of 40 bytes each, of which 0 was used first; and their
+    tensors.
+    """
     graph = realise(moe_toy.routing(1, 4, [((3,),)]), 0)
     dynamic = routed(graph)
     assert dynamic is not None
@@ -58,6 +60,8 @@ def test_room_is_made_of_what_was_used_longest_ago(
 ) -> None:
     cache, held = cache_of_three()
     view = View(free, tuple(held[e] for e in coming), tuple(held[e] for e in busy))
-    assert list(cache.make_room(0, wanted, view)) == [CacheOp(DETACH, held[e], "hbm", None) for e in gone]  # type: ignore[arg-type]
+    assert list(cache.make_room(0, wanted, view)) == [
+        CacheOp(DETACH, held[e], "hbm", None) for e in gone
+    ]  # type: ignore[arg-type]
     assert list(cache.here) == [t for e, t in enumerate(held) if e not in gone]
     assert cache.used == 40 * (3 - len(gone))

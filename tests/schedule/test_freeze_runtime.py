@@ -1,4 +1,6 @@
-"""What runtime policies decide, as plans: legal, of the same transfers, and no runtime in what the planner makes of them."""
+"""What runtime policies decide, as plans: legal, of the same transfers, and no runtime in what the
+planner makes of them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ MACHINE = Hardware(  # a byte a nanosecond, each way; inspecting an op takes 5 n
 
 
 def readers() -> Graph:
-    """Three ops of 10 ns, each reading a parameter of 10 bytes; the first and the last one the same."""
+    """Three ops of 10 ns, each reading a parameter of 10 bytes; the first and the last one the
+    same.
+    """
     b = GraphBuilder("readers")
     for name in "ab":
         b.tensor(name, 10, "parameter", "ddr")
@@ -51,7 +55,12 @@ def test_by_hand():
     up = {name: CacheOp(PREFETCH, graph.tensor_index[name], "ddr", "hbm") for name in "ab"}
     gone = {name: CacheOp(DETACH, graph.tensor_index[name], "hbm", None) for name in "ab"}
     decisions = Counter(static.cache_ops)
-    assert decisions[replace(up["a"], after=AT_START)] == decisions[replace(up["b"], after=0)] == decisions[replace(up["a"], after=1)] == 1
+    assert (
+        decisions[replace(up["a"], after=AT_START)]
+        == decisions[replace(up["b"], after=0)]
+        == decisions[replace(up["a"], after=1)]
+        == 1
+    )
     assert decisions[replace(gone["a"], after=0)] == decisions[replace(gone["b"], after=1)] == 1
     # without the inspections: 10 of transfer and 10 of the op
     assert engine.replay(static, MACHINE, 10).makespan_ns == 60
@@ -75,7 +84,9 @@ def test_legal_and_of_the_same_transfers(policy, case):
     assert verify(static, machine, budget) == ()
     again = engine.replay(static, machine, budget)
     if again.feasible:
-        assert {name: c.bytes for name, c in again.channels.items()} == {name: c.bytes for name, c in result.channels.items()}
+        assert {name: c.bytes for name, c in again.channels.items()} == {
+            name: c.bytes for name, c in result.channels.items()
+        }
 
 
 def test_a_plan_without_a_runtime_is_as_it_is():
@@ -93,7 +104,10 @@ def test_hyperoffload_leaves_nothing_to_a_runtime(share):
     static = freeze_runtime(policy_named("belady").plan(graph, machine, budget), machine, budget)
     assert plan.runtime is None
     assert static is not None
-    assert engine.replay(plan, machine, budget).makespan_ns <= engine.replay(static, machine, budget).makespan_ns
+    assert (
+        engine.replay(plan, machine, budget).makespan_ns
+        <= engine.replay(static, machine, budget).makespan_ns
+    )
 
 
 @pytest.mark.parametrize("policy", ["keep_first", "on_demand", "lookahead", "unified_memory"])
@@ -120,7 +134,8 @@ def test_a_replay_ends_where_it_is_too_late():
 
     plan = policy_named("belady").plan(readers(), MACHINE, 10)
     watched = replace(plan, runtime=lambda: Asked(plan.runtime()))
-    # 25 ns each, so that the three ops begin to be looked at after 5, 30 and 55 ns; 10 ns of ops are left of 64 at 55
+    # 25 ns each, so that the three ops begin to be looked at after 5, 30 and 55 ns; 10 ns of ops
+    # are left of 64 at 55
     assert freeze_runtime(watched, MACHINE, 10, 64) is None
     assert asked == [(0, 5), (1, 30)]
     asked.clear()

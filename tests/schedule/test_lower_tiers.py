@@ -19,20 +19,39 @@ from hosim.schedule.tiers_below import FASTEST, Placement, TierSpace, nearest_ti
 def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:
     names = dict.fromkeys(["hbm", *(end for pair in pairs for end in pair[:2])])
     tiers = tuple(Tier(name, capacities.get(name, 1000), 10**12) for name in names)
-    return Hardware("machine", tiers, tuple(Channel(f"{a}-{b}", a, b, rate) for a, b, rate in pairs), Compute({"bf16": 10**12}))
+    return Hardware(
+        "machine",
+        tiers,
+        tuple(Channel(f"{a}-{b}", a, b, rate) for a, b, rate in pairs),
+        Compute({"bf16": 10**12}),
+    )
 
 
 def both(tier: str, rate: int = 10**9) -> list[tuple[str, str, int]]:
     return [(tier, "hbm", rate), ("hbm", tier, rate)]
 
 
-@pytest.mark.parametrize(("measured", "hop", "first"), [(True, "tape-ddr", "tape"), (False, "tape-cxl", "disk")])
-def test_routes_know_where_copies_share_the_bandwidth_of_memories(measured: bool, hop: str, first: str) -> None:
-    # tape is joined to hbm by ddr, at 8 bytes a nanosecond, and by cxl, at 6: 30 bytes take 4 + 4 or 5 + 5 each way. disk is joined at
-    # 3.4: 9 each way. Where ops are not measured, ddr's memory carries 4 of a copy: 8 + 8. Then cxl is the route, and disk is quicker.
-    hops = [(one, other, rate) for name, rate in (("ddr", 8), ("cxl", 6)) for one, other in pairwise(("hbm", name, "tape", name, "hbm"))]
-    hardware = machine(*((one, other, rate * 10**9) for one, other, rate in hops), *both("disk", 34 * 10**8))
-    tiers = tuple(replace(tier, bandwidth_bytes_per_s=4 * 10**9) if tier.name == "ddr" else tier for tier in hardware.tiers)
+@pytest.mark.parametrize(
+    ("measured", "hop", "first"), [(True, "tape-ddr", "tape"), (False, "tape-cxl", "disk")]
+)
+def test_routes_know_where_copies_share_the_bandwidth_of_memories(
+    measured: bool, hop: str, first: str
+) -> None:
+    # tape is joined to hbm by ddr, at 8 bytes a nanosecond, and by cxl, at 6: 30 bytes take 4 + 4
+    # or 5 + 5 each way. disk is joined at 3.4: 9 each way. Where ops are not measured, ddr's memory
+    # carries 4 of a copy: 8 + 8. Then cxl is the route, and disk is quicker.
+    hops = [
+        (one, other, rate)
+        for name, rate in (("ddr", 8), ("cxl", 6))
+        for one, other in pairwise(("hbm", name, "tape", name, "hbm"))
+    ]
+    hardware = machine(
+        *((one, other, rate * 10**9) for one, other, rate in hops), *both("disk", 34 * 10**8)
+    )
+    tiers = tuple(
+        replace(tier, bandwidth_bytes_per_s=4 * 10**9) if tier.name == "ddr" else tier
+        for tier in hardware.tiers
+    )
     hardware = replace(hardware, tiers=tiers)
     b = GraphBuilder("g")
     b.tensor("w", 30, "parameter")
@@ -43,18 +62,30 @@ def test_routes_know_where_copies_share_the_bandwidth_of_memories(measured: bool
 
 
 def test_the_nearest_tier_is_ddr_then_pool_then_nvme_then_the_quickest_other() -> None:
-    hardware = machine(*both("nvme"), *both("tape", 1), *both("pool", 10**11), *both("cxl", 10**10), *both("ddr"))
-    assert [below.name for below in nearest_tiers(hardware)] == ["ddr", "pool", "nvme", "cxl", "tape"]
+    hardware = machine(
+        *both("nvme"), *both("tape", 1), *both("pool", 10**11), *both("cxl", 10**10), *both("ddr")
+    )
+    assert [below.name for below in nearest_tiers(hardware)] == [
+        "ddr",
+        "pool",
+        "nvme",
+        "cxl",
+        "tape",
+    ]
     assert nearest_tiers(hardware)[0].up.name == "ddr-hbm"
     assert nearest_tiers(hardware)[0].down.name == "hbm-ddr"
 
 
 def test_a_tier_with_one_direction_only_is_not_below() -> None:
-    assert [below.name for below in nearest_tiers(machine(("ddr", "hbm", 10**9), *both("nvme")))] == ["nvme"]
+    assert [
+        below.name for below in nearest_tiers(machine(("ddr", "hbm", 10**9), *both("nvme")))
+    ] == ["nvme"]
 
 
 def test_a_tier_that_several_channels_join_comes_last() -> None:
-    hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2), *both("tape", 1))
+    hardware = machine(
+        ("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2), *both("tape", 1)
+    )
     assert [(b.name, b.up.name, b.down.name) for b in nearest_tiers(hardware)] == [
         ("ddr", "ddr-hbm", "hbm-ddr"),
         ("tape", "tape-hbm", "hbm-tape"),
@@ -63,22 +94,35 @@ def test_a_tier_that_several_channels_join_comes_last() -> None:
 
 
 def test_routes_of_small_chunks_are_told_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hops that share a fabric are played chunk by chunk: 64 MiB of 7 B each would be ten million."""
+    """Hops that share a fabric are played chunk by chunk: 64 MiB of 7 B each would be ten
+    million.
+    """
     hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2))
-    shared = replace(hardware, chunk_bytes=7, fabrics=(Fabric("pcie", 10**9, tuple(c.name for c in hardware.channels)),))
+    shared = replace(
+        hardware,
+        chunk_bytes=7,
+        fabrics=(Fabric("pcie", 10**9, tuple(c.name for c in hardware.channels)),),
+    )
     played: list[int] = []
 
-    def shared_route_ns(of: Hardware, channels: Sequence[Channel], chunks: Sequence[int], kind: str | None = None) -> int:
+    def shared_route_ns(
+        of: Hardware, channels: Sequence[Channel], chunks: Sequence[int], kind: str | None = None
+    ) -> int:
         played.append(len(chunks))
         return route_ns(hardware, [c.name for c in channels], sum(chunks), kind)
 
     monkeypatch.setattr("hosim.costmodel.transfers.routes.shared_route_ns", shared_route_ns)
-    assert [(b.up.name, b.down.name) for b in nearest_tiers(shared)] == [("ddr-hbm", "hbm-ddr"), ("ddr-hbm", "ddr-nvme")]
+    assert [(b.up.name, b.down.name) for b in nearest_tiers(shared)] == [
+        ("ddr-hbm", "hbm-ddr"),
+        ("ddr-hbm", "ddr-nvme"),
+    ]
     assert played == [64]  # the way down fits into the fabric
 
 
 def test_routes_are_the_quickest_hops() -> None:
-    hardware = machine(*both("ddr", 10**9), ("nvme", "ddr", 10**9), ("nvme", "hbm", 10**8), ("ddr", "nvme", 10**9))
+    hardware = machine(
+        *both("ddr", 10**9), ("nvme", "ddr", 10**9), ("nvme", "hbm", 10**8), ("ddr", "nvme", 10**9)
+    )
     assert route(hardware, ["nvme"], "hbm") == ("nvme", "ddr", "hbm")  # 2 ns a byte against 10
     assert route(hardware, ["nvme", "ddr"], "hbm") == ("ddr", "hbm")
     assert route(hardware, ["hbm"], "nvme") == ("hbm", "nvme")  # one cache op, by way of ddr

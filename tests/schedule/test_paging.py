@@ -42,7 +42,8 @@ def run(policy: str, graph: Graph, budget: int, hardware: Hardware = MACHINE, **
 
 
 def test_on_demand_faults_and_evicts_the_least_recently_used() -> None:
-    # Room for two. Each miss costs 10: w0, w1, w2 (w0 goes), w0 (w1 goes), w1 (w2 goes); each op 10.
+    # Room for two. Each miss costs 10: w0, w1, w2 (w0 goes), w0 (w1 goes), w1 (w2 goes); each op
+    # 10.
     result = run("on_demand", readers(0, 1, 2, 0, 1), 20)
     assert (result.makespan_ns, result.plan["prefetches"], result.plan["stores"]) == (100, 5, 0)
     assert result.stall_ns == {"dependency": 0, "transfer": 50, "capacity": 0, "runtime": 0}
@@ -55,14 +56,23 @@ def test_belady_evicts_what_is_used_farthest_ahead() -> None:
 
 
 def test_lookahead_hides_what_it_sees_coming() -> None:
-    # Room for three. w0 comes 0..10; launched with it, w1 comes 10..20 under op 0; with op 1, w2 under op 1; then all hits.
+    # Room for three. w0 comes 0..10; launched with it, w1 comes 10..20 under op 0; with op 1, w2
+    # under op 1; then all hits.
     result = run("lookahead", readers(0, 1, 2, 0, 1), 30, k=1)
-    assert (result.makespan_ns, result.plan["prefetches"], result.stall_ns["transfer"]) == (60, 3, 10)
+    assert (result.makespan_ns, result.plan["prefetches"], result.stall_ns["transfer"]) == (
+        60,
+        3,
+        10,
+    )
 
 
 def test_lookahead_never_evicts_for_what_is_to_come() -> None:
     # Room for one: it is on_demand.
-    assert run("lookahead", readers(0, 1, 2), 10).makespan_ns == run("on_demand", readers(0, 1, 2), 10).makespan_ns == 60
+    assert (
+        run("lookahead", readers(0, 1, 2), 10).makespan_ns
+        == run("on_demand", readers(0, 1, 2), 10).makespan_ns
+        == 60
+    )
 
 
 def test_inspection_is_paid_for_every_op() -> None:
@@ -78,7 +88,8 @@ def test_what_is_dirty_is_stored_before_it_is_detached() -> None:
     b.op("make", "m", outputs=["a"], duration_ns=10)
     b.op("big", "m", inputs=["w"], duration_ns=10)
     b.op("use", "m", inputs=["a"], duration_ns=10)
-    # make 0..10; a goes 10..20, w comes 20..40; big 40..50; w is clean and goes at once, a comes 50..60; use 60..70
+    # make 0..10; a goes 10..20, w comes 20..40; big 40..50; w is clean and goes at once, a comes
+    # 50..60; use 60..70
     result = run("on_demand", b.build(), 20)
     assert result.plan == {"prefetches": 2, "stores": 1, "detaches": 2}
     assert result.makespan_ns == 70
@@ -103,7 +114,8 @@ def test_what_starts_below_and_is_written_is_back_there_at_the_end() -> None:
     b.op("update", "m", mutates=["m"], duration_ns=10)
     b.op("use", "m", inputs=["w"], duration_ns=10)
     b.op("look", "m", inputs=["m"], duration_ns=10)
-    # m comes 0..10, update 10..20; it goes back 20..30 while w comes; room for both; use 30..40; look 40..50
+    # m comes 0..10, update 10..20; it goes back 20..30 while w comes; room for both; use 30..40;
+    # look 40..50
     result = run("on_demand", b.build(), 20)
     assert (result.makespan_ns, result.plan["stores"], result.plan["prefetches"]) == (50, 1, 2)
 
@@ -131,16 +143,24 @@ def test_a_full_tier_below_is_passed_over(policy: str) -> None:
     machine = replace(
         MACHINE,
         tiers=(MACHINE.tiers[0], Tier("ddr", 9, 10**11), Tier("nvme", 100, 10**10)),
-        channels=(*MACHINE.channels, Channel("read", "nvme", "hbm", GB), Channel("write", "hbm", "nvme", GB)),
+        channels=(
+            *MACHINE.channels,
+            Channel("read", "nvme", "hbm", GB),
+            Channel("write", "hbm", "nvme", GB),
+        ),
     )
     result = run(policy, b.build(), 20, machine)
     assert result.feasible
     assert result.channels["write"].bytes == 10
-    assert not run(policy, b.build(), 20, replace(machine, tiers=(*machine.tiers[:2], Tier("nvme", 9, 10**10)))).feasible
+    assert not run(
+        policy, b.build(), 20, replace(machine, tiers=(*machine.tiers[:2], Tier("nvme", 9, 10**10)))
+    ).feasible
 
 
 def misses_of_min(references: list[int], room: int) -> int:
-    """The fewest misses that any replacement has, by trying all: a search over sets of residents."""
+    """The fewest misses that any replacement has, by trying all: a search over sets of
+    residents.
+    """
     states = {frozenset(): 0}
     for t in references:
         reached: dict[frozenset[int], int] = {}
@@ -159,8 +179,8 @@ def misses_of_min(references: list[int], room: int) -> int:
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=14), st.integers(1, 4))
 def test_belady_is_optimal_where_the_theorem_holds(references, room) -> None:
-    # Its assumptions: equal sizes, one tensor a reference, demand fetching, and victims that cost nothing to drop (clean, below at
-    # the start).
+    # Its assumptions: equal sizes, one tensor a reference, demand fetching, and victims that cost
+    # nothing to drop (clean, below at the start).
     graph = readers(*references)
     least = misses_of_min(references, room)
     belady, lru = (run(policy, graph, room * 10) for policy in ("belady", "on_demand"))
@@ -183,13 +203,17 @@ def misses_of_lru(references: list[int], room: int) -> int:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=25), st.integers(1, 5))
 def test_on_demand_is_lru(references, room) -> None:
-    assert run("on_demand", readers(*references), room * 10).plan["prefetches"] == misses_of_lru(references, room)
+    assert run("on_demand", readers(*references), room * 10).plan["prefetches"] == misses_of_lru(
+        references, room
+    )
 
 
 @given(st.data())
 def test_lookahead_of_nothing_is_on_demand(data) -> None:
     machine = data.draw(hardware())
-    graph = data.draw(graphs(max_ops=10, max_streams=3, homes=[tier.name for tier in machine.tiers]))
+    graph = data.draw(
+        graphs(max_ops=10, max_streams=3, homes=[tier.name for tier in machine.tiers])
+    )
     budget = data.draw(st.integers(40, machine.device.capacity_bytes))
     try:
         lru = run("on_demand", graph, budget, machine)
@@ -200,8 +224,8 @@ def test_lookahead_of_nothing_is_on_demand(data) -> None:
 
 
 def test_a_victim_is_stored_beside_the_fetch_if_a_workspace_needs_its_room() -> None:
-    # make ends at 10. big needs 10 of w and 10 of workspace, and 10 are free: a is stored 10..20 while w comes 10..20.
-    # big 20..30, a comes back 30..40, use 40..50.
+    # make ends at 10. big needs 10 of w and 10 of workspace, and 10 are free: a is stored 10..20
+    # while w comes 10..20. big 20..30, a comes back 30..40, use 40..50.
     b = GraphBuilder("workspace")
     b.tensor("a", 10)
     b.tensor("w", 10, "parameter", "ddr")
@@ -231,7 +255,9 @@ class FullMemory:
 
 
 def test_an_op_that_asks_for_room_again_and_again_gets_no_more() -> None:
-    """Each time a victim is stored or detached, 64 times at most; another op's asking is counted anew."""
+    """Each time a victim is stored or detached, 64 times at most; another op's asking is counted
+    anew.
+    """
     graph = readers(*range(70), home="hbm")
     policy = policy_named("on_demand").plan(graph, MACHINE, 1000).runtime()
     asked = [len(policy.make_room(op, 10, FullMemory())) for op in [69] * 65 + [68]]
@@ -239,8 +265,8 @@ def test_an_op_that_asks_for_room_again_and_again_gets_no_more() -> None:
 
 
 def test_what_finds_its_tier_full_goes_to_the_next_one() -> None:
-    # ddr has room for one activation of two. Both are stored 20..30, one to each tier; w comes 30..50, big 50..60;
-    # both come back 60..70, use 70..80.
+    # ddr has room for one activation of two. Both are stored 20..30, one to each tier; w comes
+    # 30..50, big 50..60; both come back 60..70, use 70..80.
     b = GraphBuilder("guests")
     b.tensor("a", 10)
     b.tensor("b", 10)
@@ -249,8 +275,22 @@ def test_what_finds_its_tier_full_goes_to_the_next_one() -> None:
     b.op("second", "m", outputs=["b"], duration_ns=10)
     b.op("big", "m", inputs=["w"], duration_ns=10)
     b.op("use", "m", inputs=["a", "b"], duration_ns=10)
-    channels = (*MACHINE.channels, Channel("up", "pool", "hbm", GB), Channel("down", "hbm", "pool", GB))
+    channels = (
+        *MACHINE.channels,
+        Channel("up", "pool", "hbm", GB),
+        Channel("down", "hbm", "pool", GB),
+    )
     below = (Tier("ddr", 10, 10**11), Tier("pool", 1000, 10**11))
-    result = run("on_demand", b.build(), 20, replace(MACHINE, tiers=(MACHINE.tiers[0], *below), channels=channels))
+    result = run(
+        "on_demand",
+        b.build(),
+        20,
+        replace(MACHINE, tiers=(MACHINE.tiers[0], *below), channels=channels),
+    )
     assert (result.makespan_ns, result.plan["prefetches"], result.plan["stores"]) == (80, 3, 2)
-    assert {name: channel.bytes for name, channel in result.channels.items()} == {"h2d": 10, "d2h": 10, "up": 30, "down": 10}
+    assert {name: channel.bytes for name, channel in result.channels.items()} == {
+        "h2d": 10,
+        "d2h": 10,
+        "up": 30,
+        "down": 10,
+    }

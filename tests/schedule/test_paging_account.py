@@ -1,4 +1,6 @@
-"""The account of a runtime policy that pages: the bytes that it takes for free are those that will be."""
+"""The account of a runtime policy that pages: the bytes that it takes for free are those that will
+be.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,15 @@ from hosim.schedule import Paging, paging_plan
 
 
 class Audited(Paging):
-    """Checked where an op of the one stream is launched, and where it waits for room: nothing else will be there."""
+    """Checked where an op of the one stream is launched, and where it waits for room: nothing else
+    will be there.
+    """
 
     checks = 0
     makes: tuple[int, ...] | None = None
-    """The tensors that a launched op makes, which the account has and the device may not, where the account is to be checked."""
+    """The tensors that a launched op makes, which the account has and the device may not, where the
+    account is to be checked.
+    """
 
     def _launch(self, op: int) -> None:
         super()._launch(op)
@@ -37,7 +43,11 @@ class Audited(Paging):
         free = super()._free(view)
         if self.makes is not None:
             kept = [
-                t for t in range(len(self.sizes)) if self.here[t] and t not in self.stored and (t not in self.makes or t in self.coming)
+                t
+                for t in range(len(self.sizes))
+                if self.here[t]
+                and t not in self.stored
+                and (t not in self.makes or t in self.coming)
             ]
             self.makes, held = None, sum(self.sizes[t] for t in kept)
             assert free == view.capacity_bytes - held
@@ -60,7 +70,9 @@ def test_free_bytes_are_those_that_will_be(victims: Any, k: int) -> None:
         assert plan.runtime is not None
         made = plan.runtime()
         assert isinstance(made, Paging)
-        engine.replay(replace(plan, runtime=lambda: Audited(made.table, victims(), k)), machine, budget)
+        engine.replay(
+            replace(plan, runtime=lambda: Audited(made.table, victims(), k)), machine, budget
+        )
 
     holds()
     assert Audited.checks > 100

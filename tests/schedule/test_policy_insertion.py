@@ -33,11 +33,15 @@ MACHINE = Hardware(
 
 
 def line(*uses: str, kind: str = "activation", home: str | None = None) -> Graph:
-    """Ops f0, f1, ... that use the one tensor as the letters say: w(rites), r(eads), m(utates); - does not."""
+    """Ops f0, f1, ... that use the one tensor as the letters say: w(rites), r(eads), m(utates); -
+    does not.
+    """
     builder = GraphBuilder("line")
     builder.tensor("x", 10, kind, home)
     for i, use in enumerate(uses):
-        roles = {"w": {"outputs": ["x"]}, "r": {"inputs": ["x"]}, "m": {"mutates": ["x"]}, "-": {}}[use]
+        roles = {"w": {"outputs": ["x"]}, "r": {"inputs": ["x"]}, "m": {"mutates": ["x"]}, "-": {}}[
+            use
+        ]
         builder.op(f"f{i}", "m", duration_ns=5, **roles)
     return builder.build()
 
@@ -76,15 +80,28 @@ def test_contents_that_nobody_uses_again_are_left_to_die() -> None:
 def test_a_parameter_of_the_device_tier_leaves_and_comes_back_across_the_step() -> None:
     graph = line("-", "-", "r", "-", kind="parameter")
     away = [Absence(0, AT_START, 2, AT_START, AT_START, 1, "ddr"), Absence(0, 2, 4, 2, 2, 3, "ddr")]
-    assert moves(graph, *away) == [("store", -1), ("detach", -1), ("prefetch", 1), ("detach", 2), ("prefetch", 3)]
+    assert moves(graph, *away) == [
+        ("store", -1),
+        ("detach", -1),
+        ("prefetch", 1),
+        ("detach", 2),
+        ("prefetch", 3),
+    ]
 
 
 def test_what_starts_below_comes_up_and_what_is_written_goes_back() -> None:
     assert moves(line("-", "r", "-", kind="parameter", home="ddr")) == [("prefetch", -1)]
-    assert moves(line("-", "m", "r", kind="parameter", home="ddr")) == [("prefetch", -1), ("store", 1)]
-    assert moves(line("w", "r", kind="parameter", home="ddr")) == [("store", 0)]  # nobody reads what is there before
+    assert moves(line("-", "m", "r", kind="parameter", home="ddr")) == [
+        ("prefetch", -1),
+        ("store", 1),
+    ]
+    assert moves(line("w", "r", kind="parameter", home="ddr")) == [
+        ("store", 0)
+    ]  # nobody reads what is there before
     assert moves(line("-", kind="parameter", home="ddr")) == []
-    assert moves(line("m", "-", kind="parameter"), Absence(0, 0, 2, 0, 0, 2, "ddr"), initial={0: ("ddr",)}) == [
+    assert moves(
+        line("m", "-", kind="parameter"), Absence(0, 0, 2, 0, 0, 2, "ddr"), initial={0: ("ddr",)}
+    ) == [
         ("prefetch", -1),
         ("store", 0),
         ("detach", 0),
@@ -114,21 +131,33 @@ def test_on_two_streams_the_release_waits_for_users_on_both() -> None:
     builder.op("c", "m", stream="side", duration_ns=5)  # a need not have ended by then
     builder.op("d", "m", stream="side", deps=["a"], duration_ns=5)
     builder.op("e", "m", inputs=["x"], deps=["d"], duration_ns=5)
-    assert moves(builder.build(), Absence(0, 1, 4, 1, 1, 3, "ddr")) == [("store", 1), ("detach", 3), ("prefetch", 3)]
+    assert moves(builder.build(), Absence(0, 1, 4, 1, 1, 3, "ddr")) == [
+        ("store", 1),
+        ("detach", 3),
+        ("prefetch", 3),
+    ]
 
 
 def test_what_another_stream_awaits_and_writes_goes_back() -> None:
     builder = GraphBuilder("two")
     builder.tensor("x", 10, "parameter", "ddr")
     builder.op("a", "m", duration_ns=5)
-    builder.op("b", "m", mutates=["x"], stream="side", duration_ns=5)  # awaits the prefetch at a's end, so the store may follow b
+    builder.op(
+        "b", "m", mutates=["x"], stream="side", duration_ns=5
+    )  # awaits the prefetch at a's end, so the store may follow b
     graph = builder.build()
     assert moves(graph, Absence(0, AT_START, 1, 0, 0, 0, "ddr")) == [("prefetch", 0), ("store", 1)]
-    assert verify(insert(graph, MACHINE, "test", [Absence(0, AT_START, 1, 0, 0, 0, "ddr")]), MACHINE, 1000) == ()
+    assert (
+        verify(
+            insert(graph, MACHINE, "test", [Absence(0, AT_START, 1, 0, 0, 0, "ddr")]), MACHINE, 1000
+        )
+        == ()
+    )
 
 
 def test_a_result_that_starts_below_and_is_written_goes_back() -> None:
-    # read before the step makes it, so it is there at time 0; it survives the step without being persistent
+    # read before the step makes it, so it is there at time 0; it survives the step without being
+    # persistent
     assert moves(line("m", "r", kind="output", home="ddr")) == [("prefetch", -1), ("store", 0)]
     # at home in the device tier it is there again at the end
     assert moves(line("m", "-", kind="output", home="hbm"), Absence(0, 0, 2, 0, 0, 1, "ddr")) == [
@@ -139,7 +168,9 @@ def test_a_result_that_starts_below_and_is_written_goes_back() -> None:
 
 
 def early_store() -> Graph:
-    """Op b is a place for an early store of x; nothing says that b has ended when c has, but d says so."""
+    """Op b is a place for an early store of x; nothing says that b has ended when c has, but d says
+    so.
+    """
     builder = GraphBuilder("early")
     builder.tensor("x", 10)
     builder.op("a", "m", outputs=["x"], duration_ns=5)
@@ -152,28 +183,51 @@ def early_store() -> Graph:
 
 
 def test_a_detach_waits_for_a_store_that_may_end_after_it() -> None:
-    assert moves(early_store(), Absence(0, 2, 5, 1, 2, 4, "ddr")) == [("store", 1), ("detach", 3), ("prefetch", 4)]
+    assert moves(early_store(), Absence(0, 2, 5, 1, 2, 4, "ddr")) == [
+        ("store", 1),
+        ("detach", 3),
+        ("prefetch", 4),
+    ]
 
 
 def test_a_store_that_may_end_after_the_detach_is_issued_at_its_last_place_instead() -> None:
-    assert moves(early_store(), Absence(0, 2, 5, 1, 2, 4, "ddr", last_store=2)) == [("store", 2), ("detach", 2), ("prefetch", 4)]
+    assert moves(early_store(), Absence(0, 2, 5, 1, 2, 4, "ddr", last_store=2)) == [
+        ("store", 2),
+        ("detach", 2),
+        ("prefetch", 4),
+    ]
     # the detach is after d, which awaits b: the early store is in time
-    assert moves(early_store(), Absence(0, 2, 5, 1, 3, 4, "ddr", last_store=2)) == [("store", 1), ("detach", 3), ("prefetch", 4)]
+    assert moves(early_store(), Absence(0, 2, 5, 1, 3, 4, "ddr", last_store=2)) == [
+        ("store", 1),
+        ("detach", 3),
+        ("prefetch", 4),
+    ]
 
 
-@pytest.mark.parametrize(("awaited", "again"), [(False, []), (True, [("detach", 1), ("prefetch", 2)])])
-def test_a_tensor_leaves_again_where_its_prefetch_has_surely_been_issued_or_awaited(awaited: bool, again: list[tuple[str, int]]) -> None:
+@pytest.mark.parametrize(
+    ("awaited", "again"), [(False, []), (True, [("detach", 1), ("prefetch", 2)])]
+)
+def test_a_tensor_leaves_again_where_its_prefetch_has_surely_been_issued_or_awaited(
+    awaited: bool, again: list[tuple[str, int]]
+) -> None:
     builder = GraphBuilder("again")
     builder.tensor("x", 10, "parameter")
     builder.op("a", "m", duration_ns=5)
-    builder.op("b", "m", inputs=["x"], stream="side", duration_ns=5)  # awaits the prefetch at a's end; nothing else joins the two
+    builder.op(
+        "b", "m", inputs=["x"], stream="side", duration_ns=5
+    )  # awaits the prefetch at a's end; nothing else joins the two
     builder.op("c", "m", stream="side", duration_ns=5)
     graph = builder.build()
     away = [Absence(0, AT_START, 1, AT_START, AT_START, 0, "ddr"), Absence(0, 1, 3, 1, 1, 2, "ddr")]
     placed = tensor_cache_ops(graph, "hbm", partial(route, MACHINE), 0, ("hbm",), away, awaited)
     cache_ops = tuple(cache_op for _, _, cache_op in placed)
     assert verify(Plan(graph, "test", cache_ops), MACHINE) == ()
-    assert [(c.op, c.after) for c in cache_ops] == [("store", -1), ("detach", -1), ("prefetch", 0), *again]
+    assert [(c.op, c.after) for c in cache_ops] == [
+        ("store", -1),
+        ("detach", -1),
+        ("prefetch", 0),
+        *again,
+    ]
 
 
 def test_an_absence_without_a_safe_place_is_left_out() -> None:
@@ -181,7 +235,9 @@ def test_an_absence_without_a_safe_place_is_left_out() -> None:
     builder.tensor("x", 10, "parameter")
     builder.op("a", "m", inputs=["x"], duration_ns=50)
     builder.op("b", "m", stream="side", duration_ns=5)
-    builder.op("c", "m", inputs=["x"], stream="side", duration_ns=5)  # may run before, while or after a does
+    builder.op(
+        "c", "m", inputs=["x"], stream="side", duration_ns=5
+    )  # may run before, while or after a does
     builder.op("d", "m", stream="side", duration_ns=5)
     builder.op("e", "m", inputs=["x"], stream="side", duration_ns=5)
     assert moves(builder.build(), Absence(0, 2, 4, 2, 2, 3, "ddr")) == []
@@ -211,15 +267,29 @@ def wishes(draw):
     graph = draw(graphs(max_ops=10, max_streams=3, homes=[tier.name for tier in machine.tiers]))
     machine = sized(machine, graph)
     tiers, end = [tier.name for tier in machine.tiers[1:]], len(graph.ops)
-    initial = {t: (draw(st.sampled_from(tiers)),) for t in graph.initial if draw(st.integers(0, 3)) == 0}
+    initial = {
+        t: (draw(st.sampled_from(tiers)),) for t in graph.initial if draw(st.integers(0, 3)) == 0
+    }
     absences = []
     for t, users in enumerate(graph.users):
-        places = [*([AT_START] if t in graph.initial else []), *users, *([end] if graph.survives[t] else [])]
+        places = [
+            *([AT_START] if t in graph.initial else []),
+            *users,
+            *([end] if graph.survives[t] else []),
+        ]
         for a, b in pairwise(places):
             if b - a > 1 and draw(st.booleans()):
                 release = draw(st.integers(a, b - 1))
                 absences.append(
-                    Absence(t, a, b, draw(st.integers(a, release)), release, draw(st.integers(a, b - 1)), draw(st.sampled_from(tiers)))
+                    Absence(
+                        t,
+                        a,
+                        b,
+                        draw(st.integers(a, release)),
+                        release,
+                        draw(st.integers(a, b - 1)),
+                        draw(st.sampled_from(tiers)),
+                    )
                 )
     return graph, machine, absences, initial
 
@@ -231,6 +301,14 @@ def test_every_wish_becomes_a_legal_plan(case) -> None:
     assert verify(plan, machine) == ()
     assert engine.replay(plan, machine).feasible  # there is room for everything everywhere
     if len(graph.streams) == 1:  # nothing is left out, but what comes by itself
-        away = {(a.tensor, a.before) for a in absences if a.before < len(graph.ops) and a.tensor in graph.ops[a.before].reads}
-        came = {c.tensor for c in plan.cache_ops if c.op == PREFETCH and c.destination == machine.device_tier}
+        away = {
+            (a.tensor, a.before)
+            for a in absences
+            if a.before < len(graph.ops) and a.tensor in graph.ops[a.before].reads
+        }
+        came = {
+            c.tensor
+            for c in plan.cache_ops
+            if c.op == PREFETCH and c.destination == machine.device_tier
+        }
         assert {t for t, _ in away} <= came

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, TierSpace, read_placement
+from hosim.schedule.tiers_below import (
+    BALANCED,
+    BY_KIND,
+    FASTEST,
+    NEAREST,
+    Placement,
+    TierSpace,
+    read_placement,
+)
 
 GB = 10**9
 BELOW = ("ddr", "pool", "nvme")
@@ -15,8 +23,17 @@ BELOW = ("ddr", "pool", "nvme")
 
 def machine(ddr=1000, pool=1000, nvme=1000, rates=(1, 2, 4)):
     """Tiers below with a channel each way: ``rates`` in bytes a nanosecond."""
-    tiers = [Tier("hbm", 100, 10**12, "device"), Tier("ddr", ddr, 10**11), Tier("pool", pool, 10**11), Tier("nvme", nvme, 10**10)]
-    ways = [(f"{a}-{b}", a, b, rate * GB) for t, rate in zip(BELOW, rates, strict=True) for a, b in ((t, "hbm"), ("hbm", t))]
+    tiers = [
+        Tier("hbm", 100, 10**12, "device"),
+        Tier("ddr", ddr, 10**11),
+        Tier("pool", pool, 10**11),
+        Tier("nvme", nvme, 10**10),
+    ]
+    ways = [
+        (f"{a}-{b}", a, b, rate * GB)
+        for t, rate in zip(BELOW, rates, strict=True)
+        for a, b in ((t, "hbm"), ("hbm", t))
+    ]
     return Hardware("pooled", tuple(tiers), tuple(Channel(*way) for way in ways), Compute({}))
 
 
@@ -39,16 +56,33 @@ def test_each_rule_has_its_order():
         return [space.order(t)[0] for t in range(4)], list(space.order(3))
 
     assert orders(NEAREST) == (["ddr"] * 4, ["ddr", "pool", "nvme"])
-    assert orders(FASTEST) == (["nvme"] * 4, ["nvme", "pool", "ddr"])  # here the nvme has the quickest channels
+    assert orders(FASTEST) == (
+        ["nvme"] * 4,
+        ["nvme", "pool", "ddr"],
+    )  # here the nvme has the quickest channels
     assert orders(BY_KIND) == (["nvme", "pool", "ddr", "nvme"], ["nvme", "pool", "ddr"])
-    assert orders(BY_KIND, optimizer_state="pool", buffer="ddr")[0] == ["pool", "pool", "ddr", "ddr"]
+    assert orders(BY_KIND, optimizer_state="pool", buffer="ddr")[0] == [
+        "pool",
+        "pool",
+        "ddr",
+        "ddr",
+    ]
 
 
 def test_balanced_spreads_bytes_as_bandwidth_does():
-    # A round trip of 40 B takes 80, 40 and 20 ns: of seven equal tensors 4 go to the nvme, 2 to the pool and 1 to ddr; all end at 80.
+    # A round trip of 40 B takes 80, 40 and 20 ns: of seven equal tensors 4 go to the nvme, 2 to the
+    # pool and 1 to ddr; all end at 80.
     graph = row(*[(40, "activation")] * 7)
     space = TierSpace(graph, machine(), BELOW, {}, Placement(BALANCED))
-    assert [space.place(t, 0) for t in range(7)] == ["nvme", "nvme", "pool", "nvme", "nvme", "pool", "ddr"]
+    assert [space.place(t, 0) for t in range(7)] == [
+        "nvme",
+        "nvme",
+        "pool",
+        "nvme",
+        "nvme",
+        "pool",
+        "ddr",
+    ]
     # What starts below counts, too: ddr and pool are busy for 80 and 40 ns.
     space = TierSpace(graph, machine(), BELOW, {0: ("ddr",), 1: ("pool",)}, Placement(BALANCED))
     assert [space.place(t, 0) for t in range(2, 5)] == ["nvme", "nvme", "nvme"]
@@ -57,11 +91,16 @@ def test_balanced_spreads_bytes_as_bandwidth_does():
 def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
     graph = row(*[(40, "activation")] * 5)
     space = TierSpace(graph, machine(ddr=80, pool=40, nvme=1), BELOW, {}, Placement("nearest"))
-    # t0 lives to op 2, t1 to op 3, ...: three of them at once are one too many for ddr, and a fourth for the pool.
+    # t0 lives to op 2, t1 to op 3, ...: three of them at once are one too many for ddr, and a
+    # fourth for the pool.
     assert [space.place(t, t) for t in range(3)] == ["ddr", "ddr", "pool"]
     assert space.place(3, 3) == "ddr"  # t0 is dead
     assert space.place(4, 2) is None  # from op 2 on there are t0, t1, t3 and t2
-    assert space.full() == "ddr is full: 80 B of 80 B are taken; pool is full: 40 B of 40 B are taken; nvme is full: 0 B of 1 B are taken"
+    assert (
+        space.full()
+        == "ddr is full: 80 B of 80 B are taken; pool is full: 40 B of 40 B are taken; nvme is "
+        "full: 0 B of 1 B are taken"
+    )
     assert space.place(4, 4) == "ddr"
     assert space.place(4, 5) == "ddr"  # where it is
     assert not space.fits(4, 0, "ddr")
@@ -77,9 +116,15 @@ def test_what_is_placed_from_an_earlier_op_on_takes_room_once():
 
 def test_a_rule_is_read_from_text():
     assert read_placement("balanced", machine()) == Placement(BALANCED)
-    assert read_placement("by_kind/parameter=ddr/expert=nvme", machine()) == Placement(BY_KIND, {"parameter": "ddr", "expert": "nvme"})
+    assert read_placement("by_kind/parameter=ddr/expert=nvme", machine()) == Placement(
+        BY_KIND, {"parameter": "ddr", "expert": "nvme"}
+    )
     for text, said in (
-        ("best", "placement: expected one of nearest, fastest, balanced, by_kind, or by_kind/KIND=TIER/..., got 'best'"),
+        (
+            "best",
+            "placement: expected one of nearest, fastest, balanced, by_kind, or "
+            "by_kind/KIND=TIER/..., got 'best'",
+        ),
         ("fastest/parameter=ddr", "placement: expected one of .* got 'fastest/parameter=ddr'"),
         ("by_kind/weight=ddr", r"placement: no kind 'weight' of tensors \(kinds: "),
         ("by_kind/parameter=hbm", r"placement: no tier 'hbm' below \(tiers: ddr, pool, nvme\)"),
@@ -89,7 +134,11 @@ def test_a_rule_is_read_from_text():
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(["activation", "parameter", "kv_cache"])), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(0, 60), st.sampled_from(["activation", "parameter", "kv_cache"])),
+        min_size=1,
+        max_size=12,
+    ),
     st.tuples(*[st.integers(1, 150)] * 3),
     st.sampled_from([NEAREST, FASTEST, BALANCED, BY_KIND]),
     st.lists(st.tuples(st.integers(0, 11), st.integers(-1, 12)), max_size=30),

@@ -12,11 +12,22 @@ MACHINE = hosim.load_hardware(hosim.find_hardware("h100"))
 
 @pytest.mark.parametrize(
     ("preset", "heads", "key_heads", "width"),
-    [("llama-3.1-8b", 32, 8, 128), ("gpt2", 12, 12, 64), ("bloom-560m", 16, 16, 64), ("falcon-7b", 71, 1, 64), ("gpt-j-6b", 16, 16, 256)],
+    [
+        ("llama-3.1-8b", 32, 8, 128),
+        ("gpt2", 12, 12, 64),
+        ("bloom-560m", 16, 16, 64),
+        ("falcon-7b", 71, 1, 64),
+        ("gpt-j-6b", 16, 16, 256),
+    ],
 )
 def test_a_gate_scores_each_block_with_each_head(preset, heads, key_heads, width):
     gate = ModelledIterations({"model": preset, "layers": 2, "kv_block": 64}, MACHINE).gate
-    assert (gate.flops, gate.query_bytes, gate.block_bytes, gate.layers) == (2 * heads * width, 2 * heads * width, 2 * key_heads * width, 2)
+    assert (gate.flops, gate.query_bytes, gate.block_bytes, gate.layers) == (
+        2 * heads * width,
+        2 * heads * width,
+        2 * key_heads * width,
+        2,
+    )
 
 
 def test_blocks_of_a_small_model_are_served_or_refused_by_name():
@@ -24,4 +35,6 @@ def test_blocks_of_a_small_model_are_served_or_refused_by_name():
     assert CliRunner().invoke(app, [*asked, "kv_block=64"]).exit_code == 0
     refused = CliRunner().invoke(app, [*asked, "kv_block=512"])
     assert refused.exit_code == 2
-    assert refused.stderr.startswith("error: kv_block: expected blocks of which the model has at least three")
+    assert refused.stderr.startswith(
+        "error: kv_block: expected blocks of which the model has at least three"
+    )

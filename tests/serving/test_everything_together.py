@@ -1,4 +1,6 @@
-"""Priorities, tiers that engines share, swapping, loading by layers, and prefill and decode apart, in any combination."""
+"""Priorities, tiers that engines share, swapping, loading by layers, and prefill and decode apart,
+in any combination.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +19,9 @@ from hosim.serving.blocks import KvLink, KvSetup, Peers
 
 LIMITS = st.builds(EngineLimits, st.integers(1, 12), st.integers(1, 5), st.just(4), st.booleans())
 SETUPS = st.builds(
-    lambda policy, rooms, *rest: KvSetup(policy, toy_machine(latency=3), (("ddr", rooms[0]), ("nvme", rooms[1])), *rest),
+    lambda policy, rooms, *rest: KvSetup(
+        policy, toy_machine(latency=3), (("ddr", rooms[0]), ("nvme", rooms[1])), *rest
+    ),
     st.sampled_from(POLICIES),
     st.tuples(st.integers(0, 5), st.integers(0, 5)),
     st.sampled_from([0, 1, 6, 60]),  # bytes of a block
@@ -40,11 +44,18 @@ SETUPS = st.builds(
     st.booleans(),
     st.sampled_from(["", "ddr"]),
 )
-def test_what_holds_for_any_requests(requests, priorities, limits, setup, router, engines, blocks, ahead, tier):
-    """Every request gets its tokens; what is computed is what was not found; no limit is passed, and nothing is held at the end."""
+def test_what_holds_for_any_requests(
+    requests, priorities, limits, setup, router, engines, blocks, ahead, tier
+):
+    """Every request gets its tokens; what is computed is what was not found; no limit is passed,
+    and nothing is held at the end.
+    """
     prefills, others = engines
     if limits.by_priority:
-        requests = [replace(request, priority=priority) for request, priority in zip(requests, priorities, strict=False)]
+        requests = [
+            replace(request, priority=priority)
+            for request, priority in zip(requests, priorities, strict=False)
+        ]
     kv = Both(setup) if prefills else Shared(setup)
 
     def ns(iteration):
@@ -54,11 +65,17 @@ def test_what_holds_for_any_requests(requests, priorities, limits, setup, router
     if prefills:
         peers = Peers(prefills, None if tier else GB, tier)
         link = KvLink("toy", setup.machine, setup.block_bytes, setup.per_host, peers)
-        found = serve_disaggregated(requests, limits, blocks, ns, others, ROUTERS[router], link, ahead=ahead, kv=kv)
+        found = serve_disaggregated(
+            requests, limits, blocks, ns, others, ROUTERS[router], link, ahead=ahead, kv=kv
+        )
     else:
-        found = serve_on_instances(requests, limits, blocks, ns, others, ROUTERS[router], ahead=ahead, kv=kv)
+        found = serve_on_instances(
+            requests, limits, blocks, ns, others, ROUTERS[router], ahead=ahead, kv=kv
+        )
     kv.check()
-    assert [len(tokens) for tokens in found.token_ns] == [request.output_tokens for request in requests]
+    assert [len(tokens) for tokens in found.token_ns] == [
+        request.output_tokens for request in requests
+    ]
     assert all(one < other for tokens in found.token_ns for one, other in pairwise(tokens))
     assert all(pool.free == blocks and not pool._busy for pool in kv.pools)
     assert all(one.reserved == 0 and not one._readers for one in kv.tiers)
@@ -66,8 +83,17 @@ def test_what_holds_for_any_requests(requests, priorities, limits, setup, router
     for engine in range(prefills + others):
         samples = [sample for sample in found.samples if sample.instance == engine]
         assert all(one.end_ns <= other.start_ns for one, other in pairwise(samples))
-        assert all(s.held_blocks <= blocks and s.tokens <= limits.token_budget and s.running <= limits.max_sequences for s in samples)
+        assert all(
+            s.held_blocks <= blocks
+            and s.tokens <= limits.token_budget
+            and s.running <= limits.max_sequences
+            for s in samples
+        )
     again = len(requests) if prefills else 0  # the last token of each prompt
-    least = sum(request.prompt_tokens + request.output_tokens - 1 for request in requests) + again - found.hit_tokens
+    least = (
+        sum(request.prompt_tokens + request.output_tokens - 1 for request in requests)
+        + again
+        - found.hit_tokens
+    )
     computed = sum(sample.tokens for sample in found.samples)
     assert computed == least if found.preemptions == 0 else computed >= least

@@ -1,4 +1,6 @@
-"""Experts on the devices that share layers: the time of their products alone is another one; what is not modelled is refused."""
+"""Experts on the devices that share layers: the time of their products alone is another one; what
+is not modelled is refused.
+"""
 
 from dataclasses import replace
 
@@ -18,25 +20,35 @@ H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
 def test_only_the_products_of_experts_take_another_time(tokens):
     """Four devices with 32 whole experts each, or with a quarter of each of 128.
 
-    The product of a layer's experts is of all tokens in both cases: (tokens, 2048, 768, 8 of 128, on 1 or 4 parts, on 4 or 1 ranks).
+    The product of a layer's experts is of all tokens in both cases: (tokens, 2048, 768, 8 of 128,
+    on 1 or 4 parts, on 4 or 1 ranks).
     """
     model = {"model": "qwen3-30b-a3b", "layers": 2, "tensor": 4}
     parts, whole = ModelledIterations(model, H100), ModelledIterations({**model, "expert": 4}, H100)
     graph = parts.graph(tokens)
     (first, second) = [op for op in graph.ops if op.kernel == "moe"]
     assert first.sizes == second.sizes == (tokens, 2048, 768, 8, 128, 4, 1)
-    other = tuple(replace(op, sizes=(tokens, 2048, 768, 8, 128, 1, 4)) if op.kernel == "moe" else op for op in graph.ops)
+    other = tuple(
+        replace(op, sizes=(tokens, 2048, 768, 8, 128, 1, 4)) if op.kernel == "moe" else op
+        for op in graph.ops
+    )
     before, after = (sum(op_durations(replace(graph, ops=ops), H100)) for ops in (graph.ops, other))
     iteration = Iteration(((tokens, 0),), 0, 0, (0,))
     assert whole(iteration) - parts(iteration) == after - before != 0
-    assert (whole.devices, whole.weight_bytes, whole.cache_bytes_per_token) == (4, parts.weight_bytes, parts.cache_bytes_per_token)
+    assert (whole.devices, whole.weight_bytes, whole.cache_bytes_per_token) == (
+        4,
+        parts.weight_bytes,
+        parts.cache_bytes_per_token,
+    )
 
 
 def test_products_by_groups():
     """DeepSeek's experts are two products, whose columns and rows are whole then."""
     model = {"model": "deepseek-v2-lite", "layers": 2, "tensor": 4}
     graphs = [ModelledIterations({**model, **more}, H100).graph(64) for more in ({}, {"expert": 4})]
-    parts, whole = ([op.sizes for op in graph.ops if op.kernel in ("moe", "expert_product")] for graph in graphs)
+    parts, whole = (
+        [op.sizes for op in graph.ops if op.kernel in ("moe", "expert_product")] for graph in graphs
+    )
     assert len(parts) == len(whole) > 0
     assert all(one[0] == other[0] == 64 for one, other in zip(parts, whole, strict=True))
     assert parts != whole
@@ -45,10 +57,15 @@ def test_products_by_groups():
 @pytest.mark.parametrize(
     ("more", "error"),
     [
-        ({"expert": 4}, "expert: hosim serves experts on the devices that share layers alone: expected 1, or what tensor is (1), got 4"),
+        (
+            {"expert": 4},
+            "expert: hosim serves experts on the devices that share layers alone: expected 1, or "
+            "what tensor is (1), got 4",
+        ),
         (
             {"tensor": 2, "expert": 4},
-            "expert: hosim serves experts on the devices that share layers alone: expected 1, or what tensor is (2), ",
+            "expert: hosim serves experts on the devices that share layers alone: expected 1, or "
+            "what tensor is (2), ",
         ),
         ({"pipeline": 2}, "pipeline: hosim does not serve on stages of a pipeline: leave it out"),
     ],
@@ -60,7 +77,19 @@ def test_what_is_refused(more, error):
 
 
 def test_the_command():
-    line = ["serve", "gpt-oss-20b", "-H", "h100", "--requests", "poisson:rate=50:count=2:output=2", "--expert", "2"]
+    line = [
+        "serve",
+        "gpt-oss-20b",
+        "-H",
+        "h100",
+        "--requests",
+        "poisson:rate=50:count=2:output=2",
+        "--expert",
+        "2",
+    ]
     assert CliRunner().invoke(app, [*line, "--tensor", "2", "--json"]).exit_code == 0
     refused = CliRunner().invoke(app, line)
-    assert (refused.exit_code, "expected 1, or what tensor is (1), got 2" in refused.stderr.replace("\n", " ")) == (2, True)
+    assert (
+        refused.exit_code,
+        "expected 1, or what tensor is (1), got 2" in refused.stderr.replace("\n", " "),
+    ) == (2, True)

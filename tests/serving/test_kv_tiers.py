@@ -1,4 +1,6 @@
-"""A cache in several tiers: timelines by hand, the laws of tiers that are free or hold nothing, and what holds for any requests."""
+"""A cache in several tiers: timelines by hand, the laws of tiers that are free or hold nothing, and
+what holds for any requests.
+"""
 
 import json
 from dataclasses import replace
@@ -27,17 +29,26 @@ C = Request(50, 9, 1, (1, 2, 3), 4)
 def test_evicted_and_brought_back():
     """Three blocks of the device, 6 bytes each: a copy takes 6 ns.
 
-    A computes 8 tokens from 0 to 18 in blocks 0 and 1, which are free then, 1 before 0. B comes at 20 and takes block 2 and block 1, whose
-    contents, A's second part, go down from 20 to 26; it computes from 26 to 44. C comes at 50: A's first part is in block 0, the second
-    is below. It comes up into block 1, whose contents, B's, go down before: 50 to 56 down, 56 to 62 up. Until then nothing computes. C's
-    ninth token needs block 2, from which B's other part goes down from 62 to 68: the token is there at 79.
+    A computes 8 tokens from 0 to 18 in blocks 0 and 1, which are free then, 1 before 0. B comes at
+    20 and takes block 2 and block 1, whose contents, A's second part, go down from 20 to 26; it
+    computes from 26 to 44. C comes at 50: A's first part is in block 0, the second is below. It
+    comes up into block 1, whose contents, B's, go down before: 50 to 56 down, 56 to 62 up. Until
+    then nothing computes. C's ninth token needs block 2, from which B's other part goes down from
+    62 to 68: the token is there at 79.
     """
     found = served([A, B, C])
     assert found.token_ns == ((18,), (44,), (79,))
     assert found.scheduled_ns == (0, 20, 50)
     kv = found.kv
-    assert {name: (tier.peak_blocks, tier.hit_tokens) for name, tier in kv.tiers.items()} == {"hbm": (3, 4), "ddr": (3, 4)}
-    moved = {name: (channel.copies, channel.bytes, channel.busy_ns) for name, channel in kv.channels.items() if channel.copies}
+    assert {name: (tier.peak_blocks, tier.hit_tokens) for name, tier in kv.tiers.items()} == {
+        "hbm": (3, 4),
+        "ddr": (3, 4),
+    }
+    moved = {
+        name: (channel.copies, channel.bytes, channel.busy_ns)
+        for name, channel in kv.channels.items()
+        if channel.copies
+    }
     assert moved == {"d2h": (3, 18, 18), "h2d": (1, 6, 6)}
     assert kv.stall_ns == {"evictions": 6 + 6, "loads": 12}
     assert (kv.load_wait_ns, kv.loads, kv.dropped_blocks, found.hit_tokens) == (12, 1, 0, 8)
@@ -45,10 +56,11 @@ def test_evicted_and_brought_back():
 
 
 def test_written_through():
-    """A's two blocks go down when they are full, at 18, in one copy of 12 ns. B takes one of them at 20 and waits until 30.
+    """A's two blocks go down when they are full, at 18, in one copy of 12 ns. B takes one of them
+    at 20 and waits until 30.
 
-    It computes from 30 to 48; its blocks go down from 48 to 60. C wants at 50 to load into one of these: from 60 to 66. Then the other
-    one can be written at once: 66 to 77.
+    It computes from 30 to 48; its blocks go down from 48 to 60. C wants at 50 to load into one of
+    these: from 60 to 66. Then the other one can be written at once: 66 to 77.
     """
     found = served([A, B, C], "write_through")
     assert found.token_ns == ((18,), (48,), (77,))
@@ -56,10 +68,12 @@ def test_written_through():
 
 
 def test_scheduled_ahead_a_copy_down_hides_behind_the_iteration_before():
-    """D computes 8 tokens from 20 to 38 and holds three of five blocks. B comes at 25 and is scheduled at 38, when D goes on.
+    """D computes 8 tokens from 20 to 38 and holds three of five blocks. B comes at 25 and is
+    scheduled at 38, when D goes on.
 
-    A's blocks, of which B needs both, go down from 38 to 50, and D's second iteration lasts until 49: the next one begins at 50, with D's
-    third token and seven tokens of B. B's eighth is computed from 68 to 79.
+    A's blocks, of which B needs both, go down from 38 to 50, and D's second iteration lasts until
+    49: the next one begins at 50, with D's third token and seven tokens of B. B's eighth is
+    computed from 68 to 79.
     """
     found = served([A, Request(20, 8, 3), replace(B, arrival_ns=25)], blocks=5, ahead=True)
     assert found.token_ns == ((18,), (38, 49, 68), (79,))
@@ -68,57 +82,85 @@ def test_scheduled_ahead_a_copy_down_hides_behind_the_iteration_before():
 
 
 def test_the_tier_below_is_full():
-    """Room for one block below: A's second part goes there for B, and gives way at 46, when the ninth id's block takes that of A's first.
+    """Room for one block below: A's second part goes there for B, and gives way at 46, when the
+    ninth id's block takes that of A's first.
 
     So C finds A's first part below, and the second nowhere.
     """
     found = served([A, B, Request(46, 4, 1, (9,), 4), C], tiers=(("ddr", 1),))
-    assert {name: (tier.peak_blocks, tier.hit_tokens) for name, tier in found.kv.tiers.items()} == {"hbm": (3, 0), "ddr": (1, 4)}
+    assert {name: (tier.peak_blocks, tier.hit_tokens) for name, tier in found.kv.tiers.items()} == {
+        "hbm": (3, 0),
+        "ddr": (1, 4),
+    }
     assert found.kv.dropped_blocks >= 1
 
 
 def test_a_third_tier_takes_what_the_second_gives_up_and_is_read_through_it():
-    """Room for one block in ddr, where A's second part goes for B. At 50 three blocks go: A's first part takes its place, it goes to nvme.
+    """Room for one block in ddr, where A's second part goes for B. At 50 three blocks go: A's first
+    part takes its place, it goes to nvme.
 
-    The other two have no room. At 200 both parts of A come up, the second one over two channels. Then the ninth token needs a block: what
-    it holds goes to ddr in place of A's first part, which the device has.
+    The other two have no room. At 200 both parts of A come up, the second one over two channels.
+    Then the ninth token needs a block: what it holds goes to ddr in place of A's first part, which
+    the device has.
     """
     line = [A, B, Request(50, 12, 1, (5, 6, 7), 4), Request(200, 9, 1, (1, 2, 3), 4)]
     found = served(line, tiers=(("ddr", 1), ("nvme", 100)), budget=12)
-    assert {name: channel.bytes for name, channel in found.kv.channels.items()} == {"h2d": 12, "d2h": 18, "read": 6, "write": 6}
-    assert {name: tier.hit_tokens for name, tier in found.kv.tiers.items()} == {"hbm": 0, "ddr": 4, "nvme": 4}
+    assert {name: channel.bytes for name, channel in found.kv.channels.items()} == {
+        "h2d": 12,
+        "d2h": 18,
+        "read": 6,
+        "write": 6,
+    }
+    assert {name: tier.hit_tokens for name, tier in found.kv.tiers.items()} == {
+        "hbm": 0,
+        "ddr": 4,
+        "nvme": 4,
+    }
 
 
 def test_swapped_out_and_in():
-    """Two prompts of 4 tokens fill two of three blocks until 18. The first takes the third; the second is swapped out, from 18 to 24.
+    """Two prompts of 4 tokens fill two of three blocks until 18. The first takes the third; the
+    second is swapped out, from 18 to 24.
 
-    The first one's tokens come at 29, 40, 51 and 62. Then the second comes up from 62 to 68, and its tokens follow without its prompt.
+    The first one's tokens come at 29, 40, 51 and 62. Then the second comes up from 62 to 68, and
+    its tokens follow without its prompt.
     """
     both = [Request(0, 4, 5), Request(0, 4, 3)]
     found = served(both, "swap_only", swaps=True)
     assert found.token_ns == ((18, 29, 40, 51, 62), (18, 79, 90))
-    assert (found.preemptions, found.kv.swaps, found.kv.swapped_blocks, found.kv.tiers["ddr"].peak_blocks) == (1, 1, 1, 1)
+    assert (
+        found.preemptions,
+        found.kv.swaps,
+        found.kv.swapped_blocks,
+        found.kv.tiers["ddr"].peak_blocks,
+    ) == (1, 1, 1, 1)
     full = served(both, "swap_only", swaps=True, tiers=(("ddr", 0),))
     assert (full.kv.swaps, full.kv.recomputed, full.token_ns) == (0, 1, served(both, None).token_ns)
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_block_is_written_when_it_has_been_swapped_out(ahead):
-    """Two blocks, both full at 18. The first request takes that of the second, which is copied from 18 to 24: it goes on at 24.
+    """Two blocks, both full at 18. The first request takes that of the second, which is copied from
+    18 to 24: it goes on at 24.
 
-    Scheduled ahead, at 0, the copy waits until the iteration that fills the block has ended, at 18. The first one's tokens come at 35, 46
-    and 57; the second comes up until 63, and its tokens follow.
+    Scheduled ahead, at 0, the copy waits until the iteration that fills the block has ended, at 18.
+    The first one's tokens come at 35, 46 and 57; the second comes up until 63, and its tokens
+    follow.
     """
-    found = served([Request(0, 4, 4), Request(0, 4, 3)], "swap_only", blocks=2, swaps=True, ahead=ahead)
+    found = served(
+        [Request(0, 4, 4), Request(0, 4, 3)], "swap_only", blocks=2, swaps=True, ahead=ahead
+    )
     assert found.token_ns == ((18, 35, 46, 57), (18, 74, 85))
     assert found.kv.stall_ns == {"evictions": 6, "loads": 6}
 
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_preempted_sequence_finds_its_blocks_below(ahead):
-    """The same with lru: the second one's block goes down from 18 to 24, for the first; it comes up from 57 to 63.
+    """The same with lru: the second one's block goes down from 18 to 24, for the first; it comes up
+    from 57 to 63.
 
-    For its next token it needs the block that the first one's prompt is in, which goes down from 63 to 69.
+    For its next token it needs the block that the first one's prompt is in, which goes down from 63
+    to 69.
     """
     found = served([Request(0, 4, 4), Request(0, 4, 3)], "lru", blocks=2, ahead=ahead)
     assert found.token_ns == ((18, 35, 46, 57), (18, 80, 91))
@@ -128,29 +170,47 @@ def test_a_preempted_sequence_finds_its_blocks_below(ahead):
 def test_a_request_that_ends_while_it_is_swapped_out_leaves_its_room():
     """Scheduled ahead, the first takes the block of the second, whose only token comes at 18."""
     kv = Watched(KvSetup("swap_only", toy_machine(), (("ddr", 1),), 6, True))
-    found = serve_requests([Request(0, 4, 4), Request(0, 4, 1)], EngineLimits(8, 4, 4), 2, toy_ns, kv=kv)
+    found = serve_requests(
+        [Request(0, 4, 4), Request(0, 4, 1)], EngineLimits(8, 4, 4), 2, toy_ns, kv=kv
+    )
     assert (found.token_ns, found.kv.swaps) == (((18, 35, 46, 57), (18,)), 1)
     assert kv.pool.tiers[0].held == 0
 
 
 @pytest.mark.parametrize(("last", "token_ns"), [((7, 8, 5), (543, 614)), ((1, 2, 6), (544, 544))])
 def test_blocks_that_are_on_their_way_are_waited_for(last, token_ns):
-    """A copy down takes 60 ns a block. Eight blocks: R1 fills 0 and 1, R2 2 to 4, R3 5 to 7; 4 and 7 have one token and no name.
+    """A copy down takes 60 ns a block. Eight blocks: R1 fills 0 and 1, R2 2 to 4, R3 5 to 7; 4 and
+    7 have one token and no name.
 
-    For R4 the blocks of R1 go down from 200 to 320. At 400 C wants them back, into block 4 and R2's second, which goes down until 460:
-    C's blocks are there at 472. At 410 comes the last request. If it begins as R2, its second block is on its way down: it comes up after
-    C's, from 472 to 478, although block 7 is free for it at 410. C's last token needs a block that goes down from 472 to 532, and comes at
-    543; that of the last one waits until 603 likewise. If it begins as C, it has C's blocks at 472, and both compute from 532 to 544.
+    For R4 the blocks of R1 go down from 200 to 320. At 400 C wants them back, into block 4 and R2's
+    second, which goes down until 460: C's blocks are there at 472. At 410 comes the last request.
+    If it begins as R2, its second block is on its way down: it comes up after C's, from 472 to 478,
+    although block 7 is free for it at 410. C's last token needs a block that goes down from 472 to
+    532, and comes at 543; that of the last one waits until 603 likewise. If it begins as C, it has
+    C's blocks at 472, and both compute from 532 to 544.
     """
-    before = [Request(0, 8, 1, (1, 2), 4), Request(20, 9, 1, (7, 8), 4), Request(100, 9, 1, (9, 10), 4), Request(200, 8, 1, (11, 12), 4)]
-    found = served([*before, Request(400, 9, 1, (1, 2, 3), 4), Request(410, 9, 1, last, 4)], blocks=8, machine=toy_machine(down=GB // 10))
+    before = [
+        Request(0, 8, 1, (1, 2), 4),
+        Request(20, 9, 1, (7, 8), 4),
+        Request(100, 9, 1, (9, 10), 4),
+        Request(200, 8, 1, (11, 12), 4),
+    ]
+    found = served(
+        [*before, Request(400, 9, 1, (1, 2, 3), 4), Request(410, 9, 1, last, 4)],
+        blocks=8,
+        machine=toy_machine(down=GB // 10),
+    )
     assert tuple(tokens[-1] for tokens in found.token_ns[-2:]) == token_ns
 
 
 def test_blocks_of_the_queue_come_up_while_it_waits():
-    """One sequence runs at a time: while the third does, the fourth waits, and one of the two policies has its blocks there in time."""
+    """One sequence runs at a time: while the third does, the fourth waits, and one of the two
+    policies has its blocks there in time.
+    """
     line = [A, B, Request(46, 4, 2, (9,), 4), Request(48, 9, 1, (1, 2, 3), 4)]
-    late, early = (served(line, name, blocks=4, most=1) for name in ("write_through", "prefetch_queued"))
+    late, early = (
+        served(line, name, blocks=4, most=1) for name in ("write_through", "prefetch_queued")
+    )
     assert early.token_ns[3] < late.token_ns[3]
     assert early.hit_tokens == late.hit_tokens == 8
     assert early.kv.stall_ns["loads"] < late.kv.stall_ns["loads"]
@@ -169,7 +229,9 @@ def chained(requests):
         ids = [0]
         for one in request.prefix:
             ids.append(ids[-1] * 4 + one + 1)
-        found.append(replace(request, prefix=tuple(10 * one + request.prefix_tokens for one in ids[1:])))
+        found.append(
+            replace(request, prefix=tuple(10 * one + request.prefix_tokens for one in ids[1:]))
+        )
     return found
 
 
@@ -182,21 +244,40 @@ def chained(requests):
     st.booleans(),
 )
 def test_a_free_tier_without_end_is_more_memory(requests, policy, most, budget, ahead):
-    """Blocks of no bytes take no time on channels without latency. What runs at once fits in the device: the longest requests together."""
+    """Blocks of no bytes take no time on channels without latency. What runs at once fits in the
+    device: the longest requests together.
+    """
     longest = sorted((-(-(r.prompt_tokens + r.output_tokens) // 4) for r in requests), reverse=True)
     fits = sum(longest[:most])
-    below = served(requests, policy, fits, (("ddr", 10**9),), 0, ahead=ahead, budget=budget, most=most)
+    below = served(
+        requests, policy, fits, (("ddr", 10**9),), 0, ahead=ahead, budget=budget, most=most
+    )
     larger = served(requests, None, 10**6, ahead=ahead, budget=budget, most=most)
     assert timeline(below) == timeline(larger)
 
 
 @settings(max_examples=20)
-@given(REQUESTS, st.sampled_from(POLICIES), st.integers(8, 14), st.integers(1, 16), st.integers(1, 5), st.booleans(), st.booleans())
+@given(
+    REQUESTS,
+    st.sampled_from(POLICIES),
+    st.integers(8, 14),
+    st.integers(1, 16),
+    st.integers(1, 5),
+    st.booleans(),
+    st.booleans(),
+)
 def test_a_tier_that_holds_nothing_is_none(requests, policy, blocks, budget, most, ahead, swaps):
-    nothing = served(requests, policy, blocks, (("ddr", 0),), ahead=ahead, swaps=swaps, budget=budget, most=most)
+    nothing = served(
+        requests, policy, blocks, (("ddr", 0),), ahead=ahead, swaps=swaps, budget=budget, most=most
+    )
     none = served(requests, policy, blocks, (), ahead=ahead, budget=budget, most=most)
     assert timeline(nothing) == timeline(none)
-    if policy in ("lru", "write_through", "prefetch_queued", "swap_only"):  # the others keep other blocks in the device
+    if policy in (
+        "lru",
+        "write_through",
+        "prefetch_queued",
+        "swap_only",
+    ):  # the others keep other blocks in the device
         without = served(requests, None, blocks, ahead=ahead, budget=budget, most=most)
         assert timeline(nothing) == timeline(without)
 
@@ -205,7 +286,13 @@ def test_a_tier_that_holds_nothing_changes_no_byte():
     requests = [A, B, C, Request(51, 4, 5), Request(51, 4, 3)]
     nothing, without = served(requests, tiers=(("ddr", 0),)), served(requests, None)
     summary = nothing.summary()
-    assert summary.pop("kv")["tiers"]["ddr"] == {"blocks": 0, "peak_blocks": 0, "hit_tokens": 0, "stores": 1, "hit_share": 0.0}
+    assert summary.pop("kv")["tiers"]["ddr"] == {
+        "blocks": 0,
+        "peak_blocks": 0,
+        "hit_tokens": 0,
+        "stores": 1,
+        "hit_share": 0.0,
+    }
     assert json.dumps(summary) == json.dumps(without.summary())
     assert nothing.frame().to_csv() == without.frame().to_csv()
 
@@ -222,10 +309,14 @@ class Watched:
         return pools
 
     def check(self):
-        """Names and blocks are one to one; no tier is too full; whoever is in the order of eviction is held by nobody."""
+        """Names and blocks are one to one; no tier is too full; whoever is in the order of eviction
+        is held by nobody.
+        """
         pool = self.pool
         assert {block: key for key, block in pool._block_of.items()} == pool._key_of
-        assert all((count == 0) == (block in pool._order) for block, count in enumerate(pool._holders))
+        assert all(
+            (count == 0) == (block in pool._order) for block, count in enumerate(pool._holders)
+        )
         assert 0 <= pool.free <= pool.count
         for tier in pool.tiers:
             assert 0 <= tier.held <= tier.capacity
@@ -244,7 +335,9 @@ class Watched:
     st.sampled_from([GB // 7, GB, 10 * GB]),
     st.sampled_from([0, 5]),
 )
-def test_what_holds_for_any_requests(requests, policy, blocks, budget, most, ahead, swaps, room, bandwidth, latency):
+def test_what_holds_for_any_requests(
+    requests, policy, blocks, budget, most, ahead, swaps, room, bandwidth, latency
+):
     machine = toy_machine(bandwidth, 2 * bandwidth, latency, shared=2 * bandwidth)
     kv = Watched(KvSetup(policy, machine, (("ddr", room[0]), ("nvme", room[1])), 6, swaps))
 
@@ -253,14 +346,24 @@ def test_what_holds_for_any_requests(requests, policy, blocks, budget, most, ahe
         return toy_ns(iteration)
 
     def run():
-        return serve_requests(requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=kv)
+        return serve_requests(
+            requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=kv
+        )
 
     found = run()
     kv.check()
-    assert [len(tokens) for tokens in found.token_ns] == [request.output_tokens for request in requests]
+    assert [len(tokens) for tokens in found.token_ns] == [
+        request.output_tokens for request in requests
+    ]
     assert list(found.scheduled_ns) == sorted(found.scheduled_ns)  # first come, first served
-    assert all(sample.held_blocks <= blocks and sample.running <= most and sample.tokens <= budget for sample in found.samples)
-    assert all(one.end_ns <= other.start_ns for one, other in zip(found.samples, found.samples[1:], strict=False))
+    assert all(
+        sample.held_blocks <= blocks and sample.running <= most and sample.tokens <= budget
+        for sample in found.samples
+    )
+    assert all(
+        one.end_ns <= other.start_ns
+        for one, other in zip(found.samples, found.samples[1:], strict=False)
+    )
     assert kv.pool.free == blocks
     assert not kv.pool._busy
     assert all(tier.reserved == 0 for tier in kv.pool.tiers)
@@ -275,7 +378,9 @@ def test_what_holds_for_any_requests(requests, policy, blocks, budget, most, ahe
 
 
 @given(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 60), st.integers(1, 50)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.booleans(), st.integers(0, 60), st.integers(1, 50)), min_size=1, max_size=8
+    ),
     st.sampled_from([GB // 3, GB]),
     st.sampled_from([GB // 2, GB]),
     st.sampled_from([0, 3]),
@@ -291,7 +396,10 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
         b.op(f"o{k}", "matmul", outputs=[b.tensor(f"x{k}", 1)], duration_ns=pause + 1)
     graph = b.build()
     tensor = {t.name: i for i, t in enumerate(graph.tensors)}
-    ways = [("prefetch", "ddr", "hbm") if comes_up else ("store", "hbm", "ddr") for comes_up, _, _ in moves]
+    ways = [
+        ("prefetch", "ddr", "hbm") if comes_up else ("store", "hbm", "ddr")
+        for comes_up, _, _ in moves
+    ]
     ops = [CacheOp(way[0], tensor[f"t{k}"], way[1], way[2], k) for k, way in enumerate(ways)]
     recorded = replay(Plan(graph, cache_ops=tuple(ops)), machine, record=True)
     expected = {transfer.cache_op: transfer.end_ns for transfer in recorded.timeline.transfers}
@@ -312,7 +420,9 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
 
 @pytest.mark.parametrize("policy", ["lookahead", "pinned:blocks=1", "expected_reuse"])
 def test_what_stays(policy):
-    """P's first part was used twice, and is needed by Q, which waits. The others keep it where lru has it evicted by R."""
+    """P's first part was used twice, and is needed by Q, which waits. The others keep it where lru
+    has it evicted by R.
+    """
     first = [Request(0, 8, 1, (1, 2), 4), Request(30, 8, 1, (1, 3), 4)]
     fill = [Request(60 + 30 * i, 8, 1, (10 + 2 * i, 11 + 2 * i), 4) for i in range(4)]
     again = Request(170, 9, 1, (1, 2, 3), 4)

@@ -1,4 +1,6 @@
-"""Cases that serve requests: what a baseline has, which change is judged how, and what an explanation says."""
+"""Cases that serve requests: what a baseline has, which change is judged how, and what an
+explanation says.
+"""
 
 import json
 from dataclasses import replace
@@ -17,7 +19,13 @@ from hosim.gate.verdicts import changed_since
 from hosim.serving.gate import explain_served, measure_served
 
 REQUESTS = [
-    {"arrival_s": i / 500, "prompt_tokens": 100 + 40 * (i % 3), "output_tokens": 5, "prefix_blocks_of_16": [1, 2, i]} for i in range(12)
+    {
+        "arrival_s": i / 500,
+        "prompt_tokens": 100 + 40 * (i % 3),
+        "output_tokens": 5,
+        "prefix_blocks_of_16": [1, 2, i],
+    }
+    for i in range(12)
 ]
 FILE = """
 [cases.chat]
@@ -38,7 +46,9 @@ def suite_of(folder: Path, blocks: int = 200, more: str = ""):
 
 
 def test_metrics_are_those_of_serving(folder: Path) -> None:
-    """A block of 16 tokens is 2 layers x 2 x 8 heads x 128 x 2 B x 16 = 131,072 B; the three ids are the first three blocks of a prompt."""
+    """A block of 16 tokens is 2 layers x 2 x 8 heads x 128 x 2 B x 16 = 131,072 B; the three ids
+    are the first three blocks of a prompt.
+    """
     kv = "write_through:tiers=ddr=1GiB"
     (case,) = suite_of(folder, more=f', kv = "{kv}"').cases
     now = measure_served(case).record
@@ -49,44 +59,88 @@ def test_metrics_are_those_of_serving(folder: Path) -> None:
     assert now.metrics["ttft.p95"] == of["ttft_ns"]["p95"]
     assert now.metrics["latency.mean"] == round(of["latency_ns"]["mean"])
     assert now.metrics["throughput.output"] == round(60 / of["span_ns"] * 1e9 * 3600)
-    assert now.metrics["goodput.requests"] == round(served.goodput("ttft=2ms")["requests_per_s"] * 3600)
+    assert now.metrics["goodput.requests"] == round(
+        served.goodput("ttft=2ms")["requests_per_s"] * 3600
+    )
     assert now.metrics["found.hbm"] == served.hit_tokens > 0
     assert now.metrics["peak.ddr"] == of["kv"]["tiers"]["ddr"]["peak_blocks"] * 131_072
     weights = now.peaks["hbm"].composition["parameter"]
     assert now.metrics["peak.hbm"] - weights == of["peak_blocks"] * 131_072
     assert max(now.curve) == now.metrics["peak.hbm"]
     span = served.span_ns
-    for part, most in enumerate(now.curve):  # what is held in any iteration that runs in this part of the time
+    for part, most in enumerate(
+        now.curve
+    ):  # what is held in any iteration that runs in this part of the time
         begin, end = part * span / 60, (part + 1) * span / 60
-        held = [sample.held_blocks for sample in served.samples if sample.start_ns < end and sample.end_ns - 1 >= begin]
+        held = [
+            sample.held_blocks
+            for sample in served.samples
+            if sample.start_ns < end and sample.end_ns - 1 >= begin
+        ]
         assert most == weights + max(held, default=0) * 131_072
     assert now.metrics["moved.d2h"] == now.metrics["peak.ddr"]
     assert now.versions["serving"] == SERVING_VERSIONS["serving"]
 
 
 def test_transfers_between_engines_are_shown(folder: Path) -> None:
-    """Prompts of 100, 140 and 180 tokens share no blocks: 7 + 9 + 12 blocks of 16 tokens, four times, each of 131,072 B."""
-    rows = [{key: value for key, value in row.items() if key != "prefix_blocks_of_16"} for row in REQUESTS]
+    """Prompts of 100, 140 and 180 tokens share no blocks: 7 + 9 + 12 blocks of 16 tokens, four
+    times, each of 131,072 B.
+    """
+    rows = [
+        {key: value for key, value in row.items() if key != "prefix_blocks_of_16"}
+        for row in REQUESTS
+    ]
     (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     suites = [
-        suite_of(folder, more=f', prefill_instances = 1, decode_instances = 1, kv_link = "{link}GB/s", overhead = "1ms"')
+        suite_of(
+            folder,
+            more=f', prefill_instances = 1, decode_instances = 1, kv_link = "{link}GB/s", '
+            'overhead = "1ms"',
+        )
         for link in (4, 0.1)
     ]
     fast, slow = (measure_served(suite.cases[0]) for suite in suites)
     assert fast.record is not None
     metrics = fast.record.metrics
-    assert (metrics["moved.kv_transfer"], metrics["count.kv_transfers"]) == (4 * (7 + 9 + 12) * 131_072, 12)
-    options = {"blocks": 200, "prefill_instances": 1, "decode_instances": 1, "kv_link": "4GB/s", "overhead": "1ms"}
-    served = hosim.serve({"model": "llama-3.1-8b", "layers": 2}, "h100-80gb-sxm", folder / "requests.jsonl", **options)
+    assert (metrics["moved.kv_transfer"], metrics["count.kv_transfers"]) == (
+        4 * (7 + 9 + 12) * 131_072,
+        12,
+    )
+    options = {
+        "blocks": 200,
+        "prefill_instances": 1,
+        "decode_instances": 1,
+        "kv_link": "4GB/s",
+        "overhead": "1ms",
+    }
+    served = hosim.serve(
+        {"model": "llama-3.1-8b", "layers": 2},
+        "h100-80gb-sxm",
+        folder / "requests.jsonl",
+        **options,
+    )
     frame = served.frame()
-    assert metrics["wait.kv_transfer"] == (frame["transferred_ns"] - frame["prefilled_ns"]).sum() > metrics["wait.decode_queue"] >= 0
+    assert (
+        metrics["wait.kv_transfer"]
+        == (frame["transferred_ns"] - frame["prefilled_ns"]).sum()
+        > metrics["wait.decode_queue"]
+        >= 0
+    )
     assert metrics["stall.kv_transfer"] == served.handed.figures.stall_ns > 0
-    worse = [one for one in judge_metrics(metrics, slow.record.metrics, {}) if one.verdict == "regression"]
+    worse = [
+        one
+        for one in judge_metrics(metrics, slow.record.metrics, {})
+        if one.verdict == "regression"
+    ]
     lines = explain_served(fast.record, slow, worse)
     assert lines[0] == "case: serve.kv_link is 0.1GB/s, was 4GB/s"
     assert any(line.startswith("wait.kv_transfer: ") for line in lines)
     verdicts = {one.name: one.verdict for one in judge_metrics(metrics, slow.record.metrics, {})}
-    assert (verdicts["ttft.mean"], verdicts["wait.kv_transfer"], verdicts["moved.kv_transfer"]) == ("regression", "drift", "same")
+    assert (verdicts["ttft.mean"], verdicts["wait.kv_transfer"], verdicts["moved.kv_transfer"]) == (
+        "regression",
+        "drift",
+        "same",
+    )
     judged = judge_metrics(metrics, slow.record.metrics, parse_tolerances({"wait": "1%"}, "t"))
     assert {one.name: one.verdict for one in judged}["wait.kv_transfer"] == "regression"
 
@@ -105,10 +159,16 @@ def test_a_baseline_written_and_checked(folder: Path) -> None:
     write(suite_of(folder, blocks=12))
     (more,) = check(suite)  # more memory is held, and more is within the limits
     verdicts = {one.name: one.verdict for one in more.metrics}
-    assert (verdicts["ttft.p95"], verdicts["peak.hbm"], verdicts["count.blocks"]) == ("improvement", "regression", "drift")
+    assert (verdicts["ttft.p95"], verdicts["peak.hbm"], verdicts["count.blocks"]) == (
+        "improvement",
+        "regression",
+        "drift",
+    )
     suite.baseline("chat").write_bytes(first)
     line = ["check", "--config", str(folder / "hosim.toml"), "--jobs", "1"]
-    outcome = CliRunner().invoke(app, [*line, "--junit", str(folder / "a.xml"), "--html", str(folder / "a.html")])
+    outcome = CliRunner().invoke(
+        app, [*line, "--junit", str(folder / "a.xml"), "--html", str(folder / "a.html")]
+    )
     assert outcome.exit_code == 1  # the file's cache is the small one
     assert 'failures="1"' in (folder / "a.xml").read_text()
     assert "serve.blocks is 12, was 200" in (folder / "a.html").read_text()
@@ -117,14 +177,18 @@ def test_a_baseline_written_and_checked(folder: Path) -> None:
 def test_what_changed_without_being_asked(folder: Path) -> None:
     suite = suite_of(folder)
     write(suite)
-    (folder / "requests.jsonl").write_text("".join(json.dumps({**row, "output_tokens": 9}) + "\n" for row in REQUESTS))
+    (folder / "requests.jsonl").write_text(
+        "".join(json.dumps({**row, "output_tokens": 9}) + "\n" for row in REQUESTS)
+    )
     (found,) = check(suite)
     assert found.explanation[0] == "the requests have changed"
     before, now = found.before, found.now
     assert before is not None
     assert now is not None
     older = replace(before, versions={**before.versions, "serving": 0})
-    assert changed_since(older, now).startswith("hosim changed since the baseline (serving 0 to 3), and so did the requests: ")
+    assert changed_since(older, now).startswith(
+        "hosim changed since the baseline (serving 0 to 3), and so did the requests: "
+    )
 
 
 def test_a_default_that_is_written_changes_no_fingerprint(folder: Path) -> None:
@@ -137,39 +201,98 @@ def test_a_default_that_is_written_changes_no_fingerprint(folder: Path) -> None:
 
 
 def test_more_is_better_of_rates_and_hits() -> None:
-    before, now = {"throughput.output": 1000, "found.ddr": 100, "ttft.p95": 5}, {"throughput.output": 980, "found.ddr": 120, "ttft.p95": 5}
-    assert [one.verdict for one in judge_metrics(before, now, {})] == ["improvement", "regression", "same"]
-    assert [one.verdict for one in judge_metrics(before, now, parse_tolerances({"throughput": "2%"}, "t"))][1] == "drift"
-    with pytest.raises(InputError, match=r"t: tolerance\.found: expected a share of the baseline, such as '1%', or 'off', got '5 B'"):
+    before, now = (
+        {"throughput.output": 1000, "found.ddr": 100, "ttft.p95": 5},
+        {"throughput.output": 980, "found.ddr": 120, "ttft.p95": 5},
+    )
+    assert [one.verdict for one in judge_metrics(before, now, {})] == [
+        "improvement",
+        "regression",
+        "same",
+    ]
+    assert [
+        one.verdict
+        for one in judge_metrics(before, now, parse_tolerances({"throughput": "2%"}, "t"))
+    ][1] == "drift"
+    with pytest.raises(
+        InputError,
+        match=r"t: tolerance\.found: expected a share of the baseline, such as '1%', or 'off', "
+        r"got '5 B'",
+    ):
         parse_tolerances({"found": "5 B"}, "t")
-    with pytest.raises(InputError, match=r"t: tolerance\.ttft\.p96: unknown metric; expected ttft or one of ttft\.mean, ttft\.p50, "):
+    with pytest.raises(
+        InputError,
+        match=r"t: tolerance\.ttft\.p96: unknown metric; expected ttft or one of ttft\.mean, "
+        r"ttft\.p50, ",
+    ):
         parse_tolerances({"ttft": {"p96": "1%"}}, "t")
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (("blocks = 200", "block = 200"), "hosim.toml: cases.chat.serve.block: unknown option 'block'; did you mean 'blocks'?"),
-        (("blocks = 200", "blocks = [2]"), "hosim.toml: cases.chat.serve.blocks: expected a text, a number or true or false, got list"),
-        (("blocks = 200", "blocks = 0"), "case chat: serve.blocks: expected a whole number of at least 1, got 0"),
-        (("blocks = 200", "tensor = 2"), 'cases.chat.serve.tensor: a parameter of the model: write model = {model = "...", tensor = 2}'),
-        (("blocks = 200", "overhead = 5"), "cases.chat.serve.overhead: expected a time with its unit, such as '2ms', got 5"),
-        (('"requests.jsonl"', "{rate = 10}"), "cases.chat.serve.requests: expected a file of requests, or such as 'poisson:rate=10'"),
+        (
+            ("blocks = 200", "block = 200"),
+            "hosim.toml: cases.chat.serve.block: unknown option 'block'; did you mean 'blocks'?",
+        ),
+        (
+            ("blocks = 200", "blocks = [2]"),
+            "hosim.toml: cases.chat.serve.blocks: expected a text, a number or true or false, got "
+            "list",
+        ),
+        (
+            ("blocks = 200", "blocks = 0"),
+            "case chat: serve.blocks: expected a whole number of at least 1, got 0",
+        ),
+        (
+            ("blocks = 200", "tensor = 2"),
+            'cases.chat.serve.tensor: a parameter of the model: write model = {model = "...", '
+            "tensor = 2}",
+        ),
+        (
+            ("blocks = 200", "overhead = 5"),
+            "cases.chat.serve.overhead: expected a time with its unit, such as '2ms', got 5",
+        ),
+        (
+            ('"requests.jsonl"', "{rate = 10}"),
+            "cases.chat.serve.requests: expected a file of requests, or such as 'poisson:rate=10'",
+        ),
         (("requests.jsonl", "no.jsonl"), "case chat: serve.requests: no.jsonl: no such file"),
-        (("requests.jsonl", "poisson:rte=10"), "case chat: serve.requests: unknown parameter 'rte'; did you mean 'rate'?"),
-        (("llama-3.1-8b", "llama-3.1-8x"), "case chat: serve.model: expected a model ('hosim workload models' lists "),
-        (("layers", "layrs"), "case chat: serve.model: layrs: unknown parameter 'layrs'; did you mean 'layers'?"),
+        (
+            ("requests.jsonl", "poisson:rte=10"),
+            "case chat: serve.requests: unknown parameter 'rte'; did you mean 'rate'?",
+        ),
+        (
+            ("llama-3.1-8b", "llama-3.1-8x"),
+            "case chat: serve.model: expected a model ('hosim workload models' lists ",
+        ),
+        (
+            ("layers", "layrs"),
+            "case chat: serve.model: layrs: unknown parameter 'layrs'; did you mean 'layers'?",
+        ),
         (
             ("[cases.chat]", "[matrix.chat]"),
-            "matrix.chat.serve: a matrix plans single steps and cannot serve requests: write a table [cases.",
+            "matrix.chat.serve: a matrix plans single steps and cannot serve requests: write a "
+            "table [cases.",
         ),
-        (("ttft=2ms", "ttf=2ms"), "case chat: serve.limit: unknown latency 'ttf'; did you mean 'ttft'?"),
-        (("requests = ", "kv = "), "hosim.toml: cases.chat.serve.requests: expected a file of requests, or such as 'poisson:rate=10'"),
+        (
+            ("ttft=2ms", "ttf=2ms"),
+            "case chat: serve.limit: unknown latency 'ttf'; did you mean 'ttft'?",
+        ),
+        (
+            ("requests = ", "kv = "),
+            "hosim.toml: cases.chat.serve.requests: expected a file of requests, or such as "
+            "'poisson:rate=10'",
+        ),
         (
             ("serve =", 'policy = "g10"\nserve ='),
-            "hosim.toml: cases.chat.policy: a case that serves requests has no plan of one step: leave it out",
+            "hosim.toml: cases.chat.policy: a case that serves requests has no plan of one step: "
+            "leave it out",
         ),
-        (("serve =", 'workload = "a"\nserve ='), "hosim.toml: cases.chat: expected one of workload, entry and serve"),
+        (
+            ("serve =", 'workload = "a"\nserve ='),
+            "hosim.toml: cases.chat: expected one of workload, entry and serve",
+        ),
     ],
 )
 def test_what_is_refused(folder: Path, changed: tuple[str, str], message: str) -> None:
@@ -180,7 +303,10 @@ def test_what_is_refused(folder: Path, changed: tuple[str, str], message: str) -
 
 
 def test_weights_that_leave_no_room_are_infeasible(folder: Path) -> None:
-    text = '[cases.chat]\nhardware = "h100-80gb-sxm"\nserve = {model = "llama-3.1-70b", requests = "requests.jsonl"}\n'
+    text = (
+        '[cases.chat]\nhardware = "h100-80gb-sxm"\nserve = {model = "llama-3.1-70b", requests '
+        '= "requests.jsonl"}\n'
+    )
     (folder / "hosim.toml").write_text(text)
     (found,) = check(load_suite(folder / "hosim.toml"))
     assert found.verdict == "infeasible"
@@ -200,7 +326,9 @@ def test_a_tier_that_is_filled_from_nothing_is_a_regression(folder: Path) -> Non
 
 
 def test_a_figure_that_is_new_says_what_the_case_asks_otherwise(folder: Path) -> None:
-    (folder / "hosim.toml").write_text(FILE.format(blocks=200, more="").replace(', limit = "ttft=2ms"', ""))
+    (folder / "hosim.toml").write_text(
+        FILE.format(blocks=200, more="").replace(', limit = "ttft=2ms"', "")
+    )
     write(load_suite(folder / "hosim.toml"))
     (found,) = check(suite_of(folder))
     assert found.verdict == "new"

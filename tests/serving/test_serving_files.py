@@ -32,7 +32,10 @@ BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     ("text", "expected"),
     [
         (
-            lines({"arrival_s": 2.5, "prompt_tokens": 7, "output_tokens": 3}, {"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2}),
+            lines(
+                {"arrival_s": 2.5, "prompt_tokens": 7, "output_tokens": 3},
+                {"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2},
+            ),
             (Request(0, 5, 2), Request(1_500_000_000, 7, 3)),
         ),
         (
@@ -44,15 +47,25 @@ BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
             (Request(0, 20, 1, (3,), 16),),
         ),
         (
-            lines({"chat_id": 3, "timestamp": 1.5, "input_length": 20, "output_length": 9, "hash_ids": [4, 8]}),
+            lines(
+                {
+                    "chat_id": 3,
+                    "timestamp": 1.5,
+                    "input_length": 20,
+                    "output_length": 9,
+                    "hash_ids": [4, 8],
+                }
+            ),
             (Request(0, 20, 9, (4, 8), 16),),
         ),
         (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 "
+            "18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n",
             (Request(0, 374, 44), Request(4_314_579_000, 396, 109)),
         ),
         (
-            ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2024-05-10 00:00:01+00:00,7,3\n1,2024-05-10 00:00:01.009930+00:00,8,1\n",
+            ",TIMESTAMP,ContextTokens,GeneratedTokens\n0,2024-05-10 "
+            "00:00:01+00:00,7,3\n1,2024-05-10 00:00:01.009930+00:00,8,1\n",
             (Request(0, 7, 3), Request(9_930_000, 8, 1)),
         ),
         (
@@ -69,7 +82,9 @@ def test_requests(text, expected, tmp_path):
     assert [(r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for r in found] == [
         (r.prompt_tokens, r.output_tokens, r.prefix, r.prefix_tokens) for r in expected
     ]
-    assert [r.arrival_ns for r in found] == pytest.approx([r.arrival_ns for r in expected], abs=1000)  # dates as floats
+    assert [r.arrival_ns for r in found] == pytest.approx(
+        [r.arrival_ns for r in expected], abs=1000
+    )  # dates as floats
 
 
 @pytest.mark.parametrize(
@@ -77,23 +92,43 @@ def test_requests(text, expected, tmp_path):
     [
         (
             "",
-            "expected JSON lines with arrival_s, prompt_tokens, output_tokens, or CSV with the columns TIMESTAMP, ContextTokens, ",
+            "expected JSON lines with arrival_s, prompt_tokens, output_tokens, or CSV with the "
+            "columns TIMESTAMP, ContextTokens, ",
         ),
         ("{]", "line 1: expected a request as JSON in each line: "),
-        ('{"a": 1}', "line 1: expected the keys arrival_ms, input_tokens, output_tokens or timestamp, input_length, output_length or "),
-        ('{"arrival_s": -1, "prompt_tokens": 1, "output_tokens": 1}', "line 1, arrival_s: expected a number of at least 0, got '-1'"),
-        ('{"arrival_s": 1, "prompt_tokens": "x", "output_tokens": 1}', "line 1, prompt_tokens: expected a whole number of at least 0, "),
+        (
+            '{"a": 1}',
+            "line 1: expected the keys arrival_ms, input_tokens, output_tokens or timestamp, "
+            "input_length, output_length or ",
+        ),
+        (
+            '{"arrival_s": -1, "prompt_tokens": 1, "output_tokens": 1}',
+            "line 1, arrival_s: expected a number of at least 0, got '-1'",
+        ),
+        (
+            '{"arrival_s": 1, "prompt_tokens": "x", "output_tokens": 1}',
+            "line 1, prompt_tokens: expected a whole number of at least 0, ",
+        ),
         (
             '{"arrival_s": 1, "prompt_tokens": true, "output_tokens": 1}',
             "line 1, prompt_tokens: expected a whole number of at least 0, got ",
         ),
-        ('{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": NaN}', "line 1, output_tokens: expected a whole number of at least 0, "),
-        ('{"arrival_s": 1, "prompt_tokens": 2.7, "output_tokens": 1}', "line 1, prompt_tokens: expected a whole number of at least 0, "),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": NaN}',
+            "line 1, output_tokens: expected a whole number of at least 0, ",
+        ),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 2.7, "output_tokens": 1}',
+            "line 1, prompt_tokens: expected a whole number of at least 0, ",
+        ),
         (
             '{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": [1.5]}',
             "line 1, hash_ids: expected a list of whole numbers",
         ),
-        ('{"arrival_s": 1, "prompt_tokens": 0, "output_tokens": 1}', "no request with an answer in it"),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 0, "output_tokens": 1}',
+            "no request with an answer in it",
+        ),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\nsoon,1,1",
             "line 2, TIMESTAMP: expected a date and time such as 2023-11-16 ",
@@ -123,28 +158,42 @@ ATTENTION = {
 
 @pytest.fixture
 def recorded(tmp_path):
-    rows = [f"{name},{tokens},{us}" for name, both in DENSE.items() for tokens, us in zip((1, 11), both, strict=True)]
-    (tmp_path / "kernels_dense.csv").write_text("\n".join(["layer,tokens,time_us", *rows, "layer,1,1"]))
-    (tmp_path / "kernels_per_sequence.csv").write_text("layer,sequences,time_us\nlm_head,1,100\nlm_head,3,120\nsampler,1,7\n")
+    rows = [
+        f"{name},{tokens},{us}"
+        for name, both in DENSE.items()
+        for tokens, us in zip((1, 11), both, strict=True)
+    ]
+    (tmp_path / "kernels_dense.csv").write_text(
+        "\n".join(["layer,tokens,time_us", *rows, "layer,1,1"])
+    )
+    (tmp_path / "kernels_per_sequence.csv").write_text(
+        "layer,sequences,time_us\nlm_head,1,100\nlm_head,3,120\nsampler,1,7\n"
+    )
     rows = [f"{','.join(map(str, shape))},{us}" for shape, us in ATTENTION.items()]
-    (tmp_path / "kernels_attention.csv").write_text("\n".join(["prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", *rows]))
+    (tmp_path / "kernels_attention.csv").write_text(
+        "\n".join(["prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", *rows])
+    )
     return tmp_path
 
 
 def test_an_iteration_of_recorded_kernels(recorded):
-    """Two layers, six tokens of one prompt: halfway between 1 and 11 for each op; norms twice a layer.
+    """Two layers, six tokens of one prompt: halfway between 1 and 11 for each op; norms twice a
+    layer.
 
-    Dense: 2 + 5 + 2 * (2 * 3 + 20) = 59. Head and sampler of one sequence: 107. Attention of 8 tokens takes 20 and nothing 12, the least
-    that any takes: 6 tokens between them, 18 a layer. 59 + 107 + 36 us and 5 us of the host.
+    Dense: 2 + 5 + 2 * (2 * 3 + 20) = 59. Head and sampler of one sequence: 107. Attention of 8
+    tokens takes 20 and nothing 12, the least that any takes: 6 tokens between them, 18 a layer. 59
+    + 107 + 36 us and 5 us of the host.
     """
     times = read_recorded_iterations(recorded, 2, 5_000)
     assert times(Iteration(((6, 0),), 0, 0, (0,))) == 207_000
 
 
 def test_beyond_the_last_row_times_grow(recorded):
-    """Beyond 11 tokens an op takes as much more for each as from 1 to 11: 21 tokens add to 11 what 11 add to 1. So do sequences.
+    """Beyond 11 tokens an op takes as much more for each as from 1 to 11: 21 tokens add to 11 what
+    11 add to 1. So do sequences.
 
-    For 10 tokens that is 2 us of the embedding, 4 * 2 of the norms and 2 * 20 of the products; for a sequence 10 us of the head.
+    For 10 tokens that is 2 us of the embedding, 4 * 2 of the norms and 2 * 20 of the products; for
+    a sequence 10 us of the head.
     """
     times = read_recorded_iterations(recorded, 2)
 
@@ -162,9 +211,15 @@ def test_attention_between_rows(recorded):
     assert times.attention_us(Iteration((), 1, 24, ())) == 13.0
     assert times.attention_us(Iteration((), 2, 48, ())) == 16.0  # the mean of 24
     assert times.attention_us(Iteration(((8, 0),), 1, 16, ())) == 23.0
-    assert times.attention_us(Iteration(((8, 0), (8, 16)), 0, 0, ())) == 30.0 + 20.0 - 12.0  # what the second takes beyond a launch
-    assert times.attention_us(Iteration(((8, 0),), 2, 32, ())) == 20.0 + 14.0 - 12.0  # no such row: the sum of both halves
-    assert times.attention_us(Iteration(((16, 16),), 0, 0, ())) == pytest.approx(12 + 18 * (16 * 24 + 1) / (8 * 20 + 1))
+    assert (
+        times.attention_us(Iteration(((8, 0), (8, 16)), 0, 0, ())) == 30.0 + 20.0 - 12.0
+    )  # what the second takes beyond a launch
+    assert (
+        times.attention_us(Iteration(((8, 0),), 2, 32, ())) == 20.0 + 14.0 - 12.0
+    )  # no such row: the sum of both halves
+    assert times.attention_us(Iteration(((16, 16),), 0, 0, ())) == pytest.approx(
+        12 + 18 * (16 * 24 + 1) / (8 * 20 + 1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +229,8 @@ def test_attention_between_rows(recorded):
         (
             "kernels_dense.csv",
             "a,b\n1,2",
-            "/kernels_dense.csv: line 1: expected the columns layer, tokens, time_us and a line for each time",
+            "/kernels_dense.csv: line 1: expected the columns layer, tokens, time_us and a line "
+            "for each time",
         ),
         (
             "kernels_dense.csv",
@@ -189,7 +245,8 @@ def test_attention_between_rows(recorded):
         (
             "kernels_attention.csv",
             "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,1,16,5\n0,8,2,32,5",
-            ": kernels_attention.csv: expected prefills alone and decodes alone, and at least two values of each of prefill_chunk, "
+            ": kernels_attention.csv: expected prefills alone and decodes alone, and at least two "
+            "values of each of prefill_chunk, "
             "kv_prefill, n_decode, kv_decode",
         ),
         (
@@ -208,33 +265,67 @@ def test_damaged_tables(recorded, name, text, message):
 
 def test_what_a_server_did(tmp_path):
     rows = [
-        {"id": "bench-1", "queued_s": 1, "first_token_s": 1.5, "last_token_s": 3.5, "output_tokens": 5},
-        {"id": "bench-0", "queued_s": 0, "first_token_s": 0.25, "last_token_s": 0.25, "output_tokens": 1},
+        {
+            "id": "bench-1",
+            "queued_s": 1,
+            "first_token_s": 1.5,
+            "last_token_s": 3.5,
+            "output_tokens": 5,
+        },
+        {
+            "id": "bench-0",
+            "queued_s": 0,
+            "first_token_s": 0.25,
+            "last_token_s": 0.25,
+            "output_tokens": 1,
+        },
     ]
     (tmp_path / "server.jsonl").write_text(lines(*rows))
     found = read_measured_requests(tmp_path / "server.jsonl")
-    assert (found.ttft_ns, found.latency_ns, found.tpot_ns[1]) == ((0.25e9, 0.5e9), (0.25e9, 2.5e9), 0.5e9)
-    (tmp_path / "server.jsonl").write_text("\n" + lines({**rows[0], "id": 7}, {**rows[1], "id": "cmpl-9f"}) + "\n\n")
-    assert read_measured_requests(tmp_path / "server.jsonl").output_tokens == (5, 1)  # an id without a place: as the lines stand
+    assert (found.ttft_ns, found.latency_ns, found.tpot_ns[1]) == (
+        (0.25e9, 0.5e9),
+        (0.25e9, 2.5e9),
+        0.5e9,
+    )
+    (tmp_path / "server.jsonl").write_text(
+        "\n" + lines({**rows[0], "id": 7}, {**rows[1], "id": "cmpl-9f"}) + "\n\n"
+    )
+    assert read_measured_requests(tmp_path / "server.jsonl").output_tokens == (
+        5,
+        1,
+    )  # an id without a place: as the lines stand
     (tmp_path / "server.jsonl").write_text(lines(rows[0], rows[0]))
     with pytest.raises(InputError, match="expected each id once"):
         read_measured_requests(tmp_path / "server.jsonl")
     huge = lines(rows[0]).replace("3.5", "1" + "0" * 400)
-    for text in ("{", "[]", '{"queued_s": 1}', lines({**rows[0], "last_token_s": 1}), lines({**rows[0], "output_tokens": 1.5}), huge):
+    for text in (
+        "{",
+        "[]",
+        '{"queued_s": 1}',
+        lines({**rows[0], "last_token_s": 1}),
+        lines({**rows[0], "output_tokens": 1.5}),
+        huge,
+    ):
         (tmp_path / "server.jsonl").write_text(text)
         with pytest.raises(InputError, match=r"server\.jsonl: line 1: expected "):
             read_measured_requests(tmp_path / "server.jsonl")
 
 
 def test_what_was_measured_follows_the_requests_of_a_file(tmp_path):
-    """The second of three rows has no answer, and the third arrives first; the server's file has all rows, or those with an answer."""
+    """The second of three rows has no answer, and the third arrives first; the server's file has
+    all rows, or those with an answer.
+    """
     rows = [(2, 5, 7), (1, 6, 0), (0, 8, 9)]
-    named = [dict(zip(("arrival_s", "prompt_tokens", "output_tokens"), row, strict=True)) for row in rows]
+    named = [
+        dict(zip(("arrival_s", "prompt_tokens", "output_tokens"), row, strict=True)) for row in rows
+    ]
     (tmp_path / "requests.jsonl").write_text(lines(*named))
     asked = read_request_rows(tmp_path / "requests.jsonl")
     assert (asked.places, asked.count, asked.unanswered) == ((2, 0), 3, 1)
     answered = MeasuredRequests((1.0, 3.0), (1.5, 3.5), (10.0, 30.0), (7, 9), (0.0, 2.0))
-    every = MeasuredRequests((1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (10.0, 20.0, 30.0), (7, 4, 9), (0.0, 1.0, 2.0))
+    every = MeasuredRequests(
+        (1.0, 2.0, 3.0), (1.5, 2.5, 3.5), (10.0, 20.0, 30.0), (7, 4, 9), (0.0, 1.0, 2.0)
+    )
     expected = MeasuredRequests((3.0, 1.0), (3.5, 1.5), (30.0, 10.0), (9, 7), (2.0, 0.0))
     assert as_served(answered, asked) == as_served(every, asked) == expected
     with pytest.raises(InputError, match="measured: 1 measured requests, but 2 are served"):
@@ -242,15 +333,26 @@ def test_what_was_measured_follows_the_requests_of_a_file(tmp_path):
 
 
 def test_the_overhead_of_a_server_is_found_again():
-    """A server whose iterations take 3 ms more than the kernels; the second half of the requests is compared."""
-    requests = [Request(i * 5_000_000, 30, 8 + i // 5) for i in range(10)]  # 40 and 45 tokens of answers
+    """A server whose iterations take 3 ms more than the kernels; the second half of the requests is
+    compared.
+    """
+    requests = [
+        Request(i * 5_000_000, 30, 8 + i // 5) for i in range(10)
+    ]  # 40 and 45 tokens of answers
 
     def run(overhead_ns):
-        return serve_requests(requests, EngineLimits(64, 8, 4), 1000, lambda iteration: 1_000_000 + 10_000 * iteration.tokens + overhead_ns)
+        return serve_requests(
+            requests,
+            EngineLimits(64, 8, 4),
+            1000,
+            lambda iteration: 1_000_000 + 10_000 * iteration.tokens + overhead_ns,
+        )
 
     frame = run(3_000_000).frame()
     real = MeasuredRequests(
-        *(tuple(frame[name]) for name in ("ttft_ns", "tpot_ns", "latency_ns")), tuple(frame["output_tokens"]), tuple(frame["arrival_ns"])
+        *(tuple(frame[name]) for name in ("ttft_ns", "tpot_ns", "latency_ns")),
+        tuple(frame["output_tokens"]),
+        tuple(frame["arrival_ns"]),
     )
     found = fitted_overhead_ns(run, real, 5)
     assert found == pytest.approx(3_000_000, abs=10_000)
@@ -268,12 +370,17 @@ def test_the_overhead_of_a_server_is_found_again():
     assert all(abs(error) < 0.005 for error in errors.values())
     assert fitted_overhead_ns(lambda ns: run(ns + 5_000_000), real, 5) == 0
     with pytest.raises(
-        InputError, match=r"--fit-first: the measured requests took longer than with 64\.0 ms of overhead in each iteration"
+        InputError,
+        match=r"--fit-first: the measured requests took longer than with 64\.0 ms of overhead in "
+        r"each iteration",
     ):
         fitted_overhead_ns(run, replace(real, latency_ns=(1e12,) * 10), 5)
     with pytest.raises(InputError, match="--fit-first: expected fewer than the 10 requests"):
         beside_measured(run(found), real, 10)
-    with pytest.raises(InputError, match="measured: request 2: expected the lines in the order of the requests, but 9 tokens"):
+    with pytest.raises(
+        InputError,
+        match="measured: request 2: expected the lines in the order of the requests, but 9 tokens",
+    ):
         beside_measured(run(found), replace(real, output_tokens=(8, 9, *real.output_tokens[2:])))
     requests.pop()
     fewer = run(0)
@@ -281,7 +388,9 @@ def test_the_overhead_of_a_server_is_found_again():
         beside_measured(fewer, real)
 
 
-@pytest.mark.parametrize("row", ['{"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2}\n', "1,m,5,2,7,c\n"])
+@pytest.mark.parametrize(
+    "row", ['{"arrival_s": 1, "prompt_tokens": 5, "output_tokens": 2}\n', "1,m,5,2,7,c\n"]
+)
 def test_no_more_requests_than_the_limit(tmp_path, monkeypatch, row):
     monkeypatch.setenv("HOSIM_LIMITS", "records=10")
     head = "" if row.startswith("{") else BURST
@@ -293,10 +402,20 @@ def test_no_more_requests_than_the_limit(tmp_path, monkeypatch, row):
 
 
 def test_ids_of_blocks_are_numbers_that_a_table_can_hold(tmp_path):
-    for block, fits in ((-1, True), ((1 << 64) - 1, True), (1 << 64, False), ((1 << 61) - 1 << 40, False)):
-        (tmp_path / "r").write_text(lines({"timestamp": 3, "input_length": 600, "output_length": 9, "hash_ids": [block]}))
+    for block, fits in (
+        (-1, True),
+        ((1 << 64) - 1, True),
+        (1 << 64, False),
+        ((1 << 61) - 1 << 40, False),
+    ):
+        (tmp_path / "r").write_text(
+            lines({"timestamp": 3, "input_length": 600, "output_length": 9, "hash_ids": [block]})
+        )
         if fits:
             assert read_requests(tmp_path / "r")[0].prefix == (block,)
         else:
-            with pytest.raises(InputError, match="line 1, hash_ids: expected a list of whole numbers of at most 64 bits"):
+            with pytest.raises(
+                InputError,
+                match="line 1, hash_ids: expected a list of whole numbers of at most 64 bits",
+            ):
                 read_requests(tmp_path / "r")

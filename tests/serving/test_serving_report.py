@@ -21,14 +21,20 @@ from hosim.shipped import find_hardware
 
 @pytest.fixture(scope="module")
 def served():
-    """Two requests that meet, as `test_decoding_goes_before_prompts` derives, and one that finds the engine empty, from 100 to 114."""
+    """Two requests that meet, as `test_decoding_goes_before_prompts` derives, and one that finds
+    the engine empty, from 100 to 114.
+    """
     requests = [Request(0, 4, 3), Request(5, 9, 1), Request(100, 4, 1)]
-    found = serve_requests(requests, EngineLimits(8, 4, 4), 10, lambda iteration: 10 + iteration.tokens, ahead=False)
+    found = serve_requests(
+        requests, EngineLimits(8, 4, 4), 10, lambda iteration: 10 + iteration.tokens, ahead=False
+    )
     return replace(found, about={"model": "toy", "hardware": "machine"})
 
 
 def test_goodput_by_hand(served):
-    """First tokens after 14, 40 and 14 ns, last ones after 45, 40 and 14; each token of the first after 15.5. In all 114 ns."""
+    """First tokens after 14, 40 and 14 ns, last ones after 45, 40 and 14; each token of the first
+    after 15.5. In all 114 ns.
+    """
     assert served.token_ns == ((14, 32, 45), (45,), (114,))
     found = served.goodput({"ttft": 14})
     assert found == {
@@ -62,7 +68,9 @@ def test_what_is_no_limit(limit, message):
 
 
 def test_an_engine_is_empty_between_iterations_that_do_not_follow_each_other(served):
-    """One runs from 0, two from 14 and 32; the prompt of 4 tokens fills a block, and that of 9 takes two and then three."""
+    """One runs from 0, two from 14 and 32; the prompt of 4 tokens fills a block, and that of 9
+    takes two and then three.
+    """
     at, (running, waiting, held) = curves(served.samples)
     assert at.tolist() == [0, 14, 32, 45, 100, 114]
     assert (running.tolist(), waiting.tolist()) == ([1, 2, 2, 0, 1, 0], [0] * 6)
@@ -73,12 +81,23 @@ def test_an_engine_is_empty_between_iterations_that_do_not_follow_each_other(ser
 
 
 def test_the_trace(served):
-    """Slices of iterations, counters that end at 0, and the requests: the second is queued from 5 to 14 and has no decoding."""
+    """Slices of iterations, counters that end at 0, and the requests: the second is queued from 5
+    to 14 and has no decoding.
+    """
     data = serving_trace(served)
     events = data["traceEvents"]
     slices = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
-    assert slices == [("iteration 0", 0, 0.014), ("iteration 1", 0.014, 0.018), ("iteration 2", 0.032, 0.013), ("iteration 3", 0.1, 0.014)]
-    blocks = [(e["ts"], e["args"]["blocks held"]) for e in events if e["ph"] == "C" and e["name"] == "blocks held"]
+    assert slices == [
+        ("iteration 0", 0, 0.014),
+        ("iteration 1", 0.014, 0.018),
+        ("iteration 2", 0.032, 0.013),
+        ("iteration 3", 0.1, 0.014),
+    ]
+    blocks = [
+        (e["ts"], e["args"]["blocks held"])
+        for e in events
+        if e["ph"] == "C" and e["name"] == "blocks held"
+    ]
     assert blocks == [(0, 1), (0.014, 4), (0.032, 5), (0.045, 0), (0.1, 1), (0.114, 0)]
     of_second = [(e["ph"], e["name"], e["ts"]) for e in events if e.get("id") == 1]
     assert of_second == [
@@ -97,22 +116,47 @@ def test_pictures_are_the_same_every_time(served):
     assert one == other
     text = one.decode()
     assert "toy on machine: 3 requests" in text
-    for told in ("running: at most 2", "waiting: at most 0", "held: at most 5", "capacity 10", "first token: mean 23 ns"):
+    for told in (
+        "running: at most 2",
+        "waiting: at most 0",
+        "held: at most 5",
+        "capacity 10",
+        "first token: mean 23 ns",
+    ):
         assert told in text
 
 
 def test_the_command_writes_picture_page_and_trace(tmp_path):
-    line = ["serve", "llama-3.1-8b", "-H", "h100", "--requests", "poisson:rate=20:count=5:output=3", "--limit", "ttft=1s,tpot=1ns"]
-    files = [f"--{what}={tmp_path / f'a.{ending}'}" for what, ending in (("plot", "svg"), ("html", "html"), ("trace", "json"))]
+    line = [
+        "serve",
+        "llama-3.1-8b",
+        "-H",
+        "h100",
+        "--requests",
+        "poisson:rate=20:count=5:output=3",
+        "--limit",
+        "ttft=1s,tpot=1ns",
+    ]
+    files = [
+        f"--{what}={tmp_path / f'a.{ending}'}"
+        for what, ending in (("plot", "svg"), ("html", "html"), ("trace", "json"))
+    ]
     outcome = CliRunner().invoke(app, [*line, *files], env={"COLUMNS": "200"})
     assert outcome.exit_code == 0, outcome.stderr
-    assert "goodput: 0 of 5 requests (0.0 %) keep the limits (first token 1.00 s, each token after it 1 ns): 0 requests/s" in outcome.stdout
+    assert (
+        "goodput: 0 of 5 requests (0.0 %) keep the limits (first token 1.00 s, each token after "
+        "it 1 ns): 0 requests/s" in outcome.stdout
+    )
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     page = (tmp_path / "a.html").read_text()
     assert "<h1>Serving llama-3.1-8b on h100-80gb-sxm</h1>" in page
     assert "goodput: 0 of 5 requests" in page
     assert len(json.loads((tmp_path / "a.json").read_text())["traceEvents"]) > 20
-    for limit, code, said in (("ttft.p95=1h", 2, ""), ("ttft.p95=60s", 0, ""), ("tpot.mean=1ns", 1, "beyond the limits: tpot.mean is ")):
+    for limit, code, said in (
+        ("ttft.p95=1h", 2, ""),
+        ("ttft.p95=60s", 0, ""),
+        ("tpot.mean=1ns", 1, "beyond the limits: tpot.mean is "),
+    ):
         judged = CliRunner().invoke(app, [*line, "--within", limit, "--json"])
         assert (judged.exit_code, said in judged.stderr) == (code, True), judged.stderr
     wrong = CliRunner().invoke(app, [*line, "--trace", str(tmp_path / "a.txt")])
@@ -121,25 +165,38 @@ def test_the_command_writes_picture_page_and_trace(tmp_path):
 
 def widget_data(served):
     text = serving_widget(served)
-    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)[1])
+    return json.loads(
+        re.search(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)[1]
+    )
 
 
 def test_a_zoomable_timeline_by_hand(served):
-    """Iterations from 0, 14, 32 and 100 ns, with a gap from 45 on; the first request holds a block or two, both together at most five."""
+    """Iterations from 0, 14, 32 and 100 ns, with a gap from 45 on; the first request holds a block
+    or two, both together at most five.
+    """
     data = widget_data(served)
     rows, running, waiting, cache = data["groups"]
     (row,) = rows["rows"]
     assert row["times"] == [0, 14, 0, 18, 0, 13, 55, 14]  # a gap and a length each
     assert data["end"] == 114
     assert data["names"]["rests"][0] == "4 tokens, 1 run, 0 wait"
-    assert [one["memory"]["tier"] for one in (running, waiting, cache)] == ["running", "waiting", "cache"]
-    assert (running["memory"]["times"], running["memory"]["bytes"]) == ([0, 14, 32, 45, 100, 114], [1, 2, 2, 0, 1, 0])
+    assert [one["memory"]["tier"] for one in (running, waiting, cache)] == [
+        "running",
+        "waiting",
+        "cache",
+    ]
+    assert (running["memory"]["times"], running["memory"]["bytes"]) == (
+        [0, 14, 32, 45, 100, 114],
+        [1, 2, 2, 0, 1, 0],
+    )
     assert max(cache["memory"]["bytes"]) == served.summary()["peak_blocks"]
     assert {one["memory"]["unit"] for one in (running, waiting)} == {"sequences"}
 
 
 def test_a_timeline_has_a_curve_for_each_tier():
-    """What is written through is in DDR from the end of the iteration that filled it: the curve reaches what the tier held at most."""
+    """What is written through is in DDR from the end of the iteration that filled it: the curve
+    reaches what the tier held at most.
+    """
     machine = load_hardware(find_hardware("h100-80gb-sxm"))
     kv = kv_setup("write_through:tiers=ddr=64MiB", machine, 1, 1 << 20)
     requests = [Request(1_000_000 * i, 4 + 8 * i, 3) for i in range(6)]

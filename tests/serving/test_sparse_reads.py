@@ -1,4 +1,6 @@
-"""Attention that reads few blocks and leaves others below: timelines by hand, laws, and what holds for any requests."""
+"""Attention that reads few blocks and leaves others below: timelines by hand, laws, and what holds
+for any requests.
+"""
 
 import json
 import random
@@ -30,8 +32,23 @@ HALF = SparseReads(0, 1, Fraction(1), 1, Fraction(0), Fraction(1, 2), None)
 A, B = Request(0, 16, 4), Request(30, 12, 1)
 
 
-def served(requests, reads=HALF, blocks=6, layers=1, machine=None, tiers=(("ddr", 100),), budget=16, most=4, ahead=False, bytes_=6):
-    kv = Watched(KvSetup("sparse", machine or toy_machine(), tiers, bytes_, reads=reads, attention_layers=layers))
+def served(
+    requests,
+    reads=HALF,
+    blocks=6,
+    layers=1,
+    machine=None,
+    tiers=(("ddr", 100),),
+    budget=16,
+    most=4,
+    ahead=False,
+    bytes_=6,
+):
+    kv = Watched(
+        KvSetup(
+            "sparse", machine or toy_machine(), tiers, bytes_, reads=reads, attention_layers=layers
+        )
+    )
 
     def ns(iteration):
         kv.check()
@@ -46,41 +63,63 @@ def served(requests, reads=HALF, blocks=6, layers=1, machine=None, tiers=(("ddr"
 
 
 def test_one_is_thinned_for_another():
-    """Six blocks of 6 bytes. A's prompt is computed until 26, and its four blocks go down until 50; its second token comes at 37.
+    """Six blocks of 6 bytes. A's prompt is computed until 26, and its four blocks go down until 50;
+    its second token comes at 37.
 
-    Then B, which came at 30, needs three blocks, and one is free. A has five: the first three are below, or on their way, and one that
-    stands for them is taken, so B has its blocks; they are copied until 50. From then on each step of A reads one block beside its last
-    ones, of which half is missed: 3 bytes. The iteration of A's third token and B's prompt, 13 tokens, takes 3 + 23, the next one 3 + 11.
+    Then B, which came at 30, needs three blocks, and one is free. A has five: the first three are
+    below, or on their way, and one that stands for them is taken, so B has its blocks; they are
+    copied until 50. From then on each step of A reads one block beside its last ones, of which half
+    is missed: 3 bytes. The iteration of A's third token and B's prompt, 13 tokens, takes 3 + 23,
+    the next one 3 + 11.
     """
     found = served([A, B])
     assert found.token_ns == ((26, 37, 76, 90), (76,))
     assert found.kv.stall_ns == {"evictions": 13, "loads": 0, "fetches": 6}
-    assert [(one.start_ns, one.end_ns, one.held_blocks) for one in found.samples] == [(0, 26, 4), (26, 37, 5), (50, 76, 6), (76, 90, 3)]
+    assert [(one.start_ns, one.end_ns, one.held_blocks) for one in found.samples] == [
+        (0, 26, 4),
+        (26, 37, 5),
+        (50, 76, 6),
+        (76, 90, 3),
+    ]
     assert (found.kv.sparse.thinned, found.kv.sparse.fetched_bytes, found.preemptions) == (1, 6, 0)
     assert found.kv.sparse.assumption.startswith("50.0 % of the chosen blocks are in the buffer")
 
 
 @pytest.mark.parametrize(
     ("layers", "latency", "predicted", "tokens"),
-    [(2, 0, False, (26, 37, 76, 90)), (2, 5, False, (26, 37, 91, 115)), (2, 0, True, (26, 37, 74, 86)), (2, 5, True, (26, 37, 84, 103))],
+    [
+        (2, 0, False, (26, 37, 76, 90)),
+        (2, 5, False, (26, 37, 91, 115)),
+        (2, 0, True, (26, 37, 74, 86)),
+        (2, 5, True, (26, 37, 84, 103)),
+    ],
 )
 def test_layer_by_layer(layers, latency, predicted, tokens):
     """As above in two layers of 1 and 2 bytes. Without latency they take 3 ns together.
 
-    With a latency of 5 ns the blocks are below at 55, as the copy down has it too, and the layers come after 6 and 13 ns: 55 + 13 + 23,
-    then 13 + 11. If it is known before what they read, each computes when it is there: at 51 the first, which takes 11.5 of the 23 ns, so
-    that the second, there at 53, ends at 74; and 74 + 1 + 11. With latency the second one is there at 68 and computes until 79.5, but
-    the first begins at 61: 84. Then 84 + 13 + 5.5, which is more than 84 + 6 + 11.
+    With a latency of 5 ns the blocks are below at 55, as the copy down has it too, and the layers
+    come after 6 and 13 ns: 55 + 13 + 23, then 13 + 11. If it is known before what they read, each
+    computes when it is there: at 51 the first, which takes 11.5 of the 23 ns, so that the second,
+    there at 53, ends at 74; and 74 + 1 + 11. With latency the second one is there at 68 and
+    computes until 79.5, but the first begins at 61: 84. Then 84 + 13 + 5.5, which is more than 84 +
+    6 + 11.
     """
-    found = served([A, B], replace(HALF, predicted=predicted), layers=layers, machine=toy_machine(latency=latency))
+    found = served(
+        [A, B],
+        replace(HALF, predicted=predicted),
+        layers=layers,
+        machine=toy_machine(latency=latency),
+    )
     assert found.token_ns[0] == tokens
 
 
 @pytest.mark.parametrize("changed", [{"summaries": Fraction(1, 2)}, {"resident": 3}, {"window": 3}])
 def test_whoever_gives_nothing_is_not_thinned(changed):
-    """Summaries of half a block for each below, a buffer as large as what goes, and a window that keeps all but one: B waits for A.
+    """Summaries of half a block for each below, a buffer as large as what goes, and a window that
+    keeps all but one: B waits for A.
 
-    Without B beside them, A's tokens come each 11 ns, and B's prompt of 12 tokens begins when A has ended, at 59.
+    Without B beside them, A's tokens come each 11 ns, and B's prompt of 12 tokens begins when A has
+    ended, at 59.
     """
     found = served([A, B], replace(HALF, **changed))
     assert (found.kv.sparse.thinned, found.token_ns[0]) == (0, (26, 37, 48, 59))
@@ -93,13 +132,17 @@ def test_parts_of_bytes_add_up():
 
 
 def test_a_prompt_is_not_thinned_while_it_is_computed():
-    """Five blocks. A's 12 tokens take two iterations, until 18 and 32; B's three blocks are not free before it has ended."""
+    """Five blocks. A's 12 tokens take two iterations, until 18 and 32; B's three blocks are not
+    free before it has ended.
+    """
     found = served([Request(0, 12, 1), Request(10, 12, 1)], blocks=5, budget=8)
     assert (found.kv.sparse.thinned, found.scheduled_ns) == (0, (0, 32))
 
 
 def test_blocks_that_two_hold_are_not_free_if_one_gives_them_up():
-    """Two sequences share four of six blocks, and B, which needs three, finds two of eight free: it waits until the first one ends."""
+    """Two sequences share four of six blocks, and B, which needs three, finds two of eight free: it
+    waits until the first one ends.
+    """
     both = [Request(0, 16, 8, (1, 2, 3, 4), 4), Request(30, 17, 6, (1, 2, 3, 4), 4)]
     found = served([*both, Request(40, 12, 1)], blocks=8)
     assert (found.kv.sparse.thinned, found.hit_tokens) == (0, 16)
@@ -107,10 +150,12 @@ def test_blocks_that_two_hold_are_not_free_if_one_gives_them_up():
 
 
 def test_a_thinned_sequence_grows():
-    """Eight blocks. Two prompts of 16 and 4 tokens take five of them until 30, and both a further one for the next token; a step takes 12.
+    """Eight blocks. Two prompts of 16 and 4 tokens take five of them until 30, and both a further
+    one for the next token; a step takes 12.
 
-    At 78 both need another one, and one is left, which the first takes. Four of its six go then, one stands for them, and each step takes
-    3 ns more. At 138 eight blocks are held, eight tokens later, and both need one more: the first gives two of those that it has filled.
+    At 78 both need another one, and one is left, which the first takes. Four of its six go then,
+    one stands for them, and each step takes 3 ns more. At 138 eight blocks are held, eight tokens
+    later, and both need one more: the first gives two of those that it has filled.
     """
     found = served([Request(0, 16, 14), Request(0, 4, 20)], blocks=8, budget=20)
     assert found.token_ns[0] == (30, 42, 54, 66, 78, 93, 108, 123, 138, 153, 168, 183, 198, 213)
@@ -119,9 +164,11 @@ def test_a_thinned_sequence_grows():
 
 
 def test_missed_blocks_are_those_of_a_drawn_replay():
-    """40 of 50 blocks are below, the first always read; two are in the window. Of 4 chosen ones of 47 one changes with each step.
+    """40 of 50 blocks are below, the first always read; two are in the window. Of 4 chosen ones of
+    47 one changes with each step.
 
-    It is drawn from the 43 others, of which 31 are neither in the buffer of 9, which has the first, nor among the 8 still in the device.
+    It is drawn from the 43 others, of which 31 are neither in the buffer of 9, which has the first,
+    nor among the 8 still in the device.
     """
     reads = SparseReads(1, 2, Fraction(4), 9, Fraction(0), None, Fraction(1, 4))
     assert reads.missed(40, 50) == Fraction(31, 43)
@@ -129,7 +176,10 @@ def test_missed_blocks_are_those_of_a_drawn_replay():
     assert replace(reads, hit=Fraction(9, 10), change=None).missed(40, 50) == Fraction(4, 10)
     assert replace(reads, chosen=Fraction(47)).missed(40, 50) == 0  # all are read in each step
     draw = random.Random(5)
-    chosen, buffer = [1, 2, 3, 4], list(range(1, 9))  # of those below, which end with 39; the others have places of their own
+    chosen, buffer = (
+        [1, 2, 3, 4],
+        list(range(1, 9)),
+    )  # of those below, which end with 39; the others have places of their own
     misses = 0
     for _ in range(20_000):
         new = draw.choice([block for block in range(1, 48) if block not in chosen])
@@ -145,28 +195,42 @@ SHARE = st.fractions(0, 1, max_denominator=4)
 
 
 @settings(max_examples=12)
-@given(REQUESTS.map(chained), st.tuples(st.integers(8, 14), st.integers(1, 16), st.integers(1, 5)), st.booleans(), SHARE)
+@given(
+    REQUESTS.map(chained),
+    st.tuples(st.integers(8, 14), st.integers(1, 16), st.integers(1, 5)),
+    st.booleans(),
+    SHARE,
+)
 def test_whatever_stays_resident_is_as_written_through(requests, limits, ahead, hit):
-    """A buffer as large as any sequence changes nothing, whatever is assumed; nor does a tier that has no room."""
+    """A buffer as large as any sequence changes nothing, whatever is assumed; nor does a tier that
+    has no room.
+    """
     blocks, budget, most = limits
     asked = {"blocks": blocks, "budget": budget, "most": most, "ahead": ahead}
     dense = toy_served(requests, "write_through", **asked)
-    assert timeline(served(requests, replace(HALF, resident=100, hit=hit), **asked)) == timeline(dense)
+    assert timeline(served(requests, replace(HALF, resident=100, hit=hit), **asked)) == timeline(
+        dense
+    )
     empty = (("ddr", 0),)
     nothing = toy_served(requests, "write_through", tiers=empty, **asked)
-    assert timeline(served(requests, replace(HALF, hit=hit), tiers=empty, **asked)) == timeline(nothing)
+    assert timeline(served(requests, replace(HALF, hit=hit), tiers=empty, **asked)) == timeline(
+        nothing
+    )
 
 
-APART = st.lists(st.tuples(st.integers(1, 60), st.integers(8, 16), st.integers(20, 40)), min_size=5, max_size=8)
+APART = st.lists(
+    st.tuples(st.integers(1, 60), st.integers(8, 16), st.integers(20, 40)), min_size=5, max_size=8
+)
 
 
 @settings(max_examples=12)
 @given(APART, st.integers(3, 4), SHARE, st.booleans())
 def test_blocks_that_take_no_time_are_as_good_as_memory(asked, most, share, change):
-    """Blocks of no bytes over channels without latency: the same times as on a device with room for all.
+    """Blocks of no bytes over channels without latency: the same times as on a device with room for
+    all.
 
-    There are three blocks of the device for each sequence that was thinned, and room for the prompts of two iterations, and for the
-    longest request.
+    There are three blocks of the device for each sequence that was thinned, and room for the
+    prompts of two iterations, and for the longest request.
     """
     arrival, requests = 0, []
     for gap, prompt, output in asked:
@@ -199,39 +263,68 @@ def test_blocks_that_take_no_time_are_as_good_as_memory(asked, most, share, chan
     ),
 )
 def test_what_holds_for_any_requests(requests, limits, ahead, room, channel, reads):
-    """Every request gets its tokens in the order of the queue, no tier is too full, and nothing is held or pinned at the end."""
+    """Every request gets its tokens in the order of the queue, no tier is too full, and nothing is
+    held or pinned at the end.
+    """
     blocks, budget, most = limits
     tiers = (("ddr", room[0] + room[1]), ("nvme", room[2]))
     machine = toy_machine(channel[0], 2 * channel[0], channel[1], shared=2 * channel[0])
-    asked = {"blocks": blocks, "budget": budget, "most": most, "ahead": ahead, "machine": machine, "tiers": tiers, "layers": 2}
+    asked = {
+        "blocks": blocks,
+        "budget": budget,
+        "most": most,
+        "ahead": ahead,
+        "machine": machine,
+        "tiers": tiers,
+        "layers": 2,
+    }
     found = served(requests, reads, **asked)
-    assert [len(tokens) for tokens in found.token_ns] == [request.output_tokens for request in requests]
+    assert [len(tokens) for tokens in found.token_ns] == [
+        request.output_tokens for request in requests
+    ]
     assert all(one < other for tokens in found.token_ns for one, other in pairwise(tokens))
     assert list(found.scheduled_ns) == sorted(found.scheduled_ns)
-    assert all(one.held_blocks <= blocks and one.running <= most and one.tokens <= budget for one in found.samples)
+    assert all(
+        one.held_blocks <= blocks and one.running <= most and one.tokens <= budget
+        for one in found.samples
+    )
     assert all(one.end_ns <= other.start_ns for one, other in pairwise(found.samples))
     assert all(figures.peak_blocks <= figures.blocks for figures in found.kv.tiers.values())
     least = sum(request.prompt_tokens + request.output_tokens - 1 for request in requests)
     computed = sum(sample.tokens for sample in found.samples)
-    assert computed == least - found.hit_tokens if not found.preemptions else computed >= least - found.hit_tokens
+    assert (
+        computed == least - found.hit_tokens
+        if not found.preemptions
+        else computed >= least - found.hit_tokens
+    )
     assert served(requests, reads, **asked) == found
 
 
 def test_what_a_model_reads():
-    """Blocks of 64 tokens, of which the first, the last two and four others are read; a gate chooses them by one key a block.
+    """Blocks of 64 tokens, of which the first, the last two and four others are read; a gate
+    chooses them by one key a block.
 
-    Attention of a step takes the same time at any length beyond that, and the gate more; latents are read like heads.
+    Attention of a step takes the same time at any length beyond that, and the gate more; latents
+    are read like heads.
     """
     few = {"kv_block": 64, "chosen_blocks": 4, "layers": 2}
-    heads, latents = (ModelledIterations({"model": name, **few}, H100) for name in ("llama-3.1-8b", "deepseek-v2-lite"))
+    heads, latents = (
+        ModelledIterations({"model": name, **few}, H100)
+        for name in ("llama-3.1-8b", "deepseek-v2-lite")
+    )
     assert heads.attended == latents.attended == AttendedTokens(64, 128, 256)
     assert heads.summary_bytes_per_token == 2 * 8 * 128 * 2 / 64
     assert latents.summary_bytes_per_token == 2 * 576 * 2 / 64
     for model in (heads, latents):
         whole = ModelledIterations({"model": model.model["model"], "layers": 2}, H100)
-        near, far, all_of_it = (one(Iteration((), 8, 8 * keys, ())) for one, keys in ((model, 448), (model, 100_000), (whole, 100_000)))
+        near, far, all_of_it = (
+            one(Iteration((), 8, 8 * keys, ()))
+            for one, keys in ((model, 448), (model, 100_000), (whole, 100_000))
+        )
         assert near < far < near + (all_of_it - near) / 4
-        assert model(Iteration(((512, 100_000),), 0, 0, ())) < whole(Iteration(((512, 100_000),), 0, 0, ()))
+        assert model(Iteration(((512, 100_000),), 0, 0, ())) < whole(
+            Iteration(((512, 100_000),), 0, 0, ())
+        )
     gate = heads.gate
     assert (gate.flops, gate.block_bytes, gate.layers) == (2 * 32 * 128, 8 * 128 * 2, 2)
 
@@ -243,17 +336,33 @@ def test_asking_for_it():
     assert sparse_reads(parameters, read, 64, Fraction(1, 9)) == asked
     assert sparse_reads({**parameters, "resident": 1000}, read, 64).resident == 15
     for changes, error in [
-        ({"change": 0.1}, "kv sparse: which blocks attention chooses is not known without the model: give one of hit=0.9 (the share "),
+        (
+            {"change": 0.1},
+            "kv sparse: which blocks attention chooses is not known without the model: give one "
+            "of hit=0.9 (the share ",
+        ),
         ({"hit": None}, "kv sparse: which blocks attention chooses is not known without the model"),
         ({"hit": 1.5}, "kv sparse: hit: expected a share from 0 to 1, got 1.5"),
-        ({"resident": 319}, "kv sparse: resident: expected what a step reads, at least 320 tokens, got 319"),
+        (
+            {"resident": 319},
+            "kv sparse: resident: expected what a step reads, at least 320 tokens, got 319",
+        ),
     ]:
         with pytest.raises(InputError) as caught:
             sparse_reads({**parameters, **changes}, read, 64)
         assert str(caught.value).startswith(error)
 
 
-LINE = ["serve", "llama-3.1-8b", "-H", "h100", "--requests", "poisson:rate=200:count=5:prompt=2000:output=40", "--block-tokens", "64"]
+LINE = [
+    "serve",
+    "llama-3.1-8b",
+    "-H",
+    "h100",
+    "--requests",
+    "poisson:rate=200:count=5:prompt=2000:output=40",
+    "--block-tokens",
+    "64",
+]
 FEW = ["--blocks", "70", "--set", "kv_block=64", "--set", "layers=2"]
 
 
@@ -268,16 +377,30 @@ def test_the_command():
     assert few["stall_ns"]["fetches"] > 0
     table = " ".join(rendered(serving(data)).split())
     assert "left blocks below while they decoded" in table
-    assert "Assumed: 25.0 % of the chosen blocks change from step to step, evenly among the others; they are known" in table
+    assert (
+        "Assumed: 25.0 % of the chosen blocks change from step to step, evenly among the others; "
+        "they are known" in table
+    )
     for line, error in [
-        ([*LINE, "--kv", "sparse:hit=1"], "kv sparse: this model's attention reads its whole cache in each step"),
-        ([*asked, "--preemption", "swap"], "preemption: sequences whose blocks are below are computed again: leave it out"),
-        ([*LINE, *FEW, "--set", "kv_block=32"], "--set: expected OPTION=VALUE, each option once, got 'kv_block=32'"),
+        (
+            [*LINE, "--kv", "sparse:hit=1"],
+            "kv sparse: this model's attention reads its whole cache in each step",
+        ),
+        (
+            [*asked, "--preemption", "swap"],
+            "preemption: sequences whose blocks are below are computed again: leave it out",
+        ),
+        (
+            [*LINE, *FEW, "--set", "kv_block=32"],
+            "--set: expected OPTION=VALUE, each option once, got 'kv_block=32'",
+        ),
         ([*LINE, "--set", "model=gpt2"], "--set: model is given twice; keep one"),
         ([*LINE, "--set", "sequence=3"], "model: sequence: the requests say this: leave it out"),
     ]:
         outcome = CliRunner().invoke(app, line)
-        assert (outcome.exit_code, error in outcome.stderr.replace("\n", " ")) == (2, True), outcome.stderr
+        assert (outcome.exit_code, error in outcome.stderr.replace("\n", " ")) == (2, True), (
+            outcome.stderr
+        )
 
 
 @pytest.mark.long
@@ -294,8 +417,13 @@ def test_long_conversations(kv, figures):
     """The table of docs/serving.md."""
     asked = {"token_budget": 8192, "block_tokens": 64, "kv": kv}
     model = {"model": "llama-3.1-8b", "kv_block": 64, "chosen_blocks": 32}
-    data = hosim.serve(model, H100, "poisson:rate=2:count=20:prompt=60000:output=2000", **asked).summary()
+    data = hosim.serve(
+        model, H100, "poisson:rate=2:count=20:prompt=60000:output=2000", **asked
+    ).summary()
     first = [data["ttft_ns"][of] / 1e9 for of in ("mean", "p95")]
-    assert (*(round(one, 1) for one in (*first, data["tpot_ns"]["mean"] / 1e6)), round(data["output_tokens_per_s"])) == figures
+    assert (
+        *(round(one, 1) for one in (*first, data["tpot_ns"]["mean"] / 1e6)),
+        round(data["output_tokens_per_s"]),
+    ) == figures
     if kv == "sparse:change=0.1":
         assert data["kv"]["stall_ns"]["fetches"] // 10**9 == 13

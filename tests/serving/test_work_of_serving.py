@@ -1,4 +1,6 @@
-"""What serving does, counted: an iteration among many requests is as much work as one among few. ``make bench`` has the times."""
+"""What serving does, counted: an iteration among many requests is as much work as one among few.
+``make bench`` has the times.
+"""
 
 from functools import partial
 from itertools import pairwise
@@ -17,21 +19,39 @@ H100 = load_hardware(find_hardware("h100-80gb-sxm"))
 
 
 def test_an_iteration_costs_the_same_among_more_requests():
-    """Five conversations whose prompts grow, over and over: the cache and the tier below are full from the first hundred requests on."""
+    """Five conversations whose prompts grow, over and over: the cache and the tier below are full
+    from the first hundred requests on.
+    """
     limits, tiers = EngineLimits(256, 8, 16), "write_through:tiers=ddr=64MiB"
 
     def requests(count: int) -> list[Request]:
-        ids = [tuple(range(100 * (i % 5) + 1000 * (i // 40), 100 * (i % 5) + 1000 * (i // 40) + 1 + i % 7)) for i in range(count)]
+        ids = [
+            tuple(
+                range(
+                    100 * (i % 5) + 1000 * (i // 40), 100 * (i % 5) + 1000 * (i // 40) + 1 + i % 7
+                )
+            )
+            for i in range(count)
+        ]
         return [Request(i * 4_000_000, 40 + 16 * len(own), 4, own) for i, own in enumerate(ids)]
 
     def served(count: int, tiers: str | None) -> tuple[int, int]:
         kv = None if tiers is None else kv_setup(tiers, H100, 1, 1 << 20)
-        call = partial(serve_requests, requests(count), limits, 64, lambda iteration: 1_000_000 + iteration.tokens, kv=kv)
+        call = partial(
+            serve_requests,
+            requests(count),
+            limits,
+            64,
+            lambda iteration: 1_000_000 + iteration.tokens,
+            kv=kv,
+        )
         return lines_run(call), len(call().samples)
 
     for kv in (None, tiers):
         counted = [served(count, kv) for count in (160, 320, 480)]
-        each = [(lines - least) / (more - fewer) for (least, fewer), (lines, more) in pairwise(counted)]
+        each = [
+            (lines - least) / (more - fewer) for (least, fewer), (lines, more) in pairwise(counted)
+        ]
         assert max(each) < 1.02 * min(each), (kv, each)
 
 
@@ -48,9 +68,20 @@ def test_mooncakes_trace_costs_the_same_to_its_end(shared):
 
         def call(count=count, found=found):
             model = {"model": "llama-3.1-8b", "tensor": 8}
-            found.append(hosim.serve(model, H100, rows[:count], block_tokens=512, token_budget=8192, kv="write_through"))
+            found.append(
+                hosim.serve(
+                    model,
+                    H100,
+                    rows[:count],
+                    block_tokens=512,
+                    token_budget=8192,
+                    kv="write_through",
+                )
+            )
 
         calls = calls_run(call)
         each.append(calls / len(found[0].samples))
-        print(f"{count:,} requests: {len(found[0].samples):,} iterations, {each[-1]:.1f} calls each")
+        print(
+            f"{count:,} requests: {len(found[0].samples):,} iterations, {each[-1]:.1f} calls each"
+        )
     assert max(each) < 1.15 * min(each), each

@@ -1,4 +1,6 @@
-"""A toy engine with a cache in several tiers: iterations take 10 ns and 1 ns for each token, and channels carry 1 byte a nanosecond."""
+"""A toy engine with a cache in several tiers: iterations take 10 ns and 1 ns for each token, and
+channels carry 1 byte a nanosecond.
+"""
 
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.serving import EngineLimits, serve_requests
@@ -8,8 +10,14 @@ GB = 10**9
 
 
 def toy_machine(up=GB, down=GB, latency=0, engines=1, shared=None, capacity=10**9):
-    """Tiers hbm, ddr and nvme; nvme is read through ddr. ``shared`` is the bandwidth of a fabric over both channels of hbm."""
-    tiers = (Tier("hbm", 10**9, 10**12, "device"), Tier("ddr", capacity, 10**11), Tier("nvme", capacity, 10**10))
+    """Tiers hbm, ddr and nvme; nvme is read through ddr. ``shared`` is the bandwidth of a fabric
+    over both channels of hbm.
+    """
+    tiers = (
+        Tier("hbm", 10**9, 10**12, "device"),
+        Tier("ddr", capacity, 10**11),
+        Tier("nvme", capacity, 10**10),
+    )
     channels = (
         Channel("h2d", "ddr", "hbm", up, latency, engines),
         Channel("d2h", "hbm", "ddr", down, latency, engines),
@@ -25,8 +33,22 @@ def toy_ns(iteration):
 
 
 def served(
-    requests, kv="lru", blocks=3, tiers=(("ddr", 100),), bytes_=6, machine=None, ahead=False, swaps=False, budget=8, most=4, ns=toy_ns
+    requests,
+    kv="lru",
+    blocks=3,
+    tiers=(("ddr", 100),),
+    bytes_=6,
+    machine=None,
+    ahead=False,
+    swaps=False,
+    budget=8,
+    most=4,
+    ns=toy_ns,
 ):
     """Blocks of 4 tokens and ``bytes_`` bytes; ``kv`` None: no tiers below."""
-    setup = None if kv is None else KvSetup(kv, machine or toy_machine(), tuple(tiers), bytes_, swaps)
-    return serve_requests(requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=setup)
+    setup = (
+        None if kv is None else KvSetup(kv, machine or toy_machine(), tuple(tiers), bytes_, swaps)
+    )
+    return serve_requests(
+        requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=setup
+    )

@@ -12,8 +12,12 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import save_workload
 
-# Ctrl-C works in it even if this process ignores it, as under nohup: its processes would inherit that.
-PROGRAM = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from hosim.cli.main import main; main()"
+# Ctrl-C works in it even if this process ignores it, as under nohup: its processes would inherit
+# that.
+PROGRAM = (
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from "
+    "hosim.cli.main import main; main()"
+)
 LONG_S = 600
 """Bounds what hangs: however busy the machine is, nothing here takes as long."""
 HOSIM = [sys.executable, "-c", PROGRAM]
@@ -43,19 +47,32 @@ POINTS, BEFORE = 40, 10
 
 
 def command(folder: Path, output: str, *more: str) -> list[str]:
-    """A sweep of 40 points; its rows go to ``output`` in the folder. While the folder is held, the first 10 points are all that is done."""
+    """A sweep of 40 points; its rows go to ``output`` in the folder. While the folder is held, the
+    first 10 points are all that is done.
+    """
     if not (folder / "chain.json").exists():
         save_workload(chain(40), folder / "chain.json")
     vary = ["--vary", "channels.h2d.bandwidth=1..10GB/s:20", "--vary", "budget=200B,400B"]
     fixed = ["sweep", str(folder / "chain.json"), "-H", "toy", "-p", "held"]
     # the toy has 100 B of device memory and 1000 B below
-    larger = ["--vary", "tiers.hbm.capacity=1MB", "--vary", "tiers.ddr.capacity=1MB", "--vary", "runtime.inspect=0ns"]
+    larger = [
+        "--vary",
+        "tiers.hbm.capacity=1MB",
+        "--vary",
+        "tiers.ddr.capacity=1MB",
+        "--vary",
+        "runtime.inspect=0ns",
+    ]
     return [*HOSIM, *fixed, *vary, *larger, "-o", str(folder / output), *more]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """This process's, with this checkout first and the policy that waits for as long as the folder is held."""
-    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent / "held_policy"), os.environ.get("PYTHONPATH", "")])
+    """This process's, with this checkout first and the policy that waits for as long as the folder
+    is held.
+    """
+    path = os.pathsep.join(
+        [str(ROOT), str(Path(__file__).parent / "held_policy"), os.environ.get("PYTHONPATH", "")]
+    )
     return {**os.environ, "PYTHONPATH": path, "HELD_BY": str(folder / "held")}
 
 
@@ -72,7 +89,9 @@ def held(folder: Path) -> Iterator[None]:
 def start(folder: Path, arguments: list[str]) -> "subprocess.Popen[str]":
     """The program, in a process group of its own."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(arguments, env=environment(folder), text=True, start_new_session=True, **pipes)
+    return subprocess.Popen(
+        arguments, env=environment(folder), text=True, start_new_session=True, **pipes
+    )
 
 
 def wait_for_rows(path: Path, count: int, process: "subprocess.Popen[str]") -> None:

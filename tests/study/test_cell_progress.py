@@ -1,4 +1,6 @@
-"""A cell says what takes long, in one place, and nothing once it is done; outside a notebook nothing is said."""
+"""A cell says what takes long, in one place, and nothing once it is done; outside a notebook
+nothing is said.
+"""
 
 import sys
 import time
@@ -27,7 +29,11 @@ def cell(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return handle
 
     shell = SimpleNamespace(kernel=1)
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display)))
+    monkeypatch.setitem(
+        sys.modules,
+        "IPython",
+        SimpleNamespace(get_ipython=lambda: shell, display=SimpleNamespace(display=display)),
+    )
     at(monkeypatch, count(0, 10))
     return got
 
@@ -55,29 +61,47 @@ def lines_of(cell: list[object]) -> list[object]:
         (lambda: hosim.compare(chain(2), MACHINE, "resident"), "resident: replaying"),
         (lambda: hosim.compare(chain(2), [MACHINE], "resident"), "two tiers, resident: planning"),
         (
-            lambda: hosim.sweep(chain(2), MACHINE, "resident", vary={"budget": ["50%", "100%"]}, jobs=1),
+            lambda: hosim.sweep(
+                chain(2), MACHINE, "resident", vary={"budget": ["50%", "100%"]}, jobs=1
+            ),
             "2 of 2 points, 1 does not fit",
         ),
-        (lambda: hosim.frontier(chain(2), MACHINE, "resident", points=2, refine=0), "resident within 61 B"),
-        (lambda: hosim.fit(chain(2), MACHINE, "resident", smallest="budget=50..100%:2"), "budget = 50%"),
+        (
+            lambda: hosim.frontier(chain(2), MACHINE, "resident", points=2, refine=0),
+            "resident within 61 B",
+        ),
+        (
+            lambda: hosim.fit(chain(2), MACHINE, "resident", smallest="budget=50..100%:2"),
+            "budget = 50%",
+        ),
         (lambda: hosim.robustness(chain(2), MACHINE, "resident", runs=1), "resident: run 1 of 1"),
         (lambda: hosim.plan(chain(2), MACHINE, "resident"), "resident: planning"),
         (lambda: hosim.blame(chain(2), MACHINE, "layerwise"), "planning"),
     ],
 )
-def test_every_study_says_what_it_does(cell: list[object], ask: Callable[[], object], said: str) -> None:
+def test_every_study_says_what_it_does(
+    cell: list[object], ask: Callable[[], object], said: str
+) -> None:
     ask()
     *lines, last = lines_of(cell)
     assert any(said in str(line) for line in lines), lines
     assert last is None
 
 
-def test_what_takes_long_is_said_now_and_then_and_taken_away(cell: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_long_is_said_now_and_then_and_taken_away(
+    cell: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From two seconds on, a quarter of a second apart at least."""
 
     def ask() -> list[object]:
         cell.clear()
-        hosim.sweep(chain(2), MACHINE, "resident", vary={"budget": [f"{k} B" for k in range(100, 105)]}, jobs=1)
+        hosim.sweep(
+            chain(2),
+            MACHINE,
+            "resident",
+            vary={"budget": [f"{k} B" for k in range(100, 105)]},
+            jobs=1,
+        )
         return lines_of(cell)
 
     at(monkeypatch, count(0, 10))
@@ -88,7 +112,9 @@ def test_what_takes_long_is_said_now_and_then_and_taken_away(cell: list[object],
     assert ask() == [f"2 s: {doing[1]}", f"2 s: {doing[3]}", f"61 s: {doing[4]}", None]
 
 
-def test_what_is_short_says_nothing_and_an_error_takes_away_what_was_said(cell: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_short_says_nothing_and_an_error_takes_away_what_was_said(
+    cell: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
         raise ZeroDivisionError
 
@@ -113,8 +139,12 @@ def test_what_begins_nothing_new_is_said_again_with_the_time(cell: list[object])
     assert lines_of(cell)[:2] == ["10 s: waits: planning", "20 s: waits: planning"]
 
 
-def test_a_terminal_with_ipython_is_no_notebook(cell: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
+def test_a_terminal_with_ipython_is_no_notebook(
+    cell: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace())
+    )
     hosim.compare(chain(2), MACHINE, "resident")
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
     hosim.compare(chain(2), MACHINE, "resident")

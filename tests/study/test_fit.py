@@ -1,4 +1,6 @@
-"""Fit: the answer is that of trying every value, with evidence on both sides, and says so where values contradict one another."""
+"""Fit: the answer is that of trying every value, with evidence on both sides, and says so where
+values contradict one another.
+"""
 
 import json
 from collections.abc import Callable
@@ -26,7 +28,9 @@ def question(policy: str = "layerwise", budget: int | str | None = 200) -> Quest
     return Question(chain(12), MACHINE, parse_choice(policy), budget)
 
 
-def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown: float) -> list[object]:
+def by_trying(
+    asked: Question, field: str, values: tuple[object, ...], slowdown: float
+) -> list[object]:
     """The values within the limits, each tried."""
     found = []
     for value in values:
@@ -35,12 +39,18 @@ def by_trying(asked: Question, field: str, values: tuple[object, ...], slowdown:
             result = here.attempt()
         except Exception:
             continue
-        if result.feasible and result.makespan_ns <= slowdown * resident_step(here.graph, here.hardware).makespan_ns:
+        if (
+            result.feasible
+            and result.makespan_ns
+            <= slowdown * resident_step(here.graph, here.hardware).makespan_ns
+        ):
             found.append(value)
     return found
 
 
-@pytest.mark.parametrize("slowdown", [pytest.param(share, marks=pytest.mark.long) for share in (1.05, 1.2, 1.5, 3.0)])
+@pytest.mark.parametrize(
+    "slowdown", [pytest.param(share, marks=pytest.mark.long) for share in (1.05, 1.2, 1.5, 3.0)]
+)
 def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
     axis = parse_axis("channels.h2d.bandwidth=500MB/s..4GB/s:36")
     found = fit(question(), "smallest", axis, slowdown)
@@ -56,16 +66,35 @@ def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
 
 
 def test_a_fabric_does_not_hold_a_channel_that_is_varied() -> None:
-    """It is as wide as the channel was, which is not enough: the answer is that without it. A fabric that is named stays as it is."""
+    """It is as wide as the channel was, which is not enough: the answer is that without it. A
+    fabric that is named stays as it is.
+    """
     link = replace(MACHINE, fabrics=(Fabric("link", 10**9, ("h2d",)),))
     axis = parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3")
-    free, held = (fit(replace(question(), profile=machine), "smallest", axis, 1.2, bounds=False) for machine in (MACHINE, link))
+    free, held = (
+        fit(replace(question(), profile=machine), "smallest", axis, 1.2, bounds=False)
+        for machine in (MACHINE, link)
+    )
     assert held.value == free.value == "1.5 GB/s"
     assert held.notes == []
     asked = question("resident", None)
-    guessed = replace(asked, graph=replace(asked.graph, ops=tuple([replace(op, duration_ns=None) for op in asked.graph.ops])))
-    found = fit(guessed, "smallest", parse_axis("channels.h2d.bandwidth=100GB/s..200GB/s:2"), 1.0, bounds=False)
-    bound = "channels.h2d.bandwidth exceeds that of tiers.ddr, 100 GB/s: channels.h2d.bandwidth+tiers.ddr.bandwidth=... varies both"
+    guessed = replace(
+        asked,
+        graph=replace(
+            asked.graph, ops=tuple([replace(op, duration_ns=None) for op in asked.graph.ops])
+        ),
+    )
+    found = fit(
+        guessed,
+        "smallest",
+        parse_axis("channels.h2d.bandwidth=100GB/s..200GB/s:2"),
+        1.0,
+        bounds=False,
+    )
+    bound = (
+        "channels.h2d.bandwidth exceeds that of tiers.ddr, 100 GB/s: "
+        "channels.h2d.bandwidth+tiers.ddr.bandwidth=... varies both"
+    )
     assert str(found).endswith(f"; {bound}")
 
 
@@ -83,8 +112,23 @@ def test_the_smallest_memory() -> None:
 
 @pytest.mark.long
 def test_the_largest_sequence_batch_and_layers() -> None:
-    graph = build("small", {"model": "gpt2-xl", "phase": "prefill", "sequence": 64, "layers": 2, "config": {"n_embd": 100}})
-    machine = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=10**9), replace(MACHINE.tiers[1], capacity_bytes=10**12)))
+    graph = build(
+        "small",
+        {
+            "model": "gpt2-xl",
+            "phase": "prefill",
+            "sequence": 64,
+            "layers": 2,
+            "config": {"n_embd": 100},
+        },
+    )
+    machine = replace(
+        MACHINE,
+        tiers=(
+            replace(MACHINE.tiers[0], capacity_bytes=10**9),
+            replace(MACHINE.tiers[1], capacity_bytes=10**12),
+        ),
+    )
     asked = Question(graph, machine, parse_choice("on_demand"), 10_500_000)
     for text in ("workload.sequence=64..1024:11", "workload.batch=1..17", "workload.layers=1..16"):
         axis = parse_axis(text)
@@ -104,11 +148,15 @@ def test_all_or_none_within_the_limits() -> None:
     assert "the last value of the range" in str(easy)
     hard = fit(question(budget=20), "largest", parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3"))
     assert (hard.answer, hard.value, hard.exact) == (None, None, False)
-    assert str(hard).startswith("no channels.h2d.bandwidth in the range is within the limits; 1 GB/s: does not fit")
+    assert str(hard).startswith(
+        "no channels.h2d.bandwidth in the range is within the limits; 1 GB/s: does not fit"
+    )
 
 
 def fit_where(within: Callable[[int], bool], wanted: Wanted, values: range) -> Fit:
-    """The fit of the engines of a channel for a policy that has a plan only for some numbers of them."""
+    """The fit of the engines of a channel for a policy that has a plan only for some numbers of
+    them.
+    """
 
     def policy(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
         if not within(hardware.channels[0].engines):
@@ -120,12 +168,14 @@ def fit_where(within: Callable[[int], bool], wanted: Wanted, values: range) -> F
 
 
 def test_values_that_contradict_one_another_are_said() -> None:
-    # every value but the middle ones is within the limits: both ends are, and only the probes besides tell
+    # every value but the middle ones is within the limits: both ends are, and only the probes
+    # besides tell
     found = fit_where(lambda engines: not 41 <= engines < 61, "largest", range(1, 102))
     assert found.value == 101
     why = "does not fit within 200 B: it is odd"
     assert found.contradictions == [
-        f"51 is not within the limits ({why}) although 101 is: there is no single threshold, and others may be within the limits too"
+        f"51 is not within the limits ({why}) although 101 is: there is no single threshold, and "
+        "others may be within the limits too"
     ]
     # and one beyond the limit that bisection finds
     beyond = fit_where(lambda engines: engines < 31 or 71 < engines < 81, "largest", range(1, 102))
@@ -137,15 +187,19 @@ def test_values_that_contradict_one_another_are_said() -> None:
 @pytest.mark.parametrize(
     ("wanted", "tried"),
     [
-        # halves: 1, 101, 51, 26, 38, 44, 41, 39, 40; then the middles of the widest gaps below 40 (1-26, 13-26) and above (51-101, 76-101)
+        # halves: 1, 101, 51, 26, 38, 44, 41, 39, 40; then the middles of the widest gaps below 40
+        # (1-26, 13-26) and above (51-101, 76-101)
         ("largest", [1, 13, 19, 26, 38, 39, 40, 41, 44, 51, 76, 88, 101]),
-        # from 101 down: 101, 1, 51, 26, 39, 45, 42, 41, 40; then above 41 (101-51, 76-51) and below (26-1, 14-1)
+        # from 101 down: 101, 1, 51, 26, 39, 45, 42, 41, 40; then above 41 (101-51, 76-51) and below
+        # (26-1, 14-1)
         ("smallest", [1, 8, 14, 26, 39, 40, 41, 42, 45, 51, 64, 76, 101]),
     ],
 )
 def test_which_values_are_tried(wanted: Wanted, tried: list[int]) -> None:
     """Halving for the limit at 41, and two more on either side of it."""
-    found = fit_where(lambda engines: (engines < 41) == (wanted == "largest"), wanted, range(1, 102))
+    found = fit_where(
+        lambda engines: (engines < 41) == (wanted == "largest"), wanted, range(1, 102)
+    )
     assert [probe.value for probe in found.probes] == tried
     assert (found.value, found.beyond.value) == ((40, 41) if wanted == "largest" else (41, 40))
     assert found.exact
@@ -164,7 +218,11 @@ def test_which_values_are_tried_where_none_is_within_the_limits() -> None:
     [
         ("channels.h2x.bandwidth=1GB/s..2GB/s:3", None, "did you mean 'h2d'?"),
         ("channels.h2d.bandwidth=1GB/s", None, "expected at least two values"),
-        ("channels.h2d.bandwidth=1GB/s..2GB/s:3", 0.5, "slowdown: expected a multiple of at least 1"),
+        (
+            "channels.h2d.bandwidth=1GB/s..2GB/s:3",
+            0.5,
+            "slowdown: expected a multiple of at least 1",
+        ),
         ("policy=on_demand,layerwise", None, "which can be ordered; got 'on_demand'"),
         ("workload.batch=1..4", None, "does not say how it was built"),
     ],
@@ -190,12 +248,23 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {row["channels.h2d.bandwidth"]: row["within"] for row in data["rows"]}
     assert values[data["value"]]
     assert not values[data["beyond"]]
-    uncounted = CliRunner().invoke(app, [*smallest[:-3], "channels.h2d.bandwidth=1..100GB/s", "--slowdown", "1.2", "--json"])
+    uncounted = CliRunner().invoke(
+        app, [*smallest[:-3], "channels.h2d.bandwidth=1..100GB/s", "--slowdown", "1.2", "--json"]
+    )
     assert json.loads(uncounted.stdout)["value"] == "2 GB/s"  # of 1, 2, ... 100
     table = CliRunner().invoke(app, smallest, env={"COLUMNS": "120"}).stdout
     assert f"the smallest channels.h2d.bandwidth is {data['value']} (" in " ".join(table.split())
-    assert CliRunner().invoke(app, [*arguments[:-1], "20 B", "--largest", "channels.h2d.engines=1..3"]).exit_code == 3
-    for wrong in ([], ["--largest", "a=1..2", "--smallest", "a=1..2"], ["--largest", "channels.h2d.engine=1..2"]):
+    assert (
+        CliRunner()
+        .invoke(app, [*arguments[:-1], "20 B", "--largest", "channels.h2d.engines=1..3"])
+        .exit_code
+        == 3
+    )
+    for wrong in (
+        [],
+        ["--largest", "a=1..2", "--smallest", "a=1..2"],
+        ["--largest", "channels.h2d.engine=1..2"],
+    ):
         ended = CliRunner().invoke(app, [*arguments, *wrong])
         errors = [line for line in ended.stderr.splitlines() if not line.startswith("note: ")]
         assert (ended.exit_code, ended.stdout, len(errors)) == (2, "", 1)

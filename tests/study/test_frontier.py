@@ -1,4 +1,6 @@
-"""The frontier: points are answers within their budgets, the curve is what no other point beats, its lower end the smallest budget."""
+"""The frontier: points are answers within their budgets, the curve is what no other point beats,
+its lower end the smallest budget.
+"""
 
 import json
 from collections.abc import Callable
@@ -32,9 +34,13 @@ def test_the_curve(policy: str) -> None:
     peak = static_peak(chain(12)).bytes
     fitting = [r for r in found.results if r.feasible]
     assert fitting[-1].budget_bytes == peak
-    assert [r.budget_bytes for r in found.results] == sorted({r.budget_bytes for r in found.results})
+    assert [r.budget_bytes for r in found.results] == sorted(
+        {r.budget_bytes for r in found.results}
+    )
     # the smallest is where trying every byte finds it, to one part in 256 of the largest
-    feasible = [budget for budget in range(1, peak + 1) if attempt(question(policy, budget)).feasible]
+    feasible = [
+        budget for budget in range(1, peak + 1) if attempt(question(policy, budget)).feasible
+    ]
     assert feasible[0] <= found.smallest_bytes <= feasible[0] + 1
     assert found.too_small_bytes is None or found.too_small_bytes < feasible[0]
     for result in found.results:
@@ -77,16 +83,26 @@ def layers(*sizes: int) -> Graph:
 
 
 def kept(graph: Graph, count: int, stored: int = 0) -> Plan:
-    """The first weights stay; each of the others comes before its op and goes after it, of which some are copied back before."""
+    """The first weights stay; each of the others comes before its op and goes after it, of which
+    some are copied back before.
+    """
     moves = []
     for k in range(count, len(graph.ops)):
         back = [CacheOp("store", k, "hbm", "ddr", k)] * (k < count + stored)
-        moves += [CacheOp("prefetch", k, "ddr", "hbm", k - 1), *back, CacheOp("detach", k, "hbm", None, k)]
-    return Plan(graph, cache_ops=tuple(moves), initial=dict.fromkeys(range(count, len(graph.ops)), ("ddr",)))
+        moves += [
+            CacheOp("prefetch", k, "ddr", "hbm", k - 1),
+            *back,
+            CacheOp("detach", k, "hbm", None, k),
+        ]
+    return Plan(
+        graph, cache_ops=tuple(moves), initial=dict.fromkeys(range(count, len(graph.ops)), ("ddr",))
+    )
 
 
 def test_more_memory_that_does_harm_is_said() -> None:
-    """A policy that copies a weight back for nothing within 130 to 159 bytes, and has no plan within 160 to 189."""
+    """A policy that copies a weight back for nothing within 130 to 159 bytes, and has no plan
+    within 160 to 189.
+    """
 
     def strange(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
         if budget_bytes < 160:
@@ -98,7 +114,17 @@ def test_more_memory_that_does_harm_is_said() -> None:
     found = frontier(Question(layers(100, 100), MACHINE, as_choice(strange)), points=9, refine=0)
     # copies of 100 ns each: 240 ns with two of them, 340 ns with a third
     assert [(r.budget_bytes, r.makespan_ns) for r in found.results] == [
-        *((100, 240), (112, 240), (125, 240), (137, 340), (150, 340), (162, None), (175, None), (187, None), (200, 40))
+        *(
+            (100, 240),
+            (112, 240),
+            (125, 240),
+            (137, 340),
+            (150, 340),
+            (162, None),
+            (175, None),
+            (187, None),
+            (200, 40),
+        )
     ]
     assert found.contradictions == [
         *(f"{budget} B takes 340 ns, longer than 240 ns within 125 B" for budget in (137, 150)),
@@ -107,8 +133,12 @@ def test_more_memory_that_does_harm_is_said() -> None:
     assert [(r.makespan_ns, r.peak_bytes["hbm"]) for r in found.pareto] == [(240, 100), (40, 200)]
 
 
-def probed(sizes: tuple[int, ...], kept_within: Callable[[int], int | None], refine: int = 0) -> list[int]:
-    """The budgets for which a policy is asked that keeps so many weights, or has no plan: both ends of the curve, and what refines it."""
+def probed(
+    sizes: tuple[int, ...], kept_within: Callable[[int], int | None], refine: int = 0
+) -> list[int]:
+    """The budgets for which a policy is asked that keeps so many weights, or has no plan: both ends
+    of the curve, and what refines it.
+    """
     asked: list[int] = []
 
     def policy(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
@@ -118,7 +148,9 @@ def probed(sizes: tuple[int, ...], kept_within: Callable[[int], int | None], ref
             raise InfeasibleError("too little")
         return kept(graph, count)
 
-    machine = replace(MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=2000), MACHINE.tiers[1]))
+    machine = replace(
+        MACHINE, tiers=(replace(MACHINE.tiers[0], capacity_bytes=2000), MACHINE.tiers[1])
+    )
     frontier(Question(layers(*sizes), machine, as_choice(policy)), 2, refine, bounds=False)
     return asked
 
@@ -126,18 +158,38 @@ def probed(sizes: tuple[int, ...], kept_within: Callable[[int], int | None], ref
 def test_the_smallest_budget_is_found_by_halving() -> None:
     """From what the largest op uses, to one part in 256 of the peak with everything resident."""
     sizes = (100,) * 10 + (24,)
-    assert probed(sizes, lambda budget: 0 if budget >= 400 else None) == [1024, 100, 562, 331, 446, 388, 417, 402, 395, 398, 400, 399]
+    assert probed(sizes, lambda budget: 0 if budget >= 400 else None) == [
+        1024,
+        100,
+        562,
+        331,
+        446,
+        388,
+        417,
+        402,
+        395,
+        398,
+        400,
+        399,
+    ]
     assert probed(sizes, lambda budget: 0 if budget >= 100 else None) == [1024, 100]
     assert probed(sizes, lambda budget: None) == [1024]
 
 
 def test_a_curve_is_refined_where_its_step_is_largest() -> None:
-    """By bytes times nanoseconds, between neighbours that fit. Each of ten weights that is not kept takes 100 ns more."""
-    # of 450 B each: 300 ns below 550 B, 700 above; then 450 x 300 below is more than 225 x 500 above 775 B and 225 x 200 below it
+    """By bytes times nanoseconds, between neighbours that fit. Each of ten weights that is not kept
+    takes 100 ns more.
+    """
+    # of 450 B each: 300 ns below 550 B, 700 above; then 450 x 300 below is more than 225 x 500
+    # above 775 B and 225 x 200 below it
     steps = {100: 0, 325: 0, 550: 3, 775: 5, 1000: 10}
     assert probed((100,) * 10, steps.get, 3) == [1000, 100, 550, 775, 325]
     assert probed((100,) * 10, lambda budget: 0, 3) == [1000, 100]  # nothing differs
-    assert probed((100,) * 10, {100: 0, 1000: 10}.get, 2) == [1000, 100, 550]  # what does not fit is no neighbour: it would be 550 again
+    assert probed((100,) * 10, {100: 0, 1000: 10}.get, 2) == [
+        1000,
+        100,
+        550,
+    ]  # what does not fit is no neighbour: it would be 550 again
 
 
 @pytest.mark.long
@@ -150,7 +202,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["format"] == "hosim.frontier/1"
-    assert (data["smallest_bytes"], data["too_small_bytes"]) == (32, None)  # a weight and two activations: no op can do with less
+    assert (data["smallest_bytes"], data["too_small_bytes"]) == (
+        32,
+        None,
+    )  # a weight and two activations: no op can do with less
     assert {"pareto", "makespan_ns", "hbm_peak_bytes"} <= set(data["rows"][0])
     table = CliRunner().invoke(app, arguments, env={"COLUMNS": "120"}).stdout
     assert "Peak memory against makespan" in table

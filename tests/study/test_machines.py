@@ -21,9 +21,19 @@ from hosim.study.asked import as_choice, parse_choice, parse_choices
 from hosim.study.runs import Question
 from hosim.study.searches import attempt
 
-SLOW = replace(MACHINE, name="slow link", channels=tuple(replace(c, bandwidth_bytes_per_s=10**7) for c in MACHINE.channels))
-SMALL = replace(MACHINE, name="small", tiers=(replace(MACHINE.tiers[0], capacity_bytes=20), MACHINE.tiers[1]))
-FAST = replace(MACHINE, name="fast link", channels=tuple(replace(c, bandwidth_bytes_per_s=10**10) for c in MACHINE.channels))
+SLOW = replace(
+    MACHINE,
+    name="slow link",
+    channels=tuple(replace(c, bandwidth_bytes_per_s=10**7) for c in MACHINE.channels),
+)
+SMALL = replace(
+    MACHINE, name="small", tiers=(replace(MACHINE.tiers[0], capacity_bytes=20), MACHINE.tiers[1])
+)
+FAST = replace(
+    MACHINE,
+    name="fast link",
+    channels=tuple(replace(c, bandwidth_bytes_per_s=10**10) for c in MACHINE.channels),
+)
 
 
 def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> None:
@@ -43,19 +53,24 @@ def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> Non
         near = [
             budget
             for budget, result in results.items()
-            if result.feasible and result.makespan_ns <= NEAR * resident_step(asked.graph, asked.hardware).makespan_ns
+            if result.feasible
+            and result.makespan_ns <= NEAR * resident_step(asked.graph, asked.hardware).makespan_ns
         ]
         enough.append(near[0] if near else None)
         assert (line.enough is None) == (not near)
         if line.enough is not None:
-            assert near[0] <= line.enough.budget_bytes <= near[0] + peak // 64  # one part in 64 of what the machine would use
+            assert (
+                near[0] <= line.enough.budget_bytes <= near[0] + peak // 64
+            )  # one part in 64 of what the machine would use
             assert line.enough.makespan_ns == results[line.enough.budget_bytes].makespan_ns
     assert enough == [63, None, None]  # two weights of 30 bytes, the input and two activations
 
 
 def test_a_budget_bounds_what_each_machine_uses() -> None:
     layerwise = [parse_choice("layerwise")]
-    whole, quarter = (compare_machines(chain(12), [FAST], layerwise, budget).lines[0] for budget in (None, 60))
+    whole, quarter = (
+        compare_machines(chain(12), [FAST], layerwise, budget).lines[0] for budget in (None, 60)
+    )
     assert quarter.result.budget_bytes == 60 < whole.result.budget_bytes == 1000
     assert quarter.result.slowdown > NEAR
     assert quarter.enough is None
@@ -74,7 +89,9 @@ def test_the_verdict_names_the_fastest_first() -> None:
     assert second.startswith("slow link takes ")
     assert second.endswith(" times as long as with everything resident")
     assert third == "small: does not fit"
-    assert str(compare_machines(chain(2), [FAST], parse_choices("resident,belady"))).startswith("fast link by resident takes 40 ns")
+    assert str(compare_machines(chain(2), [FAST], parse_choices("resident,belady"))).startswith(
+        "fast link by resident takes 40 ns"
+    )
 
 
 def test_a_policy_that_fails_is_not_said_to_lack_memory() -> None:
@@ -91,11 +108,31 @@ def test_a_policy_that_fails_is_not_said_to_lack_memory() -> None:
 def test_from_python_it_is_one_frame() -> None:
     said: list[str] = []
     table = hosim.compare(chain(4), [FAST, "toy"], "resident,layerwise", budget="100%")
-    wanted = compare_machines(chain(4), [FAST, machine("toy")], parse_choices("resident,layerwise"), "100%", said.append).frame
+    wanted = compare_machines(
+        chain(4), [FAST, machine("toy")], parse_choices("resident,layerwise"), "100%", said.append
+    ).frame
     assert_frame_equal(table, wanted)
     assert list(table.columns) == [
-        *("workload", "hardware", "policy", "budget_bytes", "feasible", "makespan_ns", "makespan_low_ns", "makespan_high_ns", "ideal_ns"),
-        *("slowdown", "peak_bytes", "lower_bound_ns", "enough_bytes", "enough_makespan_ns", "failed", "error"),
+        *(
+            "workload",
+            "hardware",
+            "policy",
+            "budget_bytes",
+            "feasible",
+            "makespan_ns",
+            "makespan_low_ns",
+            "makespan_high_ns",
+            "ideal_ns",
+        ),
+        *(
+            "slowdown",
+            "peak_bytes",
+            "lower_bound_ns",
+            "enough_bytes",
+            "enough_makespan_ns",
+            "failed",
+            "error",
+        ),
     ]
     assert list(table["hardware"]) == ["fast link", "fast link", "toy", "toy"]
     assert str(table["enough_bytes"].dtype) == str(table["ideal_ns"].dtype) == "Int64"
@@ -106,5 +143,11 @@ def test_from_python_it_is_one_frame() -> None:
 
 
 def test_two_machines_of_one_name_are_refused() -> None:
-    with pytest.raises(InputError, match=r"^hardware: 2 machines are called 'slow link'; give each once, by a name of its own$"):
-        compare_machines(chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")])
+    with pytest.raises(
+        InputError,
+        match=r"^hardware: 2 machines are called 'slow link'; give each once, by a name of its "
+        r"own$",
+    ):
+        compare_machines(
+            chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")]
+        )

@@ -13,23 +13,40 @@ from hosim.errors import InputError
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def recorded(device: str | None = H100, measured: int = 3, flops: int = 10**9, kind: str = "matmul") -> hosim.Graph:
+def recorded(
+    device: str | None = H100, measured: int = 3, flops: int = 10**9, kind: str = "matmul"
+) -> hosim.Graph:
     """Three ops, of which the first have a duration, measured on a device."""
     b = hosim.GraphBuilder("recorded", {"measured_on": device} if device else {})
     for i in range(3):
         b.tensor(f"w{i}", 4 << 20, "parameter")
         times = {"duration_ns": 10_000} if i < measured else {}
-        b.op(f"f{i}", kind, inputs=[f"w{i}"], flops=flops, bytes_accessed=4 << 20 if flops else 0, **times)
+        b.op(
+            f"f{i}",
+            kind,
+            inputs=[f"w{i}"],
+            flops=flops,
+            bytes_accessed=4 << 20 if flops else 0,
+            **times,
+        )
     return b.build()
 
 
 ASKED: dict[str, Callable[..., object]] = {
     "plan": lambda graph, hw, **o: hosim.plan(graph, hw, "resident", **o),
     "compare": lambda graph, hw, **o: hosim.compare(graph, hw, "resident", **o),
-    "compare machines": lambda graph, hw, **o: hosim.compare(graph, ["h100-80gb-cxl", hw], "resident", **o),
-    "sweep": lambda graph, hw, **o: hosim.sweep(graph, hw, "resident", vary="channels.h2d.bandwidth=1..2GB/s:2", jobs=1, **o),
-    "fit": lambda graph, hw, **o: hosim.fit(graph, hw, "resident", largest="budget=50..100%:2", **o),
-    "frontier": lambda graph, hw, **o: hosim.frontier(graph, hw, "resident", points=2, refine=0, **o),
+    "compare machines": lambda graph, hw, **o: hosim.compare(
+        graph, ["h100-80gb-cxl", hw], "resident", **o
+    ),
+    "sweep": lambda graph, hw, **o: hosim.sweep(
+        graph, hw, "resident", vary="channels.h2d.bandwidth=1..2GB/s:2", jobs=1, **o
+    ),
+    "fit": lambda graph, hw, **o: hosim.fit(
+        graph, hw, "resident", largest="budget=50..100%:2", **o
+    ),
+    "frontier": lambda graph, hw, **o: hosim.frontier(
+        graph, hw, "resident", points=2, refine=0, **o
+    ),
     "robustness": lambda graph, hw, **o: hosim.robustness(graph, hw, "resident", runs=1, **o),
     "blame": lambda graph, hw, **o: hosim.blame(graph, hw, "resident", **o),
 }
@@ -55,13 +72,22 @@ def test_a_plan_of_one_machine_is_not_replayed_on_another() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["tiers.hbm.bandwidth=1TB/s,2TB/s", "compute.peak.bf16=1TFLOP/s,2TFLOP/s", "hardware.compute.launch=1us,2us"]
+    "field",
+    [
+        "tiers.hbm.bandwidth=1TB/s,2TB/s",
+        "compute.peak.bf16=1TFLOP/s,2TFLOP/s",
+        "hardware.compute.launch=1us,2us",
+    ],
 )
 @pytest.mark.parametrize("measured", [1, 3])
-def test_a_rate_that_measured_durations_do_not_follow_is_not_varied(field: str, measured: int) -> None:
+def test_a_rate_that_measured_durations_do_not_follow_is_not_varied(
+    field: str, measured: int
+) -> None:
     with pytest.raises(InputError, match=f"{measured} of 3 ops|all 3 ops"):
         hosim.sweep(recorded(measured=measured), "h100", "resident", vary=field, jobs=1)
-    rows = hosim.sweep(recorded(measured=measured), "h100", "resident", vary=field, jobs=1, rescale=True)
+    rows = hosim.sweep(
+        recorded(measured=measured), "h100", "resident", vary=field, jobs=1, rescale=True
+    )
     assert rows["makespan_ns"].nunique() == 2
     assert (rows["makespan_high_ns"] > rows["makespan_ns"]).any()
 
@@ -75,15 +101,23 @@ def test_times_that_name_no_machine_are_as_given_and_said_to_be() -> None:
     for measured, said in ((3, "all 3 ops"), (2, "2 of 3 ops")):
         frame = hosim.compare(recorded(None, measured), "rtx-4090", "resident")
         assert any("times as given" in note and said in note for note in frame.attrs["notes"])
-    assert not any("as given" in note for note in hosim.compare(recorded(None, 0), "rtx-4090", "resident").attrs["notes"])
-    assert any(H100 in note for note in hosim.compare(recorded(), "h100", "resident").attrs["notes"])
+    assert not any(
+        "as given" in note
+        for note in hosim.compare(recorded(None, 0), "rtx-4090", "resident").attrs["notes"]
+    )
+    assert any(
+        H100 in note for note in hosim.compare(recorded(), "h100", "resident").attrs["notes"]
+    )
 
 
 def test_a_profile_is_for_the_device_that_its_source_names() -> None:
     mine = replace(hosim.load_hardware(hosim.find_hardware("h100")), name="box", source="")
     with pytest.raises(InputError, match="box is another machine"):
         hosim.compare(recorded(), mine, "resident")
-    for named in (replace(mine, source=f"calibrated on {H100}"), replace(mine, name="h100-80gb-cxl")):
+    for named in (
+        replace(mine, source=f"calibrated on {H100}"),
+        replace(mine, name="h100-80gb-cxl"),
+    ):
         assert hosim.compare(recorded(), named, "resident").makespan_ns[0] == 30_000
 
 
@@ -107,7 +141,10 @@ def test_which_profiles_are_for_a_device(device: str, profile: str, others: list
             hosim.compare(graph, other, "resident")
 
 
-@pytest.mark.parametrize("device", ["NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 PCIe"])
+@pytest.mark.parametrize(
+    "device",
+    ["NVIDIA GeForce RTX 2080 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100 PCIe"],
+)
 def test_a_device_that_no_profile_is_for_is_another_one_than_all(device: str) -> None:
     for options in ({}, {"rescale": True}):
         with pytest.raises(InputError, match="no shipped profile is for"):
@@ -115,7 +152,9 @@ def test_a_device_that_no_profile_is_for_is_another_one_than_all(device: str) ->
 
 
 @given(
-    st.sampled_from([0, 10**6, 10**9, 10**12]), st.sampled_from(["matmul", "add", "attention"]), st.sampled_from(["rtx-4090", "b200", "t4"])
+    st.sampled_from([0, 10**6, 10**9, 10**12]),
+    st.sampled_from(["matmul", "add", "attention"]),
+    st.sampled_from(["rtx-4090", "b200", "t4"]),
 )
 def test_rescaled_durations_have_an_interval(flops: int, kind: str, other: str) -> None:
     graph = recorded(flops=flops, kind=kind)

@@ -1,4 +1,6 @@
-"""What mispredictions take, by replays that differ in the predictions alone; figures derived as in ``test_hybrid``."""
+"""What mispredictions take, by replays that differ in the predictions alone; figures derived as in
+``test_hybrid``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MACHINE = moe_toy.machine()
 
 
 def study(graph, budget=1000, **settings) -> Mispredictions:
-    row = mispredictions(policy_named("hybrid").plan(graph, MACHINE, budget, **settings), MACHINE, budget)
+    row = mispredictions(
+        policy_named("hybrid").plan(graph, MACHINE, budget, **settings), MACHINE, budget
+    )
     assert row is not None
     return row
 
@@ -38,7 +42,9 @@ def test_right_prefetches() -> None:
     row = study(realise(moe_toy.routing(1, 4, [((0, 1),), ((0, 1),)]), 1))
     assert (row.chosen, row.prefetched, row.missed, row.wrong, row.wrong_ns) == (2, 2, 0, 0, 0)
     assert (row.harm_ns, row.lost_ns) == (0, 0)
-    assert row.gained_ns == EXPERT - INSPECT  # without it, one transfer is waited for; the other comes while the first expert computes
+    assert (
+        row.gained_ns == EXPERT - INSPECT
+    )  # without it, one transfer is waited for; the other comes while the first expert computes
 
 
 def test_wrong_prefetches_in_the_way_of_the_right_ones() -> None:
@@ -51,7 +57,9 @@ def test_wrong_prefetches_in_the_way_of_the_right_ones() -> None:
 
 
 def test_what_is_in_the_cache_since_an_earlier_decision() -> None:
-    row = study(realise(moe_toy.routing(1, 4, [((0,),), ((0,),), ((2,),)]), range(3)), predictor="none")
+    row = study(
+        realise(moe_toy.routing(1, 4, [((0,),), ((0,),), ((2,),)]), range(3)), predictor="none"
+    )
     assert (row.decisions, row.chosen, row.resident, row.prefetched, row.missed) == (3, 3, 1, 0, 2)
 
 

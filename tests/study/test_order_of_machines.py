@@ -28,13 +28,23 @@ def machine(name: str, bandwidth: int, launch_ns: int = 0) -> hosim.Hardware:
 
 
 def said(graph: hosim.Graph, *machines: hosim.Hardware) -> list[str]:
-    return [note for note in hosim.compare(graph, list(machines), "resident").attrs["notes"] if note.startswith("order: ")]
+    return [
+        note
+        for note in hosim.compare(graph, list(machines), "resident").attrs["notes"]
+        if note.startswith("order: ")
+    ]
 
 
 def test_a_machine_with_more_bandwidth_that_is_slower_at_reading_is_named() -> None:
-    narrow, wide, slow = machine("narrow", 10**12), machine("wide", 2 * 10**12), machine("slow", 2 * 10**12, launch_ns=10**6)
+    narrow, wide, slow = (
+        machine("narrow", 10**12),
+        machine("wide", 2 * 10**12),
+        machine("slow", 2 * 10**12, launch_ns=10**6),
+    )
     graph = read(flops=1)
-    assert op_durations(graph, wide)[0] < op_durations(graph, narrow)[0] < op_durations(graph, slow)[0]
+    assert (
+        op_durations(graph, wide)[0] < op_durations(graph, narrow)[0] < op_durations(graph, slow)[0]
+    )
     assert said(graph, narrow, wide) == []
     (line,) = said(graph, slow, narrow)
     assert line.startswith("order: narrow is ahead of slow, whose memory has 2 times its bandwidth")
@@ -43,7 +53,9 @@ def test_a_machine_with_more_bandwidth_that_is_slower_at_reading_is_named() -> N
 
 def test_packed_weights_on_three_cards() -> None:
     asked = "qwen3-8b:phase=decode:weights=int4:merged=true:context=512"
-    outcome = CliRunner().invoke(app, ["compare-policies", asked, "-H", "rtx-5090,rtx-4090,l40s", "-p", "resident", "--json"])
+    outcome = CliRunner().invoke(
+        app, ["compare-policies", asked, "-H", "rtx-5090,rtx-4090,l40s", "-p", "resident", "--json"]
+    )
     rows = {row["hardware"]: row["makespan_ns"] for row in json.loads(outcome.stdout)["rows"]}
     assert rows["rtx-5090"] < rows["rtx-4090"] < rows["l40s"]  # by what their memories move
     assert not any("is ahead of" in line for line in json.loads(outcome.stdout).get("notes", []))

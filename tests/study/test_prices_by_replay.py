@@ -1,4 +1,6 @@
-"""What blame says of more of a resource is what a replay with it gives: every row, on drawn plans with ops on other processors."""
+"""What blame says of more of a resource is what a replay with it gives: every row, on drawn plans
+with ops on other processors.
+"""
 
 import json
 from pathlib import Path
@@ -16,14 +18,22 @@ from hosim.errors import PlanError
 from hosim.io import hardware_from_dict, hardware_to_dict
 from hosim.units import parse_rate
 
-TWICE = {"twice the bandwidth": "bandwidth", "twice the room": "capacity", "twice the FLOP/s": "peak"}
+TWICE = {
+    "twice the bandwidth": "bandwidth",
+    "twice the room": "capacity",
+    "twice the FLOP/s": "peak",
+}
 
 
 def doubled(profile: dict[str, Any], price: Any) -> dict[str, Any]:
-    """The file of a profile with what a price says written into it, and nothing of what made the price."""
+    """The file of a profile with what a price says written into it, and nothing of what made the
+    price.
+    """
     made = json.loads(json.dumps(profile))
     field = TWICE[price.added]
-    (group,) = [name for name in ("tiers", "channels", "fabrics") if price.what in made.get(name, {})]
+    (group,) = [
+        name for name in ("tiers", "channels", "fabrics") if price.what in made.get(name, {})
+    ]
     part = made[group][price.what]
     if field == "peak":
         part = made["compute"] if price.what == made["device_tier"] else part["compute"]
@@ -60,10 +70,16 @@ def test_doubling_what_is_priced_gives_the_price(data: st.DataObject) -> None:
     for price in found.prices:
         if price.added not in TWICE or price.saves_ns is None:
             continue
-        budget = 2 * found.result.budget_bytes if (price.what, price.added) == (machine.device_tier, "twice the room") else None
+        budget = (
+            2 * found.result.budget_bytes
+            if (price.what, price.added) == (machine.device_tier, "twice the room")
+            else None
+        )
         then = hosim.replay(plan, hardware_from_dict(doubled(profile, price)), budget)
         assert found.result.makespan_ns - then.makespan_ns == price.saves_ns, str(price)
-    assert {price.what for price in found.prices if price.added == "twice the FLOP/s"} >= {graph.ops[i].processor for i in graph.elsewhere}
+    assert {price.what for price in found.prices if price.added == "twice the FLOP/s"} >= {
+        graph.ops[i].processor for i in graph.elsewhere
+    }
     drain = [stall.stall_ns for stall in found.stalls if stall.cause == "drain"]
     assert sum(drain) == found.result.drain_ns
     assert sum(found.path_ns.values()) == found.result.makespan_ns
@@ -97,11 +113,18 @@ channels:
 
 
 def test_the_drain_of_a_step_with_adam_on_the_cpu_is_named_and_priced(tmp_path: Path) -> None:
-    """The device has ended, and the CPU goes on: it reads memory, so twice its bandwidth nearly halves its part."""
+    """The device has ended, and the CPU goes on: it reads memory, so twice its bandwidth nearly
+    halves its part.
+    """
     asked = "gpt2:phase=train:layers=2:batch=1:sequence=256:optimizer_on=ddr"
     found = answer(tmp_path, DESKTOP.replace("PAGEABLE", ""), asked, "-p", "zero_offload")
     (drain,) = [stall for stall in found["stalls"] if stall["cause"] == "drain"]
-    assert (drain["stream"], drain["op"], drain["processor"], drain["end_ns"]) == ("compute", "", "ddr", found["makespan_ns"])
+    assert (drain["stream"], drain["op"], drain["processor"], drain["end_ns"]) == (
+        "compute",
+        "",
+        "ddr",
+        found["makespan_ns"],
+    )
     path = {part["what"]: part["ns"] for part in found["critical_path"]}
     assert sum(path.values()) == found["makespan_ns"]
     saved = {(price["what"], price["added"]): price["saves_ns"] for price in found["prices"]}
@@ -111,29 +134,55 @@ def test_the_drain_of_a_step_with_adam_on_the_cpu_is_named_and_priced(tmp_path: 
 
 
 def test_pinning_is_named_where_copies_wait_for_pageable_memory(tmp_path: Path) -> None:
-    """Weights come up at 3 GB/s for 13, or the other way round; without a rate nothing is priced, and the answer says so."""
+    """Weights come up at 3 GB/s for 13, or the other way round; without a rate nothing is priced,
+    and the answer says so.
+    """
     asked = ("gpt2:phase=prefill:layers=4:sequence=64", "-b", "100 MB", "-p", "layerwise")
     listed = answer(tmp_path, DESKTOP.replace("PAGEABLE", "pageable: [parameter]"), *asked)
     pinned = answer(tmp_path, DESKTOP.replace("PAGEABLE", ""), *asked)
-    rows = [{price["added"]: price for price in found["prices"] if price["what"] == "ddr"} for found in (listed, pinned)]
-    assert rows[0]["pinning"]["saves_ns"] == -rows[1]["pageable memory"]["saves_ns"] == listed["makespan_ns"] - pinned["makespan_ns"] > 0
+    rows = [
+        {price["added"]: price for price in found["prices"] if price["what"] == "ddr"}
+        for found in (listed, pinned)
+    ]
+    assert (
+        rows[0]["pinning"]["saves_ns"]
+        == -rows[1]["pageable memory"]["saves_ns"]
+        == listed["makespan_ns"] - pinned["makespan_ns"]
+        > 0
+    )
     assert listed["prices"][0]["added"] == "pinning"
-    unknown = answer(tmp_path, DESKTOP.replace("PAGEABLE", "").replace(", pageable: 3 GB/s", ""), *asked)
+    unknown = answer(
+        tmp_path, DESKTOP.replace("PAGEABLE", "").replace(", pageable: 3 GB/s", ""), *asked
+    )
     (row,) = [price for price in unknown["prices"] if price["added"] == "pageable memory"]
     assert (row["saves_ns"], row["note"].count("channels.h2d.pageable")) == (None, 1)
 
 
 def test_a_comparison_says_what_it_takes_to_be_pinned(tmp_path: Path) -> None:
-    """Without a rate for pageable memory; where the profile has one, or nothing moves, there is nothing to say."""
+    """Without a rate for pageable memory; where the profile has one, or nothing moves, there is
+    nothing to say.
+    """
 
     def said(profile: str, *more: str) -> list[str]:
         (tmp_path / "hw.yaml").write_text(profile.replace("PAGEABLE", ""))
-        asked = ["compare-policies", "gpt2:phase=prefill:layers=4:sequence=64", "-H", str(tmp_path / "hw.yaml"), *more, "--json"]
+        asked = [
+            "compare-policies",
+            "gpt2:phase=prefill:layers=4:sequence=64",
+            "-H",
+            str(tmp_path / "hw.yaml"),
+            *more,
+            "--json",
+        ]
         done = CliRunner().invoke(app, asked)
         assert done.exit_code == 0, done.output
-        return [line for line in json.loads(done.stdout).get("notes", []) if line.startswith("pinned")]
+        return [
+            line for line in json.loads(done.stdout).get("notes", []) if line.startswith("pinned")
+        ]
 
     bare = DESKTOP.replace(", pageable: 3 GB/s", "")
-    line = "pinned: copies of ddr are timed as pinned, and desktop has no rate for pageable ones (channels.h2d.pageable)"
+    line = (
+        "pinned: copies of ddr are timed as pinned, and desktop has no rate for pageable ones "
+        "(channels.h2d.pageable)"
+    )
     assert said(bare, "-b", "100 MB", "-p", "layerwise") == [line]
     assert said(bare, "-p", "resident") == said(DESKTOP, "-b", "100 MB", "-p", "layerwise") == []

@@ -1,4 +1,6 @@
-"""Planning against reserved bytes: what the allocator holds stays within the budget, which planning by bytes alone does not see to."""
+"""Planning against reserved bytes: what the allocator holds stays within the budget, which planning
+by bytes alone does not see to.
+"""
 
 import random
 from dataclasses import replace
@@ -36,7 +38,13 @@ def chain(seed: int) -> Graph:
     for i in range(20):
         weight = b.tensor(f"w{i}", draw.randrange(MIB, 12 * MIB), "parameter")
         inputs, last = [last, weight], b.tensor(f"a{i}", draw.randrange(MIB // 2, 6 * MIB))
-        b.op(f"f{i}", "matmul", inputs=inputs, outputs=[last], duration_ns=draw.randrange(100_000, 900_000))
+        b.op(
+            f"f{i}",
+            "matmul",
+            inputs=inputs,
+            outputs=[last],
+            duration_ns=draw.randrange(100_000, 900_000),
+        )
     return b.build()
 
 
@@ -53,13 +61,26 @@ def test_what_is_reserved_fits_where_planning_by_bytes_may_not(policy, allocator
         assert result.feasible
         assert (figures.name, result.budget_bytes) == (allocator, budget)
         assert result.peak_bytes["hbm"] <= found.planned_bytes <= budget
-        assert result.peak_bytes["hbm"] <= figures.peak_allocated_bytes <= figures.peak_reserved_bytes <= budget
+        assert (
+            result.peak_bytes["hbm"]
+            <= figures.peak_allocated_bytes
+            <= figures.peak_reserved_bytes
+            <= budget
+        )
         assert found.plan.runtime is not None or not verify(found.plan, MACHINE, budget)
-        plain = replay(make_plan(graph, MACHINE, choice, budget), MACHINE, budget, counting=counting, bounds=False)
+        plain = replay(
+            make_plan(graph, MACHINE, choice, budget),
+            MACHINE,
+            budget,
+            counting=counting,
+            bounds=False,
+        )
         assert not plain.feasible or found.makespan_ns <= plain.makespan_ns
         shrunk += found.planned_bytes < budget
         assert (found.planned_bytes == budget) <= plain.feasible
-    if policy == "on_demand" and allocator != "static":  # the others use no more of a budget than their layers need; static has no holes
+    if (
+        policy == "on_demand" and allocator != "static"
+    ):  # the others use no more of a budget than their layers need; static has no holes
         assert shrunk
 
 
@@ -71,9 +92,15 @@ def by_trying_shares(graph: Graph, choice: str, budget: int) -> int:
             plan = make_plan(graph, MACHINE, parse_choice(choice), planned)
         except InfeasibleError:
             return None
-        counted = replay(plan, MACHINE, planned, counting=Counting("caching"), reserve_bytes=budget, bounds=False)
+        counted = replay(
+            plan, MACHINE, planned, counting=Counting("caching"), reserve_bytes=budget, bounds=False
+        )
         freely = replay(plan, MACHINE, planned, bounds=False)
-        return (counted.makespan_ns, counted.makespan_ns > freely.makespan_ns) if counted.feasible else None
+        return (
+            (counted.makespan_ns, counted.makespan_ns > freely.makespan_ns)
+            if counted.feasible
+            else None
+        )
 
     tried: list[tuple[int, int]] = []  # makespan, bytes
     failed = None
@@ -105,24 +132,41 @@ def by_trying_shares(graph: Graph, choice: str, budget: int) -> int:
 def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
     shares = set()
     for seed in range(6):
-        found = plan_against_reserved(chain(seed), MACHINE, parse_choice(policy), budget * MIB, Counting("caching"))
+        found = plan_against_reserved(
+            chain(seed), MACHINE, parse_choice(policy), budget * MIB, Counting("caching")
+        )
         assert found.planned_bytes == by_trying_shares(chain(seed), policy, budget * MIB)
         shares.add(found.planned_bytes)
     assert len(shares) > 1
 
 
-@pytest.mark.parametrize(("seed", "budget", "gain"), one_in(3, [(0, 45, 0.05), (3, 45, 0.03), (1, 60, 0.0)]))
-def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(seed, budget, gain):
-    """Without its judgement only smaller budgets keep segments from growing; with it the planner sees which plan leaves no holes."""
+@pytest.mark.parametrize(
+    ("seed", "budget", "gain"), one_in(3, [(0, 45, 0.05), (3, 45, 0.03), (1, 60, 0.0)])
+)
+def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memory(
+    seed, budget, gain
+):
+    """Without its judgement only smaller budgets keep segments from growing; with it the planner
+    sees which plan leaves no holes.
+    """
     choice = parse_choice("hyperoffload:effort=0.0")
     found = plan_against_reserved(chain(seed), MACHINE, choice, budget * MIB, Counting("caching"))
 
     def not_told(graph, hardware, budget_bytes):
         return make_plan(graph, hardware, choice, budget_bytes)
 
-    by_shares = plan_against_reserved(chain(seed), MACHINE, as_choice(not_told), budget * MIB, Counting("caching"))
+    by_shares = plan_against_reserved(
+        chain(seed), MACHINE, as_choice(not_told), budget * MIB, Counting("caching")
+    )
     assert found.makespan_ns <= (1 - gain) * by_shares.makespan_ns
-    again = replay(found.plan, MACHINE, found.planned_bytes, counting=Counting("caching"), reserve_bytes=budget * MIB, bounds=False)
+    again = replay(
+        found.plan,
+        MACHINE,
+        found.planned_bytes,
+        counting=Counting("caching"),
+        reserve_bytes=budget * MIB,
+        bounds=False,
+    )
     assert (again.feasible, again.makespan_ns) == (True, found.makespan_ns)
     assert found.result.allocator.peak_reserved_bytes <= budget * MIB
     assert verify(found.plan, MACHINE, budget * MIB) == ()
@@ -136,15 +180,23 @@ def test_only_the_planner_that_can_be_told_so_and_only_plans_that_wait_are_judge
         return plan(*given, **settings)
 
     monkeypatch.setattr(own, "plan", told)
-    plan_against_reserved(chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, Counting("caching"))
-    plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload"), 75 * MIB, Counting("caching"))
+    plan_against_reserved(
+        chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, Counting("caching")
+    )
+    plan_against_reserved(
+        chain(0), MACHINE, parse_choice("hyperoffload"), 75 * MIB, Counting("caching")
+    )
     assert efforts == []
-    plan_against_reserved(chain(0), MACHINE, parse_choice("hyperoffload:effort=0.01"), 45 * MIB, Counting("caching"))
+    plan_against_reserved(
+        chain(0), MACHINE, parse_choice("hyperoffload:effort=0.01"), 45 * MIB, Counting("caching")
+    )
     assert (efforts[-1], set(efforts[:-1]), len(efforts) > 2) == (0.01, {0.0}, True)
 
 
 def test_the_line_has_both_peaks():
-    found = plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting("caching"))
+    found = plan_against_reserved(
+        chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting("caching")
+    )
     line = reserved_line(found)
     figures = found.result.allocator
     assert line.startswith(f"the plan allocates {human_size(figures.peak_allocated_bytes)} and")
@@ -154,9 +206,13 @@ def test_the_line_has_both_peaks():
 
 def test_a_budget_that_no_segment_fits_into_is_infeasible():
     with pytest.raises(
-        InfeasibleError, match=r"found no plan for which the allocator caching reserves at most 21\.0 MiB; with the whole budget"
+        InfeasibleError,
+        match=r"found no plan for which the allocator caching reserves at most 21\.0 MiB; with "
+        r"the whole budget",
     ):
-        plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 21 * MIB, Counting("caching"))
+        plan_against_reserved(
+            chain(0), MACHINE, parse_choice("layerwise"), 21 * MIB, Counting("caching")
+        )
 
 
 def test_a_ledger_reserves_nothing():
@@ -166,33 +222,86 @@ def test_a_ledger_reserves_nothing():
 
 def test_a_comparison_plans_every_choice_so():
     choices = [parse_choice(name) for name in ("resident", "layerwise", "on_demand")]
-    results = compare(chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), against_reserved=True)
-    assert [(r.policy, r.feasible) for r in results] == [("resident", False), ("layerwise", True), ("on_demand", True)]
-    assert all(r.allocator.peak_reserved_bytes <= 90 * MIB == r.budget_bytes and r.lower_bound_ns for r in results[1:])
+    results = compare(
+        chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), against_reserved=True
+    )
+    assert [(r.policy, r.feasible) for r in results] == [
+        ("resident", False),
+        ("layerwise", True),
+        ("on_demand", True),
+    ]
+    assert all(
+        r.allocator.peak_reserved_bytes <= 90 * MIB == r.budget_bytes and r.lower_bound_ns
+        for r in results[1:]
+    )
     assert all(r.planning_s > 0 for r in (*results, *compare(chain(1), MACHINE, choices, 90 * MIB)))
 
 
 def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
-    """The replay that is recorded is the one whose figures are in the row: with the allocator, within what the policy planned with."""
-    choices, counting = [parse_choice(name) for name in ("on_demand", "layerwise")], Counting("caching")
+    """The replay that is recorded is the one whose figures are in the row: with the allocator,
+    within what the policy planned with.
+    """
+    choices, counting = (
+        [parse_choice(name) for name in ("on_demand", "layerwise")],
+        Counting("caching"),
+    )
     said, kept = [], []
 
     def keep(choice, plan, result):
         kept.append((choice, plan.policy, result))
 
-    plain = compare(chain(3), MACHINE, choices, 90 * MIB, said.append, keep, counting=counting, against_reserved=True)
-    recorded = compare(chain(3), MACHINE, choices, 90 * MIB, counting=counting, against_reserved=True, record=True)
+    plain = compare(
+        chain(3),
+        MACHINE,
+        choices,
+        90 * MIB,
+        said.append,
+        keep,
+        counting=counting,
+        against_reserved=True,
+    )
+    recorded = compare(
+        chain(3), MACHINE, choices, 90 * MIB, counting=counting, against_reserved=True, record=True
+    )
     assert said == ["on_demand: planning", "layerwise: planning"]
-    assert kept == [(choice, choice.name, result) for choice, result in zip(choices, plain, strict=True)]
+    assert kept == [
+        (choice, choice.name, result) for choice, result in zip(choices, plain, strict=True)
+    ]
     for choice, without, result in zip(choices, plain, recorded, strict=True):
         found = plan_against_reserved(chain(3), MACHINE, choice, 90 * MIB, counting)
-        again = replay(found.plan, MACHINE, found.planned_bytes, counting=counting, reserve_bytes=90 * MIB, record=True, bounds=False)
+        again = replay(
+            found.plan,
+            MACHINE,
+            found.planned_bytes,
+            counting=counting,
+            reserve_bytes=90 * MIB,
+            record=True,
+            bounds=False,
+        )
         assert (without.timeline, result.timeline) == (None, again.timeline)
         assert result.timeline is not None
-        assert replace(result, timeline=None, planning_s=None, replay_s=None) == replace(without, planning_s=None, replay_s=None)
+        assert replace(result, timeline=None, planning_s=None, replay_s=None) == replace(
+            without, planning_s=None, replay_s=None
+        )
         assert result.policy == choice.label
-    drawn = compare(chain(3), MACHINE, choices[:1], 90 * MIB, said.append, counting=counting, against_reserved=True, jitter=Jitter(1, 0.2))
+    drawn = compare(
+        chain(3),
+        MACHINE,
+        choices[:1],
+        90 * MIB,
+        said.append,
+        counting=counting,
+        against_reserved=True,
+        jitter=Jitter(1, 0.2),
+    )
     assert said[2:] == ["on_demand: planning", "on_demand: replaying"]
     assert drawn[0].jitter == Jitter(1, 0.2)
-    (unfit,) = compare(chain(3), MACHINE, choices[1:], MIB, keep=keep, counting=counting, against_reserved=True)
-    assert (unfit.feasible, unfit.policy, unfit.planning_s > 0, len(kept)) == (False, "layerwise", True, 2)
+    (unfit,) = compare(
+        chain(3), MACHINE, choices[1:], MIB, keep=keep, counting=counting, against_reserved=True
+    )
+    assert (unfit.feasible, unfit.policy, unfit.planning_s > 0, len(kept)) == (
+        False,
+        "layerwise",
+        True,
+        2,
+    )

@@ -35,11 +35,22 @@ def graph():
 
 def test_everything_resident_takes_the_sum_of_the_drawn_durations():
     jitter = Jitter(3, op_sigma=0.2)
-    frame = robustness(graph(), load_hardware(find_hardware("h100-80gb-sxm")), parse_choices("resident"), 10**9, jitter, 5)
+    frame = robustness(
+        graph(),
+        load_hardware(find_hardware("h100-80gb-sxm")),
+        parse_choices("resident"),
+        10**9,
+        jitter,
+        5,
+    )
     assert list(frame["run"]) == [0, 1, 2, 3, 4, 5]
     for run in range(6):
         drawn = Jitter(3 * 2**32 + run, op_sigma=0.2)
-        wanted = sum(DURATIONS) if run == 0 else sum(round(d * drawn.op_factor(0, i)) for i, d in enumerate(DURATIONS))
+        wanted = (
+            sum(DURATIONS)
+            if run == 0
+            else sum(round(d * drawn.op_factor(0, i)) for i, d in enumerate(DURATIONS))
+        )
         assert frame["makespan_ns"][run] == wanted
     assert set(frame["stall_ns"]) == {0}
     assert set(frame["peak_bytes"]) == {120}
@@ -49,11 +60,16 @@ def test_run_0_is_the_comparison_and_two_reports_are_one():
     choices = parse_choices("on_demand,lookahead,hyperoffload,resident")
     frame = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
     nominal = frame[frame["run"] == 0]
-    for result, (_, row) in zip(compare(graph(), TOY, choices, 90), nominal.iterrows(), strict=True):
+    for result, (_, row) in zip(
+        compare(graph(), TOY, choices, 90), nominal.iterrows(), strict=True
+    ):
         assert row["policy"] == result.policy
         assert row["feasible"] == result.feasible
         if result.feasible:
-            assert (row["makespan_ns"], row["peak_bytes"]) == (result.makespan_ns, result.peak_bytes["hbm"])
+            assert (row["makespan_ns"], row["peak_bytes"]) == (
+                result.makespan_ns,
+                result.peak_bytes["hbm"],
+            )
             assert row["stall_ns"] == sum(result.stall_ns.values())
             assert row["slowdown"] == result.slowdown
     again = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
@@ -79,19 +95,34 @@ def test_what_does_not_fit_is_counted():
 def test_percentiles_by_hand():
     figures = ("makespan_ns", "stall_ns", "peak_bytes")
 
-    # 20 runs: 17 take 1..17, 3 do not fit. P50 is the 10th value, 10; P95 the 19th, which does not fit. Without those three, P50 of
-    # 17 is the 9th (8.5 rounded up), and P95 the 17th (16.15 rounded up).
+    # 20 runs: 17 take 1..17, 3 do not fit. P50 is the 10th value, 10; P95 the 19th, which does not
+    # fit. Without those three, P50 of 17 is the 9th (8.5 rounded up), and P95 the 17th (16.15
+    # rounded up).
     def runs(values):
-        rows = [("p", 0, True, 5, 0, 7, None)] + [("p", k, v is not None, v, v, v, None) for k, v in enumerate(values, 1)]
-        return pd.DataFrame(rows, columns=["policy", "run", "feasible", *figures, "error"]).astype(dict.fromkeys(figures, "Int64"))
+        rows = [("p", 0, True, 5, 0, 7, None)] + [
+            ("p", k, v is not None, v, v, v, None) for k, v in enumerate(values, 1)
+        ]
+        return pd.DataFrame(rows, columns=["policy", "run", "feasible", *figures, "error"]).astype(
+            dict.fromkeys(figures, "Int64")
+        )
 
     shuffled = [*range(17, 8, -1), *range(1, 9)]
     row = percentiles(runs([*shuffled, None, None, None])).iloc[0]
-    assert (row["policy"], row["figure"], row["runs"], row["infeasible"]) == ("p", "makespan_ns", 20, 3)
+    assert (row["policy"], row["figure"], row["runs"], row["infeasible"]) == (
+        "p",
+        "makespan_ns",
+        20,
+        3,
+    )
     assert (row["nominal"], row["p50"]) == (5, 10)
     assert pd.isna(row["p95"])
     assert list(percentiles(runs(shuffled)).iloc[0][["infeasible", "p50", "p95"]]) == [0, 9, 17]
-    assert list(percentiles(runs([4])).iloc[2][["figure", "nominal", "p50", "p95"]]) == ["peak_bytes", 7, 4, 4]
+    assert list(percentiles(runs([4])).iloc[2][["figure", "nominal", "p50", "p95"]]) == [
+        "peak_bytes",
+        7,
+        4,
+        4,
+    ]
 
 
 def test_several_devices_wait_for_their_slowest():
@@ -106,7 +137,12 @@ def test_several_devices_wait_for_their_slowest():
     ("jitter", "runs", "message"),
     [
         (Jitter(1, 0.1), 0, "runs: expected at least 1 run, got 0"),
-        (Jitter(1), 3, "jitter: without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order"),
+        (
+            Jitter(1),
+            3,
+            "jitter: without jitter all runs are the same: give --op-sigma, --transfer-sigma or "
+            "--order",
+        ),
     ],
 )
 def test_nothing_to_draw(jitter, runs, message):
@@ -151,9 +187,18 @@ def test_a_policy_without_a_plan_has_a_row_for_each_run():
     assert list(frame["run"]) == [0, 1, 2]
     assert not frame["feasible"].any()
     assert set(frame["error"]) == {
-        "out of memory: op 'f0' needs 30 B of hbm for what it uses and its workspace; the budget is 20 B: give it at least that"
+        "out of memory: op 'f0' needs 30 B of hbm for what it uses and its workspace; the budget "
+        "is 20 B: give it at least that"
     }
-    assert list(percentiles(frame).columns) == ["policy", "figure", "runs", "infeasible", "nominal", "p50", "p95"]
+    assert list(percentiles(frame).columns) == [
+        "policy",
+        "figure",
+        "runs",
+        "infeasible",
+        "nominal",
+        "p50",
+        "p95",
+    ]
     assert percentiles(frame).isna().sum().sum() == 9
 
 
@@ -162,13 +207,19 @@ def replayed_plans():
     """The plans that are replayed, in order."""
     plans, replayed = [], engine.replay
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(engine, "replay", lambda plan, *given, **named: plans.append(plan) or replayed(plan, *given, **named))
+        patched.setattr(
+            engine,
+            "replay",
+            lambda plan, *given, **named: plans.append(plan) or replayed(plan, *given, **named),
+        )
         yield plans
 
 
 @given(cases(max_ops=8, max_streams=3), st.integers(0, 2**20))
 def test_a_drawn_order_keeps_what_the_plan_is_for(case, seed):
-    """Each op follows its producers, and the same seed draws the same order; each cache op comes after the op that it came after."""
+    """Each op follows its producers, and the same seed draws the same order; each cache op comes
+    after the op that it came after.
+    """
     graph, machine, plan = case
 
     def policy(graph, hardware, budget_bytes):
@@ -177,23 +228,41 @@ def test_a_drawn_order_keeps_what_the_plan_is_for(case, seed):
     drawn = []
     for _ in range(2):
         with replayed_plans() as plans:
-            robustness(graph, machine, [as_choice(policy)], machine.device.capacity_bytes, Jitter(seed), 2, order=True)
+            robustness(
+                graph,
+                machine,
+                [as_choice(policy)],
+                machine.device.capacity_bytes,
+                Jitter(seed),
+                2,
+                order=True,
+            )
         drawn.append(plans)
     assume(drawn[0])  # the plan is legal
     assert drawn[0] == drawn[1]
     nominal, *others = drawn[0]
-    names = [(move.op, move.tensor, "" if move.after < 0 else graph.ops[move.after].name) for move in plan.cache_ops]
+    names = [
+        (move.op, move.tensor, "" if move.after < 0 else graph.ops[move.after].name)
+        for move in plan.cache_ops
+    ]
     for one in others:
         order = [graph.op_index[op.name] for op in one.graph.ops]
         place = {i: k for k, i in enumerate(order)}
         assert sorted(place) == list(range(len(graph.ops)))
-        assert all(place[p] < place[i] for i, producers in enumerate(graph.producers) for p in producers)
-        assert names == [(move.op, move.tensor, "" if move.after < 0 else one.graph.ops[move.after].name) for move in one.cache_ops]
+        assert all(
+            place[p] < place[i] for i, producers in enumerate(graph.producers) for p in producers
+        )
+        assert names == [
+            (move.op, move.tensor, "" if move.after < 0 else one.graph.ops[move.after].name)
+            for move in one.cache_ops
+        ]
         assert order != list(range(len(graph.ops))) or one.cache_ops == nominal.cache_ops
 
 
 def free():
-    """``w`` (60 B) is fetched after e, for f, and dropped after f; g makes 40 B that h reads. Only f follows e, and only h follows g."""
+    """``w`` (60 B) is fetched after e, for f, and dropped after f; g makes 40 B that h reads. Only
+    f follows e, and only h follows g.
+    """
     b = GraphBuilder("free")
     b.tensor("w", 60, "parameter", home="ddr")
     b.tensor("a", 1)
@@ -206,38 +275,56 @@ def free():
 
 
 def test_a_plan_in_other_orders_by_hand():
-    """a, w and x do not fit at a time. While x is there w waits: for ever if h, which x is for, comes after f, which w is for."""
+    """a, w and x do not fit at a time. While x is there w waits: for ever if h, which x is for,
+    comes after f, which w is for.
+    """
 
     def holds(order):
         return not order.index("g") < order.index("f") < order.index("h")
 
     def policy(graph, hardware, budget_bytes):
-        return Plan(graph, "by hand", (CacheOp("prefetch", 0, "ddr", "hbm", 0), CacheOp("detach", 0, "hbm", None, 1)))
+        return Plan(
+            graph,
+            "by hand",
+            (CacheOp("prefetch", 0, "ddr", "hbm", 0), CacheOp("detach", 0, "hbm", None, 1)),
+        )
 
     with replayed_plans() as plans:
-        frame = hosim.robustness(free(), TOY, [policy], 100, runs=12, op_sigma=0, transfer_sigma=0, seed=5, order=True)
+        frame = hosim.robustness(
+            free(), TOY, [policy], 100, runs=12, op_sigma=0, transfer_sigma=0, seed=5, order=True
+        )
     names = [[op.name for op in plan.graph.ops] for plan in plans[1:]]
     assert len({tuple(order) for order in names}) > 3
     assert [*frame["feasible"][1:]] == [holds(order) for order in names]
     assert 0 < sum(frame["feasible"][1:]) < 12
     assert frame["feasible"][0]
-    assert set(frame["makespan_ns"].dropna()) == {100}  # 40 ns of ops and 60 of copy, wherever the two stand
+    assert set(frame["makespan_ns"].dropna()) == {
+        100
+    }  # 40 ns of ops and 60 of copy, wherever the two stand
 
 
 def test_a_plan_that_breaks_a_rule_in_another_order():
-    """w is away from g to h, which follows g: f must not come between them, where it would read what has gone."""
+    """w is away from g to h, which follows g: f must not come between them, where it would read
+    what has gone.
+    """
     b = GraphBuilder("three")
     b.tensor("w", 30, "parameter", "hbm")
     for name, deps in (("f", ()), ("g", ()), ("h", ["g"])):
         b.op(name, "any", inputs=["w"] if name != "h" else (), deps=deps, duration_ns=10)
-    moves = (CacheOp("store", 0, "hbm", "ddr", 1), CacheOp("detach", 0, "hbm", None, 1), CacheOp("prefetch", 0, "ddr", "hbm", 2))
+    moves = (
+        CacheOp("store", 0, "hbm", "ddr", 1),
+        CacheOp("detach", 0, "hbm", None, 1),
+        CacheOp("prefetch", 0, "ddr", "hbm", 2),
+    )
     made, runs = b.build(), 12
 
     def policy(graph, hardware, budget_bytes):
         return Plan(graph, "by hand", moves)
 
     with replayed_plans() as plans:
-        frame = hosim.robustness(made, TOY, [policy], 100, runs=runs, op_sigma=0, transfer_sigma=0, order=True)
+        frame = hosim.robustness(
+            made, TOY, [policy], 100, runs=runs, op_sigma=0, transfer_sigma=0, order=True
+        )
     breaks = [*(~frame["feasible"][1:])]
     assert [[op.name for op in plan.graph.ops] for plan in plans[1:]].count(["g", "f", "h"]) == 0
     assert len(plans) == 1 + runs - sum(breaks)

@@ -29,11 +29,17 @@ QUESTION = Question(B.build(), load_hardware(find_hardware("toy")), parse_choice
         ([50, 50], [100, None], False),
     ],
 )
-def test_rows_that_are_the_same_as_everything_fits(makespans: list[Any], budgets: list[Any], said: bool) -> None:
-    rows = [{"makespan_ns": makespan, "budget_bytes": budget} for makespan, budget in zip(makespans, budgets, strict=True)]
+def test_rows_that_are_the_same_as_everything_fits(
+    makespans: list[Any], budgets: list[Any], said: bool
+) -> None:
+    rows = [
+        {"makespan_ns": makespan, "budget_bytes": budget}
+        for makespan, budget in zip(makespans, budgets, strict=True)
+    ]
     points: list[Settings] = [{"budget": budget} for budget in budgets]
     assert same_everywhere(QUESTION, points, rows) == (
-        "every row takes 50 ns: everything fits within 40 B (the resident peak is 40 B), so that nothing has to move; give a smaller "
+        "every row takes 50 ns: everything fits within 40 B (the resident peak is 40 B), so that "
+        "nothing has to move; give a smaller "
         "budget, such as -b 75%"
         if said
         else None
@@ -43,21 +49,38 @@ def test_rows_that_are_the_same_as_everything_fits(makespans: list[Any], budgets
 @pytest.mark.parametrize(
     ("field", "values", "said"),
     [
-        ("tiers.hbm.bandwidth", ("1 TB/s", "2 TB/s"), "the times of the 3 ops on hbm are given, so they read no compute rate"),
-        ("hardware.compute.peak.bf16", ("1 TFLOP/s", "2 TFLOP/s"), "the times of the 3 ops on hbm are given, so they read no compute rate"),
+        (
+            "tiers.hbm.bandwidth",
+            ("1 TB/s", "2 TB/s"),
+            "the times of the 3 ops on hbm are given, so they read no compute rate",
+        ),
+        (
+            "hardware.compute.peak.bf16",
+            ("1 TFLOP/s", "2 TFLOP/s"),
+            "the times of the 3 ops on hbm are given, so they read no compute rate",
+        ),
         ("channels.d2h.bandwidth", ("1 GB/s", "2 GB/s"), "no transfer used d2h"),
         ("channels.d2h.bandwidth+channels.h2d.bandwidth", ("1 GB/s", "2 GB/s"), None),
         ("channels.h2d.bandwidth", ("1 GB/s", "2 GB/s"), None),
     ],
 )
-def test_why_nothing_changes_is_what_the_replays_read(field: str, values: tuple[str, str], said: str | None) -> None:
-    """At revision 0775890d a bandwidth that no op reads was varied without a word, or with 'everything fits' where nothing did."""
+def test_why_nothing_changes_is_what_the_replays_read(
+    field: str, values: tuple[str, str], said: str | None
+) -> None:
+    """At revision 0775890d a bandwidth that no op reads was varied without a word, or with
+    'everything fits' where nothing did.
+    """
     b = GraphBuilder("below")
     for i in range(3):
         b.tensor(f"w{i}", 40, "parameter", home="ddr")
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50)
     table = hosim.sweep(
-        b.build(), "toy", "layerwise", "80 B", vary={field: values} if "+" not in field else [f"{field}={','.join(values)}"], jobs=1
+        b.build(),
+        "toy",
+        "layerwise",
+        "80 B",
+        vary={field: values} if "+" not in field else [f"{field}={','.join(values)}"],
+        jobs=1,
     )
     notes = [note for note in table.attrs["notes"] if note.startswith("every row takes")]
     assert (said is None) == (not notes)

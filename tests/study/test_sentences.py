@@ -1,4 +1,6 @@
-"""What studies say of their findings, word by word, from findings made by hand; and what they say of bad input."""
+"""What studies say of their findings, word by word, from findings made by hand; and what they say
+of bad input.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,17 +27,27 @@ REPLAYED = replay(Plan(GRAPH), MACHINE)
 def result(budget: int, makespan: int | None, peak: int = 0) -> Result:
     if makespan is None:
         return unplanned(GRAPH, MACHINE, QUESTION.choice, budget, "out of memory; and more")
-    return replace(REPLAYED, budget_bytes=budget, makespan_ns=makespan, peak_bytes={"hbm": peak, "ddr": 3})
+    return replace(
+        REPLAYED, budget_bytes=budget, makespan_ns=makespan, peak_bytes={"hbm": peak, "ddr": 3}
+    )
 
 
 def test_what_a_frontier_says() -> None:
-    found = [result(50, None), result(60, 900, 60), result(70, 900, 58), result(80, 700, 77), result(90, 700, 77), result(95, 800, 95)]
+    found = [
+        result(50, None),
+        result(60, 900, 60),
+        result(70, 900, 58),
+        result(80, 700, 77),
+        result(90, 700, 77),
+        result(95, 800, 95),
+    ]
     curve = Frontier(QUESTION, found, 60, 50, ["95 B takes 800 ns, longer than 700 ns within 90 B"])
     assert [(r.budget_bytes, r.makespan_ns) for r in curve.pareto] == [(70, 900), (80, 700)]
     assert list(curve.frame["pareto"]) == [False, False, True, True, False, False]
     assert list(curve.frame["budget_bytes"]) == [50, 60, 70, 80, 90, 95]
     assert str(curve) == (
-        "layerwise needs 60 B (50 B is too little); from 900 ns with a peak of 58 B to 700 ns with one of 77 B; "
+        "layerwise needs 60 B (50 B is too little); from 900 ns with a peak of 58 B to 700 ns "
+        "with one of 77 B; "
         "95 B takes 800 ns, longer than 700 ns within 90 B"
     )
     assert str(replace(curve, too_small_bytes=None, contradictions=[])) == (
@@ -45,8 +57,14 @@ def test_what_a_frontier_says() -> None:
     page = curve._repr_html_()
     assert page.startswith("<h4>Peak memory against makespan (all resident 60 ns)</h4>\n<table>")
     assert page.endswith(f"<p>{curve}.</p>")
-    assert str(Frontier(QUESTION, found[:1], None, None, [])) == "layerwise does not fit within any budget probed"
-    for points, refine, said in ((1, 0, "frontier: expected at least 2 points, got 1"), (2, -1, "frontier: expected at least 0, got -1")):
+    assert (
+        str(Frontier(QUESTION, found[:1], None, None, []))
+        == "layerwise does not fit within any budget probed"
+    )
+    for points, refine, said in (
+        (1, 0, "frontier: expected at least 2 points, got 1"),
+        (2, -1, "frontier: expected at least 0, got -1"),
+    ):
         with pytest.raises(InputError) as refused:
             frontier(QUESTION, points, refine)
         assert str(refused.value) == said
@@ -55,14 +73,17 @@ def test_what_a_frontier_says() -> None:
 def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What needs 40 B, and takes 700 ns from 60 B on. It may have 90 B; the largest op needs 32 B.
 
-    No 32 B; bisected, 61, 46, 39 (does not fit), 42, 40 and no smaller: 40. Evenly: 40, 65 and 90. Then the step from 46 to 61 is the
-    only one: its middle 53, the middle 57 of 53 and 61, the middle 59 of 57 and 61.
+    No 32 B; bisected, 61, 46, 39 (does not fit), 42, 40 and no smaller: 40. Evenly: 40, 65 and 90.
+    Then the step from 46 to 61 is the only one: its middle 53, the middle 57 of 53 and 61, the
+    middle 59 of 57 and 61.
     """
     asked: list[int] = []
 
     def made(question: Question) -> Result:
         asked.append(question.budget_bytes)
-        return result(asked[-1], None if asked[-1] < 40 else 1000 if asked[-1] < 60 else 700, asked[-1])
+        return result(
+            asked[-1], None if asked[-1] < 40 else 1000 if asked[-1] < 60 else 700, asked[-1]
+        )
 
     monkeypatch.setattr("hosim.study.searches.frontiers.attempt", made)
     told: list[str] = []
@@ -75,22 +96,50 @@ def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> Non
     asked.clear()
     assert len(frontier(replace(QUESTION, budget=90), 3, 0).results) == 8
     none = frontier(replace(QUESTION, budget=30), 3, 3)
-    assert (none.smallest_bytes, none.too_small_bytes, [r.budget_bytes for r in none.results]) == (None, None, [30])
+    assert (none.smallest_bytes, none.too_small_bytes, [r.budget_bytes for r in none.results]) == (
+        None,
+        None,
+        [30],
+    )
 
 
 def test_what_a_fit_says() -> None:
     fits = Probe(2, 4, True, "", replace(result(100, 1234), ideal_ns=1000))
     slow = Probe(3, 8, False, "takes 2.000 times as long", replace(result(100, 1000), ideal_ns=500))
     over = Probe(4, 16, False, "does not fit", result(100, None))
-    found = Fit(QUESTION, "largest", Axis(("a", "b"), (1, 2, 4, 8, 16)), 1.5, [fits, slow, over], fits, slow, ["a contradiction"])
-    assert (found.value, found.exact, fits.slowdown, slow.slowdown, over.slowdown) == (4, True, 1.234, 2.0, None)
+    found = Fit(
+        QUESTION,
+        "largest",
+        Axis(("a", "b"), (1, 2, 4, 8, 16)),
+        1.5,
+        [fits, slow, over],
+        fits,
+        slow,
+        ["a contradiction"],
+    )
+    assert (found.value, found.exact, fits.slowdown, slow.slowdown, over.slowdown) == (
+        4,
+        True,
+        1.234,
+        2.0,
+        None,
+    )
     assert str(found) == (
-        "the largest a + b is 4 (1.23 us, 1.234 times as long as with everything resident); 8 is not within the limits: takes 2.000 times "
+        "the largest a + b is 4 (1.23 us, 1.234 times as long as with everything resident); 8 is "
+        "not within the limits: takes 2.000 times "
         "as long; a contradiction"
     )
     assert not replace(found, beyond=over).exact
-    last = replace(found, beyond=None, contradictions=[], answer=replace(fits, result=replace(fits.result, ideal_ns=0)))
-    assert (last.exact, str(last)) == (True, "the largest a + b is 4 (1.23 us); it is the last value of the range")
+    last = replace(
+        found,
+        beyond=None,
+        contradictions=[],
+        answer=replace(fits, result=replace(fits.result, ideal_ns=0)),
+    )
+    assert (last.exact, str(last)) == (
+        True,
+        "the largest a + b is 4 (1.23 us); it is the last value of the range",
+    )
     none = replace(found, answer=None, beyond=None, probes=[over])
     assert (none.value, none.exact) == (None, False)
     assert str(none) == "no a + b in the range is within the limits; 16: does not fit"
@@ -104,17 +153,38 @@ def test_what_a_fit_says() -> None:
 PRICE = blame(QUESTION).prices[0]
 
 
-def price(what: str, added: str, makespan_ns: int | None, saves_ns: int | None, together: tuple[str, ...] = (), note: str = "") -> Any:
-    return replace(PRICE, what=what, added=added, makespan_ns=makespan_ns, saves_ns=saves_ns, together=together, note=note)
+def price(
+    what: str,
+    added: str,
+    makespan_ns: int | None,
+    saves_ns: int | None,
+    together: tuple[str, ...] = (),
+    note: str = "",
+) -> Any:
+    return replace(
+        PRICE,
+        what=what,
+        added=added,
+        makespan_ns=makespan_ns,
+        saves_ns=saves_ns,
+        together=together,
+        note=note,
+    )
 
 
 def test_what_prices_say() -> None:
     assert str(price("hbm", "1 GB", None, None)) == "+1 GB of hbm: does not fit"
     assert str(price("hbm", "1 GB", 5, 0)) == "+1 GB of hbm saves nothing"
-    assert str(price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))) == "+1.00 GB/s of h2d (with link, bus) saves 7 ns"
+    assert (
+        str(price("h2d", "1.00 GB/s", 5, 7, ("link", "bus")))
+        == "+1.00 GB/s of h2d (with link, bus) saves 7 ns"
+    )
     assert str(price("h2d", "1.00 GB/s", 5, -7)) == "+1.00 GB/s of h2d costs 7 ns"
     partly = price("ddr", "twice the FLOP/s", 5, 0, note="the times of 1 of 2 of its ops are given")
-    assert str(partly) == "twice the FLOP/s of ddr saves nothing (the times of 1 of 2 of its ops are given)"
+    assert (
+        str(partly)
+        == "twice the FLOP/s of ddr saves nothing (the times of 1 of 2 of its ops are given)"
+    )
     unknown = price("ddr", "pageable memory", None, None, note="nobody knows")
     assert str(unknown) == "pageable memory of ddr: nobody knows"
     idle = [price("hbm", "1 GB", 5, 0), price("h2d", "1.00 GB/s", 5, 0, ("link",))]
@@ -128,14 +198,19 @@ def test_what_prices_say() -> None:
 
 def test_what_a_blame_says() -> None:
     stalls = [
-        ExplainedStall("compute", "f0", "transfer", 5, 15, "x", tensor="w", channel="h2d", occupied=("a", "b")),
+        ExplainedStall(
+            "compute", "f0", "transfer", 5, 15, "x", tensor="w", channel="h2d", occupied=("a", "b")
+        ),
         ExplainedStall("compute", "f1", "capacity", 20, 24, "y"),
         ExplainedStall("compute", "f2", "transfer", 30, 33, "z", tensor="w", channel="h2d"),
     ]
     link = price("h2d", "1.00 GB/s", 5, 7, ("link", "bus"))
     found = Blame("layerwise", result(100, 1000), stalls, [link], True, {"ops on hbm": 1000})
     assert dict(found.by_cause) == {("transfer", "h2d"): 13, ("capacity", ""): 4}
-    assert str(found) == "layerwise takes 1.00 us, and its streams wait 17 ns: 13 ns for h2d, 4 ns for capacity"
+    assert (
+        str(found)
+        == "layerwise takes 1.00 us, and its streams wait 17 ns: 13 ns for h2d, 4 ns for capacity"
+    )
     drain = ExplainedStall("compute", "", "drain", 900, 1000, "z", processor="ddr")
     both = replace(found, stalls=[drain], path_ns={"ops on hbm": 900, "ops on ddr": 100})
     assert str(both) == (
@@ -145,7 +220,14 @@ def test_what_a_blame_says() -> None:
     assert str(replace(found, stalls=[])) == "layerwise takes 1.00 us and never waits"
     assert list(found.frame["occupied"]) == ["a, b", "", ""]
     assert found.price_frame.to_dict("records") == [
-        {"what": "h2d", "added": "1.00 GB/s", "makespan_ns": 5, "saves_ns": 7, "together": "link, bus", "note": ""}
+        {
+            "what": "h2d",
+            "added": "1.00 GB/s",
+            "makespan_ns": 5,
+            "saves_ns": 7,
+            "together": "link, bus",
+            "note": "",
+        }
     ]
     page = found._repr_html_()
     assert page.startswith("<h4>Stalls (the longest 3 of 3)</h4>\n<table>")
@@ -155,7 +237,12 @@ def test_what_a_blame_says() -> None:
 
 def test_a_result_is_a_side_by_itself() -> None:
     side = side_of(REPLAYED)
-    assert (side.label, side.result, side.plan, side.device_tier) == (REPLAYED.policy, REPLAYED, None, "hbm")
+    assert (side.label, side.result, side.plan, side.device_tier) == (
+        REPLAYED.policy,
+        REPLAYED,
+        None,
+        "hbm",
+    )
 
 
 def test_a_policy_whose_plan_breaks_rules_says_how_many() -> None:
@@ -167,10 +254,16 @@ def test_a_policy_whose_plan_breaks_rules_says_how_many() -> None:
     w1, w2 = (CacheOp("detach", GRAPH.tensor_index[name], "hbm", None, 0) for name in ("w1", "w2"))
     both, each = said(w1, w2)
     assert len(each) > 1
-    assert both == f"policy clumsy made a plan that breaks a rule, which is a bug of the policy: {each[0]} (and {len(each) - 1} more)"
+    assert (
+        both == "policy clumsy made a plan that breaks a rule, which is a bug of the policy: "
+        f"{each[0]} (and {len(each) - 1} more)"
+    )
     one, only = said(w1)
     assert len(only) == 1
-    assert one == f"policy clumsy made a plan that breaks a rule, which is a bug of the policy: {only[0]}"
+    assert (
+        one
+        == f"policy clumsy made a plan that breaks a rule, which is a bug of the policy: {only[0]}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,8 +287,14 @@ def test_points_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "points.csv"
     path.write_text("a , policy.k\n\n1, 2 GB/s\n x,3\n")
     assert read_points(str(path)) == [{"a": 1, "policy.k": "2 GB/s"}, {"a": "x", "policy.k": 3}]
-    assert [type(point["a"]) for point in read_vary({"a": np.arange(2)}) + read_vary([{"a": np.float32(0.5)}])] == [int, int, float]
-    assert read_vary({"a + b": 7, "c": "1..2"}) == [{"a": 7, "b": 7, "c": 1}, {"a": 7, "b": 7, "c": 2}]
+    assert [
+        type(point["a"])
+        for point in read_vary({"a": np.arange(2)}) + read_vary([{"a": np.float32(0.5)}])
+    ] == [int, int, float]
+    assert read_vary({"a + b": 7, "c": "1..2"}) == [
+        {"a": 7, "b": 7, "c": 1},
+        {"a": 7, "b": 7, "c": 2},
+    ]
     for text, said in (
         ("a,b\n", ": expected a line of fields and lines of their values, separated by commas"),
         ("a,b\n1,2\n3\n", ": line 3: expected 2 values, got 1"),

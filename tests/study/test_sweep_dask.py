@@ -1,4 +1,6 @@
-"""A sweep on a Dask cluster of a real scheduler and two worker processes, one of which dies in the middle: no row lost, none twice."""
+"""A sweep on a Dask cluster of a real scheduler and two worker processes, one of which dies in the
+middle: no row lost, none twice.
+"""
 
 import os
 import re
@@ -24,7 +26,14 @@ DASK = [sys.executable, "-W", "ignore", "-m", "dask"]
 def begin(name: str, folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
     """A part of the cluster; what it says goes to a file."""
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen([*DASK, *arguments], env=environment(folder), cwd=folder, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            [*DASK, *arguments],
+            env=environment(folder),
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def said(path: Path, pattern: str, process: "subprocess.Popen[bytes]") -> str:
@@ -40,11 +49,32 @@ def said(path: Path, pattern: str, process: "subprocess.Popen[bytes]") -> str:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, list["subprocess.Popen[bytes]"]]]:
-    """A folder with the whole sweep's file, the scheduler's address, and two workers of a thread each that nobody starts again."""
+def cluster(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, str, list["subprocess.Popen[bytes]"]]]:
+    """A folder with the whole sweep's file, the scheduler's address, and two workers of a thread
+    each that nobody starts again.
+    """
     folder = tmp_path_factory.mktemp("dask")
-    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(folder), check=True, capture_output=True)
-    parts = [begin("scheduler", folder, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")]
+    subprocess.run(
+        command(folder, "whole.csv", "--jobs", "1"),
+        env=environment(folder),
+        check=True,
+        capture_output=True,
+    )
+    parts = [
+        begin(
+            "scheduler",
+            folder,
+            "scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+            "--no-show",
+        )
+    ]
     try:
         address = said(folder / "scheduler.log", r"(tcp://127\.0\.0\.1:\d+)", parts[0])
         alone = ["--nthreads", "1", "--no-nanny", "--no-dashboard"]
@@ -62,7 +92,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
 
 
 @pytest.mark.long
-def test_a_worker_dies_in_the_middle(cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]]) -> None:
+def test_a_worker_dies_in_the_middle(
+    cluster: tuple[Path, str, list["subprocess.Popen[bytes]"]],
+) -> None:
     folder, address, workers = cluster
     with held(folder):
         process = start(folder, command(folder, "rows.csv", "--scheduler", address))
@@ -83,7 +115,12 @@ def test_ctrl_c_and_resume(cluster: tuple[Path, str, list["subprocess.Popen[byte
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=LONG_S)
     assert (process.returncode, errors.splitlines()[-1]) == (130, "interrupted")
-    subprocess.run(command(folder, "stopped.csv", "--scheduler", address), env=environment(folder), check=True, capture_output=True)
+    subprocess.run(
+        command(folder, "stopped.csv", "--scheduler", address),
+        env=environment(folder),
+        check=True,
+        capture_output=True,
+    )
     assert (folder / "stopped.csv").read_bytes() == (folder / "whole.csv").read_bytes()
 
 
@@ -100,41 +137,72 @@ def test_a_client_from_python(cluster: tuple[Path, str, list["subprocess.Popen[b
         print(list(table["feasible"]), table["makespan_ns"].notna().sum(), "".join(sorted(set(table["error"].dropna()))))
     """
     command(folder, "unused.csv")  # makes the workload
-    done = subprocess.run([sys.executable, "-c", code], env=environment(folder), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     refused = (
         "budget: 0 B leaves no memory at all; "
-        "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as '75%' or 0.75"
+        "expected whole bytes, a size such as '40 GiB' or a share of the resident peak such as "
+        "'75%' or 0.75"
     )
     assert done.stdout == f"[True, False, True, False] 2 {refused}\n"
 
 
 def without_notes(stderr: str) -> str:
-    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("note: "))
+    return "".join(
+        line for line in stderr.splitlines(keepends=True) if not line.startswith("note: ")
+    )
 
 
 @pytest.mark.long
 def test_the_scheduler_dies(tmp_path: Path) -> None:
-    scheduler = begin("lonely", tmp_path, "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show")
+    scheduler = begin(
+        "lonely",
+        tmp_path,
+        "scheduler",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--no-dashboard",
+        "--no-show",
+    )
     try:
         address = said(tmp_path / "lonely.log", r"(tcp://127\.0\.0\.1:\d+)", scheduler)
         environ = {**environment(tmp_path), "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "1s"}
         asked = command(tmp_path, "rows.csv", "--scheduler", address)
-        sweep = subprocess.Popen(asked, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        sweep = subprocess.Popen(
+            asked, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         said(tmp_path / "lonely.log", r"(Receive client connection)", scheduler)
     finally:
         scheduler.kill()
         scheduler.wait(LONG_S)
     wrong = without_notes(sweep.communicate(timeout=LONG_S)[1])
-    gone = "error: the Dask scheduler has gone; start one and run the same command again, which continues\n"
-    early = wrong.startswith(f"error: {address}: no Dask scheduler answers there (") and wrong.count("\n") == 1  # the client had only begun
+    gone = (
+        "error: the Dask scheduler has gone; start one and run the same command again, which "
+        "continues\n"
+    )
+    early = (
+        wrong.startswith(f"error: {address}: no Dask scheduler answers there (")
+        and wrong.count("\n") == 1
+    )  # the client had only begun
     assert sweep.returncode == 2
     assert wrong == gone or early
 
 
-@pytest.mark.parametrize("address", ["nonsense", ":", "tcp://", "x" * 5000, "tcp://host:port", "a b:1"])
+@pytest.mark.parametrize(
+    "address", ["nonsense", ":", "tcp://", "x" * 5000, "tcp://host:port", "a b:1"]
+)
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(InputError, match="expected the address of a Dask scheduler, such as tcp://host:8786"):
+    with pytest.raises(
+        InputError, match="expected the address of a Dask scheduler, such as tcp://host:8786"
+    ):
         cluster_at(address)
 
 
@@ -142,7 +210,9 @@ def test_what_is_no_address(address: str) -> None:
 def test_nobody_answers(tmp_path: Path) -> None:
     # port 1 of this machine: nothing listens there
     asked = command(tmp_path, "rows.csv", "--scheduler", "tcp://127.0.0.1:1")
-    ended = subprocess.run(asked, env=environment(tmp_path), capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        asked, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 2
     wrong = without_notes(ended.stderr)
     assert wrong.count("\n") == 1

@@ -1,4 +1,6 @@
-"""A file of rows whose cells are damaged is refused in one line that names the cell; the sweep does not go on from it."""
+"""A file of rows whose cells are damaged is refused in one line that names the cell; the sweep does
+not go on from it.
+"""
 
 import csv
 import fcntl
@@ -24,7 +26,18 @@ def sweep(tmp_path: Path) -> tuple[list[str], Path]:
     """The command, and the finished file that it wrote."""
     (tmp_path / "small.json").write_text(WORKLOAD)
     path = tmp_path / "rows.csv"
-    command = ["sweep", str(tmp_path / "small.json"), "-H", "toy", "-p", "layerwise", "--vary", "budget=10B,90B,100B", "-o", str(path)]
+    command = [
+        "sweep",
+        str(tmp_path / "small.json"),
+        "-H",
+        "toy",
+        "-p",
+        "layerwise",
+        "--vary",
+        "budget=10B,90B,100B",
+        "-o",
+        str(path),
+    ]
     outcome = CliRunner().invoke(app, command)
     assert outcome.exit_code == 0, outcome.output
     return command, path
@@ -45,8 +58,18 @@ def damage(path: Path, line: int, column: str, text: str) -> None:
         (3, "makespan_ns", "x", "line 3: makespan_ns: expected a whole number, got 'x'"),
         (3, "makespan_ns", "--5", "line 3: makespan_ns: expected a whole number, got '--5'"),
         (3, "makespan_ns", "", "line 3: makespan_ns: expected a whole number, got nothing"),
-        (4, "hbm_peak_bytes", "\u0661", "line 4: hbm_peak_bytes: expected a whole number, got '\u0661'"),
-        (4, "transfer_stall_ns", "1.5", "line 4: transfer_stall_ns: expected a whole number, got '1.5'"),
+        (
+            4,
+            "hbm_peak_bytes",
+            "\u0661",
+            "line 4: hbm_peak_bytes: expected a whole number, got '\u0661'",
+        ),
+        (
+            4,
+            "transfer_stall_ns",
+            "1.5",
+            "line 4: transfer_stall_ns: expected a whole number, got '1.5'",
+        ),
         (4, "budget_bytes", "", "line 4: budget_bytes: expected a whole number, got nothing"),
         (2, "feasible", "True", "line 2: feasible: expected true or false, got 'True'"),
         (2, "feasible", "", "line 2: feasible: expected true or false, got nothing"),
@@ -54,25 +77,40 @@ def damage(path: Path, line: int, column: str, text: str) -> None:
         (2, "feasible", "true", "line 2: drain_ns: expected a whole number, got nothing"),
     ],
 )
-def test_a_damaged_cell_is_named(sweep: tuple[list[str], Path], line: int, column: str, text: str, why: str) -> None:
+def test_a_damaged_cell_is_named(
+    sweep: tuple[list[str], Path], line: int, column: str, text: str, why: str
+) -> None:
     command, path = sweep
     damage(path, line, column, text)
     before = path.read_bytes()
     outcome = CliRunner().invoke(app, command)
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     if column != "feasible" or text != "true":
-        assert outcome.stderr == f"{NOTE}error: {path}: {why}; remove this row and run the same command again\n"
+        assert (
+            outcome.stderr
+            == f"{NOTE}error: {path}: {why}; remove this row and run the same command again\n"
+        )
     assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(
     ("digits", "why"),
     [
-        (41, f"line 3: makespan_ns: expected a whole number, got '{'9' * 41}'; remove this row and run the same command again"),
-        (5000, 'byte 619: expected at most 1000 digits in a number, got more; HOSIM_LIMITS="integer_digits=2000" raises this limit'),
+        (
+            41,
+            f"line 3: makespan_ns: expected a whole number, got '{'9' * 41}'; remove this row and "
+            "run the same command again",
+        ),
+        (
+            5000,
+            "byte 619: expected at most 1000 digits in a number, got more; "
+            'HOSIM_LIMITS="integer_digits=2000" raises this limit',
+        ),
     ],
 )
-def test_a_number_of_too_many_digits_is_no_number(sweep: tuple[list[str], Path], digits: int, why: str) -> None:
+def test_a_number_of_too_many_digits_is_no_number(
+    sweep: tuple[list[str], Path], digits: int, why: str
+) -> None:
     command, path = sweep
     damage(path, 3, "makespan_ns", "9" * digits)
     outcome = CliRunner().invoke(app, command)
@@ -85,7 +123,10 @@ def test_a_row_that_is_removed_is_computed_again(sweep: tuple[list[str], Path]) 
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:2] + lines[3:]))
     outcome = CliRunner().invoke(app, command)
-    assert (outcome.exit_code, outcome.stderr) == (0, f"{NOTE}wrote {path}: 3 rows, 1 of them computed now\n")
+    assert (outcome.exit_code, outcome.stderr) == (
+        0,
+        f"{NOTE}wrote {path}: 3 rows, 1 of them computed now\n",
+    )
     assert path.read_bytes() == whole
 
 
@@ -94,17 +135,40 @@ def test_a_cell_longer_than_any_is_refused(sweep: tuple[list[str], Path]) -> Non
     damage(path, 3, "policy", "x" * 200_000)
     outcome = CliRunner().invoke(app, command)
     assert outcome.exit_code == 2
-    why = 'expected at most 128KiB in a field of CSV, got more; HOSIM_LIMITS="csv_field_bytes=256KiB" raises this limit'
+    why = (
+        "expected at most 128KiB in a field of CSV, got more; "
+        'HOSIM_LIMITS="csv_field_bytes=256KiB" raises this limit'
+    )
     assert outcome.stderr == f"{NOTE}error: {path}: {why}\n"
 
 
 @pytest.mark.parametrize(
     ("column", "values", "kind", "why"),
     [
-        ("makespan_ns", [None, 90.5, 90.5], "float", "row 2: makespan_ns: expected a whole number, got 90.5"),
-        ("makespan_ns", ["x", "y", "z"], "string", "row 1: makespan_ns: expected a whole number, got 'x'"),
-        ("makespan_ns", [None, 90, None], "Int64", "row 3: makespan_ns: expected a whole number, got nothing"),
-        ("error", [None, None, None], "string", "row 1: error: expected why the point does not fit, got nothing"),
+        (
+            "makespan_ns",
+            [None, 90.5, 90.5],
+            "float",
+            "row 2: makespan_ns: expected a whole number, got 90.5",
+        ),
+        (
+            "makespan_ns",
+            ["x", "y", "z"],
+            "string",
+            "row 1: makespan_ns: expected a whole number, got 'x'",
+        ),
+        (
+            "makespan_ns",
+            [None, 90, None],
+            "Int64",
+            "row 3: makespan_ns: expected a whole number, got nothing",
+        ),
+        (
+            "error",
+            [None, None, None],
+            "string",
+            "row 1: error: expected why the point does not fit, got nothing",
+        ),
     ],
 )
 def test_a_damaged_column_of_a_table_is_named(
@@ -119,11 +183,16 @@ def test_a_damaged_column_of_a_table_is_named(
     table[column] = pd.Series(values, dtype=kind)
     table.to_parquet(path, index=False)
     outcome = CliRunner().invoke(app, command)
-    assert (outcome.exit_code, outcome.stderr) == (2, f"{NOTE}error: {path}: {why}; remove this row and run the same command again\n")
+    assert (outcome.exit_code, outcome.stderr) == (
+        2,
+        f"{NOTE}error: {path}: {why}; remove this row and run the same command again\n",
+    )
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ValueError("a bug")])
-def test_a_file_that_cannot_be_locked_is_closed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_file_that_cannot_be_locked_is_closed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     opened = []
 
     def lock(descriptor: int, how: int) -> None:
@@ -131,7 +200,10 @@ def test_a_file_that_cannot_be_locked_is_closed_again(tmp_path: Path, monkeypatc
         raise error
 
     monkeypatch.setattr(fcntl, "flock", lock)
-    with pytest.raises((InputError, ValueError)) as raised, RowFile(tmp_path / "rows.csv", ["point"], []):
+    with (
+        pytest.raises((InputError, ValueError)) as raised,
+        RowFile(tmp_path / "rows.csv", ["point"], []),
+    ):
         pass
     cannot = f"{tmp_path}/rows.csv: cannot be written: Input/output error"
     assert str(raised.value) == (cannot if isinstance(error, OSError) else "a bug")
@@ -143,7 +215,10 @@ FORMULAS = ("=1+2", "+1", "-1x", "@x", "\tx", "'x", "x")
 
 
 def test_text_in_a_file_of_rows_is_no_formula_and_is_read_back(tmp_path: Path) -> None:
-    rows = [{"point": f"p{k}", "policy": text, "feasible": True, "error": None} for k, text in enumerate(FORMULAS)]
+    rows = [
+        {"point": f"p{k}", "policy": text, "feasible": True, "error": None}
+        for k, text in enumerate(FORMULAS)
+    ]
     path = tmp_path / "rows.csv"
     columns, keys = ["point", "policy", "feasible", "error"], [str(row["point"]) for row in rows]
     with RowFile(path, columns, keys) as file:

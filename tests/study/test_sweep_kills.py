@@ -1,4 +1,6 @@
-"""A sweep that is interrupted, loses a process or is killed goes on where it stopped: its file is an uninterrupted run's, to the byte."""
+"""A sweep that is interrupted, loses a process or is killed goes on where it stopped: its file is
+an uninterrupted run's, to the byte.
+"""
 
 import os
 import signal
@@ -8,13 +10,28 @@ import time
 from pathlib import Path
 
 import pytest
-from sweeping import BEFORE, LONG_S, MACHINE, POINTS, chain, children, command, environment, held, start, wait_for_rows
+from sweeping import (
+    BEFORE,
+    LONG_S,
+    MACHINE,
+    POINTS,
+    chain,
+    children,
+    command,
+    environment,
+    held,
+    start,
+    wait_for_rows,
+)
 
 from hosim.study.asked import parse_choice
 from hosim.study.rows_of_answers import DIED
 from hosim.study.runs import Question, Task, pack, pool
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc"),
+]
 WORKER = "loky"
 
 
@@ -22,7 +39,12 @@ WORKER = "loky"
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
     """A folder, and what the file of the whole sweep holds, computed by one process."""
     folder = tmp_path_factory.mktemp("sweep")
-    subprocess.run(command(folder, "whole.csv", "--jobs", "1"), env=environment(folder), check=True, capture_output=True)
+    subprocess.run(
+        command(folder, "whole.csv", "--jobs", "1"),
+        env=environment(folder),
+        check=True,
+        capture_output=True,
+    )
     content = (folder / "whole.csv").read_bytes()
     assert content.count(b"\n") == POINTS + 1
     return folder, content
@@ -30,7 +52,13 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes
 
 def finish(folder: Path, name: str) -> str:
     """Run the same command to its end; what it says on stderr."""
-    ended = subprocess.run(command(folder, name, "--jobs", "2"), env=environment(folder), capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command(folder, name, "--jobs", "2"),
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
 
@@ -41,14 +69,18 @@ def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
     with held(folder):
         process = start(folder, command(folder, "interrupted.csv", "--jobs", "2"))
         wait_for_rows(folder / "interrupted.csv", BEFORE, process)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the processes of the pool, too
+        os.killpg(
+            process.pid, signal.SIGINT
+        )  # as a terminal does: to the processes of the pool, too
         _, said = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, said
     assert "points: run the same command to continue" in said
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
     assert (folder / "interrupted.csv").read_bytes().count(b"\n") == BEFORE + 1
-    assert f"{POINTS} rows, {POINTS - BEFORE} of them computed now" in finish(folder, "interrupted.csv")
+    assert f"{POINTS} rows, {POINTS - BEFORE} of them computed now" in finish(
+        folder, "interrupted.csv"
+    )
     assert (folder / "interrupted.csv").read_bytes() == whole
 
 
@@ -58,7 +90,11 @@ def test_a_process_of_the_pool_is_killed(uninterrupted: tuple[Path, bytes]) -> N
     with held(folder):
         process = start(folder, command(folder, "lost.csv", "--jobs", "2"))
         wait_for_rows(folder / "lost.csv", BEFORE, process)
-        workers = [pid for pid in children(process.pid, WORKER) if pid not in children(process.pid, "resource_tracker")]
+        workers = [
+            pid
+            for pid in children(process.pid, WORKER)
+            if pid not in children(process.pid, "resource_tracker")
+        ]
         assert workers
         os.kill(workers[0], signal.SIGKILL)
     _, said = process.communicate(timeout=LONG_S)

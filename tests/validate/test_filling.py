@@ -1,4 +1,6 @@
-"""How long a kernel keeps others out: what it takes of a multiprocessor, worked out by hand as CUDA's occupancy calculation does."""
+"""How long a kernel keeps others out: what it takes of a multiprocessor, worked out by hand as
+CUDA's occupancy calculation does.
+"""
 
 from dataclasses import replace
 
@@ -8,12 +10,28 @@ from hosim.importers.recordings import DeviceInfo, DeviceOp
 from hosim.validate.recorded_steps import placed_ns
 
 DEVICE = DeviceInfo("toy", 80 << 30, 10, 2048, 65536, 102_400)
-"""Ten multiprocessors with room for 2048 threads, 65536 registers and 100 KiB of shared memory each."""
+"""Ten multiprocessors with room for 2048 threads, 65536 registers and 100 KiB of shared memory
+each.
+"""
 
 
-def kernel(blocks: int, threads: int, registers: int | None = None, shared: int | None = None) -> DeviceOp:
+def kernel(
+    blocks: int, threads: int, registers: int | None = None, shared: int | None = None
+) -> DeviceOp:
     grid, block = (blocks // 2, 2, 1), (threads, 1, 1)
-    return DeviceOp("kernel", "k", 0, 7, 0, 0, None, grid=grid, block=block, registers=registers, shared_bytes=shared)
+    return DeviceOp(
+        "kernel",
+        "k",
+        0,
+        7,
+        0,
+        0,
+        None,
+        grid=grid,
+        block=block,
+        registers=registers,
+        shared_bytes=shared,
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,7 +44,10 @@ def kernel(blocks: int, threads: int, registers: int | None = None, shared: int 
         (kernel(1000, 512, shared=51_200), 20),  # 100 KiB // 50 KiB
         (kernel(1000, 512, shared=10_240), 40),  # 10 by shared memory
         (kernel(1000, 512, registers=64, shared=102_400), 10),  # 2 by registers, 1 by shared memory
-        (kernel(1000, 1024, registers=128), 10),  # not even one by registers: it runs all the same, one at a time
+        (
+            kernel(1000, 1024, registers=128),
+            10,
+        ),  # not even one by registers: it runs all the same, one at a time
     ],
 )
 def test_blocks_that_run_at_once(op: DeviceOp, at_once: int) -> None:
@@ -58,4 +79,6 @@ def test_what_is_not_known_keeps_nobody_out(op: DeviceOp, info: DeviceInfo | Non
 
 def test_what_a_device_does_not_say_is_no_limit() -> None:
     op = kernel(1000, 512, registers=64, shared=51_200)
-    assert placed_ns(op, replace(DEVICE, registers=None, shared_bytes=None), 1_000_000) == 1000 * (1000 - 40)
+    assert placed_ns(op, replace(DEVICE, registers=None, shared_bytes=None), 1_000_000) == 1000 * (
+        1000 - 40
+    )

@@ -1,4 +1,6 @@
-"""Pickles read without trusting them: what is admitted, what is refused, and that nothing of a refused one happens."""
+"""Pickles read without trusting them: what is admitted, what is refused, and that nothing of a
+refused one happens.
+"""
 
 import contextlib
 import datetime
@@ -13,7 +15,13 @@ from hypothesis import strategies as st
 from hosim.errors import InputError
 from hosim.validate.snapshots import load_plain, read_snapshot
 
-scalars = st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text(max_size=20)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+)
 keys = st.text(max_size=20) | st.integers(0, (1 << 16) - 1)
 
 
@@ -59,7 +67,19 @@ def test_nothing_of_a_hostile_pickle_happens(tmp_path, protocol):
     assert path.exists()  # it would have
 
 
-@pytest.mark.parametrize("value", [print, Stateful(), datetime.date(2024, 1, 1), {1, 2}, b"bytes", bytearray(b"x"), 1j, frozenset({1})])
+@pytest.mark.parametrize(
+    "value",
+    [
+        print,
+        Stateful(),
+        datetime.date(2024, 1, 1),
+        {1, 2},
+        b"bytes",
+        bytearray(b"x"),
+        1j,
+        frozenset({1}),
+    ],
+)
 def test_whatever_is_not_plain_is_refused(value):
     with pytest.raises(InputError, match="expected plain containers only"):
         load_plain(pickle.dumps([value]))
@@ -107,7 +127,14 @@ def test_no_bytes_lead_to_another_error(data):
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-@given(key=st.integers(1 << 16) | st.integers(max_value=-1) | st.floats() | st.booleans() | st.none() | st.tuples(st.integers()))
+@given(
+    key=st.integers(1 << 16)
+    | st.integers(max_value=-1)
+    | st.floats()
+    | st.booleans()
+    | st.none()
+    | st.tuples(st.integers())
+)
 def test_keys_that_could_collide_are_refused(protocol, key):
     for hostile in ({key: None}, {"a": 1, key: 2}, [{"deep": {"a": 1, "b": 2, key: 3}}]):
         with pytest.raises(InputError, match="expected keys of dicts that are text, got "):
@@ -116,7 +143,13 @@ def test_keys_that_could_collide_are_refused(protocol, key):
 
 def test_a_list_repeated_without_being_written_is_bounded(tmp_path):
     blocks = [{"size": 512, "requested_size": 1, "state": "inactive"}] * 2000
-    segment = {"address": 0, "total_size": 1, "stream": 0, "segment_type": "small", "blocks": blocks}
+    segment = {
+        "address": 0,
+        "total_size": 1,
+        "stream": 0,
+        "segment_type": "small",
+        "blocks": blocks,
+    }
     path = tmp_path / "repeats.pickle"
     path.write_bytes(pickle.dumps({"segments": [segment] * 2000, "device_traces": []}))
     assert path.stat().st_size < 20_000

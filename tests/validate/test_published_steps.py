@@ -35,7 +35,9 @@ def test_steps_composed_of_measured_kernels(compared, row) -> None:
 
 @pytest.mark.parametrize("row", END_TO_END, ids=lambda row: row.id)
 def test_steps_measured_end_to_end(compared, row) -> None:
-    """These have what the host and waits between devices take: eight devices that share a small model are the worst."""
+    """These have what the host and waits between devices take: eight devices that share a small
+    model are the worst.
+    """
     compared("gpt-fast", row.id, "step, ns", row.figure * 1e9, step_ns(row), within=0.25)
 
 
@@ -45,20 +47,38 @@ def test_steps_measured_end_to_end(compared, row) -> None:
         ("llama-2-7b", "weights=int8", 155.58, 0.15),
         ("llama-2-7b", "weights=uint4:group=32", 196.80, 0.15),
         ("llama-2-70b", "weights=int8", 19.13, 0.15),
-        ("llama-2-70b", "weights=uint4:group=32", 25.25, 0.25),  # its 4-bit kernel reads the wider matrices at half the memory's speed
+        (
+            "llama-2-70b",
+            "weights=uint4:group=32",
+            25.25,
+            0.25,
+        ),  # its 4-bit kernel reads the wider matrices at half the memory's speed
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
 def test_packed_weights(compared, model, weights, tokens, within) -> None:
-    """The table of gpt-fast's README, one A100 limited to 330 W, under its runtime; it packs the output layer, too."""
-    frame = hosim.compare(f"{model}:phase=decode:context=105:{weights}", "a100", "resident", runtime="gpt-fast")
+    """The table of gpt-fast's README, one A100 limited to 330 W, under its runtime; it packs the
+    output layer, too.
+    """
+    frame = hosim.compare(
+        f"{model}:phase=decode:context=105:{weights}", "a100", "resident", runtime="gpt-fast"
+    )
     seconds = int(frame.makespan_ns.iloc[0]) / 1e9
-    compared("gpt-fast", f"{model}, {weights}", "tokens a second", tokens, 1 / seconds, within=within)
+    compared(
+        "gpt-fast", f"{model}, {weights}", "tokens a second", tokens, 1 / seconds, within=within
+    )
 
 
 def test_the_mean_error_of_the_rows_composed_of_kernels(compared) -> None:
     errors = [abs(step_ns(row) / row.figure / 1e9 - 1) for row in COMPOSED]
-    compared("aiconfigurator", "prefill and decode", f"mean error of {len(errors)} steps", 0.0, sum(errors) / len(errors), slack=0.05)
+    compared(
+        "aiconfigurator",
+        "prefill and decode",
+        f"mean error of {len(errors)} steps",
+        0.0,
+        sum(errors) / len(errors),
+        slack=0.05,
+    )
 
 
 def test_a_step_of_training_without_sharding(compared) -> None:
@@ -74,7 +94,9 @@ def test_the_memory_of_training(compared) -> None:
 
 
 KERNELS = {"mpt": "flash1", "torchtitan": "flash2"}
-"""llm-foundry's benchmarks ran with attn_impl: triton (scripts/train/benchmarking/submit_benchmarks.py); torch has FlashAttention-2."""
+"""llm-foundry's benchmarks ran with attn_impl: triton
+(scripts/train/benchmarking/submit_benchmarks.py); torch has FlashAttention-2.
+"""
 HBM2E = 2_400_000_000_000
 """Bytes a second of the H100 with 96 GB that torchtitan's row was measured on."""
 
@@ -90,8 +112,10 @@ HELD_OUT = {
         n, 1b 65536 1 3044 y, 1b 16384 2 9956 n, 1b 2048 14 20513 n, 760m 16384 3 14274 n, 760m 2048 24 32434 n, 350m
         2048 32 58782 n, 125m 2048 32 141737 n""",
 }
-"""Rows of llm-foundry's README that nothing was chosen by: model, tokens of a sequence, sequences of a micro-batch, tokens a second of
-a GPU, whether layers are computed again. Eight GPUs, FSDP, bf16."""
+"""Rows of llm-foundry's README that nothing was chosen by: model, tokens of a sequence, sequences
+of a micro-batch, tokens a second of a GPU, whether layers are computed again. Eight GPUs, FSDP,
+bf16.
+"""
 MPT = {
     "125m": (768, 12, 12),
     "350m": (1024, 16, 24),
@@ -108,7 +132,9 @@ FP8 = """
     350m 32768 1 24439 n, 350m 16384 2 42929 n, 350m 512 56 154420 n"""
 """The rows of that README whose products are in fp8, on H100."""
 SLOW = "30b-8192"
-"""A third slower than the same model with half the tokens, on both machines, for no reason that is known."""
+"""A third slower than the same model with half the tokens, on both machines, for no reason that is
+known.
+"""
 
 
 def held_out(machine: str, lines: str) -> list[PublishedRow]:
@@ -116,8 +142,18 @@ def held_out(machine: str, lines: str) -> list[PublishedRow]:
     for line in lines.split(","):
         name, sequence, batch, rate, again = line.split()
         hidden, heads, layers = MPT[name]
-        sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads}
-        sizes |= {"ffn_hidden_size": 4 * hidden, "vocab_size": 50368, "head_dim": hidden // heads, "gated_mlp": False}
+        sizes = {
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "num_key_value_heads": heads,
+        }
+        sizes |= {
+            "ffn_hidden_size": 4 * hidden,
+            "vocab_size": 50368,
+            "head_dim": hidden // heads,
+            "gated_mlp": False,
+        }
         run = {"batch": int(batch), "sequence": int(sequence), "checkpoint": again == "y"}
         seconds = int(batch) * int(sequence) / int(rate)
         rows.append(PublishedRow(f"mpt-{name}-{sequence}", machine, sizes, "train", run, seconds))
@@ -129,15 +165,25 @@ def sharded_ns(row: PublishedRow, **more: str) -> int:
     hardware = load_hardware(find_hardware(row.machine))
     checkpoint, source = row.run["checkpoint"], row.id.split("-")[0]
     selective = checkpoint == "selective"
-    parameters = {"data": 8, "zero": 3, "checkpoint": bool(checkpoint), "selective": selective, "every_other_product": selective}
+    parameters = {
+        "data": 8,
+        "zero": 3,
+        "checkpoint": bool(checkpoint),
+        "selective": selective,
+        "every_other_product": selective,
+    }
     parameters |= {"main_gradients": True, "attention_kernel": KERNELS[source], **more}
-    graph = graph_of_row(replace(row, run={**row.run, "checkpoint": bool(checkpoint)}), parameters=parameters)
+    graph = graph_of_row(
+        replace(row, run={**row.run, "checkpoint": bool(checkpoint)}), parameters=parameters
+    )
     room = static_peak(graph).bytes * 2  # the memory of the row's machine is not what is asked
     device = replace(hardware.device, capacity_bytes=max(room, hardware.device.capacity_bytes))
     if source == "torchtitan":
         device = replace(device, bandwidth_bytes_per_s=HBM2E)
     tiers = [device if tier.name == hardware.device_tier else tier for tier in hardware.tiers]
-    makespan = replay(Plan(graph, "resident", ()), replace(hardware, tiers=tuple(tiers)), room).makespan_ns
+    makespan = replay(
+        Plan(graph, "resident", ()), replace(hardware, tiers=tuple(tiers)), room
+    ).makespan_ns
     assert makespan is not None
     return makespan
 
@@ -145,28 +191,77 @@ def sharded_ns(row: PublishedRow, **more: str) -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("machine", sorted(HELD_OUT))
 def test_sharded_training_by_one_sustained_factor_a_machine(compared, machine) -> None:
-    """hosim's kernels are those that ran for moments, which these steps do not reach: by how much they differ beside one factor.
+    """hosim's kernels are those that ran for moments, which these steps do not reach: by how much
+    they differ beside one factor.
 
     The factor is that of the rows at hand, for the rows that are held out, too.
     """
     rows = [row for row in SHARDED if row.machine == machine]
     plain = [sharded_ns(row) / 1e9 / row.figure for row in rows]
     factor = geometric_mean(plain)
-    compared("others", machine, "share of hosim's speed that steps with FSDP sustain", 1.0, factor, slack=0.25)
+    compared(
+        "others",
+        machine,
+        "share of hosim's speed that steps with FSDP sustain",
+        1.0,
+        factor,
+        slack=0.25,
+    )
     for row, share in zip(rows, plain, strict=True):
-        compared("others", row.id, "step with FSDP by that factor, ns", row.figure * 1e9, row.figure * 1e9 * share / factor, within=0.15)
-    others = {row.id: abs(sharded_ns(row) / 1e9 / row.figure / factor - 1) for row in held_out(machine, HELD_OUT[machine])}
+        compared(
+            "others",
+            row.id,
+            "step with FSDP by that factor, ns",
+            row.figure * 1e9,
+            row.figure * 1e9 * share / factor,
+            within=0.15,
+        )
+    others = {
+        row.id: abs(sharded_ns(row) / 1e9 / row.figure / factor - 1)
+        for row in held_out(machine, HELD_OUT[machine])
+    }
     slow = others.pop(f"mpt-{SLOW}")
     errors = list(others.values())
-    compared("llm-foundry", f"{machine}, {len(errors)} steps", "mean error by that factor", 0.0, sum(errors) / len(errors), slack=0.1)
-    compared("llm-foundry", f"{machine}, {len(errors)} steps", "worst error by that factor", 0.0, max(errors), slack=0.2)
+    compared(
+        "llm-foundry",
+        f"{machine}, {len(errors)} steps",
+        "mean error by that factor",
+        0.0,
+        sum(errors) / len(errors),
+        slack=0.1,
+    )
+    compared(
+        "llm-foundry",
+        f"{machine}, {len(errors)} steps",
+        "worst error by that factor",
+        0.0,
+        max(errors),
+        slack=0.2,
+    )
     compared("llm-foundry", f"{machine}, {SLOW}", "error by that factor", 0.0, slow, slack=0.3)
 
 
 @pytest.mark.long
 def test_sharded_training_in_fp8_by_a_factor_of_its_own(compared) -> None:
-    plain = {row.id: sharded_ns(row, products="fp8") / 1e9 / row.figure for row in held_out("h100-80gb-sxm", FP8)}
+    plain = {
+        row.id: sharded_ns(row, products="fp8") / 1e9 / row.figure
+        for row in held_out("h100-80gb-sxm", FP8)
+    }
     factor = geometric_mean(plain.values())
-    compared("llm-foundry", "products in fp8", "share of hosim's speed that steps sustain", 1.0, factor, slack=0.1)
+    compared(
+        "llm-foundry",
+        "products in fp8",
+        "share of hosim's speed that steps sustain",
+        1.0,
+        factor,
+        slack=0.1,
+    )
     for name, share in plain.items():
-        compared("llm-foundry", f"{name}, products in fp8", "error by that factor", 0.0, abs(share / factor - 1), slack=0.1)
+        compared(
+            "llm-foundry",
+            f"{name}, products in fp8",
+            "error by that factor",
+            0.0,
+            abs(share / factor - 1),
+            slack=0.1,
+        )

@@ -16,8 +16,11 @@ from hosim.importers.recordings import KinetoTrace, parse_kineto
 from hosim.validate import replay_ranks
 
 
-def document(work: list[int], other: list[int], clock: float = 0, numbered: bool = True, group: str = "0") -> dict[str, Any]:
-    """Steps of 1 ms: a kernel of so many us, an all-reduce of 50 us that begins when the ``other`` rank has come, and one more kernel.
+def document(
+    work: list[int], other: list[int], clock: float = 0, numbered: bool = True, group: str = "0"
+) -> dict[str, Any]:
+    """Steps of 1 ms: a kernel of so many us, an all-reduce of 50 us that begins when the ``other``
+    rank has come, and one more kernel.
 
     Kernels begin 3 us after their launch, and 2 us after the one before.
     """
@@ -25,11 +28,17 @@ def document(work: list[int], other: list[int], clock: float = 0, numbered: bool
     for k, (mine, theirs) in enumerate(zip(work, other, strict=True)):
         at = clock + 1000 * k
         came, last = at + 8 + mine + 2, at + 8 + max(mine, theirs) + 2
-        args = {"Collective name": "allreduce", "Process Group Name": group, "Process Group Ranks": "[0, 1]"} | (
-            {"Seq": k} if numbered else {}
-        )
+        args = {
+            "Collective name": "allreduce",
+            "Process Group Name": group,
+            "Process Group Ranks": "[0, 1]",
+        } | ({"Seq": k} if numbered else {})
         for n, (name, start, duration, more) in enumerate(
-            [("work", at + 8, mine, {}), ("ncclDevKernel", came, last + 50 - came, args), ("after", last + 52, 10, {})]
+            [
+                ("work", at + 8, mine, {}),
+                ("ncclDevKernel", came, last + 50 - came, args),
+                ("after", last + 52, 10, {}),
+            ]
         ):
             events.append(call("cudaLaunchKernel", at + 6 * n, 5, 10 * k + n + 1))
             events.append(device_op(KERNEL, name, start, duration, 10 * k + n + 1, **more))
@@ -37,7 +46,10 @@ def document(work: list[int], other: list[int], clock: float = 0, numbered: bool
 
 
 def ranks(**more: Any) -> list[KinetoTrace]:
-    return [parse_kineto(document(FAST, SLOW, **more), "rank0"), parse_kineto(document(SLOW, FAST, 777, **more), "rank1")]
+    return [
+        parse_kineto(document(FAST, SLOW, **more), "rank0"),
+        parse_kineto(document(SLOW, FAST, 777, **more), "rank1"),
+    ]
 
 
 FAST, SLOW, SLOWER = [100, 100, 300, 100], [200, 250, 100, 400], [200, 250, 100, 700]
@@ -45,7 +57,9 @@ FAST, SLOW, SLOWER = [100, 100, 300, 100], [200, 250, 100, 400], [200, 250, 100,
 
 def test_what_the_profiler_says_of_a_collective() -> None:
     found = [op.collective for op in ranks()[0].ops if op.collective is not None]
-    assert [(c.name, c.group, c.sequence) for c in found] == [("allreduce", "0 [0, 1]", k) for k in range(4)]
+    assert [(c.name, c.group, c.sequence) for c in found] == [
+        ("allreduce", "0 [0, 1]", k) for k in range(4)
+    ]
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -59,8 +73,13 @@ def test_collectives_wait_for_the_rank_that_comes_last(numbered: bool) -> None:
 
 
 def test_a_rank_that_is_slower_holds_the_other() -> None:
-    """The last work of the slow rank takes 300 us more: the recorded duration of the other's collective says nothing of that."""
-    slow = [parse_kineto(document(FAST, SLOW), "rank0"), parse_kineto(document(SLOWER, FAST), "rank1")]
+    """The last work of the slow rank takes 300 us more: the recorded duration of the other's
+    collective says nothing of that.
+    """
+    slow = [
+        parse_kineto(document(FAST, SLOW), "rank0"),
+        parse_kineto(document(SLOWER, FAST), "rank1"),
+    ]
     first = replay_ranks(slow)[0]
     assert first.errors.makespan_ns - first.errors.span_ns == pytest.approx(300_000, abs=3_000)
     assert first.alone.makespan_ns == pytest.approx(first.alone.span_ns, abs=3_000)
@@ -83,13 +102,18 @@ def test_the_command(tmp_path: Path) -> None:
         path.write_text(json.dumps(content))
 
     def run(*more: str) -> Any:
-        return CliRunner().invoke(app, ["validate", *map(str, paths), *more], env={"COLUMNS": "120"})
+        return CliRunner().invoke(
+            app, ["validate", *map(str, paths), *more], env={"COLUMNS": "120"}
+        )
 
     outcome = run("--max-error", "1%")
     assert outcome.exit_code == 0
     assert "rank1" in outcome.stdout
     data = json.loads(run("--json").stdout)
-    assert (data["format"], [rank["explained"] for rank in data["ranks"]]) == ("hosim.ranks/1", [True, True])
+    assert (data["format"], [rank["explained"] for rank in data["ranks"]]) == (
+        "hosim.ranks/1",
+        [True, True],
+    )
     assert run("--html", str(tmp_path / "r.html")).exit_code == 2
     paths[1].write_text(json.dumps(document(SLOWER, FAST)))
     outcome = run("--max-error", "1%")

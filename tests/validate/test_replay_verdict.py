@@ -1,4 +1,6 @@
-"""The verdict on a recording: what is explained, what is not and why, and the trivial predictions beside the replay."""
+"""The verdict on a recording: what is explained, what is not and why, and the trivial predictions
+beside the replay.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,24 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.gate import assert_explained
-from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, program_order, read_kineto, waits
+from hosim.importers.recordings import (
+    DeviceOp,
+    KinetoTrace,
+    parse_kineto,
+    program_order,
+    read_kineto,
+    waits,
+)
 from hosim.report.of_studies import rival_rows, verdict_lines
 from hosim.validate import Validation, validation_to_dict
-from hosim.validate.recorded_steps import GivenTimes, StartErrors, is_collective, percentile95, start_errors, structure
+from hosim.validate.recorded_steps import (
+    GivenTimes,
+    StartErrors,
+    is_collective,
+    percentile95,
+    start_errors,
+    structure,
+)
 from hosim.validate.replay_verdicts import (
     CAUSES,
     Verdict,
@@ -29,8 +45,12 @@ from hosim.validate.replay_verdicts import (
 )
 
 
-def chain(count: int, late: dict[int, float] | None = None, moved: float = 0) -> list[dict[str, Any]]:
-    """Launches of 5 us every 20 us, and their kernels of 10 us, 3 us after; from those in ``late`` on, all are that much later."""
+def chain(
+    count: int, late: dict[int, float] | None = None, moved: float = 0
+) -> list[dict[str, Any]]:
+    """Launches of 5 us every 20 us, and their kernels of 10 us, 3 us after; from those in ``late``
+    on, all are that much later.
+    """
     events, host = [], moved
     for i in range(count):
         delay = (late or {}).get(i, 0)
@@ -52,9 +72,11 @@ def of(*events: dict[str, Any]) -> KinetoTrace:
 
 
 def test_launches_alone_and_launches_with_synchronisations() -> None:
-    """Kernels of 100 and 10 us, launched until 5 and 15; the host waits from 20 to 120 for the first one, which ends at 108, and launches
-    at 130. Launches alone know that the third was launched until 135; with waits the host goes on at 115, when the second has ended: 10 us
-    after that it launches, as it did, for 5 us."""
+    """Kernels of 100 and 10 us, launched until 5 and 15; the host waits from 20 to 120 for the
+    first one, which ends at 108, and launches at 130. Launches alone know that the third was
+    launched until 135; with waits the host goes on at 115, when the second has ended: 10 us after
+    that it launches, as it did, for 5 us.
+    """
     recording = of(
         call("cudaLaunchKernel", 0, 5, 1),
         device_op(KERNEL, "a", 8, 100, 1),
@@ -70,7 +92,9 @@ def test_launches_alone_and_launches_with_synchronisations() -> None:
 
 
 def test_trivial_predictions_of_a_copy_that_blocks_and_of_ops_launched_before() -> None:
-    """The first op has its recorded start, 0; the next follows it at 10. The copy keeps the host from 20 to 40, and ends at 35."""
+    """The first op has its recorded start, 0; the next follows it at 10. The copy keeps the host
+    from 20 to 40, and ends at 35.
+    """
     recording = of(
         device_op(KERNEL, "before", 0, 10, 77),
         device_op(KERNEL, "before too", 15, 10, 78),
@@ -86,7 +110,9 @@ def test_trivial_predictions_of_a_copy_that_blocks_and_of_ops_launched_before() 
 
 
 def test_errors_of_starts_in_every_way() -> None:
-    """Kernels at 0, 20 and 50 of 10 us; predicted at 5, 25 and 60: gaps of 10 and 25 where 10 and 20 were recorded."""
+    """Kernels at 0, 20 and 50 of 10 us; predicted at 5, 25 and 60: gaps of 10 and 25 where 10 and
+    20 were recorded.
+    """
     ops = [DeviceOp("kernel", "k", 0, 7, at, at + 10, None) for at in (0, 20, 50)]
     found = start_errors(ops, [5, 25, 60])
     assert (found.span_ns, found.makespan_ns, found.p95_ns, found.aligned_p95_ns) == (60, 65, 10, 5)
@@ -94,7 +120,12 @@ def test_errors_of_starts_in_every_way() -> None:
     assert (found.worst_ns, found.of_idle, found.of_waiting) == (10, 5 / 30, 5 / 30)
     assert found.makespan_error == 65 / 60 - 1
     nothing = start_errors([], [])
-    assert (nothing.makespan_error, nothing.of_span, nothing.of_idle, nothing.of_waiting) == (0, 0, None, None)
+    assert (nothing.makespan_error, nothing.of_span, nothing.of_idle, nothing.of_waiting) == (
+        0,
+        0,
+        None,
+        None,
+    )
     assert percentile95([-3, 2]) == 3
 
 
@@ -108,13 +139,20 @@ def test_what_counts_as_behind() -> None:
 
 def test_an_explained_recording() -> None:
     _, found = replay_and_judge(of(*chain(20)))
-    assert (found.explained, found.spans, found.rest, found.rest_explained) == (True, (), None, True)
+    assert (found.explained, found.spans, found.rest, found.rest_explained) == (
+        True,
+        (),
+        None,
+        True,
+    )
     assert complaint(found, 0.01) == ""
     assert complaint(None, 0.01) == "not explained: it cannot be replayed in time"
 
 
 def delayed() -> KinetoTrace:
-    """One of 40 kernels starts 500 us later than its launch says, and nothing in the recording says why."""
+    """One of 40 kernels starts 500 us later than its launch says, and nothing in the recording says
+    why.
+    """
     return of(*chain(40, {20: 500}))
 
 
@@ -123,13 +161,21 @@ def test_a_delay_is_named_with_its_span_and_its_cause() -> None:
     _, found = replay_and_judge(recording)
     assert not found.explained
     (span,) = found.spans
-    assert (span.ops, span.calls, span.cause, span.off_ns) == ((20,), (), "a wait on the device without cause", 500_000)
+    assert (span.ops, span.calls, span.cause, span.off_ns) == (
+        (20,),
+        (),
+        "a wait on the device without cause",
+        500_000,
+    )
     assert (span.start_ns, span.end_ns) == (408_000, 908_000)
     assert found.rest is not None
     assert found.rest_explained
     assert found.rest.worst_ns < found.errors.worst_ns / 100
     given = starts_given(structure(recording), GivenTimes(frozenset({20})))
-    assert max(abs(start - op.start_ns) for start, op in zip(given, recording.ops, strict=True)) < 1_000
+    assert (
+        max(abs(start - op.start_ns) for start, op in zip(given, recording.ops, strict=True))
+        < 1_000
+    )
     assert complaint(found, 0.01) == "not explained: a wait on the device without cause"
 
 
@@ -149,8 +195,13 @@ def test_reports_of_the_verdict() -> None:
         "names": ["k20"],
         "streams": [7],
     }
-    assert verdict_lines(data)[0].startswith("not explained: 1 op; with their recorded times the rest is within 0.0")
-    assert verdict_lines(data)[1] == "  a wait on the device without cause: 1 span, the worst from 408 us to 908 us (k20)"
+    assert verdict_lines(data)[0].startswith(
+        "not explained: 1 op; with their recorded times the rest is within 0.0"
+    )
+    assert (
+        verdict_lines(data)[1]
+        == "  a wait on the device without cause: 1 span, the worst from 408 us to 908 us (k20)"
+    )
     assert rival_rows(data["errors"])[0][0] == "makespan"
     rest = {**data, "errors": {**data["errors"], "rest_explained": False}}
     assert "a cause is not known" in verdict_lines(rest)[0]
@@ -161,27 +212,46 @@ def test_reports_of_the_verdict() -> None:
     ("events", "cause"),
     [
         (
-            [device_op(KERNEL, "old", 0, 10, 900), device_op(KERNEL, "older", 5_000, 10, 901), *chain(9, moved=6_000)],
+            [
+                device_op(KERNEL, "old", 0, 10, 900),
+                device_op(KERNEL, "older", 5_000, 10, 901),
+                *chain(9, moved=6_000),
+            ],
             "launched before the recording began",
         ),
         (
             [
                 *chain(20),
                 call("cudaGraphLaunch", 420, 20, 500),
-                *(device_op(KERNEL, f"g{i}", at, 10, 500) for i, at in enumerate((450, 470, 9_000, 9_020))),
+                *(
+                    device_op(KERNEL, f"g{i}", at, 10, 500)
+                    for i, at in enumerate((450, 470, 9_000, 9_020))
+                ),
             ],
             "edges inside a CUDA graph unknown",
         ),
         (
-            [*chain(20), call("cudaLaunchKernel", 420, 5, 500), device_op(KERNEL, "ncclDevKernel_AllReduce", 9_000, 10, 500, 20)],
+            [
+                *chain(20),
+                call("cudaLaunchKernel", 420, 5, 500),
+                device_op(KERNEL, "ncclDevKernel_AllReduce", 9_000, 10, 500, 20),
+            ],
             "a collective that waits for other ranks",
         ),
         (
-            [*chain(20), call("cudaLaunchKernel", 9_000, 5, 500), device_op(KERNEL, "k", 500, 10, 500)],
+            [
+                *chain(20),
+                call("cudaLaunchKernel", 9_000, 5, 500),
+                device_op(KERNEL, "k", 500, 10, 500),
+            ],
             "damaged",
         ),
         (
-            [*chain(20), call("cudaDeviceSynchronize", 395, 9_000, 499), *(one | {"ts": one["ts"] + 9_500} for one in launch(500))],
+            [
+                *chain(20),
+                call("cudaDeviceSynchronize", 395, 9_000, 499),
+                *(one | {"ts": one["ts"] + 9_500} for one in launch(500)),
+            ],
             "a host gap without cause",
         ),
         (
@@ -205,7 +275,12 @@ def test_causes(events: list[dict[str, Any]], cause: str) -> None:
 
 
 def test_names_of_collectives() -> None:
-    names = ("ncclDevKernel_AllGather_RING_LL", "void cross_device_reduce_1stage<half>", "ncclKernel_SendRecv", "allreduce_fusion")
+    names = (
+        "ncclDevKernel_AllGather_RING_LL",
+        "void cross_device_reduce_1stage<half>",
+        "ncclKernel_SendRecv",
+        "allreduce_fusion",
+    )
     assert all(map(is_collective, names))
     assert not any(map(is_collective, ("reduce_kernel", "gemm", "gather_kernel")))
 
@@ -222,28 +297,44 @@ def test_a_kernel_on_the_critical_path_moves_the_makespan_by_its_length() -> Non
     """Kernels queued behind one another: one of twice its length is felt to the end."""
     events = [event for i in range(9) for event in chain_of_queued(i)]
     recording = of(*events)
-    longer = [2 * op.duration_ns if i == 4 else op.duration_ns for i, op in enumerate(recording.ops)]
+    longer = [
+        2 * op.duration_ns if i == 4 else op.duration_ns for i, op in enumerate(recording.ops)
+    ]
     latencies = structure(recording).latencies
     from hosim.validate.recorded_steps import structural_replay
 
-    before, after = (structural_replay(structure(recording, latencies=latencies, durations_ns=d)) for d in (None, longer))
+    before, after = (
+        structural_replay(structure(recording, latencies=latencies, durations_ns=d))
+        for d in (None, longer)
+    )
     assert after.simulated_ns - before.simulated_ns == recording.ops[4].duration_ns
 
 
 def chain_of_queued(i: int) -> list[dict[str, Any]]:
-    return [call("cudaLaunchKernel", 6 * i, 5, i + 1), device_op(KERNEL, f"k{i}", 8 + 102 * i, 100, i + 1)]
+    return [
+        call("cudaLaunchKernel", 6 * i, 5, i + 1),
+        device_op(KERNEL, f"k{i}", 8 + 102 * i, 100, i + 1),
+    ]
 
 
 def test_perturbed_starts_are_not_followed() -> None:
-    """Each kernel up to 3 us later than it was: the replay stays where the launches are, but for the constants."""
+    """Each kernel up to 3 us later than it was: the replay stays where the launches are, but for
+    the constants.
+    """
     recording = of(*chain(40))
     draw = random.Random(5)
     late = [draw.randrange(3_000) for _ in recording.ops]
-    ops = tuple(replace(op, start_ns=op.start_ns + d, end_ns=op.end_ns + d) for op, d in zip(recording.ops, late, strict=True))
+    ops = tuple(
+        replace(op, start_ns=op.start_ns + d, end_ns=op.end_ns + d)
+        for op, d in zip(recording.ops, late, strict=True)
+    )
     latencies = structure(recording).latencies
     from hosim.validate.recorded_steps import structural_replay
 
-    a, b = (structural_replay(structure(one, latencies=latencies)) for one in (recording, replace(recording, ops=ops)))
+    a, b = (
+        structural_replay(structure(one, latencies=latencies))
+        for one in (recording, replace(recording, ops=ops))
+    )
     assert [op.simulated_start_ns for op in a.ops] == [op.simulated_start_ns for op in b.ops]
 
 
@@ -283,9 +374,15 @@ def test_a_real_recording_may_be_shifted_and_shuffled(shared: Path) -> None:
     if not path.is_file():
         pytest.skip(f"no file {path}: it is the recorded trace that this test reads")
     document = json.loads(gzip.decompress(path.read_bytes()))
-    moved = [{**event, "ts": event["ts"] + 4_096} if "ts" in event else event for event in document["traceEvents"]]
+    moved = [
+        {**event, "ts": event["ts"] + 4_096} if "ts" in event else event
+        for event in document["traceEvents"]
+    ]
     random.Random(11).shuffle(moved)
-    expected, found = (replay_and_judge(parse_kineto(one, "t"))[1] for one in (document, {**document, "traceEvents": moved}))
+    expected, found = (
+        replay_and_judge(parse_kineto(one, "t"))[1]
+        for one in (document, {**document, "traceEvents": moved})
+    )
     assert found == expected
 
 

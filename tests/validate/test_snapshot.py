@@ -1,4 +1,6 @@
-"""Recorded allocators replayed: real recordings, and those of an allocator written independently (`naive_device`)."""
+"""Recorded allocators replayed: real recordings, and those of an allocator written independently
+(`naive_device`).
+"""
 
 import gzip
 import json
@@ -11,7 +13,11 @@ from naive_device import LARGE, MIB, SMALL, NaiveDevice
 from hosim.errors import InputError
 from hosim.validate.snapshots import parse_snapshot, read_snapshot, replay_snapshot
 
-REAL = [("gpt_medium_1024_inference", 1280), ("gpt_medium_1024_training", 7591), ("gpt_medium_256_training", 6624)]
+REAL = [
+    ("gpt_medium_1024_inference", 1280),
+    ("gpt_medium_1024_training", 7591),
+    ("gpt_medium_256_training", 6624),
+]
 
 
 @pytest.mark.parametrize(("name", "allocations"), REAL)
@@ -25,13 +31,17 @@ def test_real_recordings_give_every_recorded_address(shared, name, allocations, 
     assert replay.allocations == allocations
     assert replay.mismatches == ()
     assert replay.same_end
-    assert replay.stats.reserved_bytes == sum(segment.size_bytes for segment in snapshot.segments[0])
+    assert replay.stats.reserved_bytes == sum(
+        segment.size_bytes for segment in snapshot.segments[0]
+    )
     assert replay.allocated_bytes[-1] == replay.stats.allocated_bytes
     assert replay.allocated_bytes.max() == replay.stats.peak_allocated_bytes
 
 
 def run_program(device, seed, steps, sizes, streams=2):
-    """A random program on a device: allocations, frees (some waiting for another stream) and emptied caches."""
+    """A random program on a device: allocations, frees (some waiting for another stream) and
+    emptied caches.
+    """
     choose = random.Random(seed)
     live, waiting = [], []
     for _ in range(steps):
@@ -41,7 +51,14 @@ def run_program(device, seed, steps, sizes, streams=2):
             if address is not None:
                 live.append(address)
             # what waited is complete once memory ran out
-            waiting = [a for a in waiting if any(a in s["held"] and s["held"][a][2] == "active_pending_free" for s in device.segments)]
+            waiting = [
+                a
+                for a in waiting
+                if any(
+                    a in s["held"] and s["held"][a][2] == "active_pending_free"
+                    for s in device.segments
+                )
+            ]
         elif action < 0.9:
             address = live.pop(choose.randrange(len(live)))
             elsewhere = choose.random() < 0.2
@@ -63,7 +80,9 @@ def any_size(choose):
 
 
 def whole_size(choose):
-    """Sizes that leave no rest of up to 1 MiB in the large pool: what a truncated history cannot tell does then not matter."""
+    """Sizes that leave no rest of up to 1 MiB in the large pool: what a truncated history cannot
+    tell does then not matter.
+    """
     return choose.choice([choose.randrange(1, MIB), 2 * MIB * choose.randrange(1, 20)])
 
 
@@ -130,27 +149,52 @@ def test_the_end_of_a_truncated_history_agrees_with_the_whole():
 
 
 def entries(*rows):
-    return [{"action": a, "addr": addr, "size": size, "stream": stream, "time_us": i} for i, (a, addr, size, stream) in enumerate(rows)]
+    return [
+        {"action": a, "addr": addr, "size": size, "stream": stream, "time_us": i}
+        for i, (a, addr, size, stream) in enumerate(rows)
+    ]
 
 
 def recording(rows, segments=(), **settings):
-    return parse_snapshot({"segments": list(segments), "device_traces": [entries(*rows)], "allocator_settings": settings})
+    return parse_snapshot(
+        {
+            "segments": list(segments),
+            "device_traces": [entries(*rows)],
+            "allocator_settings": settings,
+        }
+    )
 
 
 def segment(address, size, blocks, kind="large", **more):
     listed = [{"size": size, "requested_size": size, "state": state} for size, state in blocks]
-    return {"address": address, "total_size": size, "stream": 0, "segment_type": kind, "blocks": listed, **more}
+    return {
+        "address": address,
+        "total_size": size,
+        "stream": 0,
+        "segment_type": kind,
+        "blocks": listed,
+        **more,
+    }
 
 
 def test_a_rest_too_small_to_split_is_the_blocks():
-    # 11.5 MiB in a segment of 12 MiB was freed: it reached over all 12 MiB, for a rest of 0.5 MiB is not split off.
-    rows = [("free_requested", 0x1000000, 11 * MIB + MIB // 2, 0), ("free_completed", 0x1000000, 11 * MIB + MIB // 2, 0)]
-    (start,) = replay_snapshot(recording(rows, [segment(0x1000000, 12 * MIB, [(12 * MIB, "inactive")])])).start
-    assert [(b.size_bytes, b.requested_bytes, b.use) for b in start.blocks] == [(12 * MIB, 11 * MIB + MIB // 2, "allocated")]
+    # 11.5 MiB in a segment of 12 MiB was freed: it reached over all 12 MiB, for a rest of 0.5 MiB
+    # is not split off.
+    rows = [
+        ("free_requested", 0x1000000, 11 * MIB + MIB // 2, 0),
+        ("free_completed", 0x1000000, 11 * MIB + MIB // 2, 0),
+    ]
+    (start,) = replay_snapshot(
+        recording(rows, [segment(0x1000000, 12 * MIB, [(12 * MIB, "inactive")])])
+    ).start
+    assert [(b.size_bytes, b.requested_bytes, b.use) for b in start.blocks] == [
+        (12 * MIB, 11 * MIB + MIB // 2, "allocated")
+    ]
 
 
 def test_how_far_a_block_reached_shows_when_its_neighbour_comes_back():
-    # Two blocks of a segment of 24 MiB, freed right to left: the left one asked for 11.5 MiB and reached 12 MiB, up to the right one.
+    # Two blocks of a segment of 24 MiB, freed right to left: the left one asked for 11.5 MiB and
+    # reached 12 MiB, up to the right one.
     base = 0x2000000
     rows = [
         ("free_requested", base + 12 * MIB, 12 * MIB, 0),
@@ -158,12 +202,15 @@ def test_how_far_a_block_reached_shows_when_its_neighbour_comes_back():
         ("free_requested", base, 11 * MIB + MIB // 2, 0),
         ("free_completed", base, 11 * MIB + MIB // 2, 0),
     ]
-    (start,) = replay_snapshot(recording(rows, [segment(base, 24 * MIB, [(24 * MIB, "inactive")])])).start
+    (start,) = replay_snapshot(
+        recording(rows, [segment(base, 24 * MIB, [(24 * MIB, "inactive")])])
+    ).start
     assert [b.size_bytes for b in start.blocks] == [12 * MIB, 12 * MIB]
 
 
 def test_a_segment_too_many_and_one_too_few_are_mismatches():
-    # The recorded allocator asked for a new segment though one of 20 MiB was cached; hosim's takes the cached one.
+    # The recorded allocator asked for a new segment though one of 20 MiB was cached; hosim's takes
+    # the cached one.
     base, other = 0x10000000, 0x20000000
     rows = [("segment_alloc", other, LARGE, 0), ("alloc", other, 5 * MIB, 0)]
     segments = [
@@ -171,35 +218,63 @@ def test_a_segment_too_many_and_one_too_few_are_mismatches():
         segment(other, LARGE, [(5 * MIB, "active_allocated"), (15 * MIB, "inactive")]),
     ]
     replay = replay_snapshot(recording(rows, segments))
-    assert (replay.matched, replay.allocations, replay.segments_matched, replay.segment_entries) == (0, 1, 0, 1)
-    assert [(m.index, m.instead) for m in replay.mismatches] == [(0, "asked for none"), (1, f"chose address {base}")]
+    assert (
+        replay.matched,
+        replay.allocations,
+        replay.segments_matched,
+        replay.segment_entries,
+    ) == (0, 1, 0, 1)
+    assert [(m.index, m.instead) for m in replay.mismatches] == [
+        (0, "asked for none"),
+        (1, f"chose address {base}"),
+    ]
     assert not replay.same_end
     # And the other way round: no segment recorded, none cached.
-    stale = segment(base, SMALL, [(512, "active_allocated"), (SMALL - 512, "inactive")], "small", stream_of=1)
+    stale = segment(
+        base, SMALL, [(512, "active_allocated"), (SMALL - 512, "inactive")], "small", stream_of=1
+    )
     replay = replay_snapshot(recording([("alloc", base, 512, 1)], [stale]))
     assert replay.matched == 0
     assert any("asked for a segment of 2097152 bytes" in m.instead for m in replay.mismatches)
 
 
 def test_a_history_may_begin_where_memory_has_just_run_out():
-    # 15 MiB at the end of the segment at base were set free by waiting for another stream, which was recorded before what is left of the
-    # history; they could serve the 8 MiB, but after that wait PyTorch asks the driver, which has room once a segment went back.
+    # 15 MiB at the end of the segment at base were set free by waiting for another stream, which
+    # was recorded before what is left of the history; they could serve the 8 MiB, but after that
+    # wait PyTorch asks the driver, which has room once a segment went back.
     base, gone, new = 0x10000000, 0x20000000, 0x30000000
-    rows = [("segment_free", gone, 34 * MIB, 1), ("segment_alloc", new, LARGE, 0), ("alloc", new, 8 * MIB, 0)]
+    rows = [
+        ("segment_free", gone, 34 * MIB, 1),
+        ("segment_alloc", new, LARGE, 0),
+        ("alloc", new, 8 * MIB, 0),
+    ]
     segments = [
         segment(base, LARGE, [(5 * MIB, "active_allocated"), (15 * MIB, "inactive")]),
         segment(new, LARGE, [(8 * MIB, "active_allocated"), (12 * MIB, "inactive")]),
     ]
     assert replay_snapshot(recording(rows, segments)).exact
-    # Not at the beginning, nothing says so: the 15 MiB were cached all the time, and should have served.
+    # Not at the beginning, nothing says so: the 15 MiB were cached all the time, and should have
+    # served.
     rows = [("free_requested", gone - MIB, 512, 0), *rows]
-    segments.append(segment(gone - 2 * MIB, SMALL, [(MIB, "inactive"), (512, "active_pending_free"), (MIB - 512, "inactive")], "small"))
+    segments.append(
+        segment(
+            gone - 2 * MIB,
+            SMALL,
+            [(MIB, "inactive"), (512, "active_pending_free"), (MIB - 512, "inactive")],
+            "small",
+        )
+    )
     assert not replay_snapshot(recording(rows, segments)).exact
 
 
 def test_entries_of_a_users_own_are_passed_over():
     base = 0x10000000
-    rows = [("user_defined", 0, 0, 0), ("segment_alloc", base, SMALL, 0), ("alloc", base, 100, 0), ("snapshot", 0, 0, 0)]
+    rows = [
+        ("user_defined", 0, 0, 0),
+        ("segment_alloc", base, SMALL, 0),
+        ("alloc", base, 100, 0),
+        ("snapshot", 0, 0, 0),
+    ]
     held = segment(base, SMALL, [(512, "active_allocated"), (SMALL - 512, "inactive")], "small")
     assert replay_snapshot(recording(rows, [held])).exact
 
@@ -208,18 +283,39 @@ def test_a_cached_segment_that_stays_is_a_mismatch():
     base, other = 0x10000000, 0x20000000
     rows = [("segment_free", other, SMALL, 0)]
     replay = replay_snapshot(recording(rows, [segment(base, LARGE, [(LARGE, "inactive")])]))
-    assert [m.instead for m in replay.mismatches] == [f"would also give back {LARGE} bytes at {base}"]
-    assert replay_snapshot(recording(rows, [segment(base, LARGE, [(LARGE, "inactive")])], garbage_collection_threshold=0.8)).exact
+    assert [m.instead for m in replay.mismatches] == [
+        f"would also give back {LARGE} bytes at {base}"
+    ]
+    assert replay_snapshot(
+        recording(
+            rows, [segment(base, LARGE, [(LARGE, "inactive")])], garbage_collection_threshold=0.8
+        )
+    ).exact
 
 
 def test_private_pools_are_kept_apart():
-    # A CUDA graph's pool has a free block that fits; the allocation outside it may not take it, the one inside does.
+    # A CUDA graph's pool has a free block that fits; the allocation outside it may not take it, the
+    # one inside does.
     shared_base, private_base = 0x20000000, 0x10000000
     segments = [
-        segment(private_base, SMALL, [(512, "active_allocated"), (SMALL - 512, "inactive")], "small", segment_pool_id=(0, 1)),
-        segment(shared_base, SMALL, [(512, "active_allocated"), (SMALL - 512, "inactive")], "small", segment_pool_id=(0, 0)),
+        segment(
+            private_base,
+            SMALL,
+            [(512, "active_allocated"), (SMALL - 512, "inactive")],
+            "small",
+            segment_pool_id=(0, 1),
+        ),
+        segment(
+            shared_base,
+            SMALL,
+            [(512, "active_allocated"), (SMALL - 512, "inactive")],
+            "small",
+            segment_pool_id=(0, 0),
+        ),
     ]
-    replay = replay_snapshot(recording([("alloc", shared_base, 512, 0), ("alloc", private_base, 100, 0)], segments))
+    replay = replay_snapshot(
+        recording([("alloc", shared_base, 512, 0), ("alloc", private_base, 100, 0)], segments)
+    )
     assert replay.exact
 
 
@@ -253,10 +349,14 @@ def test_pickles_of_plain_containers_are_read_and_others_refused(tmp_path):
             r"device_traces\[0\]\[0\]: expected the key 'addr'",
         ),
         (
-            b'{"segments": [], "device_traces": [[{"action": "sing", "addr": 1, "size": 1, "stream": 0}]]}',
+            b'{"segments": [], "device_traces": [[{"action": "sing", "addr": 1, "size": 1, '
+            b'"stream": 0}]]}',
             r"device_traces\[0\]\[0\]: .*'sing'",
         ),
-        (b'{"segments": [{"address": 1}], "device_traces": []}', r"segments\[0\]: expected the key"),
+        (
+            b'{"segments": [{"address": 1}], "device_traces": []}',
+            r"segments\[0\]: expected the key",
+        ),
     ],
 )
 def test_what_is_not_a_snapshot_is_refused_in_one_line(tmp_path, data, message):
@@ -271,7 +371,10 @@ def test_what_is_not_a_snapshot_is_refused_in_one_line(tmp_path, data, message):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([("alloc", 4096, 10, 0)], r"device_traces\[0\]\[0\]: expected a block held at address 4096"),
+        (
+            [("alloc", 4096, 10, 0)],
+            r"device_traces\[0\]\[0\]: expected a block held at address 4096",
+        ),
         ([("free_completed", 4096, 10, 0)], r"expected a segment from 4096"),
         ([("segment_alloc", 4096, SMALL, 0)], r"expected a segment from 4096"),
         (
@@ -291,7 +394,9 @@ def test_histories_that_do_not_lead_to_their_end_are_refused(rows, message):
 
 def test_segments_at_the_end_that_overlap_are_refused():
     twice = [segment(1 << 24, 2 * MIB, []), segment(1 << 24, 2 * MIB, [])]
-    with pytest.raises(InputError, match="two segments overlap: one at address 16777216, the other at 16777216"):
+    with pytest.raises(
+        InputError, match="two segments overlap: one at address 16777216, the other at 16777216"
+    ):
         replay_snapshot(recording([("snapshot", 0, 0, 0)], twice))
 
 
@@ -317,7 +422,10 @@ def lived(address, size):
 @pytest.mark.parametrize(
     ("rows", "small"),
     [
-        ([("segment_unmap", PAGES, LARGE + 2 * MIB, 0)], True),  # pages of the large pool are mapped 20 MiB at a time
+        (
+            [("segment_unmap", PAGES, LARGE + 2 * MIB, 0)],
+            True,
+        ),  # pages of the large pool are mapped 20 MiB at a time
         ([UNMAPPED], False),
         ([*lived(PAGES, MIB), UNMAPPED], True),
         ([*lived(PAGES, MIB + 1), UNMAPPED], False),
@@ -331,6 +439,11 @@ def lived(address, size):
 )
 def test_which_pool_unmapped_pages_were_of(rows, small):
     """What lies beside the pages is in segments of 2 MiB."""
-    beside = [segment(at, SMALL, [(SMALL, "inactive")], "small") for at in (PAGES - SMALL, PAGES + LARGE + 2 * MIB * (len(rows) == 1))]
+    beside = [
+        segment(at, SMALL, [(SMALL, "inactive")], "small")
+        for at in (PAGES - SMALL, PAGES + LARGE + 2 * MIB * (len(rows) == 1))
+    ]
     start = replay_snapshot(recording(rows, beside)).start
-    assert {one.small for one in start if PAGES <= one.address < PAGES + LARGE and one.expandable} == {small}
+    assert {
+        one.small for one in start if PAGES <= one.address < PAGES + LARGE and one.expandable
+    } == {small}

@@ -1,4 +1,6 @@
-"""Structural replay of drawn programs: what it predicts for shorter and longer kernels is what such programs do."""
+"""Structural replay of drawn programs: what it predicts for shorter and longer kernels is what such
+programs do.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from hosim.validate.recorded_steps import structural_replay, structure
 
 Action = tuple[Any, ...]
 LAUNCH, LATENCY, GAP, RETURN, SMALL = 5, 3, 2, 4, 2
-"""Microseconds: a launch call, from its end to the op, between ops (and after what is waited for), back to the host, any other call."""
+"""Microseconds: a launch call, from its end to the op, between ops (and after what is waited for),
+back to the host, any other call.
+"""
 
 PROLOGUE: Sequence[Action] = (
     ("launch", 7, 100),
@@ -48,13 +52,23 @@ actions = st.one_of(
 
 
 def run(program: Sequence[Action], scale: float) -> tuple[list[dict[str, Any]], list[float]]:
-    """The profiler's entries for a program, and the starts of its ops: an account of its own of what waits for what."""
+    """The profiler's entries for a program, and the starts of its ops: an account of its own of
+    what waits for what.
+    """
     host, entries = 0.0, []
     free: dict[int, float] = {}
     owed: dict[int, float] = {}
     starts: list[float] = []
 
-    def op(category: str, name: str, stream: int, duration: float, released: float, number: int, **args: Any) -> float:
+    def op(
+        category: str,
+        name: str,
+        stream: int,
+        duration: float,
+        released: float,
+        number: int,
+        **args: Any,
+    ) -> float:
         begin = max(released, free.get(stream, -GAP) + GAP, owed.pop(stream, -GAP) + GAP)
         entries.append(device_op(category, name, begin, duration, number, stream, **args))
         starts.append(begin)
@@ -65,7 +79,18 @@ def run(program: Sequence[Action], scale: float) -> tuple[list[dict[str, Any]], 
         end = max(host, until) + RETURN
         entries.append(call(name, host, end - host, number))
         if stream is not None:
-            entries.append(span("cuda_sync", "Stream Sync", host, end - host, stream, stream=stream, correlation=number, device=0))
+            entries.append(
+                span(
+                    "cuda_sync",
+                    "Stream Sync",
+                    host,
+                    end - host,
+                    stream,
+                    stream=stream,
+                    correlation=number,
+                    device=0,
+                )
+            )
         return end
 
     for number, (what, *rest) in enumerate(program, start=1):
@@ -77,15 +102,41 @@ def run(program: Sequence[Action], scale: float) -> tuple[list[dict[str, Any]], 
                 host += LAUNCH
                 op(KERNEL, "k", rest[0], rest[1] * scale, host + LATENCY, number)
             case "copy":
-                end = op(COPY, "Memcpy DtoH (Device -> Pageable)", rest[0], rest[1], host + LATENCY, number, bytes=8) + RETURN
+                end = (
+                    op(
+                        COPY,
+                        "Memcpy DtoH (Device -> Pageable)",
+                        rest[0],
+                        rest[1],
+                        host + LATENCY,
+                        number,
+                        bytes=8,
+                    )
+                    + RETURN
+                )
                 entries.append(call("cudaMemcpyAsync", host, end - host, number))
                 host = end
             case "wait":
                 waiter, awaited = rest
                 entries.append(call("cudaEventRecord", host, SMALL, 10_000 + number))
                 entries.append(call("cudaStreamWaitEvent", host + SMALL, SMALL, number))
-                args = {"stream": waiter, "wait_on_stream": awaited, "wait_on_cuda_event_record_corr_id": 10_000 + number, "device": 0}
-                entries.append(span("cuda_sync", "Stream Wait Event", host + SMALL, SMALL, waiter, correlation=number, **args))
+                args = {
+                    "stream": waiter,
+                    "wait_on_stream": awaited,
+                    "wait_on_cuda_event_record_corr_id": 10_000 + number,
+                    "device": 0,
+                }
+                entries.append(
+                    span(
+                        "cuda_sync",
+                        "Stream Wait Event",
+                        host + SMALL,
+                        SMALL,
+                        waiter,
+                        correlation=number,
+                        **args,
+                    )
+                )
                 if waiter != awaited and awaited in free:
                     owed[waiter] = max(owed.get(waiter, -GAP), free[awaited])
                 host += 2 * SMALL
@@ -103,13 +154,17 @@ def test_shorter_and_longer_kernels(drawn: list[Action]) -> None:
     recording = parse_kineto(trace(*entries), "drawn")
     for scale in (1, 0.5, 2):
         replayed = structural_replay(structure(recording, kernel_scale=scale))
-        assert sorted(op.simulated_start_ns for op in replayed.ops) == sorted(round(1000 * at) for at in run(program, scale)[1])
+        assert sorted(op.simulated_start_ns for op in replayed.ops) == sorted(
+            round(1000 * at) for at in run(program, scale)[1]
+        )
     assert replayed.given.starts == replayed.given.overlaps == 0
     assert len(replayed.ops) == len(starts)
 
 
 def test_recorded_starts_are_not_used(shared: Path) -> None:
-    """With other starts recorded, each op up to a millisecond later than the one before, the same constants give the same replay."""
+    """With other starts recorded, each op up to a millisecond later than the one before, the same
+    constants give the same replay.
+    """
     path = shared / "data" / "traces" / "h100_vit_falconsai.json.gz"
     if not path.is_file():
         pytest.skip(f"no file {path}: it is the recorded trace that this test reads")
@@ -120,6 +175,10 @@ def test_recorded_starts_are_not_used(shared: Path) -> None:
         moved.append(replace(op, start_ns=op.start_ns + late, end_ns=op.end_ns + late))
     latencies = structure(recording).latencies
     expected = structural_replay(structure(recording, latencies=latencies))
-    replayed = structural_replay(structure(replace(recording, ops=tuple(moved)), latencies=latencies))
-    assert [op.simulated_start_ns for op in replayed.ops] == [op.simulated_start_ns for op in expected.ops]
+    replayed = structural_replay(
+        structure(replace(recording, ops=tuple(moved)), latencies=latencies)
+    )
+    assert [op.simulated_start_ns for op in replayed.ops] == [
+        op.simulated_start_ns for op in expected.ops
+    ]
     assert replayed.makespan_error < -0.8

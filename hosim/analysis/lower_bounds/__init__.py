@@ -25,6 +25,6 @@ else:
     )
 
 __all__ = [
-    "LowerBounds", "bound_of_result_ns", "bounded", "durations_by_processor", "free_order_bound_ns", "homes_below", "lower_bound_ns",
-    "processor_bound_ns", "step_traffic_ns",
+    "LowerBounds", "bound_of_result_ns", "bounded", "durations_by_processor", "free_order_bound_ns",
+    "homes_below", "lower_bound_ns", "processor_bound_ns", "step_traffic_ns",
 ]  # fmt: skip

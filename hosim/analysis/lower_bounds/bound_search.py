@@ -1,8 +1,10 @@
-"""Solves the linear program behind the lower bound: adds the rows that a solution breaks, and decides a few shares one way or the other.
+"""Solves the linear program behind the lower bound: adds the rows that a solution breaks, and
+decides a few shares one way or the other.
 
-Of the rows that say how much time lies between two points, few bind; and of the sets of tensors that cannot all be present, few matter. So
-they are added when a solution breaks them. Each bound on the way is a true one, so that the search may end at any time; it ends after a
-number of solutions that depends on the size of the program, never by a clock.
+Of the rows that say how much time lies between two points, few bind; and of the sets of tensors
+that cannot all be present, few matter. So they are added when a solution breaks them. Each bound on
+the way is a true one, so that the search may end at any time; it ends after a number of solutions
+that depends on the size of the program, never by a clock.
 """
 
 from __future__ import annotations
@@ -17,16 +19,24 @@ from hosim.analysis.lower_bounds.passages import PassageLimit
 from hosim.analysis.lower_bounds.traffic_program import Crossing, TrafficProgram, bits_of
 
 _ROUNDS, _GAIN = 12, 2e-4
-"""Solutions of the whole program at most, and the share by which one has to raise the bound to count as a gain."""
+"""Solutions of the whole program at most, and the share by which one has to raise the bound to
+count as a gain.
+"""
 
 _IDLE_ROUNDS, _LARGE = 2, 40_000
-"""So many solutions without gain may follow one another, and none where the rows of the program have more coefficients than this."""
+"""So many solutions without gain may follow one another, and none where the rows of the program
+have more coefficients than this.
+"""
 
 _BRANCHES, _BRANCH_WORK, _BRANCH_ROUNDS = 32, 80_000, 2
-"""Solutions with shares decided: so many at most, fewer of larger programs, each with so many rounds of rows."""
+"""Solutions with shares decided: so many at most, fewer of larger programs, each with so many
+rounds of rows.
+"""
 
 _ROWS, _SMALL, _MORE_ROWS = 40, 10_000, 200
-"""Rows that are added at once, those that are broken most; and where the rows of the program have more coefficients than the second."""
+"""Rows that are added at once, those that are broken most; and where the rows of the program have
+more coefficients than the second.
+"""
 
 _SLIGHT = 1e-6
 """What counts as broken, or as neither 0 nor 1."""
@@ -42,12 +52,12 @@ class BoundSearch:
         self._of = program
         count = self._count = program.count
         self._columns = [c.variable for c in program.crossings]
-        self._since = np.array([[c.since >> k & 1 for k in range(count + 1)] for c in program.crossings], dtype=float).reshape(
-            -1, count + 1
-        )
-        self._until = np.array([[c.until >> k & 1 for k in range(count + 1)] for c in program.crossings], dtype=float).reshape(
-            -1, count + 1
-        )
+        self._since = np.array(
+            [[c.since >> k & 1 for k in range(count + 1)] for c in program.crossings], dtype=float
+        ).reshape(-1, count + 1)
+        self._until = np.array(
+            [[c.until >> k & 1 for k in range(count + 1)] for c in program.crossings], dtype=float
+        ).reshape(-1, count + 1)
         self._follows = np.zeros((count + 1, count + 1), dtype=bool)
         self._follows[0, :] = self._follows[:, count] = True
         for j, i in enumerate(program.points.ops):
@@ -64,7 +74,8 @@ class BoundSearch:
         self._alone = all(limit.sharers == 1 for limit in program.passages.limits)
 
     def bound_ns(self, enough: int | None = None, *, branched: bool = True) -> float:
-        """Nanoseconds that no plan beats; 0 if the solver finds nothing out. The search ends at ``enough``, if it gets there.
+        """Nanoseconds that no plan beats; 0 if the solver finds nothing out. The search ends at
+        ``enough``, if it gets there.
 
         Shares are decided one way or the other if it is ``branched``.
         """
@@ -79,7 +90,9 @@ class BoundSearch:
         return min(self._branched(root) if branched else root[0], self._of.horizon) * self._of.unit
 
     def _refined(self, fixed: Mapping[int, float], rounds: int) -> tuple[float, Any] | None:
-        """A bound with some shares decided, and the last solution; ``None`` if no plan decides them so."""
+        """A bound with some shares decided, and the last solution; ``None`` if no plan decides them
+        so.
+        """
         best, idle, x = 0.0, 0, None
         for _ in range(rounds):
             found = self._of.program.floor(self._of.end_of_step, fixed)
@@ -88,20 +101,26 @@ class BoundSearch:
             floor, x = found
             idle = 0 if floor > best * (1 + _GAIN) else idle + 1
             best = max(best, floor)
-            last = best >= self._enough or idle > (_IDLE_ROUNDS if self._of.program.entries <= _LARGE else 0)
+            last = best >= self._enough or idle > (
+                _IDLE_ROUNDS if self._of.program.entries <= _LARGE else 0
+            )
             if last or not self._add_rows(x) + self._add_covers(x):
                 break
         return best, x
 
     def _branched(self, root: tuple[float, Any]) -> float:
-        """The least bound over all ways to decide a few shares; of several devices only their mean has a share, which may be any."""
+        """The least bound over all ways to decide a few shares; of several devices only their mean
+        has a share, which may be any.
+        """
         entries = self._of.program.entries
         budget = min(_BRANCHES, _BRANCH_WORK // entries) if self._alone else 0
         leaves: list[tuple[float, int, dict[int, float], Any]] = [(root[0], 0, {}, root[1])]
         count = 0
         while leaves and count < budget and leaves[0][0] < self._enough:
             floor, number, fixed, x = heappop(leaves)
-            variable, _ = max(self._of.choices, key=lambda c: min(x[c[0]], 1 - x[c[0]]) * c[1], default=(-1, 0.0))
+            variable, _ = max(
+                self._of.choices, key=lambda c: min(x[c[0]], 1 - x[c[0]]) * c[1], default=(-1, 0.0)
+            )
             if variable < 0 or min(x[variable], 1 - x[variable]) < _SLIGHT:
                 return floor
             for value in (0.0, 1.0):
@@ -116,7 +135,8 @@ class BoundSearch:
                     heappush(leaves, (max(floor, found[0]), count, child, found[1]))
         return leaves[0][0] if leaves else root[0]
 
-    # -- rows --------------------------------------------------------------------------------------------------------------------------
+    # -- rows
+    # ----------------------------------------------------------------------------------------------
 
     def _time(self, limit: PassageLimit, crossing: Crossing) -> float:
         """What the whole group of a crossing takes of a limit, in units of the program."""
@@ -124,10 +144,14 @@ class BoundSearch:
             return 0.0
         if limit.engines:
             return crossing.group.time[crossing.channel] / limit.engines / self._of.unit
-        return limit.sharers * crossing.group.size * 1e9 / limit.bandwidth_bytes_per_s / self._of.unit
+        return (
+            limit.sharers * crossing.group.size * 1e9 / limit.bandwidth_bytes_per_s / self._of.unit
+        )
 
     def _slowed(self) -> list[tuple[Any, Any, int]]:
-        """By stream: what its ops take between two points if copies there leave them too little of the device tier's bandwidth."""
+        """By stream: what its ops take between two points if copies there leave them too little of
+        the device tier's bandwidth.
+        """
         np, times, count = self._np, self._of.times, self._count
         if times.spare is None:
             return []
@@ -151,9 +175,11 @@ class BoundSearch:
         return found
 
     def _add_rows(self, x: Any) -> int:
-        """Between the end of one point and the begin of another lies time for all that crosses between them; adds the broken rows.
+        """Between the end of one point and the begin of another lies time for all that crosses
+        between them; adds the broken rows.
 
-        What several devices share says so only of time from the start or to the end of the step, as the devices may be apart in between.
+        What several devices share says so only of time from the start or to the end of the step, as
+        the devices may be apart in between.
         """
         np, of = self._np, self._of
         begin = np.array([*(x[b] for b in of.begin), x[of.end_of_step]])
@@ -167,19 +193,32 @@ class BoundSearch:
             if sharers > 1:
                 room = self._room_of_all(x[of.end_of_step])
             broken = np.argwhere(load > room + _SLIGHT)
-            found += [(float(load[i, j] - room[i, j]), number, int(i), int(j)) for i, j in broken if (number, i, j) not in self._done]
-        for _, number, i, j in sorted(found, reverse=True)[: _ROWS if self._of.program.entries <= _SMALL else _MORE_ROWS]:
+            found += [
+                (float(load[i, j] - room[i, j]), number, int(i), int(j))
+                for i, j in broken
+                if (number, i, j) not in self._done
+            ]
+        for _, number, i, j in sorted(found, reverse=True)[
+            : _ROWS if self._of.program.entries <= _SMALL else _MORE_ROWS
+        ]:
             self._done.add((number, i, j))
             self._add_row(*self._limits[number], i, j)
         return len(found)
 
     def _add_row(self, weight: Any, least: Any, sharers: int, i: int, j: int) -> None:
-        """What crosses between point ``i - 1`` and point ``j`` takes no longer than lies between them, or of several devices in all."""
+        """What crosses between point ``i - 1`` and point ``j`` takes no longer than lies between
+        them, or of several devices in all.
+        """
         of = self._of
         sums: dict[int, float] = defaultdict(float)
-        for r in self._np.nonzero((self._since[:, i] > 0) & (self._until[:, j] > 0) & (weight > 0))[0]:
+        for r in self._np.nonzero((self._since[:, i] > 0) & (self._until[:, j] > 0) & (weight > 0))[
+            0
+        ]:
             sums[self._columns[r]] -= weight[r]
-        terms: list[Term] = [*sums.items(), (of.begin[j] if j < self._count and sharers == 1 else of.end_of_step, 1.0)]
+        terms: list[Term] = [
+            *sums.items(),
+            (of.begin[j] if j < self._count and sharers == 1 else of.end_of_step, 1.0),
+        ]
         if sharers > 1:
             of.program.at_least(terms, -self._room_of_all(0.0)[i, j])
             return
@@ -188,17 +227,23 @@ class BoundSearch:
         of.program.at_least(terms, self._ends[i] + least[i, j])
 
     def _room_of_all(self, makespan: float) -> Any:
-        """Of what devices share: the time between two points of which one is the start or the end of the step, in a given makespan."""
+        """Of what devices share: the time between two points of which one is the start or the end
+        of the step, in a given makespan.
+        """
         np, of, count = self._np, self._of, self._count
         room = np.full((count + 1, count + 1), np.inf)
         room[0, count] = makespan
-        for k, (earliest, duration, tail) in enumerate(zip(of.times.earliest, of.times.duration, of.times.tail, strict=True)):
+        for k, (earliest, duration, tail) in enumerate(
+            zip(of.times.earliest, of.times.duration, of.times.tail, strict=True)
+        ):
             room[0, k] = makespan - tail / of.unit
             room[k + 1, count] = makespan - (earliest + duration) / of.unit
         return room
 
     def _add_covers(self, x: Any) -> int:
-        """Rows that whole tensors satisfy and shares of them need not: without those of a set, the rest cover what is left."""
+        """Rows that whole tensors satisfy and shares of them need not: without those of a set, the
+        rest cover what is left.
+        """
         added = 0
         for items, least in self._of.covers:
             out: set[int] = set()

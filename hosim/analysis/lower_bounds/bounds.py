@@ -1,9 +1,10 @@
-"""A lower bound on the makespan of any plan, wherever its tensors start: what no order of transfers can beat.
+"""A lower bound on the makespan of any plan, wherever its tensors start: what no order of transfers
+can beat.
 
-The longest chain of ops is one. Where memory is short, :mod:`hosim.analysis.lower_bounds.traffic_program` adds what has to move: at each
-of some ops,
-the *pressure points*, what does not fit lies elsewhere, and its bytes cross the channels before, after, or both. The derivation is in
-docs/lower-bound.md.
+The longest chain of ops is one. Where memory is short,
+:mod:`hosim.analysis.lower_bounds.traffic_program` adds what has to move: at each of some ops,
+the *pressure points*, what does not fit lies elsewhere, and its bytes cross the channels before,
+after, or both. The derivation is in docs/lower-bound.md.
 """
 
 from __future__ import annotations
@@ -34,20 +35,29 @@ Residency = Mapping[int, Sequence[str]]
 """Tiers of the valid copies at time 0, by tensor position."""
 
 _EVERY_OP, _POINTS, _QUICK = 48, 12, 2
-"""On graphs of up to so many ops every op is a point, on larger ones there are so many; and for a quick bound."""
+"""On graphs of up to so many ops every op is a point, on larger ones there are so many; and for a
+quick bound.
+"""
 
 _APART, _GAPS = 160, 1000
-"""Up to so many tensors each is its own group; otherwise those of one life are taken together, and groups count, large ones first, until
-their gaps have so many points inside."""
+"""Up to so many tensors each is its own group; otherwise those of one life are taken together, and
+groups count, large ones first, until their gaps have so many points inside.
+"""
 
 _CHOICES = 256
-"""Up to so many choices of processors, on graphs where every op is a point, each has a bound of its own."""
+"""Up to so many choices of processors, on graphs where every op is a point, each has a bound of its
+own.
+"""
 
 _ORDERS = 16
-"""On several streams, where every op is a point, graphs looked at in which ops that cannot run at once have an order."""
+"""On several streams, where every op is a point, graphs looked at in which ops that cannot run at
+once have an order.
+"""
 
 _STREAMS = 64
-"""Up to so many streams memory is looked at where ops may run on several processors: each of these has one of its own."""
+"""Up to so many streams memory is looked at where ops may run on several processors: each of these
+has one of its own.
+"""
 
 
 def lower_bound_ns(
@@ -62,21 +72,29 @@ def lower_bound_ns(
 ) -> int:
     """Nanoseconds below which no feasible replay of ``graph`` on ``hardware`` ends, under any plan.
 
-    ``durations`` are nanoseconds by op position, ``budget_bytes`` is the budget of the device tier, if it has one. Tensors that
-    ``initial_residency`` lists start there, all others wherever the plan likes. ``repeats`` false is for plans that do not restore what
-    rule 2 wants restored. ``compete`` says whether copies take memory bandwidth from ops, as in :func:`hosim.engine.replay`.
+    ``durations`` are nanoseconds by op position, ``budget_bytes`` is the budget of the device tier,
+    if it has one. Tensors that ``initial_residency`` lists start there, all others wherever the
+    plan likes. ``repeats`` false is for plans that do not restore what rule 2 wants restored.
+    ``compete`` says whether copies take memory bandwidth from ops, as in
+    :func:`hosim.engine.replay`.
     """
     starts = initial_residency or {}
     moved = _bound(graph, durations, hardware, starts, budget_bytes, True, compete, None)
     if repeats:
         return moved
-    return min(moved, _bound(graph, durations, hardware, starts, budget_bytes, False, compete, None))
+    return min(
+        moved, _bound(graph, durations, hardware, starts, budget_bytes, False, compete, None)
+    )
 
 
 def homes_below(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
     """The tensors that the workload puts into tiers below at time 0, each with its tier."""
     tensors = graph.tensors
-    return {t: (home,) for t in graph.initial if (home := tensors[t].home) not in (None, hardware.device_tier)}
+    return {
+        t: (home,)
+        for t in graph.initial
+        if (home := tensors[t].home) not in (None, hardware.device_tier)
+    }
 
 
 class LowerBounds:
@@ -89,31 +107,71 @@ class LowerBounds:
         self._any_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
         self._quick: dict[int, int] = {}
 
-    def bound_ns(self, budget_bytes: int | None, makespan_ns: int, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
-        """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts below there.
+    def bound_ns(
+        self,
+        budget_bytes: int | None,
+        makespan_ns: int,
+        *,
+        repeats: bool,
+        homes_kept: bool,
+        compete: bool | None,
+    ) -> int:
+        """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts
+        below there.
 
         ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
         """
         key = budget_bytes, repeats, homes_kept, compete
         if key not in self._in_order:
             starts, durations = self.given(homes_kept)
-            self._in_order[key] = _bound(self._graph, durations, self._hardware, starts, budget_bytes, repeats, compete, makespan_ns)
+            self._in_order[key] = _bound(
+                self._graph,
+                durations,
+                self._hardware,
+                starts,
+                budget_bytes,
+                repeats,
+                compete,
+                makespan_ns,
+            )
         return self._in_order[key]
 
     def quick_ns(self, budget_bytes: int) -> int:
-        """Less than :meth:`bound_ns`, as a rule by little, in a tenth of the time: two points of memory, and no search."""
+        """Less than :meth:`bound_ns`, as a rule by little, in a tenth of the time: two points of
+        memory, and no search.
+        """
         if budget_bytes not in self._quick:
             starts, durations = self.given(homes_kept=True)
-            self._quick[budget_bytes] = _bound(self._graph, durations, self._hardware, starts, budget_bytes, True, None, None, quick=True)
+            self._quick[budget_bytes] = _bound(
+                self._graph,
+                durations,
+                self._hardware,
+                starts,
+                budget_bytes,
+                True,
+                None,
+                None,
+                quick=True,
+            )
         return self._quick[budget_bytes]
 
-    def any_order_ns(self, budget_bytes: int | None, *, repeats: bool, homes_kept: bool, compete: bool | None) -> int:
-        """As :meth:`bound_ns`, on plans that may edit the graph: :func:`hosim.analysis.lower_bounds.free_order_bound_ns`."""
+    def any_order_ns(
+        self, budget_bytes: int | None, *, repeats: bool, homes_kept: bool, compete: bool | None
+    ) -> int:
+        """As :meth:`bound_ns`, on plans that may edit the graph:
+        :func:`hosim.analysis.lower_bounds.free_order_bound_ns`.
+        """
         key = budget_bytes, repeats, homes_kept, compete
         if key not in self._any_order:
             starts, durations = self.given(homes_kept)
             self._any_order[key] = free_order_bound_ns(
-                self._graph, durations, self._hardware, budget_bytes, starts, repeats=repeats, compete=compete
+                self._graph,
+                durations,
+                self._hardware,
+                budget_bytes,
+                starts,
+                repeats=repeats,
+                compete=compete,
             )
         return self._any_order[key]
 
@@ -136,20 +194,35 @@ def _bound(
     ordered: bool = False,
     quick: bool = False,
 ) -> int:
-    """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing above it need be tried.
+    """The bound; ``enough`` is a makespan that some plan has, if one is known, so that nothing
+    above it need be tried.
 
-    ``ordered``: which ops of different streams run at once is not asked. ``quick``: as :meth:`LowerBounds.quick_ns`.
+    ``ordered``: which ops of different streams run at once is not asked. ``quick``: as
+    :meth:`LowerBounds.quick_ns`.
     """
-    if not (ordered or quick or len(graph.streams) <= 1 or len(graph.ops) > _EVERY_OP or graph.movable or graph.elsewhere):
+    if not (
+        ordered
+        or quick
+        or len(graph.streams) <= 1
+        or len(graph.ops) > _EVERY_OP
+        or graph.movable
+        or graph.elsewhere
+    ):
 
         def bound(graph: Graph, durations: Sequence[int]) -> int:
-            return _bound(graph, durations, hardware, starts, budget, repeats, compete, enough, ordered=True)
+            return _bound(
+                graph, durations, hardware, starts, budget, repeats, compete, enough, ordered=True
+            )
 
-        return least_of_orders(graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS)
+        return least_of_orders(
+            graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS
+        )
     capacity = _capacity(hardware, budget)
     by_shares, chosen = 0, bool(graph.movable)
     if chosen or graph.elsewhere:
-        by_shares = processor_bound_ns(graph, durations, hardware, starts, capacity, repeats=repeats)
+        by_shares = processor_bound_ns(
+            graph, durations, hardware, starts, capacity, repeats=repeats
+        )
         if 1 < _choices(graph, hardware) <= _CHOICES and len(graph.ops) <= _EVERY_OP:
             return _of_choices(graph, hardware, starts, budget, repeats, compete, by_shares)
         loose = sorted({*graph.movable, *graph.elsewhere})
@@ -161,19 +234,30 @@ def _bound(
         return longest  # what follows is about few streams
     excess = excess_of(graph, capacity)
     cold = any(hardware.device_tier not in tiers for tiers in starts.values())
-    if not graph.ops or longest == enough or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity):
+    if (
+        not graph.ops
+        or longest == enough
+        or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity)
+    ):
         return longest  # everything fits, all the time
     machine = machine_of_copies(graph, hardware, compete)
     passages = Passages(machine)
     if not passages.into:
         return longest  # nothing comes in: if a plan exists at all, nothing has to
     every = len(graph.ops) <= _EVERY_OP and not quick
-    points = points_of(graph, range(len(graph.ops)) if every else tightest(excess, _QUICK if quick else _POINTS))
+    points = points_of(
+        graph, range(len(graph.ops)) if every else tightest(excess, _QUICK if quick else _POINTS)
+    )
     groups = _groups(graph, lives(graph, points, starts, repeats), passages, 0 if quick else _APART)
-    used = [sum(graph.tensors[t].size_bytes for t in graph.ops[i].uses) + graph.ops[i].workspace_bytes for i in points.ops]
+    used = [
+        sum(graph.tensors[t].size_bytes for t in graph.ops[i].uses) + graph.ops[i].workspace_bytes
+        for i in points.ops
+    ]
     free = free_bytes(graph, machine, durations) if machine is not hardware else None
     times = _times(graph, durations, earliest, tail, points, free)
-    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(enough, branched=not quick)
+    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(
+        enough, branched=not quick
+    )
     return max(longest, whole_ns(found))
 
 
@@ -183,23 +267,44 @@ def _choices(graph: Graph, hardware: Hardware) -> int:
 
 
 def _capacity(hardware: Hardware, budget: int | None) -> int:
-    return hardware.device.capacity_bytes if budget is None else min(budget, hardware.device.capacity_bytes)
+    return (
+        hardware.device.capacity_bytes
+        if budget is None
+        else min(budget, hardware.device.capacity_bytes)
+    )
 
 
 def _of_choices(
-    graph: Graph, hardware: Hardware, starts: Residency, budget: int | None, repeats: bool, compete: bool | None, least: int
+    graph: Graph,
+    hardware: Hardware,
+    starts: Residency,
+    budget: int | None,
+    repeats: bool,
+    compete: bool | None,
+    least: int,
 ) -> int:
-    """The least bound of all choices of processors, which is at least ``least``: of each by itself, those first that may be the least."""
+    """The least bound of all choices of processors, which is at least ``least``: of each by itself,
+    those first that may be the least.
+    """
     capacity = _capacity(hardware, budget)
     names = [graph.ops[i].name for i in graph.movable]
     allowed = [(graph.ops[i].processor, *others_of(graph.ops[i], hardware)) for i in graph.movable]
     fixed = []
     for choice in product(*allowed):
-        if not all([fits_on(graph, i, each, hardware, capacity) for i, each in zip(graph.movable, choice, strict=True)]):
+        if not all(
+            [
+                fits_on(graph, i, each, hardware, capacity)
+                for i, each in zip(graph.movable, choice, strict=True)
+            ]
+        ):
             continue  # there is no such plan
         one = on_processors(graph, list(zip(names, choice, strict=True)))
         durations = op_durations(one, hardware)
-        by_shares = processor_bound_ns(one, durations, hardware, starts, capacity, repeats=repeats) if one.elsewhere else 0
+        by_shares = (
+            processor_bound_ns(one, durations, hardware, starts, capacity, repeats=repeats)
+            if one.elsewhere
+            else 0
+        )
         fixed.append((by_shares, one, durations))
     found: int | None = None
     for by_shares, one, durations in sorted(fixed, key=lambda each: each[0]):
@@ -214,7 +319,9 @@ def _initial_bytes(graph: Graph) -> int:
     return sum(graph.tensors[t].size_bytes for t in graph.initial if graph.users[t])
 
 
-def _groups(graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passages, most: int) -> list[Group]:
+def _groups(
+    graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passages, most: int
+) -> list[Group]:
     apart = sum(map(len, found.values())) <= most
     groups = []
     for life, tensors in found.items():
@@ -225,22 +332,39 @@ def _groups(graph: Graph, found: Mapping[Life, Sequence[int]], passages: Passage
             groups.append(Group(life, float(size), len(members) == 1, time))
     groups.sort(key=lambda group: -group.size)
     inside = accumulate(sum(gap.inside.bit_count() for gap in group.life.gaps) for group in groups)
-    return groups if apart else [group for group, points in zip(groups, inside, strict=True) if points <= _GAPS]
+    return (
+        groups
+        if apart
+        else [group for group, points in zip(groups, inside, strict=True) if points <= _GAPS]
+    )
 
 
 def _least_time(passages: Passages, channel: str, tensors: Sequence[Tensor]) -> float:
-    """Nanoseconds of which any share of the tensors' bytes takes at least its share, whichever of the tensors a plan moves.
+    """Nanoseconds of which any share of the tensors' bytes takes at least its share, whichever of
+    the tensors a plan moves.
 
     The latencies of all of them would be too much: a plan may move the large ones alone.
     """
     if len(tensors) == 1:
         return passages.time(channel, tensors[0])
-    per_byte = min((passages.time(channel, tensor) / tensor.size_bytes for tensor in tensors if tensor.size_bytes), default=0.0)
+    per_byte = min(
+        (
+            passages.time(channel, tensor) / tensor.size_bytes
+            for tensor in tensors
+            if tensor.size_bytes
+        ),
+        default=0.0,
+    )
     return per_byte * sum(tensor.size_bytes for tensor in tensors)
 
 
 def _times(
-    graph: Graph, durations: Sequence[int], earliest: Sequence[int], tail: Sequence[int], points: Points, free: Sequence[float] | None
+    graph: Graph,
+    durations: Sequence[int],
+    earliest: Sequence[int],
+    tail: Sequence[int],
+    points: Points,
+    free: Sequence[float] | None,
 ) -> Times:
     passed = dict.fromkeys(graph.streams, 0)
     spare = dict.fromkeys(graph.streams, 0.0)

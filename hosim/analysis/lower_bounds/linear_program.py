@@ -1,8 +1,10 @@
-"""A linear program that is built row by row, and a lower bound on its minimum that does not trust the solver.
+"""A linear program that is built row by row, and a lower bound on its minimum that does not trust
+the solver.
 
-HiGHS, in scipy, works with tolerances. :meth:`LinearProgram.floor` takes the multipliers that it finds for the rows and adds up what they
-prove: for multipliers of at least 0, the minimum of the objective less the multiplied rows over the box of the variables is a lower bound,
-however the multipliers came about (Neumaier and Shcherbina, Mathematical Programming 99, 2004).
+HiGHS, in scipy, works with tolerances. :meth:`LinearProgram.floor` takes the multipliers that it
+finds for the rows and adds up what they prove: for multipliers of at least 0, the minimum of the
+objective less the multiplied rows over the box of the variables is a lower bound, however the
+multipliers came about (Neumaier and Shcherbina, Mathematical Programming 99, 2004).
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class SolverStopped(Exception):  # noqa: N818
 
 
 class LinearProgram:
-    """Minimise one variable under rows ``terms >= limit``; every variable lies between two finite numbers."""
+    """Minimise one variable under rows ``terms >= limit``; every variable lies between two finite
+    numbers.
+    """
 
     def __init__(self) -> None:
         self.low: list[float] = []
@@ -63,10 +67,14 @@ class LinearProgram:
         """How many coefficients the rows have."""
         return len(self._value)
 
-    def floor(self, objective: int, fixed: Mapping[int, float] | None = None) -> tuple[float, Any] | None:
-        """A lower bound on variable ``objective``, and the values of all variables where the solver stopped; some may be ``fixed``.
+    def floor(
+        self, objective: int, fixed: Mapping[int, float] | None = None
+    ) -> tuple[float, Any] | None:
+        """A lower bound on variable ``objective``, and the values of all variables where the solver
+        stopped; some may be ``fixed``.
 
-        ``None`` if nothing satisfies the rows, which is proved in the same way; raises :class:`SolverStopped` if the solver gives up.
+        ``None`` if nothing satisfies the rows, which is proved in the same way; raises
+        :class:`SolverStopped` if the solver gives up.
         """
         import numpy as np
 
@@ -80,22 +88,38 @@ class LinearProgram:
             raise SolverStopped
         return bound, values
 
-    def _solved(self, objective: int, low: Any, high: Any, *, slack: bool) -> tuple[int, float, Any]:
-        """Status, lower bound and values. With ``slack`` the objective is one number that is added to the left side of every row."""
+    def _solved(
+        self, objective: int, low: Any, high: Any, *, slack: bool
+    ) -> tuple[int, float, Any]:
+        """Status, lower bound and values. With ``slack`` the objective is one number that is added
+        to the left side of every row.
+        """
         import numpy as np
         from scipy.optimize import linprog
         from scipy.sparse import coo_matrix, csr_matrix, hstack
 
         limits = np.array(self._limits)
-        rows = coo_matrix((self._value, (self._row, self._column)), shape=(len(limits), len(low))).tocsr()
+        rows = coo_matrix(
+            (self._value, (self._row, self._column)), shape=(len(limits), len(low))
+        ).tocsr()
         if slack:
             rows = hstack((rows, csr_matrix(np.ones((len(limits), 1)))), format="csr")
-            low, high, objective = np.append(low, 0.0), np.append(high, max(1.0, 2 * float(limits.max()))), len(low)
+            low, high, objective = (
+                np.append(low, 0.0),
+                np.append(high, max(1.0, 2 * float(limits.max()))),
+                len(low),
+            )
         cost = np.zeros(len(low))
         cost[objective] = 1.0
-        found = linprog(cost, A_ub=-rows, b_ub=-limits, bounds=np.column_stack((low, high)), method="highs")
+        found = linprog(
+            cost, A_ub=-rows, b_ub=-limits, bounds=np.column_stack((low, high)), method="highs"
+        )
         if found.status != _SOLVED:
             return found.status, 0.0, None
         multipliers = np.maximum(-found.ineqlin.marginals, 0.0)
         left = cost - rows.T @ multipliers
-        return _SOLVED, float(multipliers @ limits + np.minimum(left * low, left * high).sum()), found.x
+        return (
+            _SOLVED,
+            float(multipliers @ limits + np.minimum(left * low, left * high).sum()),
+            found.x,
+        )

@@ -1,7 +1,9 @@
-"""The channels into and out of the device tier, which tiers they serve, and what they carry together at most.
+"""The channels into and out of the device tier, which tiers they serve, and what they carry
+together at most.
 
-Each :class:`PassageLimit` is a floor: under any plan the transfers that it counts take at least that long together. Latencies and what
-small or pageable transfers reach count on the channel alone; fabrics, and memories where copies share their bandwidth, count bytes.
+Each :class:`PassageLimit` is a floor: under any plan the transfers that it counts take at least
+that long together. Latencies and what small or pageable transfers reach count on the channel alone;
+fabrics, and memories where copies share their bandwidth, count bytes.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ _NS_PER_S = 10**9
 class PassageLimit:
     """Transfers over ``channels`` take at least this long together.
 
-    ``engines`` above 0: the sum of their times alone, over so many engines of the one channel. Otherwise their bytes at
-    ``bandwidth_bytes_per_s``, which ``sharers`` devices share.
+    ``engines`` above 0: the sum of their times alone, over so many engines of the one channel.
+    Otherwise their bytes at ``bandwidth_bytes_per_s``, which ``sharers`` devices share.
     """
 
     channels: tuple[str, ...]
@@ -32,7 +34,9 @@ class PassageLimit:
 
 
 class Passages:
-    """Passages of a machine; ``hardware`` has the memories as fabrics where copies share their bandwidth."""
+    """Passages of a machine; ``hardware`` has the memories as fabrics where copies share their
+    bandwidth.
+    """
 
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
@@ -41,22 +45,34 @@ class Passages:
         self.into = {c.name: c for c in hardware.channels if c.destination == self.device}
         self.out = {c.name: c for c in hardware.channels if c.source == self.device}
         joined = hardware.channel_between
-        self.direct = all([(tier, self.device) in joined and (self.device, tier) in joined for tier in self.lower])
-        """Whether a channel joins each tier below to the device tier in both directions: then nothing comes up or goes down in chunks."""
-        self.through_device = not all([(a, b) in joined for a in self.lower for b in self.lower if a != b])
+        self.direct = all(
+            [(tier, self.device) in joined and (self.device, tier) in joined for tier in self.lower]
+        )
+        """Whether a channel joins each tier below to the device tier in both directions: then
+        nothing comes up or goes down in chunks.
+        """
+        self.through_device = not all(
+            [(a, b) in joined for a in self.lower for b in self.lower if a != b]
+        )
         """Whether chunks may cross the device tier on their way between tiers below."""
         self._times: dict[tuple[str, int, str], float] = {}
 
     @cached_property
     def _onward(self) -> Mapping[str, frozenset[str]]:
-        """By lower tier, those that its contents can get to without passing the device tier, itself included."""
+        """By lower tier, those that its contents can get to without passing the device tier, itself
+        included.
+        """
         found = {}
         for tier in self.lower:
             reached, pending = {tier}, [tier]
             while pending:
                 here = pending.pop()
                 for c in self.hardware.channels:
-                    if c.source == here and c.destination not in reached and c.destination != self.device:
+                    if (
+                        c.source == here
+                        and c.destination not in reached
+                        and c.destination != self.device
+                    ):
                         reached.add(c.destination)
                         pending.append(c.destination)
             found[tier] = frozenset(reached)
@@ -67,7 +83,9 @@ class Passages:
         return self._onward[self.out[out].destination]
 
     def reaching(self, into: str) -> frozenset[str]:
-        """The tiers whose contents can come in over a channel without having passed the device tier."""
+        """The tiers whose contents can come in over a channel without having passed the device
+        tier.
+        """
         source = self.into[into].source
         return frozenset(tier for tier in self.lower if source in self._onward[tier])
 
@@ -79,7 +97,9 @@ class Passages:
         return self._times[key]
 
     def _time(self, channel: Channel, tensor: Tensor) -> float:
-        if self.direct and not (channel.curve and self.through_device):  # chunks may reach more by a curve than the whole does
+        if self.direct and not (
+            channel.curve and self.through_device
+        ):  # chunks may reach more by a curve than the whole does
             return float(alone_ns(self.hardware, channel.name, tensor.size_bytes, tensor.kind))
         flow = tensor.size_bytes * _NS_PER_S / channel_bandwidth(self.hardware, channel.name)
         return flow + channel.latency_ns
@@ -92,13 +112,23 @@ class Passages:
         for name, channel in ours.items():
             found.append(PassageLimit((name,), engines=channel.engines))
             if channel.engines > 1:
-                found.append(PassageLimit((name,), bandwidth_bytes_per_s=channel_bandwidth(self.hardware, name)))
+                found.append(
+                    PassageLimit(
+                        (name,), bandwidth_bytes_per_s=channel_bandwidth(self.hardware, name)
+                    )
+                )
         for fabric in self.hardware.fabrics:
             members = tuple(name for name in ours if name in fabric.channels)
             carried = sum(channel_bandwidth(self.hardware, name) for name in members)
             sharers = self.hardware.sharers(fabric.scope)
             if members and carried > fabric.bandwidth_bytes_per_s:
-                found.append(PassageLimit(members, bandwidth_bytes_per_s=fabric.bandwidth_bytes_per_s))
+                found.append(
+                    PassageLimit(members, bandwidth_bytes_per_s=fabric.bandwidth_bytes_per_s)
+                )
             if members and sharers > 1 and sharers * carried > fabric.bandwidth_bytes_per_s:
-                found.append(PassageLimit(members, bandwidth_bytes_per_s=fabric.bandwidth_bytes_per_s, sharers=sharers))
+                found.append(
+                    PassageLimit(
+                        members, bandwidth_bytes_per_s=fabric.bandwidth_bytes_per_s, sharers=sharers
+                    )
+                )
         return found

@@ -1,8 +1,10 @@
-"""The linear program behind the lower bound: what must cross the channels between some points of a graph, under any plan.
+"""The linear program behind the lower bound: what must cross the channels between some points of a
+graph, under any plan.
 
-docs/lower-bound.md derives it. A variable between 0 and 1 says what share of a group of tensors of one life is absent from the device
-tier at a point, crosses a channel in a gap, or starts where; each plan gives the variables values that satisfy every row, and its
-makespan is the value of the objective, so that the least value is a lower bound on them all.
+docs/lower-bound.md derives it. A variable between 0 and 1 says what share of a group of tensors of
+one life is absent from the device tier at a point, crosses a channel in a gap, or starts where;
+each plan gives the variables values that satisfy every row, and its makespan is the value of the
+objective, so that the least value is a lower bound on them all.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from hosim.analysis.pressure_points import Points
 from hosim.analysis.tensor_lives import Life, LifeGap
 
 _SCALE = 1000.0
-"""Units of time of the program in the longest chain of ops and the time of all transfers, one after the other."""
+"""Units of time of the program in the longest chain of ops and the time of all transfers, one after
+the other.
+"""
 
 Item = tuple[int, float, bool]
 """A share that is absent, the bytes of its group, and whether the group is a single tensor."""
@@ -35,9 +39,11 @@ class Group:
 
 @dataclass(slots=True)
 class Crossing:
-    """A share of a group crosses ``channel`` after the end of each of the points ``since`` and before the begin of each of ``until``.
+    """A share of a group crosses ``channel`` after the end of each of the points ``since`` and
+    before the begin of each of ``until``.
 
-    Bit 0 of ``since`` is time 0 and its bit k + 1 point k; bit K of ``until``, of K points, is the end of the step.
+    Bit 0 of ``since`` is time 0 and its bit k + 1 point k; bit K of ``until``, of K points, is the
+    end of the step.
     """
 
     variable: int
@@ -49,11 +55,13 @@ class Crossing:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """By point, nanoseconds: its duration, its earliest start, and what must pass from its start to the end.
+    """By point, nanoseconds: its duration, its earliest start, and what must pass from its start to
+    the end.
 
-    ``longest`` is the longest chain of ops. ``passed`` are nanoseconds of the ops of the point's stream before it, ``in_all`` those of all
-    of them by stream. ``spare``, where copies may slow ops down, has the bytes that copies can move during these ops, and during the point,
-    without doing so.
+    ``longest`` is the longest chain of ops. ``passed`` are nanoseconds of the ops of the point's
+    stream before it, ``in_all`` those of all of them by stream. ``spare``, where copies may slow
+    ops down, has the bytes that copies can move during these ops, and during the point, without
+    doing so.
     """
 
     duration: Sequence[int]
@@ -70,21 +78,32 @@ class Times:
 
 
 class TrafficProgram:
-    """The program of one graph, machine and capacity, less what :mod:`hosim.analysis.lower_bounds.bound_search` adds while it solves it.
+    """The program of one graph, machine and capacity, less what
+    :mod:`hosim.analysis.lower_bounds.bound_search` adds while it solves it.
 
-    ``begin`` has the points' starts and ``end_of_step`` the makespan, in ``unit`` nanoseconds. ``covers`` are the items that are absent
-    together have so many bytes at least; ``choices`` the shares that are 0 or 1 in a plan of one device, with their bytes.
+    ``begin`` has the points' starts and ``end_of_step`` the makespan, in ``unit`` nanoseconds.
+    ``covers`` are the items that are absent together have so many bytes at least; ``choices`` the
+    shares that are 0 or 1 in a plan of one device, with their bytes.
     """
 
     def __init__(
-        self, points: Points, groups: Sequence[Group], used: Sequence[int], capacity: int, passages: Passages, times: Times
+        self,
+        points: Points,
+        groups: Sequence[Group],
+        used: Sequence[int],
+        capacity: int,
+        passages: Passages,
+        times: Times,
     ) -> None:
         self.points = points
         self.count = len(points.ops)
         self.passages = passages
         self.times = times
         self.capacity = float(capacity)
-        moving = sum(max(group.time.values()) * (2 * len(group.life.gaps) + len(group.life.versions)) for group in groups)
+        moving = sum(
+            max(group.time.values()) * (2 * len(group.life.gaps) + len(group.life.versions))
+            for group in groups
+        )
         self.unit = max(1.0, times.longest + moving) / _SCALE
         self.program = LinearProgram()
         self.crossings: list[Crossing] = []
@@ -107,7 +126,8 @@ class TrafficProgram:
             self._cover(self.at_end[k], self.excess[k])
         self._cover(below, sum(size for _, size, _ in below) - self.capacity)
 
-    # -- time ----------------------------------------------------------------------------------------------------------
+    # -- time
+    # ----------------------------------------------------------------------------------------------
 
     def _clock(self) -> None:
         program, times, unit = self.program, self.times, self.unit
@@ -119,7 +139,8 @@ class TrafficProgram:
         for k, later, least in times.between:
             program.at_least([(self.begin[later], 1.0), (self.begin[k], -1.0)], least / unit)
 
-    # -- tensors -------------------------------------------------------------------------------------------------------
+    # -- tensors
+    # ----------------------------------------------------------------------------------------------
 
     def _group(self, group: Group, below: list[Item]) -> None:
         program, life, passages = self.program, group.life, self.passages
@@ -127,9 +148,13 @@ class TrafficProgram:
         copies: dict[str, int] = {}
         if life.starts:
             fixed = life.tiers
-            there = program.variable(float(passages.device in fixed), float(not fixed or passages.device in fixed))
+            there = program.variable(
+                float(passages.device in fixed), float(not fixed or passages.device in fixed)
+            )
             for tier in passages.lower:
-                copies[tier] = program.variable(float(tier in fixed), float(not fixed or tier in fixed))
+                copies[tier] = program.variable(
+                    float(tier in fixed), float(not fixed or tier in fixed)
+                )
             if not fixed and group.alone:
                 self.choices.append((there, group.size))
             if life.first_read:
@@ -138,10 +163,18 @@ class TrafficProgram:
             program.at_least([(absent, -1.0), (there, -1.0)], -1.0)  # not more than 1 - there
             below.append((absent, group.size, group.alone))
         stored = self._stores(group, copies)
-        absences: defaultdict[int, list[tuple[LifeGap, dict[int, int], dict[int, int], list[int]]]] = defaultdict(list)
+        absences: defaultdict[
+            int, list[tuple[LifeGap, dict[int, int], dict[int, int], list[int]]]
+        ] = defaultdict(list)
         for gap in life.gaps:
             inside = gap.inside & self.tight
-            head = gap.version == 0 and not gap.by_begin and life.starts and gap is life.gaps[0] and life.first_read
+            head = (
+                gap.version == 0
+                and not gap.by_begin
+                and life.starts
+                and gap is life.gaps[0]
+                and life.first_read
+            )
             tail = not gap.reads
             if not inside and not head:
                 continue
@@ -150,7 +183,16 @@ class TrafficProgram:
             for k in bits_of(inside):
                 self.at_begin[k].append((begins[k], group.size, group.alone))
                 self.at_end[k].append((ends[k], group.size, group.alone))
-            fetched = self._fetches(group, gap, begins, ends, there if head or (tail and life.restored) else None, head, copies, stored)
+            fetched = self._fetches(
+                group,
+                gap,
+                begins,
+                ends,
+                there if head or (tail and life.restored) else None,
+                head,
+                copies,
+                stored,
+            )
             valid = [(s, 1.0) for s in stored.get(gap.version, {}).values()]
             if gap.version == 0:
                 valid += [(copy, 1.0) for copy in copies.values()]
@@ -174,11 +216,21 @@ class TrafficProgram:
                 stored[version][channel] = variable
                 if group.alone:
                     self.choices.append((variable, group.size))
-                self.crossings.append(Crossing(variable, channel, span.by_begin << 1 | 1, span.by_end | 1 << self.count, group))
+                self.crossings.append(
+                    Crossing(
+                        variable,
+                        channel,
+                        span.by_begin << 1 | 1,
+                        span.by_end | 1 << self.count,
+                        group,
+                    )
+                )
         if life.restored and life.last_version:
             for tier, copy in copies.items():
                 ways = [
-                    (stored[life.last_version][channel], 1.0) for channel in self.passages.out if tier in self.passages.reached_by(channel)
+                    (stored[life.last_version][channel], 1.0)
+                    for channel in self.passages.out
+                    if tier in self.passages.reached_by(channel)
                 ]
                 program.at_least([*ways, (copy, -1.0)], 0.0)
         return stored
@@ -194,7 +246,9 @@ class TrafficProgram:
         copies: Mapping[str, int],
         stored: Mapping[int, Mapping[str, int]],
     ) -> list[int]:
-        """The share that comes in during a gap, by channel; and of what is absent when a point ends, after that."""
+        """The share that comes in during a gap, by channel; and of what is absent when a point
+        ends, after that.
+        """
         program, passages = self.program, self.passages
         if not gap.reads and there is None:
             return []
@@ -204,8 +258,16 @@ class TrafficProgram:
             self.choices += [(variable, group.size) for variable in come.values()]
         for channel, variable in come.items():
             self.crossings.append(Crossing(variable, channel, since, until, group))
-            ways = [(copy, 1.0) for tier, copy in copies.items() if gap.version == 0 and tier in passages.reaching(channel)]
-            ways += [(s, 1.0) for out, s in stored.get(gap.version, {}).items() if passages.reached_by(out) & passages.reaching(channel)]
+            ways = [
+                (copy, 1.0)
+                for tier, copy in copies.items()
+                if gap.version == 0 and tier in passages.reaching(channel)
+            ]
+            ways += [
+                (s, 1.0)
+                for out, s in stored.get(gap.version, {}).items()
+                if passages.reached_by(out) & passages.reaching(channel)
+            ]
             program.at_least([*ways, (variable, -1.0)], 0.0)
         if head and there is not None:
             first = []
@@ -213,7 +275,17 @@ class TrafficProgram:
                 share = program.variable()
                 first.append((share, 1.0))
                 program.at_least([(variable, 1.0), (share, -1.0)], 0.0)
-                program.at_least([*((copy, 1.0) for t, copy in copies.items() if t in passages.reaching(channel)), (share, -1.0)], 0.0)
+                program.at_least(
+                    [
+                        *(
+                            (copy, 1.0)
+                            for t, copy in copies.items()
+                            if t in passages.reaching(channel)
+                        ),
+                        (share, -1.0),
+                    ],
+                    0.0,
+                )
             program.at_least([*first, (there, 1.0)], 1.0)
         for k in begins:
             if gap.reads:
@@ -229,7 +301,9 @@ class TrafficProgram:
                 self.crossings.append(Crossing(share, channel, 1 << k + 1, until, group))
             if gap.reads and late:
                 program.at_least([*late, (ends[k], -1.0)], 0.0)
-                self._lasts(group, zip(come, (share for share, _ in late), strict=True), k + 1, gap.ends_at)
+                self._lasts(
+                    group, zip(come, (share for share, _ in late), strict=True), k + 1, gap.ends_at
+                )
             elif late and there is not None:  # absent, and to be there when the step ends
                 program.at_least([*late, (ends[k], -1.0), (there, -1.0)], -1.0)
         return list(come.values()) if gap.reads else []
@@ -242,7 +316,9 @@ class TrafficProgram:
         stored: Mapping[str, int],
         copies: Mapping[str, int],
     ) -> None:
-        """What has been copied out when a point begins: all that is absent then, or was absent before or has come back."""
+        """What has been copied out when a point begins: all that is absent then, or was absent
+        before or has come back.
+        """
         if not stored:
             return
         program = self.program
@@ -254,7 +330,11 @@ class TrafficProgram:
             bit = 1 << k
             known = self.points.before[self.points.ops[k]]
             earlier = [p for p in last if known >> p & 1]
-            earlier = [p for p in earlier if not any(self.points.before[self.points.ops[q]] >> p & 1 for q in earlier)]
+            earlier = [
+                p
+                for p in earlier
+                if not any(self.points.before[self.points.ops[q]] >> p & 1 for q in earlier)
+            ]
             if span.by_end & bit:
                 continue
             implied: list[int] = []
@@ -286,8 +366,12 @@ class TrafficProgram:
             if len(shares) > 1 and (span.begins_at >= 0 or not version):
                 self._lasts(group, shares.items(), span.begins_at + 1, k)
 
-    def _lasts(self, group: Group, shares: Iterable[tuple[str, int]], since: int, until: int) -> None:
-        """One transfer of a tensor, over whichever channel, takes place between two points (``since`` as in a crossing)."""
+    def _lasts(
+        self, group: Group, shares: Iterable[tuple[str, int]], since: int, until: int
+    ) -> None:
+        """One transfer of a tensor, over whichever channel, takes place between two points
+        (``since`` as in a crossing).
+        """
         if not group.alone or until < 0:
             return
         terms: list[Term] = [(self.begin[until] if until < self.count else self.end_of_step, 1.0)]
@@ -296,13 +380,16 @@ class TrafficProgram:
         terms += [(share, -group.time[channel] / self.unit) for channel, share in shares]
         self.program.at_least(terms, self.times.duration[since - 1] / self.unit if since else 0.0)
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    # -- memory
+    # ----------------------------------------------------------------------------------------------
 
     def _cover(self, items: Sequence[tuple[int, float, bool]], least: float) -> None:
         """The items that are absent together have at least ``least`` bytes."""
         if least <= 0 or not items:
             return
-        self.program.at_least([(v, (min(size, least) if alone else size) / least) for v, size, alone in items], 1.0)
+        self.program.at_least(
+            [(v, (min(size, least) if alone else size) / least) for v, size, alone in items], 1.0
+        )
         self.covers.append((list(items), least))
 
 

@@ -1,4 +1,6 @@
-"""What an answer says beside its figures: the strongest rival, what a plan was made for, what moves whole."""
+"""What an answer says beside its figures: the strongest rival, what a plan was made for, what moves
+whole.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -23,12 +25,14 @@ else:
         {
             "no_offload": "NoOffload no_offload",
             "plan_origin": "changed_line check_made_for origin_of",
-            "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours least_in_parts strongest_rival",
+            "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours "
+            "least_in_parts strongest_rival",
             "whole_moves": "WholeMoves whole_move_lines whole_moves",
         },
     )
 
 __all__ = [
-    "NO_RIVALS", "OPTIMUM", "OURS", "NoOffload", "StrongestRival", "WholeMoves", "changed_line", "check_made_for", "fastest_with_ours",
-    "least_in_parts", "no_offload", "origin_of", "strongest_rival", "whole_move_lines", "whole_moves",
+    "NO_RIVALS", "OPTIMUM", "OURS", "NoOffload", "StrongestRival", "WholeMoves", "changed_line",
+    "check_made_for", "fastest_with_ours", "least_in_parts", "no_offload", "origin_of",
+    "strongest_rival", "whole_move_lines", "whole_moves",
 ]  # fmt: skip

@@ -12,8 +12,8 @@ from hosim.graph import Graph
 class NoOffload:
     """Why not to offload: everything ``fits``, or the ``link`` is too slow.
 
-    With everything resident the step takes ``resident_ns`` and ``resident_bytes``, and ``devices`` hold that within their budgets.
-    ``fastest_ns`` is what the fastest plan takes, if that is known.
+    With everything resident the step takes ``resident_ns`` and ``resident_bytes``, and ``devices``
+    hold that within their budgets. ``fastest_ns`` is what the fastest plan takes, if that is known.
     """
 
     reason: Literal["fits", "link"]
@@ -24,17 +24,26 @@ class NoOffload:
 
 
 def no_offload(
-    graph: Graph, resident_ns: int, resident_bytes: int, budget_bytes: int, fastest_ns: int | None, least_ns: int | None = None
+    graph: Graph,
+    resident_ns: int,
+    resident_bytes: int,
+    budget_bytes: int,
+    fastest_ns: int | None,
+    least_ns: int | None = None,
 ) -> NoOffload | None:
-    """Why not to offload, where that is the answer; ``fastest_ns`` is the makespan of the fastest plan found by a planner.
+    """Why not to offload, where that is the answer; ``fastest_ns`` is the makespan of the fastest
+    plan found by a planner.
 
-    ``resident_ns`` and ``resident_bytes`` are the makespan and the peak of the replay with everything resident.
+    ``resident_ns`` and ``resident_bytes`` are the makespan and the peak of the replay with
+    everything resident.
 
-    It is where the peak with everything resident is within the budget. And it is where offloading takes more of the time of devices than
-    not to: where the fastest plan takes longer than the devices that would hold everything take together, if each takes as long as one
-    device with everything resident. As many devices that divide the work take no more than that. So must what a plan takes that moves
-    tensors in parts, ``least_ns`` (:func:`hosim.analysis.remarks.strongest_rival.least_in_parts`).
-    Where ops may run on another processor the link is not judged.
+    It is where the peak with everything resident is within the budget. And it is where offloading
+    takes more of the time of devices than not to: where the fastest plan takes longer than the
+    devices that would hold everything take together, if each takes as long as one device with
+    everything resident. As many devices that divide the work take no more than that. So must what a
+    plan takes that moves tensors in parts, ``least_ns``
+    (:func:`hosim.analysis.remarks.strongest_rival.least_in_parts`). Where ops may run on another
+    processor the link is not judged.
     """
     if graph.elsewhere:
         return None  # such a step moves tensors in any case

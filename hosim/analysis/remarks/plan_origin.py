@@ -1,4 +1,5 @@
-"""What a plan was made for: a graph, a machine and a budget, as its file says it; and what differs where it is replayed.
+"""What a plan was made for: a graph, a machine and a budget, as its file says it; and what differs
+where it is replayed.
 
 Names and the order of tensors mean nothing: sizes and ops are counted by what they are.
 """
@@ -19,19 +20,37 @@ from hosim.units import human_size
 
 
 def origin_of(plan: Plan) -> PlanOrigin | None:
-    """What a plan was made for: what its file says, or else what it was made for here; ``None`` if neither is known."""
+    """What a plan was made for: what its file says, or else what it was made for here; ``None`` if
+    neither is known.
+    """
     if plan.origin is UNSAID:
         return None
-    return plan.origin if plan.origin is not None or plan.made_for is None else _origin(plan.workload, *plan.made_for)
+    return (
+        plan.origin
+        if plan.origin is not None or plan.made_for is None
+        else _origin(plan.workload, *plan.made_for)
+    )
 
 
 def _origin(graph: Graph, hardware: Hardware, budget_bytes: int) -> PlanOrigin:
-    sizes, ops = Counter(str(tensor.size_bytes) for tensor in graph.tensors), Counter(map(_computes, graph.ops))
-    return PlanOrigin(graph.derived(_fingerprint), _sorted(sizes), _sorted(ops), hardware.name, _machine(hardware), budget_bytes)
+    sizes, ops = (
+        Counter(str(tensor.size_bytes) for tensor in graph.tensors),
+        Counter(map(_computes, graph.ops)),
+    )
+    return PlanOrigin(
+        graph.derived(_fingerprint),
+        _sorted(sizes),
+        _sorted(ops),
+        hardware.name,
+        _machine(hardware),
+        budget_bytes,
+    )
 
 
 def changed_line(plan: Plan, hardware: Hardware, budget_bytes: int) -> str | None:
-    """What differs between what a plan was made for and where it is replayed, as one line; ``None`` if nothing does, or it does not say."""
+    """What differs between what a plan was made for and where it is replayed, as one line; ``None``
+    if nothing does, or it does not say.
+    """
     before = plan.origin
     if before is None:
         return None
@@ -41,20 +60,35 @@ def changed_line(plan: Plan, hardware: Hardware, budget_bytes: int) -> str | Non
     found = []
     if before.graph != now.graph:
         sizes, ops = _different(before.sizes, now.sizes), _different(before.ops, now.ops)
-        counts = [counted(number, word) for number, word in ((sizes, "size"), (ops, "op")) if number]
+        counts = [
+            counted(number, word) for number, word in ((sizes, "size"), (ops, "op")) if number
+        ]
         said = ", ".join(counts) or "what its ops read, write or wait for"
-        found.append(f"another version of the workload ({said} {'differs' if sizes + ops < 2 else 'differ'})")
+        found.append(
+            f"another version of the workload ({said} {'differs' if sizes + ops < 2 else 'differ'})"
+        )
     if before.machine and before.machine != now.machine:
-        found.append(before.hardware if before.hardware != hardware.name else f"other figures of {hardware.name}")
+        found.append(
+            before.hardware
+            if before.hardware != hardware.name
+            else f"other figures of {hardware.name}"
+        )
     if before.budget_bytes is not None and before.budget_bytes != budget_bytes:
-        found.append(f"{human_size(before.budget_bytes)} of {hardware.device_tier}, not {human_size(budget_bytes)}")
+        found.append(
+            f"{human_size(before.budget_bytes)} of {hardware.device_tier}, not "
+            f"{human_size(budget_bytes)}"
+        )
     return f"made for {'; for '.join(found)}" if found else None
 
 
 def check_made_for(plan: Plan, hardware: Hardware, budget_bytes: int, *, source: str) -> None:
-    """Raise :class:`InputError` for a plan that was made for another workload, machine or budget, or does not say for which."""
+    """Raise :class:`InputError` for a plan that was made for another workload, machine or budget,
+    or does not say for which.
+    """
     if (changed := changed_line(plan, hardware, budget_bytes)) is not None:
-        raise InputError(f"{changed}; plan again, or replay it without --strict (strict = true)", source=source)
+        raise InputError(
+            f"{changed}; plan again, or replay it without --strict (strict = true)", source=source
+        )
 
 
 def _fingerprint(graph: Graph) -> str:
@@ -67,11 +101,15 @@ def _computes(op: Op) -> str:
 
 def _machine(hardware: Hardware) -> str:
     ignored = ("name", "source", "version", "price_per_hour")
-    return digest(*(repr(getattr(hardware, f.name)) for f in fields(hardware) if f.name not in ignored))
+    return digest(
+        *(repr(getattr(hardware, f.name)) for f in fields(hardware) if f.name not in ignored)
+    )
 
 
 def _different(before: Mapping[str, int], now: Mapping[str, int]) -> int:
-    """How many entries of two multisets have no partner in the other one; two that replaced one another are one."""
+    """How many entries of two multisets have no partner in the other one; two that replaced one
+    another are one.
+    """
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     return max(gone.total(), new.total())
 

@@ -1,7 +1,9 @@
-"""Tensors that a plan moves whole although ops read or write only a part of them: experts, caches, tables of embeddings.
+"""Tensors that a plan moves whole although ops read or write only a part of them: experts, caches,
+tables of embeddings.
 
-hosim moves whole tensors. What an op uses of each is what the cost model counts (``bytes_accessed``): where that is less than a tensor has,
-the rest of the tensor moves without being used, and a plan that moves it in parts would be faster.
+hosim moves whole tensors. What an op uses of each is what the cost model counts
+(``bytes_accessed``): where that is less than a tensor has, the rest of the tensor moves without
+being used, and a plan that moves it in parts would be faster.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _IN_PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class WholeMoves:
-    """Tensors, by position, that move whole in one direction: their bytes, and those of them that ops use."""
+    """Tensors, by position, that move whole in one direction: their bytes, and those of them that
+    ops use.
+    """
 
     tensors: tuple[int, ...] = ()
     moved_bytes: int = 0
@@ -42,7 +46,9 @@ class WholeMoves:
 
 @dataclass(frozen=True, slots=True)
 class PartlyUsed:
-    """Of each tensor of which the device's ops use a part, by position, about how many bytes they read, and how many they write."""
+    """Of each tensor of which the device's ops use a part, by position, about how many bytes they
+    read, and how many they write.
+    """
 
     read: Mapping[int, int]
     written: Mapping[int, int]
@@ -66,29 +72,51 @@ def partly_used(graph: Graph) -> PartlyUsed:
         for found, tensors in ((read, op.reads), (written, op.writes)) if not op.processor else ():
             for t in tensors:
                 found[t] = min(sizes[t], found[t] + _used(op, t, sizes))
-    return PartlyUsed(*({t: used for t, used in enumerate(found) if 0 < used < sizes[t]} for found in (read, written)))
+    return PartlyUsed(
+        *(
+            {t: used for t, used in enumerate(found) if 0 < used < sizes[t]}
+            for found in (read, written)
+        )
+    )
 
 
 def _used(op: Op, t: int, sizes: Sequence[int]) -> int:
-    """About how many bytes of a tensor an op uses: of what it accesses, what the others that it may use whole leave."""
+    """About how many bytes of a tensor an op uses: of what it accesses, what the others that it may
+    use whole leave.
+    """
     size, accessed = sizes[t], op.bytes_accessed
     if not accessed or accessed >= size:
         return size
-    left = accessed - sum([sizes[other] for other in op.uses if other != t and sizes[other] < accessed])
+    left = accessed - sum(
+        [sizes[other] for other in op.uses if other != t and sizes[other] < accessed]
+    )
     return left if left > 0 else accessed
 
 
 def whole_moves(plan: Plan, device: str) -> tuple[WholeMoves, WholeMoves]:
     """What the plan moves up to the device tier, and back from it, more of than ops use.
 
-    Of a policy that decides while ops run, what has to move: what starts below and is used comes up once, and goes back if it is written.
+    Of a policy that decides while ops run, what has to move: what starts below and is used comes up
+    once, and goes back if it is written.
     """
     found = plan.graph.derived(partly_used)
     if not found.read and not found.written:
         return WholeMoves(), WholeMoves()
     if plan.runtime is None:
-        ups = Counter([c.tensor for c in plan.cache_ops if c.op == PREFETCH and c.destination == device and c.tensor in found.read])
-        downs = Counter([c.tensor for c in plan.cache_ops if c.op == STORE and c.source == device and c.tensor in found.written])
+        ups = Counter(
+            [
+                c.tensor
+                for c in plan.cache_ops
+                if c.op == PREFETCH and c.destination == device and c.tensor in found.read
+            ]
+        )
+        downs = Counter(
+            [
+                c.tensor
+                for c in plan.cache_ops
+                if c.op == STORE and c.source == device and c.tensor in found.written
+            ]
+        )
     else:
         below = {t for t, where in plan.residency(device).items() if device not in where}
         ups = Counter([t for t in found.read if t in below])
@@ -100,24 +128,40 @@ def _moved(graph: Graph, times: Mapping[int, int], used: Mapping[int, int]) -> W
     sizes = {t: count * graph.tensors[t].size_bytes for t, count in times.items()}
     places = graph.derived(canonical_places) if sizes else []
     by_size = sorted(sizes, key=lambda t: (-sizes[t], places[t]))
-    return WholeMoves(tuple(by_size), sum(sizes.values()), sum([min(used[t], size) for t, size in sizes.items()]))
+    return WholeMoves(
+        tuple(by_size), sum(sizes.values()), sum([min(used[t], size) for t, size in sizes.items()])
+    )
 
 
-def whole_move_lines(graph: Graph, up: WholeMoves, down: WholeMoves, moved_bytes: int) -> Iterator[str]:
-    """What a reader of the figures of such a plan has to know; nothing where it is little of the ``moved_bytes`` of all channels."""
+def whole_move_lines(
+    graph: Graph, up: WholeMoves, down: WholeMoves, moved_bytes: int
+) -> Iterator[str]:
+    """What a reader of the figures of such a plan has to know; nothing where it is little of the
+    ``moved_bytes`` of all channels.
+    """
     for moves, how, use in ((up, "moves up", "read"), (down, "goes back", "write")):
         if not moves.unused_bytes or moves.unused_bytes * _NAMELY < moved_bytes:
             continue
         first = graph.tensors[moves.tensors[0]]
-        others = f" (and {counted(len(moves.tensors) - 1, 'other')})" if len(moves.tensors) > 1 else ""
+        others = (
+            f" (and {counted(len(moves.tensors) - 1, 'other')})" if len(moves.tensors) > 1 else ""
+        )
         moved, used = human_size(moves.moved_bytes), human_size(moves.used_bytes)
-        yield f"{first.name}{others} {how} whole, {moved} in all; ops {use} {used} of that{_in_parts(graph, first.kind)}"
+        yield (
+            f"{first.name}{others} {how} whole, {moved} in all; ops {use} {used} of "
+            f"that{_in_parts(graph, first.kind)}"
+        )
 
 
 def _in_parts(graph: Graph, kind: str) -> str:
     """The option of the workload that says it in parts, if its builder has one."""
     builder = graph.meta.get("builder")
     option, says = _IN_PARTS.get(kind, ("", ""))
-    if not option or not isinstance(builder, Mapping) or option in builder or builder.get("phase") == "train":
+    if (
+        not option
+        or not isinstance(builder, Mapping)
+        or option in builder
+        or builder.get("phase") == "train"
+    ):
         return ""
     return f": {says}"

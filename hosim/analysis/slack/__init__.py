@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from hosim.analysis.slack.awaited_copies import awaited_copies
     from hosim.analysis.slack.transfer_slack import Latitude, latitudes
 else:
-    __getattr__, __dir__ = lazy_names(__name__, {"awaited_copies": "awaited_copies", "transfer_slack": "Latitude latitudes"})
+    __getattr__, __dir__ = lazy_names(
+        __name__, {"awaited_copies": "awaited_copies", "transfer_slack": "Latitude latitudes"}
+    )
 
 __all__ = ["Latitude", "awaited_copies", "latitudes"]

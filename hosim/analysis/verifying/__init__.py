@@ -1,4 +1,6 @@
-"""What is wrong with a plan, or with edits of one: found by a walk that shares no code with the replay."""
+"""What is wrong with a plan, or with edits of one: found by a walk that shares no code with the
+replay.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,13 @@ if TYPE_CHECKING:
     from hosim.analysis.verifying.verifier import verify
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__, {"edits_check": "check_edits", "finding": "Finding", "stream_clocks": "StreamClocks", "verifier": "verify"}
+        __name__,
+        {
+            "edits_check": "check_edits",
+            "finding": "Finding",
+            "stream_clocks": "StreamClocks",
+            "verifier": "verify",
+        },
     )
 
 __all__ = ["Finding", "StreamClocks", "check_edits", "verify"]

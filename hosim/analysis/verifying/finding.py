@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A broken ``rule``, in one line that names op and tensor, and their positions where there are any.
+    """A broken ``rule``, in one line that names op and tensor, and their positions where there are
+    any.
 
     ``cache_op`` is a position in :attr:`hosim.cache_plan.Plan.cache_ops`.
     """

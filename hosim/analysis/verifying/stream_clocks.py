@@ -1,8 +1,9 @@
 """Which ops have surely ended when another one has: vector clocks over streams.
 
-The clock of op x counts, for each stream, how many of its ops have ended whenever x has, in any replay. Ops of one stream run one at a
-time in listed order, so that the ops known to have ended are a prefix of each stream, and one number a stream
-says it all (Mattern, Virtual Time and Global States of Distributed Systems, 1989).
+The clock of op x counts, for each stream, how many of its ops have ended whenever x has, in any
+replay. Ops of one stream run one at a time in listed order, so that the ops known to have ended are
+a prefix of each stream, and one number a stream says it all (Mattern, Virtual Time and Global
+States of Distributed Systems, 1989).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from hosim.graph import Graph
 
 
 class StreamClocks:
-    """Clocks of the ops of a graph, which :meth:`advance` is told in listed order. O(ops x streams)."""
+    """Clocks of the ops of a graph, which :meth:`advance` is told in listed order. O(ops x
+    streams).
+    """
 
     def __init__(self, graph: Graph) -> None:
         number = {name: s for s, name in enumerate(graph.streams)}
@@ -29,7 +32,9 @@ class StreamClocks:
         self._single = len(number) <= 1
 
     def advance(self, followed: Iterable[int]) -> None:
-        """The next op in listed order: it starts after the ops ``followed`` have ended, and after the one before it on its stream."""
+        """The next op in listed order: it starts after the ops ``followed`` have ended, and after
+        the one before it on its stream.
+        """
         if self._single:
             return
         i = len(self._clocks)
@@ -43,9 +48,15 @@ class StreamClocks:
         self._last[stream] = i
 
     def ended_by(self, earlier: int, op: int) -> bool:
-        """Whether op ``earlier`` has surely ended when op ``op`` has; :data:`~hosim.cache_plan.AT_START` precedes every op."""
+        """Whether op ``earlier`` has surely ended when op ``op`` has;
+        :data:`~hosim.cache_plan.AT_START` precedes every op.
+        """
         if earlier in (AT_START, op):
             return True
         if op == AT_START:
             return False
-        return earlier < op if self._single else self._place[earlier] < self._clocks[op][self.stream_of[earlier]]
+        return (
+            earlier < op
+            if self._single
+            else self._place[earlier] < self._clocks[op][self.stream_of[earlier]]
+        )

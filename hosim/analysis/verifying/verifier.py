@@ -1,11 +1,12 @@
 """The verifier: what is wrong with a plan, found without running it.
 
-Nothing here is shared with the planner or the engine; who must wait for whom is derived anew from the graph
-(:mod:`hosim.analysis.verifying.verifier_walk`). A finding is followed as if the plan had been right there, so that one cause gives
-one finding. The rules, and what each objects to:
+Nothing here is shared with the planner or the engine; who must wait for whom is derived anew from
+the graph (:mod:`hosim.analysis.verifying.verifier_walk`). A finding is followed as if the plan had
+been right there, so that one cause gives one finding. The rules, and what each objects to:
 
 ``malformed``
-    a cache op of no known sort, of a tensor or after an op that does not exist, with a destination too few or too many
+    a cache op of no known sort, of a tensor or after an op that does not exist, with a destination
+    too few or too many
 ``tier``
     a tier that the machine does not have
 ``channel``
@@ -13,7 +14,8 @@ one finding. The rules, and what each objects to:
 ``direction``
     a prefetch out of the device tier, a store into it, a copy from a tier to itself
 ``initial``
-    an initial residency of a tensor that the step itself produces, or none of one whose contents it needs
+    an initial residency of a tensor that the step itself produces, or none of one whose contents it
+    needs
 ``processor``
     an op that runs on the processor of a tier that has none
 ``capacity``
@@ -21,7 +23,8 @@ one finding. The rules, and what each objects to:
 ``source``
     a copy from a tier where the tensor has no valid copy then: there never was one, or it is stale
 ``read``
-    an op that reads a tensor while it is not resident in the tier of its processor: detached, or never brought there
+    an op that reads a tensor while it is not resident in the tier of its processor: detached, or
+    never brought there
 ``absent``
     a detach from a tier where the tensor is not
 ``last-copy``
@@ -29,16 +32,18 @@ one finding. The rules, and what each objects to:
 ``dead``
     a cache op of a tensor that no later op uses and that does not survive the step
 ``end-of-step``
-    a tensor that survives the step and is not valid at the end in each tier where it was at time 0 (rule 2)
+    a tensor that survives the step and is not valid at the end in each tier where it was at time 0
+    (rule 2)
 ``edit``
-    an edited graph that does not compute what the workload computes: an op lost or added, or one that sees other contents
+    an edited graph that does not compute what the workload computes: an op lost or added, or one
+    that sees other contents
 ``race``
-    on several streams, what the plan's order suggests and nothing ensures: a detach that an earlier user may not have
-    ended before, a store that an earlier write may overtake, a copy that may be issued when its tensor is gone, two cache ops of a
-    tensor issued in either order
+    on several streams, what the plan's order suggests and nothing ensures: a detach that an earlier
+    user may not have ended before, a store that an earlier write may overtake, a copy that may be
+    issued when its tensor is gone, two cache ops of a tensor issued in either order
 
-Of a plan with a runtime policy, which moves tensors as it sees fit, the first seven are checked. What depends on timing,
-such as an out of memory, is for the replay to find.
+Of a plan with a runtime policy, which moves tensors as it sees fit, the first seven are checked.
+What depends on timing, such as an out of memory, is for the replay to find.
 """
 
 from __future__ import annotations
@@ -70,12 +75,14 @@ def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> t
     Returns
     -------
     tuple[Finding, ...]
-        One finding per broken rule and place: ``rule`` is one of those that this module lists, ``message`` says what is wrong. If there
-        is none, the replay breaks no rule on the way; it may still run out of memory.
+        One finding per broken rule and place: ``rule`` is one of those that this module lists,
+        ``message`` says what is wrong. If there is none, the replay breaks no rule on the way; it
+        may still run out of memory.
 
     Notes
     -----
-    O(ops x streams + uses + cache ops). The verifier shares no code with the engine and the planners.
+    O(ops x streams + uses + cache ops). The verifier shares no code with the engine and the
+    planners.
 
     References
     ----------
@@ -85,7 +92,10 @@ def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> t
     --------
     >>> import hosim
     >>> b = hosim.GraphBuilder("toy")
-    >>> _ = b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    >>> _ = (
+    ...     b.tensor("w", 40, "parameter", home="ddr"),
+    ...     b.op("f", "matmul", inputs=["w"], duration_ns=50),
+    ... )
     >>> machine = hosim.load_hardware(hosim.find_hardware("toy"))
     >>> [finding.rule for finding in verify(hosim.Plan(b.build()), machine)]
     ['read']
@@ -126,7 +136,11 @@ def _malformed(cache_op: CacheOp, c: int, graph: Graph) -> Finding | None:
 
 def _impossible(cache_op: CacheOp, c: int, graph: Graph, hardware: Hardware) -> Finding | None:
     """What keeps the machine from doing it."""
-    tensor, source, destination = graph.tensors[cache_op.tensor], cache_op.source, cache_op.destination
+    tensor, source, destination = (
+        graph.tensors[cache_op.tensor],
+        cache_op.source,
+        cache_op.destination,
+    )
     what = f"cache op {c} ({cache_op.op} of tensor {tensor.name!r})"
 
     def finding(rule: str, message: str) -> Finding:
@@ -134,7 +148,9 @@ def _impossible(cache_op: CacheOp, c: int, graph: Graph, hardware: Hardware) -> 
 
     for tier in (source, destination):
         if tier is not None and tier not in hardware.tier_index:
-            return finding("tier", f"names tier {tier!r}; {hardware.name} has {', '.join(hardware.tier_index)}")
+            return finding(
+                "tier", f"names tier {tier!r}; {hardware.name} has {', '.join(hardware.tier_index)}"
+            )
     if destination is None:
         return None
     if source == destination:
@@ -142,9 +158,14 @@ def _impossible(cache_op: CacheOp, c: int, graph: Graph, hardware: Hardware) -> 
     if cache_op.op == PREFETCH and source == hardware.device_tier:
         return finding("direction", f"copies down, from {source} to {destination}: that is a store")
     if cache_op.op == STORE and destination == hardware.device_tier:
-        return finding("direction", f"copies up, from {source} to {destination}: that is a prefetch")
+        return finding(
+            "direction", f"copies up, from {source} to {destination}: that is a prefetch"
+        )
     if not _joined(hardware, source, destination):
-        return finding("channel", f"has no way: no channels of {hardware.name} lead from {source} to {destination}")
+        return finding(
+            "channel",
+            f"has no way: no channels of {hardware.name} lead from {source} to {destination}",
+        )
     return None
 
 
@@ -168,15 +189,24 @@ def _initial(plan: Plan, hardware: Hardware) -> Iterator[Finding]:
     held = set(graph.initial)
     for t, where in sorted(plan.initial.items()):
         if not 0 <= t < len(graph.tensors):
-            yield Finding("malformed", f"initial residency of tensor number {t}; the graph has {len(graph.tensors)}")
+            yield Finding(
+                "malformed",
+                f"initial residency of tensor number {t}; the graph has {len(graph.tensors)}",
+            )
         elif where and t not in held:
-            message = f"tensor {graph.tensors[t].name!r} is given a copy in {', '.join(where)} at time 0, but the step produces it"
+            message = (
+                f"tensor {graph.tensors[t].name!r} is given a copy in {', '.join(where)} at "
+                "time 0, but the step produces it"
+            )
             yield Finding("initial", message, tensor=t)
     for t, where in plan.residency(hardware.device_tier).items():
         for tier in where:
             if tier not in hardware.tier_index and 0 <= t < len(graph.tensors):
                 known = ", ".join(hardware.tier_index)
-                message = f"tensor {graph.tensors[t].name!r} is in tier {tier!r} at time 0; {hardware.name} has {known}"
+                message = (
+                    f"tensor {graph.tensors[t].name!r} is in tier {tier!r} at time 0; "
+                    f"{hardware.name} has {known}"
+                )
                 yield Finding("tier", message, tensor=t)
 
 
@@ -194,13 +224,24 @@ def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Itera
                 held[tier] += graph.tensors[t].size_bytes
     for tier, size in held.items():
         if size > capacity[tier]:
-            yield Finding("capacity", f"at time 0 {tier} would hold {size:,} B of tensors, and it has {capacity[tier]:,} B")
+            yield Finding(
+                "capacity",
+                f"at time 0 {tier} would hold {size:,} B of tensors, and it has "
+                f"{capacity[tier]:,} B",
+            )
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     able = {device, *[tier.name for tier in hardware.tiers if tier.compute is not None]}
     for i, op in enumerate(graph.ops):
         needed, tier = sum([sizes[t] for t in op.uses]) + op.workspace_bytes, op.processor or device
         if tier not in able:
-            yield Finding("processor", f"op {op.name!r} runs on the processor of {tier!r}, which {hardware.name} has not", op=i)
+            yield Finding(
+                "processor",
+                f"op {op.name!r} runs on the processor of {tier!r}, which {hardware.name} has not",
+                op=i,
+            )
         elif needed > capacity[tier]:
-            message = f"op {op.name!r} needs {needed:,} B of {tier} for what it uses and its workspace; there are {capacity[tier]:,} B"
+            message = (
+                f"op {op.name!r} needs {needed:,} B of {tier} for what it uses and its "
+                f"workspace; there are {capacity[tier]:,} B"
+            )
             yield Finding("capacity", message, op=i)

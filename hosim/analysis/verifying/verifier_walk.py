@@ -1,8 +1,11 @@
-"""The verifier's walk: a plan in listed order, with the tiers in which each tensor has a valid copy.
+"""The verifier's walk: a plan in listed order, with the tiers in which each tensor has a valid
+copy.
 
-Each cache op stands right behind the op after which it is issued. On one stream this is the order in which a replay
-starts things, whatever the timing; so what the walk finds missing is missing in every replay. On several streams ops overtake one
-another, and the walk asks :class:`~hosim.analysis.verifying.stream_clocks.StreamClocks` whether what it takes for granted is ordered.
+Each cache op stands right behind the op after which it is issued. On one stream this is the order
+in which a replay starts things, whatever the timing; so what the walk finds missing is missing in
+every replay. On several streams ops overtake one another, and the walk asks
+:class:`~hosim.analysis.verifying.stream_clocks.StreamClocks` whether what it takes for granted is
+ordered.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ from hosim.hardware import Hardware
 
 
 def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Finding]:
-    """What breaks a rule along ``plan``, considering the well-formed ``cache_ops`` (positions, ascending)."""
+    """What breaks a rule along ``plan``, considering the well-formed ``cache_ops`` (positions,
+    ascending).
+    """
     after: dict[int, list[int]] = {}
     for c in cache_ops:
         after.setdefault(plan.cache_ops[c].after, []).append(c)
@@ -34,7 +39,9 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
 
 
 class _VerifierWalk:
-    """Where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly these."""
+    """Where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly
+    these.
+    """
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         graph = plan.graph
@@ -53,16 +60,29 @@ class _VerifierWalk:
         self.start = [0] * tensors
         self.writer = [AT_START] * tensors
         self.readers: list[list[int]] = [[] for _ in range(tensors)]
-        self.rewritten = [AT_START] * tensors  # the last op that wrote over valid contents in the tier of its processor
+        self.rewritten = [
+            AT_START
+        ] * tensors  # the last op that wrote over valid contents in the tier of its processor
         self.written_in = [self.device] * tensors  # this tier
-        self.last_users: defaultdict[int, dict[int, int]] = defaultdict(dict)  # of several streams: by tensor and stream
+        self.last_users: defaultdict[int, dict[int, int]] = defaultdict(
+            dict
+        )  # of several streams: by tensor and stream
         self.last_cache_op: dict[int, int] = {}
-        # by tier that ops run from the last copy of each tensor into it, and by any tier the last detach from it until it is back
-        self.own = dict.fromkeys([self.device, *[self.bit.get(self.ops[i].processor, 0) for i in graph.elsewhere]])
+        # by tier that ops run from the last copy of each tensor into it, and by any tier the last
+        # detach from it until it is back
+        self.own = dict.fromkeys(
+            [self.device, *[self.bit.get(self.ops[i].processor, 0) for i in graph.elsewhere]]
+        )
         self.brought: dict[int, dict[int, int]] = {tier: {} for tier in self.own}
-        self.taken: dict[int, dict[int, int]] = {tier: {} for tier in {**dict.fromkeys(self.bit.values()), **self.own}}
-        self.copied: dict[int, list[int]] = {}  # the ops after which the copies since the last write are issued
-        self.unsure: dict[int, list[int]] = {}  # copies of what dies that may be issued when its users so far have ended
+        self.taken: dict[int, dict[int, int]] = {
+            tier: {} for tier in {**dict.fromkeys(self.bit.values()), **self.own}
+        }
+        self.copied: dict[
+            int, list[int]
+        ] = {}  # the ops after which the copies since the last write are issued
+        self.unsure: dict[
+            int, list[int]
+        ] = {}  # copies of what dies that may be issued when its users so far have ended
         self.last_use = [users[-1] if users else AT_START for users in graph.users]
         self._begin()
 
@@ -76,14 +96,19 @@ class _VerifierWalk:
             needed = self._needed(t, AT_START)
             if not self.valid[t] and needed:
                 if not residency.get(t):
-                    message = f"tensor {self._tensor(t)} has no copy at time 0 in this plan, and {needed}"
+                    message = (
+                        f"tensor {self._tensor(t)} has no copy at time 0 in this plan, and {needed}"
+                    )
                     self.findings.append(Finding("initial", message, tensor=t))
                 self.valid[t] = self.device
 
-    # -- ops ---------------------------------------------------------------------------------------------------
+    # -- ops
+    # ----------------------------------------------------------------------------------------------
 
     def op(self, i: int) -> None:
-        """Op ``i``: what it reads must be resident; what it writes becomes stale elsewhere; what nobody uses after it goes."""
+        """Op ``i``: what it reads must be resident; what it writes becomes stale elsewhere; what
+        nobody uses after it goes.
+        """
         op = self.ops[i]
         here = self._tier(i)
         written = {*op.outputs, *op.mutates}
@@ -97,8 +122,14 @@ class _VerifierWalk:
         for t in written:
             for tier, taken in self.taken.items():
                 c = taken.pop(t, AT_START)
-                if c != AT_START and (t not in read or tier != here) and not self.clocks.ended_by(self.plan.cache_ops[c].after, i):
-                    message = f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
+                if (
+                    c != AT_START
+                    and (t not in read or tier != here)
+                    and not self.clocks.ended_by(self.plan.cache_ops[c].after, i)
+                ):
+                    message = (
+                        f"{self._say(c)} may take effect after op {op.name!r}, which writes it anew"
+                    )
                     self.findings.append(Finding("race", message, i, t, c))
             self.rewritten[t] = i if self.valid[t] & here else AT_START
             self.valid[t] = self.written_in[t] = here
@@ -116,7 +147,9 @@ class _VerifierWalk:
         return self.bit.get(processor, 0) if processor else self.device
 
     def _advance(self, i: int, read: set[int], written: set[int]) -> None:
-        """Tell the clocks what op ``i`` follows: writers, readers of what it writes, deps, and the transfers it waits for (rule 1)."""
+        """Tell the clocks what op ``i`` follows: writers, readers of what it writes, deps, and the
+        transfers it waits for (rule 1).
+        """
         followed = set(self.ops[i].deps)
         brought = self.brought[self._tier(i)]
         for t in read:
@@ -135,13 +168,18 @@ class _VerifierWalk:
             self.readers[t] = []
 
     def _narrow(self, i: int, t: int) -> None:
-        """Op ``i`` uses ``t``: copies of it that are surely issued when the op ends do not race. If it is the last user, the others do."""
+        """Op ``i`` uses ``t``: copies of it that are surely issued when the op ends do not race. If
+        it is the last user, the others do.
+        """
         unsure = self.unsure.pop(t, None)
         if unsure is None:
             return
         left = [c for c in unsure if not self.clocks.ended_by(self.plan.cache_ops[c].after, i)]
         if left and self.last_use[t] == i:
-            message = f"{self._say(left[0])} may come when the tensor is gone: op {self.ops[i].name!r} may be its last user to end"
+            message = (
+                f"{self._say(left[0])} may come when the tensor is gone: op "
+                f"{self.ops[i].name!r} may be its last user to end"
+            )
             self._object("race", message, left[0], op=i)
         elif left:
             self.unsure[t] = left
@@ -151,15 +189,26 @@ class _VerifierWalk:
         taken = self.taken[self._tier(i)]
         if t in taken:
             c = taken[t]
-            message = f"op {name!r} reads tensor {self._tensor(t)} after {self._say(c)}, and no prefetch brings it back before"
+            message = (
+                f"op {name!r} reads tensor {self._tensor(t)} after {self._say(c)}, and no "
+                "prefetch brings it back before"
+            )
             self.findings.append(Finding("read", message, i, t, c))
         else:
             other = self.ops[i].processor
-            there = f"no cache op brings it to {other}" if other else f"no prefetch brings it to {self.device_name}"
-            message = f"op {name!r} reads tensor {self._tensor(t)}, which is in {where or 'no tier'}: {there}"
+            there = (
+                f"no cache op brings it to {other}"
+                if other
+                else f"no prefetch brings it to {self.device_name}"
+            )
+            message = (
+                f"op {name!r} reads tensor {self._tensor(t)}, which is in "
+                f"{where or 'no tier'}: {there}"
+            )
             self.findings.append(Finding("read", message, i, t))
 
-    # -- cache ops ---------------------------------------------------------------------------------------------
+    # -- cache ops
+    # ---------------------------------------------------------------------------------------------
 
     def cache_op(self, c: int) -> None:
         """Cache op ``c``, in issue order."""
@@ -167,7 +216,11 @@ class _VerifierWalk:
         t = cache_op.tensor
         if not self.graph.survives[t] and cache_op.after >= self.last_use[t]:
             last = self.last_use[t]
-            why = f"op {self.ops[last].name!r} was its last user" if last != AT_START else "no op uses it"
+            why = (
+                f"op {self.ops[last].name!r} was its last user"
+                if last != AT_START
+                else "no op uses it"
+            )
             self._object("dead", f"{self._say(c)} comes when the tensor is gone: {why}", c)
             return
         if self.several:
@@ -180,13 +233,21 @@ class _VerifierWalk:
 
     def _copy(self, c: int, cache_op: CacheOp) -> None:
         t = cache_op.tensor
-        source, destination = self.bit.get(cache_op.source, 0), self.bit.get(cache_op.destination or "", 0)
+        source, destination = (
+            self.bit.get(cache_op.source, 0),
+            self.bit.get(cache_op.destination or "", 0),
+        )
         if source and not self.valid[t] & source:
-            self._object("source", f"{self._say(c)} has no valid copy to read there: {self._where(t)}", c)
+            self._object(
+                "source", f"{self._say(c)} has no valid copy to read there: {self._where(t)}", c
+            )
         elif self.several and source == self.written_in[t]:
             writer = self.rewritten[t]
             if not self.clocks.ended_by(writer, cache_op.after):
-                message = f"{self._say(c)} may copy the contents from before op {self.ops[writer].name!r}, which need not have ended"
+                message = (
+                    f"{self._say(c)} may copy the contents from before op "
+                    f"{self.ops[writer].name!r}, which need not have ended"
+                )
                 self._object("race", message, c, op=writer)
         if self.several:
             self.copied.setdefault(t, []).append(cache_op.after)
@@ -210,22 +271,37 @@ class _VerifierWalk:
             return
         needed = self._needed(t, cache_op.after) if self.valid[t] == source else ""
         if needed:
-            self._object("last-copy", f"{self._say(c)} would drop its last valid copy, and {needed}", c)
+            self._object(
+                "last-copy", f"{self._say(c)} would drop its last valid copy, and {needed}", c
+            )
             return
         if self.several:
             for u in self.last_users[t].values():
                 if self._tier(u) == source and not self.clocks.ended_by(u, cache_op.after):
-                    self._object("race", f"{self._say(c)} may come before op {self.ops[u].name!r} has used it", c, op=u)
+                    self._object(
+                        "race",
+                        f"{self._say(c)} may come before op {self.ops[u].name!r} has used it",
+                        c,
+                        op=u,
+                    )
                     break
         self.taken[source][t] = c
         self.valid[t] &= ~source
 
     def _ordered_after_last(self, c: int, cache_op: CacheOp) -> None:
         before = self.last_cache_op.get(cache_op.tensor)
-        if before is not None and not self.clocks.ended_by(self.plan.cache_ops[before].after, cache_op.after):
-            self._object("race", f"{self._say(c)} may be issued before {self._say(before)}: nothing orders the two ops", c)
+        if before is not None and not self.clocks.ended_by(
+            self.plan.cache_ops[before].after, cache_op.after
+        ):
+            self._object(
+                "race",
+                f"{self._say(c)} may be issued before {self._say(before)}: nothing orders the two "
+                "ops",
+                c,
+            )
 
-    # -- the end of the step -----------------------------------------------------------------------------------
+    # -- the end of the step
+    # -----------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Rule 2: every tensor that survives the step is valid again where it was at time 0."""
@@ -234,12 +310,14 @@ class _VerifierWalk:
             if missing and self.graph.survives[t]:
                 where = self._where(t).replace(" then", " at the end", 1)
                 message = (
-                    f"tensor {self._tensor(t)} was in {self._tiers(missing)} at time 0 and must be again at the end of the step: {where}"
+                    f"tensor {self._tensor(t)} was in {self._tiers(missing)} at time 0 and "
+                    f"must be again at the end of the step: {where}"
                 )
                 cache_op = self.taken[self.device].get(t) if missing & self.device else None
                 self.findings.append(Finding("end-of-step", message, tensor=t, cache_op=cache_op))
 
-    # -- words -------------------------------------------------------------------------------------------------
+    # -- words
+    # ----------------------------------------------------------------------------------------------
 
     def _object(self, rule: str, message: str, c: int, op: int | None = None) -> None:
         self.findings.append(Finding(rule, message, op, self.plan.cache_ops[c].tensor, c))
@@ -255,14 +333,26 @@ class _VerifierWalk:
 
     def _say(self, c: int) -> str:
         cache_op = self.plan.cache_ops[c]
-        way = f"from {cache_op.source}" + (f" to {cache_op.destination}" if cache_op.destination is not None else "")
-        place = "at time 0" if cache_op.after == AT_START else f"after op {self.ops[cache_op.after].name!r}"
-        return f"cache op {c} ({cache_op.op} of tensor {self._tensor(cache_op.tensor)} {way} {place})"
+        way = f"from {cache_op.source}" + (
+            f" to {cache_op.destination}" if cache_op.destination is not None else ""
+        )
+        place = (
+            "at time 0"
+            if cache_op.after == AT_START
+            else f"after op {self.ops[cache_op.after].name!r}"
+        )
+        return (
+            f"cache op {c} ({cache_op.op} of tensor {self._tensor(cache_op.tensor)} {way} {place})"
+        )
 
     def _where(self, t: int) -> str:
         """Where tensor ``t`` is valid now, and why not elsewhere, as far as one clause can say."""
         where = f"it is valid in {self._tiers(self.valid[t]) or 'no tier'} then"
-        return where if self.writer[t] == AT_START else f"{where}, op {self.ops[self.writer[t]].name!r} having written it last"
+        return (
+            where
+            if self.writer[t] == AT_START
+            else f"{where}, op {self.ops[self.writer[t]].name!r} having written it last"
+        )
 
     def _tensor(self, t: int) -> str:
         return repr(self.graph.tensors[t].name)

@@ -1,4 +1,6 @@
-"""How long kernels take by their sizes: one function for each class of kernels, with few constants that are fitted to measured times."""
+"""How long kernels take by their sizes: one function for each class of kernels, with few constants
+that are fitted to measured times.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,24 +8,41 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, KernelClass, first_wrong
-    from hosim.costmodel.kernels.constants import CONSTANTS_OF, FITTED, check_constants, constants_for, has_own_constants, most_like
+    from hosim.costmodel.kernels.constants import (
+        CONSTANTS_OF,
+        FITTED,
+        check_constants,
+        constants_for,
+        has_own_constants,
+        most_like,
+    )
     from hosim.costmodel.kernels.op_kernels import kernel_times, kernel_us, processor_for
-    from hosim.costmodel.kernels.sizes_of_ops import CUSTOM_BYTES, NO_WINDOW, UNKNOWN, KernelSizes, causal_kernel, product_kernel
+    from hosim.costmodel.kernels.sizes_of_ops import (
+        CUSTOM_BYTES,
+        NO_WINDOW,
+        UNKNOWN,
+        KernelSizes,
+        causal_kernel,
+        product_kernel,
+    )
     from hosim.costmodel.kernels.table_lookup import TimeTable
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "classes": "CLASSES DTYPES KernelClass LABELS first_wrong",
-            "constants": "CONSTANTS_OF FITTED check_constants constants_for has_own_constants most_like",
+            "constants": "CONSTANTS_OF FITTED check_constants constants_for has_own_constants "
+            "most_like",
             "op_kernels": "kernel_times kernel_us processor_for",
-            "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel product_kernel",
+            "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel "
+            "product_kernel",
             "table_lookup": "TimeTable",
         },
     )
 
 __all__ = [
-    "CLASSES", "CONSTANTS_OF", "CUSTOM_BYTES", "DTYPES", "FITTED", "LABELS", "NO_WINDOW", "UNKNOWN", "KernelClass", "KernelSizes",
-    "TimeTable", "causal_kernel", "check_constants", "constants_for", "first_wrong", "has_own_constants", "kernel_times", "kernel_us",
-    "most_like", "processor_for", "product_kernel",
+    "CLASSES", "CONSTANTS_OF", "CUSTOM_BYTES", "DTYPES", "FITTED", "LABELS", "NO_WINDOW", "UNKNOWN",
+    "KernelClass", "KernelSizes", "TimeTable", "causal_kernel", "check_constants", "constants_for",
+    "first_wrong", "has_own_constants", "kernel_times", "kernel_us", "most_like", "processor_for",
+    "product_kernel",
 ]  # fmt: skip

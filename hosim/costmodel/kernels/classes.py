@@ -1,7 +1,9 @@
-"""The classes of kernels whose time follows from their sizes, and the dtypes in which they are measured.
+"""The classes of kernels whose time follows from their sizes, and the dtypes in which they are
+measured.
 
-A class has the names of its sizes, which a row of a table and an op of a workload both have; a function from constants, processor and sizes
-to microseconds; and its constants, with where a fit of them starts.
+A class has the names of its sizes, which a row of a table and an op of a workload both have; a
+function from constants, processor and sizes to microseconds; and its constants, with where a fit of
+them starts.
 """
 
 from __future__ import annotations
@@ -62,19 +64,36 @@ DTYPES: Mapping[str, KernelDtype] = {
     "fp16_fp8_cache": KernelDtype("fp16", kv_bytes=1),
     "fp16_int4_cache": KernelDtype("fp16", kv_bytes=0.5),
 }
-"""By the name that tables and constants have. ``bf16`` is as ``fp16``; the cache of latent attention has 16 bits in all of them."""
+"""By the name that tables and constants have. ``bf16`` is as ``fp16``; the cache of latent
+attention has 16 bits in all of them.
+"""
 
 
 LABELS: Mapping[str, str] = {
-    **{dtype: dtype for dtype in ("fp16", "fp8", "fp8_block", "int8_weights", "int4_weights", "fp16_fp8_cache", "fp16_int4_cache")},
+    **{
+        dtype: dtype
+        for dtype in (
+            "fp16",
+            "fp8",
+            "fp8_block",
+            "int8_weights",
+            "int4_weights",
+            "fp16_fp8_cache",
+            "fp16_int4_cache",
+        )
+    },
     "bf16": "fp16",
 }
-"""By the dtype of an op, the name that its kernels have; ops in other dtypes are not timed as kernels."""
+"""By the dtype of an op, the name that its kernels have; ops in other dtypes are not timed as
+kernels.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelClass:
-    """One class. ``start`` and ``limits`` are where a fit of the constants starts and what it stays within."""
+    """One class. ``start`` and ``limits`` are where a fit of the constants starts and what it stays
+    within.
+    """
 
     name: str
     sizes: tuple[str, ...]
@@ -88,7 +107,9 @@ class KernelClass:
     """Constants that a fit tries one by one: the time jumps with them."""
 
     def constants_from(self, values: Mapping[str, float]) -> Any:
-        """The constants by name. Raises :class:`TypeError` unless they are exactly those of the class."""
+        """The constants by name. Raises :class:`TypeError` unless they are exactly those of the
+        class.
+        """
         return self.constants(**values)
 
     @property
@@ -96,8 +117,12 @@ class KernelClass:
         """The names of the constants."""
         return tuple(f.name for f in fields(self.constants))
 
-    def shapes(self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform") -> Shapes:
-        """What the function reads, from the sizes of many kernels of one dtype (:data:`DTYPES`) and one distribution of tokens."""
+    def shapes(
+        self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform"
+    ) -> Shapes:
+        """What the function reads, from the sizes of many kernels of one dtype (:data:`DTYPES`) and
+        one distribution of tokens.
+        """
         kind = DTYPES[dtype]
         count = len(next(iter(sizes.values())))
         shapes = {name: np.full(count, float(value)) for name, value in self.given.items()}
@@ -109,7 +134,10 @@ class KernelClass:
 
 
 def _with_loads(shapes: Shapes, distribution: str) -> Shapes:
-    keys = zip(*(shapes[name].astype(int).tolist() for name in ("tokens", "top", "experts", "ranks")), strict=True)
+    keys = zip(
+        *(shapes[name].astype(int).tolist() for name in ("tokens", "top", "experts", "ranks")),
+        strict=True,
+    )
     loads = [expected_loads(*key, distribution) for key in keys]
     shapes["rows"] = np.array([load.rows for load in loads])
     shapes["touched"] = np.array([load.touched for load in loads])
@@ -134,8 +162,13 @@ def _kernel(
 ) -> KernelClass:
     """``fitted`` has (least, start, most) of each constant."""
     order = [fitted[f.name] for f in fields(constants)]
-    starts, limits = tuple(start for _, start, _ in order), tuple((least, most) for least, _, most in order)
-    return KernelClass(name, tuple(sizes.split()), constants, us, starts, limits, given or {}, tried or {})
+    starts, limits = (
+        tuple(start for _, start, _ in order),
+        tuple((least, most) for least, _, most in order),
+    )
+    return KernelClass(
+        name, tuple(sizes.split()), constants, us, starts, limits, given or {}, tried or {}
+    )
 
 
 _CYCLES = (1.0, 1e6)
@@ -145,7 +178,12 @@ def _cycles(start: float) -> tuple[float, float, float]:
     return (_CYCLES[0], start, _CYCLES[1])
 
 
-def _context(name: str, sizes: str, given: Mapping[str, float], us: Callable[[Any, Processor, Shapes], Array] = context_us) -> KernelClass:
+def _context(
+    name: str,
+    sizes: str,
+    given: Mapping[str, float],
+    us: Callable[[Any, Processor, Shapes], Array] = context_us,
+) -> KernelClass:
     constants = {
         "fixed_cycles": _cycles(20000),
         "block_cycles": _cycles(3000),
@@ -166,7 +204,14 @@ def _collective(name: str) -> KernelClass:
         "few_ranks": (0.01, 0.5, 1.2),
         "switched": (0.1, 1.0, 3.0),
     }
-    return _kernel(name, "ranks bytes", CollectiveConstants, collective_us, constants, {"passes": float(PASSES[name])})
+    return _kernel(
+        name,
+        "ranks bytes",
+        CollectiveConstants,
+        collective_us,
+        constants,
+        {"passes": float(PASSES[name])},
+    )
 
 
 _HALF_TILE = (1.0, 90.0, 300.0)
@@ -205,8 +250,14 @@ CLASSES: Mapping[str, KernelClass] = {
         ),
         _context("context_attention", _CONTEXT, _HEAD),
         _context("context_gradient", _CONTEXT, _HEAD, context_gradient_us),
-        *(_context(f"{library}_attention", _CONTEXT, _HEAD, flash_us(library, gradient=False)) for library in FLASH),
-        *(_context(f"{library}_gradient", _CONTEXT, _HEAD, flash_us(library, gradient=True)) for library in FLASH),
+        *(
+            _context(f"{library}_attention", _CONTEXT, _HEAD, flash_us(library, gradient=False))
+            for library in FLASH
+        ),
+        *(
+            _context(f"{library}_gradient", _CONTEXT, _HEAD, flash_us(library, gradient=True))
+            for library in FLASH
+        ),
         _kernel(
             "generation_attention",
             "batch keys heads kv_heads width",
@@ -249,8 +300,20 @@ CLASSES: Mapping[str, KernelClass] = {
             },
             tried={"waves": (0.0, 1.0, 2.0)},
         ),
-        _kernel("moe", "tokens hidden intermediate top experts tensor ranks", MoeConstants, moe_us, _MIXTURE),
-        _kernel("expert_product", "tokens top experts ranks columns depth", MoeConstants, expert_product_us, _MIXTURE),
+        _kernel(
+            "moe",
+            "tokens hidden intermediate top experts tensor ranks",
+            MoeConstants,
+            moe_us,
+            _MIXTURE,
+        ),
+        _kernel(
+            "expert_product",
+            "tokens top experts ranks columns depth",
+            MoeConstants,
+            expert_product_us,
+            _MIXTURE,
+        ),
         _collective("all_reduce"),
         _collective("all_gather"),
         _collective("reduce_scatter"),
@@ -260,20 +323,31 @@ CLASSES: Mapping[str, KernelClass] = {
             "ranks bytes",
             CustomConstants,
             custom_us,
-            {"fixed_cycles": _cycles(5000), "rank_cycles": _cycles(200), "link_share": (0.02, 0.5, 2.0)},
+            {
+                "fixed_cycles": _cycles(5000),
+                "rank_cycles": _cycles(200),
+                "link_share": (0.02, 0.5, 2.0),
+            },
         ),
     )
 }
 """All classes by name."""
 
 _LEAST = {"before": 0, "bytes": 0}
-_AT_MOST = (("top", "experts"), ("ranks", "experts"), ("tensor", "intermediate"), ("kv_heads", "heads"))
+_AT_MOST = (
+    ("top", "experts"),
+    ("ranks", "experts"),
+    ("tensor", "intermediate"),
+    ("kv_heads", "heads"),
+)
 _MOST_EXPERTS = 1 << 14
 _TOO_LARGE = 1e15
 
 
 def first_wrong(kernel: str, sizes: Mapping[str, Array]) -> tuple[int, str] | None:
-    """The first of many kernels of a class that has impossible sizes, by its row, and what is expected; ``None`` if there is none."""
+    """The first of many kernels of a class that has impossible sizes, by its row, and what is
+    expected; ``None`` if there is none.
+    """
     names = CLASSES[kernel].sizes
     checks = []
     for name in names:

@@ -1,4 +1,6 @@
-"""Which constants a machine's kernels have: its profile's own, or those of the measured machine that is most like it."""
+"""Which constants a machine's kernels have: its profile's own, or those of the measured machine
+that is most like it.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,19 @@ FITTED: Mapping[str, Constants] = {"a100_sxm": A100, "h100_sxm": H100}
 CONSTANTS_OF = {
     "expert_product": "moe",
     "context_gradient": "context_attention",
-    **{f"{library}_{pass_}": "context_attention" for library in FLASH for pass_ in ("attention", "gradient")},
+    **{
+        f"{library}_{pass_}": "context_attention"
+        for library in FLASH
+        for pass_ in ("attention", "gradient")
+    },
 }
 """Classes that have another one's constants: nobody measures them alone."""
 
 
 def check_constants(kernels: Constants) -> None:
-    """Raise :class:`HardwareError` for a class, a dtype or a constant that there is not, and for one that is missing."""
+    """Raise :class:`HardwareError` for a class, a dtype or a constant that there is not, and for
+    one that is missing.
+    """
     for kernel, dtypes in kernels.items():
         where = f"compute.kernels.{kernel}"
         if kernel not in CLASSES or kernel in CONSTANTS_OF:
@@ -36,15 +44,28 @@ def check_constants(kernels: Constants) -> None:
         names = CLASSES[kernel].constant_names
         for dtype, values in dtypes.items():
             if dtype not in DTYPES:
-                raise HardwareError(f"unknown dtype; expected one of {', '.join(DTYPES)}", where=f"{where}.{dtype}")
-            missing, beyond = [name for name in names if name not in values], [name for name in values if name not in names]
+                raise HardwareError(
+                    f"unknown dtype; expected one of {', '.join(DTYPES)}", where=f"{where}.{dtype}"
+                )
+            missing, beyond = (
+                [name for name in names if name not in values],
+                [name for name in values if name not in names],
+            )
             if missing or beyond:
-                what = f"expected the constant {missing[0]!r} too" if missing else f"unknown constant {beyond[0]!r}"
-                raise HardwareError(f"{what}; {kernel} has {', '.join(names)}", where=f"{where}.{dtype}")
+                what = (
+                    f"expected the constant {missing[0]!r} too"
+                    if missing
+                    else f"unknown constant {beyond[0]!r}"
+                )
+                raise HardwareError(
+                    f"{what}; {kernel} has {', '.join(names)}", where=f"{where}.{dtype}"
+                )
 
 
 def constants_for(hardware: Hardware, kernel: str, dtype: str) -> Any:
-    """The constants of a class in a dtype (16 bits if that has none), or ``None`` if neither the profile nor any machine has them."""
+    """The constants of a class in a dtype (16 bits if that has none), or ``None`` if neither the
+    profile nor any machine has them.
+    """
     found: Mapping[str, float] | None = None
     for kernels in (hardware.compute.kernels, FITTED[most_like(hardware)]):
         dtypes = kernels.get(CONSTANTS_OF.get(kernel, kernel), {})
@@ -65,15 +86,23 @@ def has_own_constants(hardware: Hardware, kernel: str, dtype: str) -> bool:
     figures, machine = hardware.compute.processor, most_like(hardware)
     assert figures is not None
     multiprocessors, clock_hz = _PROCESSORS[machine]
-    same = figures.multiprocessors == multiprocessors and abs(figures.clock_hz / clock_hz - 1) <= _SAME_CLOCK
+    same = (
+        figures.multiprocessors == multiprocessors
+        and abs(figures.clock_hz / clock_hz - 1) <= _SAME_CLOCK
+    )
     return same and label in FITTED[machine].get(kernel, {})
 
 
 def most_like(hardware: Hardware) -> str:
-    """The measured machine whose multiprocessors do as much in a cycle as those of this one, as nearly as any: its generation."""
+    """The measured machine whose multiprocessors do as much in a cycle as those of this one, as
+    nearly as any: its generation.
+    """
     figures, peaks = hardware.compute.processor, hardware.compute.peak_flops
     assert figures is not None
-    peak = next((peaks[dtype] for dtype in ("fp16", "bf16") if dtype in peaks), max(peaks.values(), default=1))
+    peak = next(
+        (peaks[dtype] for dtype in ("fp16", "bf16") if dtype in peaks),
+        max(peaks.values(), default=1),
+    )
     each = peak / figures.multiprocessors / figures.clock_hz
     return min(sorted(_EACH), key=lambda name: max(each / _EACH[name], _EACH[name] / each))
 

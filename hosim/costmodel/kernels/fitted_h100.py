@@ -1,7 +1,9 @@
-"""Constants of kernels on the H100 by class, dtype and name, as ``make kernels`` fitted them: not to be edited.
+"""Constants of kernels on the H100 by class, dtype and name, as ``make kernels`` fitted them: not
+to be edited.
 
-From the tables of aiconfigurator 0.4.0 (Apache-2.0; TensorRT-LLM 1.0.0 on A100, 1.0.0rc3 on H100; NCCL 2.27.3), without the third of the
-shapes that is held out. Before each: the rows fitted, and the median error on them.
+From the tables of aiconfigurator 0.4.0 (Apache-2.0; TensorRT-LLM 1.0.0 on A100, 1.0.0rc3 on H100;
+NCCL 2.27.3), without the third of the shapes that is held out. Before each: the rows fitted, and
+the median error on them.
 """
 
 from collections.abc import Mapping

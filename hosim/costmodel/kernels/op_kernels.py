@@ -1,4 +1,6 @@
-"""The times of a graph's ops that say which kernel they are, and where each is from: a table, or the fitted model."""
+"""The times of a graph's ops that say which kernel they are, and where each is from: a table, or
+the fitted model.
+"""
 
 from __future__ import annotations
 
@@ -26,27 +28,39 @@ Timed = tuple[int, str]
 """Nanoseconds, and where they are from."""
 
 _PRODUCTS = frozenset({"gemm", "expert_product", "moe"})
-"""Classes that are nothing but matrix products, of which a profile may say the fastest that was measured."""
+"""Classes that are nothing but matrix products, of which a profile may say the fastest that was
+measured.
+"""
 
 _MIXTURES = frozenset({name for name, kernel in CLASSES.items() if "experts" in kernel.sizes})
-"""Classes whose times depend on how tokens spread over experts; those of all others are measured once for any."""
+"""Classes whose times depend on how tokens spread over experts; those of all others are measured
+once for any.
+"""
 
 
 def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
-    """The time of each op, by position, that has no measured duration and says which kernel it is, if the profile has a processor.
+    """The time of each op, by position, that has no measured duration and says which kernel it is,
+    if the profile has a processor.
 
-    None takes less than its bytes at the memory's full bandwidth: kernels are measured again and again on the same data, part of which
-    then lies in a cache, as it does not in a step. No product that the model times takes less than its FLOP at the best that was measured.
+    None takes less than its bytes at the memory's full bandwidth: kernels are measured again and
+    again on the same data, part of which then lies in a cache, as it does not in a step. No product
+    that the model times takes less than its FLOP at the best that was measured.
 
-    Ops without the constants of their class, and collectives on a machine whose profile has no links, are left out. Raises
-    :class:`HardwareError` for an unknown kernel, and for one with another number of sizes.
+    Ops without the constants of their class, and collectives on a machine whose profile has no
+    links, are left out. Raises :class:`HardwareError` for an unknown kernel, and for one with
+    another number of sizes.
     """
     if hardware.compute.processor is None:
         return {}
     distribution = _distribution(graph)
     wanted: defaultdict[tuple[str, str, str], dict[Sizes, list[int]]] = defaultdict(dict)
     for i, op in enumerate(graph.ops):
-        if op.kernel and op.duration_ns is None and not op.processor and (op.dtype in LABELS or op.stream != MAIN_STREAM):
+        if (
+            op.kernel
+            and op.duration_ns is None
+            and not op.processor
+            and (op.dtype in LABELS or op.stream != MAIN_STREAM)
+        ):
             spread = distribution if op.kernel in _MIXTURES else "uniform"
             wanted[op.kernel, _label(op, hardware), spread].setdefault(op.sizes, []).append(i)
     times: dict[int, Timed] = {}
@@ -60,11 +74,16 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
                 if not 0 <= us <= LARGEST / 1000:
                     name = graph.ops[at[0]].name
                     raise HardwareError(
-                        f"op {name!r} would take {us:.3g} us as a kernel {kernel!r}; expected up to 2^63-1 ns; check its constants",
+                        f"op {name!r} would take {us:.3g} us as a kernel {kernel!r}; expected up "
+                        "to 2^63-1 ns; check its constants",
                         where=f"compute.kernels.{kernel}",
                     )
                 for i in at:
-                    floor = -(-graph.ops[i].bytes_accessed * _NS_PER_S // hardware.device.bandwidth_bytes_per_s)
+                    floor = -(
+                        -graph.ops[i].bytes_accessed
+                        * _NS_PER_S
+                        // hardware.device.bandwidth_bytes_per_s
+                    )
                     if best is not None and origin == MODEL:
                         floor = max(floor, -(-graph.ops[i].flops * _NS_PER_S // best))
                     times[i] = max(ceil(us * 1000), floor), origin
@@ -72,9 +91,15 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
 
 
 def _label(op: Op, hardware: Hardware) -> str:
-    """The name of an op's dtype in tables: a product of 8 bits, where the processor does not compute in fp8, unpacks them as weights."""
+    """The name of an op's dtype in tables: a product of 8 bits, where the processor does not
+    compute in fp8, unpacks them as weights.
+    """
     label = LABELS.get(op.dtype, "fp16")
-    packed = op.kernel in _PRODUCTS and DTYPES[label].compute == "fp8" and "fp8" not in hardware.compute.peak_flops
+    packed = (
+        op.kernel in _PRODUCTS
+        and DTYPES[label].compute == "fp8"
+        and "fp8" not in hardware.compute.peak_flops
+    )
     return "int8_weights" if packed else label
 
 
@@ -90,44 +115,75 @@ def _distribution(graph: Graph) -> str:
 
 def _check(first: Op, ops: Sequence[Op]) -> None:
     if first.kernel not in CLASSES:
-        raise HardwareError(f"op {first.name!r} is an unknown kernel {first.kernel!r}; expected one of {', '.join(CLASSES)}")
+        raise HardwareError(
+            f"op {first.name!r} is an unknown kernel {first.kernel!r}; expected one of "
+            f"{', '.join(CLASSES)}"
+        )
     names = CLASSES[first.kernel].sizes
     for op in ops:
         if len(op.sizes) != len(names):
-            raise HardwareError(f"op {op.name!r}, a kernel {op.kernel!r}, has {len(op.sizes)} sizes; expected {', '.join(names)}")
-    wrong = first_wrong(first.kernel, dict(zip(names, np.array([op.sizes for op in ops], float).T, strict=True)))
+            raise HardwareError(
+                f"op {op.name!r}, a kernel {op.kernel!r}, has {len(op.sizes)} sizes; expected "
+                f"{', '.join(names)}"
+            )
+    wrong = first_wrong(
+        first.kernel, dict(zip(names, np.array([op.sizes for op in ops], float).T, strict=True))
+    )
     if wrong is not None:
         row, expected = wrong
-        raise HardwareError(f"op {ops[row].name!r}, a kernel {first.kernel!r}, has sizes {list(ops[row].sizes)}; expected {expected}")
+        raise HardwareError(
+            f"op {ops[row].name!r}, a kernel {first.kernel!r}, has sizes {list(ops[row].sizes)}; "
+            f"expected {expected}"
+        )
 
 
-def kernel_us(hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]) -> list[tuple[float, str]] | None:
-    """Microseconds of kernels of one class and dtype, and where each is from; ``None`` where nothing says it."""
+def kernel_us(
+    hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]
+) -> list[tuple[float, str]] | None:
+    """Microseconds of kernels of one class and dtype, and where each is from; ``None`` where
+    nothing says it.
+    """
     constants, processor = constants_for(hardware, kernel, dtype), processor_for(hardware, dtype)
-    if constants is None or (CLASSES[kernel].sizes == ("ranks", "bytes") and not processor.link_bandwidth):
+    if constants is None or (
+        CLASSES[kernel].sizes == ("ranks", "bytes") and not processor.link_bandwidth
+    ):
         return None
     with np.errstate(all="ignore"):  # a time that is no number is refused where it is used
         return _timed(hardware, kernel, dtype, distribution, sizes)
 
 
-def _timed(hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]) -> list[tuple[float, str]]:
+def _timed(
+    hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]
+) -> list[tuple[float, str]]:
     model = _KernelModel(hardware, kernel, dtype, distribution)
-    tables = [t for t in hardware.compute.tables if (t.kernel, t.dtype, t.distribution) == (kernel, dtype, distribution)]
+    tables = [
+        t
+        for t in hardware.compute.tables
+        if (t.kernel, t.dtype, t.distribution) == (kernel, dtype, distribution)
+    ]
     if not tables:
         return [(us, MODEL) for us in model.us(sizes).tolist()]
     us, inside = _time_table(tuple(tables), model).us(sizes)
-    return [(time, TABLE if within else MODEL) for time, within in zip(us.tolist(), inside, strict=True)]
+    return [
+        (time, TABLE if within else MODEL) for time, within in zip(us.tolist(), inside, strict=True)
+    ]
 
 
 class _KernelModel:
-    """The model's times of one class, dtype and distribution on a machine; equal to another of the same machine."""
+    """The model's times of one class, dtype and distribution on a machine; equal to another of the
+    same machine.
+    """
 
     def __init__(self, hardware: Hardware, kernel: str, dtype: str, distribution: str) -> None:
         self.hardware = hardware
         self.which = (kernel, dtype, distribution)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _KernelModel) and self.hardware is other.hardware and self.which == other.which
+        return (
+            isinstance(other, _KernelModel)
+            and self.hardware is other.hardware
+            and self.which == other.which
+        )
 
     def __hash__(self) -> int:
         return hash((id(self.hardware), self.which))
@@ -135,8 +191,12 @@ class _KernelModel:
     def us(self, sizes: Sequence[Sizes]) -> Array:
         kernel, dtype, distribution = self.which
         columns = np.array(sizes, float).reshape(len(sizes), -1).T
-        shapes = CLASSES[kernel].shapes(dict(zip(CLASSES[kernel].sizes, columns, strict=True)), dtype, distribution)
-        return CLASSES[kernel].us(constants_for(self.hardware, kernel, dtype), processor_for(self.hardware, dtype), shapes)
+        shapes = CLASSES[kernel].shapes(
+            dict(zip(CLASSES[kernel].sizes, columns, strict=True)), dtype, distribution
+        )
+        return CLASSES[kernel].us(
+            constants_for(self.hardware, kernel, dtype), processor_for(self.hardware, dtype), shapes
+        )
 
 
 @lru_cache(maxsize=64)
@@ -145,8 +205,16 @@ def _time_table(tables: tuple[MeasuredTimes, ...], model: _KernelModel) -> TimeT
 
 
 def processor_for(hardware: Hardware, dtype: str) -> Processor:
-    """The processor of a profile that has one, for kernels of this label (:data:`hosim.costmodel.kernels.classes.DTYPES`)."""
+    """The processor of a profile that has one, for kernels of this label
+    (:data:`hosim.costmodel.kernels.classes.DTYPES`).
+    """
     figures = hardware.compute.processor
     assert figures is not None
     peak = peak_for(hardware, DTYPES[dtype].compute)
-    return Processor(peak or 0, hardware.device.bandwidth_bytes_per_s, figures.multiprocessors, figures.clock_hz, figures.link_bytes_per_s)
+    return Processor(
+        peak or 0,
+        hardware.device.bandwidth_bytes_per_s,
+        figures.multiprocessors,
+        figures.clock_hz,
+        figures.link_bytes_per_s,
+    )

@@ -1,4 +1,6 @@
-"""Which class of kernels a product or an attention is, and its sizes, from the shapes of its operands."""
+"""Which class of kernels a product or an attention is, and its sizes, from the shapes of its
+operands.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from collections.abc import Sequence
 from math import prod
 
 KernelSizes = tuple[str, tuple[int, ...]]
-"""A class of :data:`hosim.costmodel.kernels.classes.CLASSES` and its sizes; an empty name where no class is known."""
+"""A class of :data:`hosim.costmodel.kernels.classes.CLASSES` and its sizes; an empty name where no
+class is known.
+"""
 
 UNKNOWN: KernelSizes = "", ()
 
@@ -14,14 +18,16 @@ NO_WINDOW = 2**40
 """The window of attention that sees all keys before a query."""
 
 CUSTOM_BYTES = 2 * 2**20
-"""Below so many bytes, inference engines add up by a kernel of their own, in which each device reads what all others have.
+"""Below so many bytes, inference engines add up by a kernel of their own, in which each device
+reads what all others have.
 
 TensorRT-LLM's buffers for it are no larger; messages from this size on go by NCCL.
 """
 
 
 def product_kernel(made: Sequence[int], second: Sequence[int], flops: int) -> KernelSizes:
-    """The kernel of rows times one matrix, whose result has the shape ``made`` and whose second operand ``second``.
+    """The kernel of rows times one matrix, whose result has the shape ``made`` and whose second
+    operand ``second``.
 
     Several matrices at once are another kernel, of no class that is known.
     """
@@ -31,17 +37,29 @@ def product_kernel(made: Sequence[int], second: Sequence[int], flops: int) -> Ke
     return "gemm", (elements // made[-1], made[-1], flops // (2 * elements))
 
 
-def causal_kernel(query: Sequence[int], key: Sequence[int], out_width: int, window: int = NO_WINDOW) -> KernelSizes:
-    """The fused kernel of queries [batch, heads, tokens, width] and keys of fewer heads, of which a query sees those up to its own.
+def causal_kernel(
+    query: Sequence[int], key: Sequence[int], out_width: int, window: int = NO_WINDOW
+) -> KernelSizes:
+    """The fused kernel of queries [batch, heads, tokens, width] and keys of fewer heads, of which a
+    query sees those up to its own.
 
-    The last query is that of the last key. Values narrower than keys are those of latent attention. Of the keys a query sees at most
-    ``window``; attention over latents has no kernel of which that is known.
+    The last query is that of the last key. Values narrower than keys are those of latent attention.
+    Of the keys a query sees at most ``window``; attention over latents has no kernel of which that
+    is known.
     """
     batch, heads, queries, width = query
     kv_heads, keys = key[1:3]
     if queries == 1:
         latent = out_width < width and kv_heads == 1
-        return ("latent_attention", (batch, keys, heads)) if latent else ("generation_attention", (batch, keys, heads, kv_heads, width))
+        return (
+            ("latent_attention", (batch, keys, heads))
+            if latent
+            else ("generation_attention", (batch, keys, heads, kv_heads, width))
+        )
     if out_width < width:
-        return ("context_latent", (batch, queries, keys - queries, heads)) if window >= keys else UNKNOWN
+        return (
+            ("context_latent", (batch, queries, keys - queries, heads))
+            if window >= keys
+            else UNKNOWN
+        )
     return "context_attention", (batch, queries, keys - queries, heads, kv_heads, width, window)

@@ -1,7 +1,9 @@
-"""Times from tables: interpolated in the logarithms between the sizes that were measured, extrapolated by the model from their edge.
+"""Times from tables: interpolated in the logarithms between the sizes that were measured,
+extrapolated by the model from their edge.
 
-What is interpolated is how far a measured time is from the model's: it varies little from one size to the next, whereas times jump with
-tiles and waves. Where a size lies beyond a table, that ratio is the one at the table's edge.
+What is interpolated is how far a measured time is from the model's: it varies little from one size
+to the next, whereas times jump with tiles and waves. Where a size lies beyond a table, that ratio
+is the one at the table's edge.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ _NEAREST = 4
 
 
 class TimeTable:
-    """Rows of one class, dtype and distribution, with the model's times of the same sizes. Rows of equal sizes count as their mean."""
+    """Rows of one class, dtype and distribution, with the model's times of the same sizes. Rows of
+    equal sizes count as their mean.
+    """
 
-    def __init__(self, times: Sequence[MeasuredTimes], model_us: Callable[[Sequence[Sizes]], Array]) -> None:
+    def __init__(
+        self, times: Sequence[MeasuredTimes], model_us: Callable[[Sequence[Sizes]], Array]
+    ) -> None:
         rows = [row for part in times for row in part.sizes]
         measured = np.array([us for part in times for us in part.us])
         off = np.log(measured / model_us(rows))
@@ -39,12 +45,19 @@ class TimeTable:
 
     def us(self, sizes: Sequence[Sizes]) -> tuple[Array, list[bool]]:
         """Microseconds of each, and whether it lies within the table."""
-        clamped = [tuple(min(max(x, axis[0]), axis[-1]) for x, axis in zip(row, self._axes, strict=True)) for row in sizes]
+        clamped = [
+            tuple(min(max(x, axis[0]), axis[-1]) for x, axis in zip(row, self._axes, strict=True))
+            for row in sizes
+        ]
         ratios = np.exp([self._off(row) for row in clamped])
-        return self._model_us(sizes) * ratios, [row == inside for row, inside in zip(sizes, clamped, strict=True)]
+        return self._model_us(sizes) * ratios, [
+            row == inside for row, inside in zip(sizes, clamped, strict=True)
+        ]
 
     def _off(self, row: Sizes) -> float:
-        """The logarithm of measured over modelled time, between the corners of the cell that has the sizes."""
+        """The logarithm of measured over modelled time, between the corners of the cell that has
+        the sizes.
+        """
         if row in self._ratio:
             return self._ratio[row]
         sides: list[list[tuple[int, float]]] = []
@@ -67,7 +80,10 @@ class TimeTable:
         return total / weights if weights > 0 else self._nearest(row)
 
     def _nearest(self, row: Sizes) -> float:
-        distance = sorted((sum((_log(a) - _log(b)) ** 2 for a, b in zip(row, known, strict=True)), known) for known in self._ratio)
+        distance = sorted(
+            (sum((_log(a) - _log(b)) ** 2 for a, b in zip(row, known, strict=True)), known)
+            for known in self._ratio
+        )
         near = [(1 / (far + 1e-9), self._ratio[known]) for far, known in distance[:_NEAREST]]
         return sum([weight * off for weight, off in near]) / sum([weight for weight, _ in near])
 

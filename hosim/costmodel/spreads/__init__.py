@@ -25,11 +25,13 @@ else:
         {
             "fitted_spreads": "GAP_NS SHARED SPREADS STEP_SHARE",
             "intervals": "interval makespan_interval makespan_spread",
-            "time_spread": "ATTENTION COLLECTIVES OTHERS OTHER_MODEL PRODUCTS Spreads StreamSpread StreamTimes pooled stream_times",
+            "time_spread": "ATTENTION COLLECTIVES OTHERS OTHER_MODEL PRODUCTS Spreads "
+            "StreamSpread StreamTimes pooled stream_times",
         },
     )
 
 __all__ = [
-    "ATTENTION", "COLLECTIVES", "GAP_NS", "OTHERS", "OTHER_MODEL", "PRODUCTS", "SHARED", "SPREADS", "STEP_SHARE", "Spreads",
-    "StreamSpread", "StreamTimes", "interval", "makespan_interval", "makespan_spread", "pooled", "stream_times",
+    "ATTENTION", "COLLECTIVES", "GAP_NS", "OTHERS", "OTHER_MODEL", "PRODUCTS", "SHARED", "SPREADS",
+    "STEP_SHARE", "Spreads", "StreamSpread", "StreamTimes", "interval", "makespan_interval",
+    "makespan_spread", "pooled", "stream_times",
 ]  # fmt: skip

@@ -1,8 +1,10 @@
-"""How far times of ops are off, as ``make spreads`` found: not to be edited. tests/fit_spreads.py says how each is found.
+"""How far times of ops are off, as ``make spreads`` found: not to be edited. tests/fit_spreads.py
+says how each is found.
 
-From the tables of aiconfigurator 0.4.0 (see :mod:`hosim.costmodel.kernels.fitted_a100`): shapes held out; for L40S, without its generation
-attention and its collectives over PCIe. The small kernels of RTX 4090 and RTX PRO 6000 are from LLMServingSim (MIT). Gaps: gpt-fast's
-README and Megatron-LM (arXiv 2205.05198).
+From the tables of aiconfigurator 0.4.0 (see :mod:`hosim.costmodel.kernels.fitted_a100`): shapes
+held out; for L40S, without its generation attention and its collectives over PCIe. The small
+kernels of RTX 4090 and RTX PRO 6000 are from LLMServingSim (MIT). Gaps: gpt-fast's README and
+Megatron-LM (arXiv 2205.05198).
 """
 
 from collections.abc import Mapping
@@ -104,13 +106,22 @@ SPREADS: Mapping[str, Mapping[str, Mapping[str, float]]] = {
     "rtx4090": {"guess": {"others": 0.327}},
     "rtxpro6000": {"guess": {"others": 0.258}},
 }
-"""Standard deviations of the logarithm of measured over predicted time, by source of data, origin of the time, and class."""
+"""Standard deviations of the logarithm of measured over predicted time, by source of data, origin
+of the time, and class.
+"""
 
-SHARED: Mapping[str, float] = {"table": 0.181, "fitted model": 0.181, "fitted model of another machine": 0.573, "guess": 0.494}
+SHARED: Mapping[str, float] = {
+    "table": 0.181,
+    "fitted model": 0.181,
+    "fitted model of another machine": 0.573,
+    "guess": 0.494,
+}
 """The part of a class's variance that its sizes share, by origin."""
 
 STEP_SHARE = 0.792
 """How much of what the spreads of a step's kernels add up to is seen in composed steps."""
 
 GAP_NS = 1220.0
-"""The standard deviation of the mean gap between two kernels of a real step that no measured kernel has."""
+"""The standard deviation of the mean gap between two kernels of a real step that no measured kernel
+has.
+"""

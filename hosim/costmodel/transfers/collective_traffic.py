@@ -1,4 +1,6 @@
-"""Collectives between devices: which devices meet in one, and what it sends over links (docs/contract.md, rule 19)."""
+"""Collectives between devices: which devices meet in one, and what it sends over links
+(docs/contract.md, rule 19).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from hosim.graph import Graph, Op
 from hosim.hardware import Fabric, Hardware
 
 _ONE_SIDED = frozenset({"wait_tensor", "send", "recv"})
-"""Kinds of collectives whose other side is another program, which no device of the replay runs, or that wait for one already under way."""
+"""Kinds of collectives whose other side is another program, which no device of the replay runs, or
+that wait for one already under way.
+"""
 
 PASSES: Mapping[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """How many times each rank sends its share of the others' bytes, by class of kernels."""
@@ -21,12 +25,20 @@ EVERYONE = 0
 
 
 def meeting_ranks(graph: Graph) -> dict[int, int]:
-    """The ops for which several devices have to come together, by position: how many of them, or :data:`EVERYONE`."""
-    return {i: _ranks(op) for i, op in enumerate(graph.ops) if op.kind in COLLECTIVE_KINDS and op.kind not in _ONE_SIDED}
+    """The ops for which several devices have to come together, by position: how many of them, or
+    :data:`EVERYONE`.
+    """
+    return {
+        i: _ranks(op)
+        for i, op in enumerate(graph.ops)
+        if op.kind in COLLECTIVE_KINDS and op.kind not in _ONE_SIDED
+    }
 
 
 def first_of_group(ranks: int, device: int) -> int:
-    """The first of the devices that meet in a collective: of n ranks, n devices that follow one another."""
+    """The first of the devices that meet in a collective: of n ranks, n devices that follow one
+    another.
+    """
     return device // ranks * ranks if ranks else 0
 
 
@@ -35,10 +47,11 @@ def _ranks(op: Op) -> int:
 
 
 def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
-    """The bytes that a device sends in each collective, by position, where the machine has links that they cross with copies.
+    """The bytes that a device sends in each collective, by position, where the machine has links
+    that they cross with copies.
 
-    Those of a class of kernels say it by their sizes; a ``send`` by what it reads and a ``recv`` by what it writes; one without tensors by
-    the bytes of its message.
+    Those of a class of kernels say it by their sizes; a ``send`` by what it reads and a ``recv`` by
+    what it writes; one without tensors by the bytes of its message.
     """
     if not crossed_fabrics(hardware):
         return {}
@@ -52,9 +65,14 @@ def crossed_fabrics(hardware: Hardware) -> list[Fabric]:
 
 
 def bytes_per_s_over_links(hardware: Hardware) -> int | None:
-    """What a device sends in collectives when all devices do, over the slowest fabric that they cross; None: they cross none."""
+    """What a device sends in collectives when all devices do, over the slowest fabric that they
+    cross; None: they cross none.
+    """
     crossed = crossed_fabrics(hardware)
-    parts = [fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives for fabric in crossed]
+    parts = [
+        fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives
+        for fabric in crossed
+    ]
     return max(1, min(parts)) if parts else None
 
 
@@ -65,7 +83,9 @@ def _sent(graph: Graph, op: Op) -> int:
     if op.kernel == "custom_all_reduce":
         ranks, size = op.sizes
         return size * (ranks - 1)
-    if not op.uses:  # a message of so many bytes, of which the file has no tensor; among many ranks each sends it all
+    # a message of so many bytes, of which the file has no tensor; among many ranks each sends it
+    # all
+    if not op.uses:
         return PASSES.get(op.kind, 0 if op.kind in _SILENT else 1) * op.bytes_accessed
     crossing = {"send": op.reads, "recv": op.writes}.get(op.kind, ())
     return sum([graph.tensors[t].size_bytes for t in crossing])

@@ -1,9 +1,11 @@
-"""Routes between tiers that no channel joins (docs/contract.md, rule 7): which channels, and how long alone.
+"""Routes between tiers that no channel joins (docs/contract.md, rule 7): which channels, and how
+long alone.
 
-A tensor goes hop by hop in chunks of :attr:`hosim.hardware.Hardware.chunk_bytes`, the last one of what is left. A chunk takes a hop when
-it has passed the one before and the chunk ahead of it has passed this one, so that all hops carry at once. It takes one engine of a
-channel, however many there are. The times here are those of a replay in which nothing else moves; the time to pin host memory is no part
-of them (:func:`hosim.costmodel.transfers.transfer_time.pin_ns`).
+A tensor goes hop by hop in chunks of :attr:`hosim.hardware.Hardware.chunk_bytes`, the last one of
+what is left. A chunk takes a hop when it has passed the one before and the chunk ahead of it has
+passed this one, so that all hops carry at once. It takes one engine of a channel, however many
+there are. The times here are those of a replay in which nothing else moves; the time to pin host
+memory is no part of them (:func:`hosim.costmodel.transfers.transfer_time.pin_ns`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from hosim.hardware import Channel, Hardware
 
 
 def chunks_of(hardware: Hardware, size_bytes: int) -> list[int]:
-    """Bytes of each chunk of a tensor, in the order in which they go; one of 0 bytes if there are none.
+    """Bytes of each chunk of a tensor, in the order in which they go; one of 0 bytes if there are
+    none.
 
     >>> from hosim.hardware import Compute, Tier
     >>> chunks_of(Hardware("h", (Tier("hbm", 1, 1),), (), Compute({}), chunk_bytes=40), 100)
@@ -33,13 +36,17 @@ def _full_and_last(hardware: Hardware, size_bytes: int) -> tuple[int, int]:
     return full, size_bytes - full * hardware.chunk_bytes
 
 
-def route_ns(hardware: Hardware, channel_names: Sequence[str], size_bytes: int, kind: str | None = None) -> int:
-    """Nanoseconds that a tensor takes along these channels, one after the other, when nothing else moves.
+def route_ns(
+    hardware: Hardware, channel_names: Sequence[str], size_bytes: int, kind: str | None = None
+) -> int:
+    """Nanoseconds that a tensor takes along these channels, one after the other, when nothing else
+    moves.
 
-    The chunks but the last are alike: the first passes every hop, and the others follow it at the pace of the slowest hop passed so
-    far. The last one is the smaller; it follows the one ahead of it on some hop, and from there on waits for nothing. Where hops share
-    bandwidth, the chunks are played through (:mod:`hosim.costmodel.transfers.shared_hops`).
-    Raises :class:`hosim.errors.HardwareError` if the profile has no such channel.
+    The chunks but the last are alike: the first passes every hop, and the others follow it at the
+    pace of the slowest hop passed so far. The last one is the smaller; it follows the one ahead of
+    it on some hop, and from there on waits for nothing. Where hops share bandwidth, the chunks are
+    played through (:mod:`hosim.costmodel.transfers.shared_hops`). Raises
+    :class:`hosim.errors.HardwareError` if the profile has no such channel.
     """
     channels = [named_channel(hardware, name) for name in channel_names]
     if shares_bandwidth(hardware, channels):
@@ -49,14 +56,21 @@ def route_ns(hardware: Hardware, channel_names: Sequence[str], size_bytes: int, 
     if not count:
         return sum(last)
     full = [alone_ns(hardware, name, hardware.chunk_bytes, kind) for name in channel_names]
-    ahead = [passed + (count - 1) * slowest for passed, slowest in zip(accumulate(full), accumulate(full, max), strict=True)]
+    ahead = [
+        passed + (count - 1) * slowest
+        for passed, slowest in zip(accumulate(full), accumulate(full, max), strict=True)
+    ]
     return max(before + sum(last[hop:]) for hop, before in enumerate(ahead))
 
 
-def route(hardware: Hardware, source: str, destination: str, size_bytes: int) -> tuple[Channel, ...]:
-    """The channels that a tensor takes from tier to tier: the one that joins them, else those of the shortest path by :func:`route_ns`.
+def route(
+    hardware: Hardware, source: str, destination: str, size_bytes: int
+) -> tuple[Channel, ...]:
+    """The channels that a tensor takes from tier to tier: the one that joins them, else those of
+    the shortest path by :func:`route_ns`.
 
-    Of several as short, the one of fewer hops, and then the first by the names of its channels. Empty if no path leads there.
+    Of several as short, the one of fewer hops, and then the first by the names of its channels.
+    Empty if no path leads there.
     """
     joined = hardware.channel_between
     if (source, destination) in joined:
@@ -66,20 +80,36 @@ def route(hardware: Hardware, source: str, destination: str, size_bytes: int) ->
     graph = networkx.DiGraph(list(joined))
     if source not in graph or destination not in graph:
         return ()
-    paths = [tuple(joined[hop] for hop in pairwise(path)) for path in networkx.all_simple_paths(graph, source, destination)]
-    timed = [(route_ns(hardware, names, size_bytes), len(names), names) for names in ([c.name for c in path] for path in paths)]
+    paths = [
+        tuple(joined[hop] for hop in pairwise(path))
+        for path in networkx.all_simple_paths(graph, source, destination)
+    ]
+    timed = [
+        (route_ns(hardware, names, size_bytes), len(names), names)
+        for names in ([c.name for c in path] for path in paths)
+    ]
     return min(zip(timed, paths, strict=True), default=((), ()))[1]
 
 
 def way_ns(hardware: Hardware, source: str, destination: str, size_bytes: int) -> int | None:
-    """Nanoseconds that a tensor takes from tier to tier, by channel or route, when nothing else moves; ``None`` without a way."""
+    """Nanoseconds that a tensor takes from tier to tier, by channel or route, when nothing else
+    moves; ``None`` without a way.
+    """
     names = [c.name for c in route(hardware, source, destination, size_bytes)]
     if len(names) == 1:
         return alone_ns(hardware, names[0], size_bytes)
     return route_ns(hardware, names, size_bytes) if names else None
 
 
-def slowest_hop(hardware: Hardware, source: str, destination: str, size_bytes: int) -> Channel | None:
-    """The channel that takes longest for a chunk on the way from tier to tier: what a long transfer waits for. ``None`` without a way."""
+def slowest_hop(
+    hardware: Hardware, source: str, destination: str, size_bytes: int
+) -> Channel | None:
+    """The channel that takes longest for a chunk on the way from tier to tier: what a long transfer
+    waits for. ``None`` without a way.
+    """
     chunk = min(size_bytes, hardware.chunk_bytes)
-    return max(route(hardware, source, destination, size_bytes), key=lambda c: alone_ns(hardware, c.name, chunk), default=None)
+    return max(
+        route(hardware, source, destination, size_bytes),
+        key=lambda c: alone_ns(hardware, c.name, chunk),
+        default=None,
+    )

@@ -1,4 +1,6 @@
-"""How long a tensor takes along hops that share bandwidth: the chunks played through, hop by hop (docs/contract.md, rules 6 and 7)."""
+"""How long a tensor takes along hops that share bandwidth: the chunks played through, hop by hop
+(docs/contract.md, rules 6 and 7).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from hosim.hardware import Channel, Hardware
 
 
 def shares_bandwidth(hardware: Hardware, channels: Sequence[Channel]) -> bool:
-    """Whether one of these hops can get less while another one carries: by a fabric that is too small for both, or beside it."""
+    """Whether one of these hops can get less while another one carries: by a fabric that is too
+    small for both, or beside it.
+    """
     names = {c.name for c in channels}
     for fabric in hardware.fabrics:
         wanted = [c.bandwidth_bytes_per_s for c in channels if c.name in fabric.channels]
@@ -20,10 +24,14 @@ def shares_bandwidth(hardware: Hardware, channels: Sequence[Channel]) -> bool:
     return any(other in names for c in channels for other, _ in c.beside)
 
 
-def shared_route_ns(hardware: Hardware, channels: Sequence[Channel], chunks: Sequence[int], kind: str | None = None) -> int:
-    """Nanoseconds from the start of the first chunk to the end of the last one, when nothing else moves.
+def shared_route_ns(
+    hardware: Hardware, channels: Sequence[Channel], chunks: Sequence[int], kind: str | None = None
+) -> int:
+    """Nanoseconds from the start of the first chunk to the end of the last one, when nothing else
+    moves.
 
-    ``chunks`` are bytes, in the order in which they go. Costs O(chunks x hops): use it where :func:`shares_bandwidth`.
+    ``chunks`` are bytes, in the order in which they go. Costs O(chunks x hops): use it where
+    :func:`shares_bandwidth`.
     """
     hops = [_Hop(hardware, c, chunks, kind) for c in channels]
     capacity = {hop.links[0]: Fraction(hop.channel.bandwidth_bytes_per_s) for hop in hops}
@@ -49,11 +57,17 @@ def shared_route_ns(hardware: Hardware, channels: Sequence[Channel], chunks: Seq
 
 
 class _Hop:
-    """One hop: ``arrived`` chunks are at its beginning, ``passed`` ones at its end, and the next of these flows if it is ``running``."""
+    """One hop: ``arrived`` chunks are at its beginning, ``passed`` ones at its end, and the next of
+    these flows if it is ``running``.
+    """
 
-    def __init__(self, hardware: Hardware, channel: Channel, chunks: Sequence[int], kind: str | None) -> None:
+    def __init__(
+        self, hardware: Hardware, channel: Channel, chunks: Sequence[int], kind: str | None
+    ) -> None:
         self.channel = channel
-        fabrics: list[Link] = [("fabric", f.name, 0) for f in hardware.fabrics if channel.name in f.channels]
+        fabrics: list[Link] = [
+            ("fabric", f.name, 0) for f in hardware.fabrics if channel.name in f.channels
+        ]
         self.links: list[Link] = [("channel", channel.name, 0), *fabrics]
         self.arrived = self.passed = self.flows_from = 0
         self.running = False
@@ -82,4 +96,11 @@ class _Hop:
     def carries(self, flowing: Sequence[_Hop]) -> Fraction:
         """Bytes per second of the channel beside those on which bytes flow now."""
         names = {hop.channel.name for hop in flowing}
-        return Fraction(min([self.channel.bandwidth_bytes_per_s, *(rate for other, rate in self.channel.beside if other in names)]))
+        return Fraction(
+            min(
+                [
+                    self.channel.bandwidth_bytes_per_s,
+                    *(rate for other, rate in self.channel.beside if other in names),
+                ]
+            )
+        )

@@ -1,4 +1,6 @@
-"""Allocators: where in device memory bytes lie, and what that takes beyond the bytes themselves. They know nothing of the engine."""
+"""Allocators: where in device memory bytes lie, and what that takes beyond the bytes themselves.
+They know nothing of the engine.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,8 +8,22 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.engine.allocators.caching import CachingAllocator
-    from hosim.engine.allocators.sizes import LARGE_SEGMENT, SMALL_LIMIT, SMALL_SEGMENT, division_table, round_size
-    from hosim.engine.allocators.state import SHARED_POOL, AllocatorStats, BlockState, BlockUse, Driver, PoolId, SegmentState
+    from hosim.engine.allocators.sizes import (
+        LARGE_SEGMENT,
+        SMALL_LIMIT,
+        SMALL_SEGMENT,
+        division_table,
+        round_size,
+    )
+    from hosim.engine.allocators.state import (
+        SHARED_POOL,
+        AllocatorStats,
+        BlockState,
+        BlockUse,
+        Driver,
+        PoolId,
+        SegmentState,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -19,6 +35,7 @@ else:
     )
 
 __all__ = [
-    "LARGE_SEGMENT", "SHARED_POOL", "SMALL_LIMIT", "SMALL_SEGMENT", "AllocatorStats", "BlockState", "BlockUse", "CachingAllocator",
-    "Driver", "PoolId", "SegmentState", "division_table", "round_size",
+    "LARGE_SEGMENT", "SHARED_POOL", "SMALL_LIMIT", "SMALL_SEGMENT", "AllocatorStats", "BlockState",
+    "BlockUse", "CachingAllocator", "Driver", "PoolId", "SegmentState", "division_table",
+    "round_size",
 ]  # fmt: skip

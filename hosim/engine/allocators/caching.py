@@ -1,15 +1,22 @@
-"""PyTorch's CUDA caching allocator, as published: which address it gives, what it reserves, when it fails.
+"""PyTorch's CUDA caching allocator, as published: which address it gives, what it reserves, when it
+fails.
 
-The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (pytorch/pytorch); the code is hosim's own. In short:
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` (pytorch/pytorch); the code is hosim's
+own. In short:
 
-* A request is rounded to 512 B, or to a part of a power of two (``roundup_power2_divisions``). Up to 1 MiB the *small* pool serves it,
-  above that the *large* one.
-* A pool serves it from the free block of the same stream that fits best (smallest, then lowest address). The block is split if the rest is
-  at least 512 B (small pool, or expandable segments) or more than 1 MiB (large pool).
-* If none fits, a new *segment* comes from the driver: 2 MiB (small), 20 MiB (large, below 10 MiB), else the request rounded to 2 MiB.
-* If the driver has no room, cached segments go back to it and it is asked again: first oversize ones (``max_split_bytes``), then all.
-* A freed block merges with its free neighbours. One that other streams used is free only once their work has passed.
-* Expandable segments reserve addresses for 9/8 of the device, and map pages of 2 MiB (small) or 20 MiB (large) as they grow.
+* A request is rounded to 512 B, or to a part of a power of two (``roundup_power2_divisions``). Up
+  to 1 MiB the *small* pool serves it, above that the *large* one.
+* A pool serves it from the free block of the same stream that fits best (smallest, then lowest
+  address). The block is split if the rest is at least 512 B (small pool, or expandable segments) or
+  more than 1 MiB (large pool).
+* If none fits, a new *segment* comes from the driver: 2 MiB (small), 20 MiB (large, below 10 MiB),
+  else the request rounded to 2 MiB.
+* If the driver has no room, cached segments go back to it and it is asked again: first oversize
+  ones (``max_split_bytes``), then all.
+* A freed block merges with its free neighbours. One that other streams used is free only once their
+  work has passed.
+* Expandable segments reserve addresses for 9/8 of the device, and map pages of 2 MiB (small) or 20
+  MiB (large) as they grow.
 
 Sizes are bytes; streams and addresses are integers. Nothing here knows of time, nor of the engine.
 """
@@ -40,7 +47,14 @@ from hosim.engine.allocators.sizes import (
     round_size,
     segment_size,
 )
-from hosim.engine.allocators.state import SHARED_POOL, AllocatorStats, Driver, PoolId, SegmentState, out_of_memory
+from hosim.engine.allocators.state import (
+    SHARED_POOL,
+    AllocatorStats,
+    Driver,
+    PoolId,
+    SegmentState,
+    out_of_memory,
+)
 from hosim.errors import InputError
 
 _NEVER_OVERSIZE = 1 << 63
@@ -49,10 +63,12 @@ _NEVER_OVERSIZE = 1 << 63
 class CachingAllocator:
     """The allocator of one device, whose driver has ``capacity_bytes`` for segments.
 
-    ``expandable`` is PyTorch's ``expandable_segments``, ``max_split_bytes`` its ``max_split_size_mb``: blocks of this size or more are
-    never split, and serve only requests of this size or more, to which they may add less than ``max_non_split_rounding_bytes``. When more
-    than the fraction ``garbage_collection_threshold`` of the capacity is reserved, old cached segments go back before a new one comes
-    (0: off). ``roundup_power2_divisions``: see `division_table`. ``driver`` says where segments come from.
+    ``expandable`` is PyTorch's ``expandable_segments``, ``max_split_bytes`` its
+    ``max_split_size_mb``: blocks of this size or more are never split, and serve only requests of
+    this size or more, to which they may add less than ``max_non_split_rounding_bytes``. When more
+    than the fraction ``garbage_collection_threshold`` of the capacity is reserved, old cached
+    segments go back before a new one comes (0: off). ``roundup_power2_divisions``: see
+    `division_table`. ``driver`` says where segments come from.
     """
 
     def __init__(
@@ -67,11 +83,19 @@ class CachingAllocator:
         driver: Driver | None = None,
     ) -> None:
         if capacity_bytes < 0:
-            raise InputError(f"expected at least 0 bytes, got {capacity_bytes}", where="capacity_bytes")
+            raise InputError(
+                f"expected at least 0 bytes, got {capacity_bytes}", where="capacity_bytes"
+            )
         if max_split_bytes is not None and max_split_bytes <= LARGE_SEGMENT:
-            raise InputError(f"expected more than {LARGE_SEGMENT} bytes (20 MiB), got {max_split_bytes}", where="max_split_bytes")
+            raise InputError(
+                f"expected more than {LARGE_SEGMENT} bytes (20 MiB), got {max_split_bytes}",
+                where="max_split_bytes",
+            )
         if not 0 <= garbage_collection_threshold < 1:
-            raise InputError(f"expected a fraction from 0 to 1, got {garbage_collection_threshold}", where="garbage_collection_threshold")
+            raise InputError(
+                f"expected a fraction from 0 to 1, got {garbage_collection_threshold}",
+                where="garbage_collection_threshold",
+            )
         self._capacity = capacity_bytes
         self._expandable = expandable
         self._oversize = _NEVER_OVERSIZE if max_split_bytes is None else max_split_bytes
@@ -86,30 +110,48 @@ class CachingAllocator:
         self._allocated = self._active = self._requested = self._reserved = 0
         self._peak_allocated = self._peak_active = self._peak_reserved = 0
         self._reserved_at_peak = self._largest_free_at_peak = 0
-        self._segments = self._device_allocations = self._device_frees = self._retries = self._failures = 0
+        self._segments = self._device_allocations = self._device_frees = self._retries = (
+            self._failures
+        ) = 0
 
-    # --- what a program calls -------------------------------------------------------------------------------------
+    # --- what a program calls
+    # -------------------------------------------------------------------------------------
 
     def malloc(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL) -> int:
-        """Allocate ``size_bytes`` on ``stream`` and return the address (0 for 0 bytes, which take nothing).
+        """Allocate ``size_bytes`` on ``stream`` and return the address (0 for 0 bytes, which take
+        nothing).
 
-        Raises `InfeasibleError` when out of memory, even after all that is cached went back to the driver.
+        Raises `InfeasibleError` when out of memory, even after all that is cached went back to the
+        driver.
         """
         address = self.try_malloc(size_bytes, stream, pool_id)
         if address is None:
             raise out_of_memory(size_bytes, self.stats)
         return address
 
-    def try_malloc(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL, *, cached: bool = True) -> int | None:
-        """As `malloc`, but None where that raises. The failure still counts, and what was cached is gone.
+    def try_malloc(
+        self,
+        size_bytes: int,
+        stream: int = 0,
+        pool_id: PoolId = SHARED_POOL,
+        *,
+        cached: bool = True,
+    ) -> int | None:
+        """As `malloc`, but None where that raises. The failure still counts, and what was cached is
+        gone.
 
-        Without ``cached`` it takes new memory from the driver even if a cached block would do, as PyTorch does on its second try.
+        Without ``cached`` it takes new memory from the driver even if a cached block would do, as
+        PyTorch does on its second try.
         """
         if size_bytes <= 0:
             if size_bytes < 0:
                 raise InputError(f"expected at least 0 bytes, got {size_bytes}", where="size_bytes")
             return 0
-        size = -(-size_bytes // MIN_BLOCK) * MIN_BLOCK if self._plain else round_size(size_bytes, self._divisions)
+        size = (
+            -(-size_bytes // MIN_BLOCK) * MIN_BLOCK
+            if self._plain
+            else round_size(size_bytes, self._divisions)
+        )
         pool = self._pool(pool_id, small=size <= SMALL_LIMIT)
         pool.searches += 1
         block = self._best(pool, size, stream) if cached else None
@@ -121,7 +163,11 @@ class CachingAllocator:
             self._failures += 1
             return None
         rest = block.size - size
-        if rest >= MIN_BLOCK if pool.small or self._expandable else rest > SMALL_LIMIT and size < self._oversize:
+        if (
+            rest >= MIN_BLOCK
+            if pool.small or self._expandable
+            else rest > SMALL_LIMIT and size < self._oversize
+        ):
             pool.add(block.split(size))
         block.use = "allocated"
         block.requested = size_bytes
@@ -130,7 +176,8 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Free the block at ``address``. If other streams used it, it stays active until their work has passed.
+        """Free the block at ``address``. If other streams used it, it stays active until their work
+        has passed.
 
         Raises `InputError` if nothing is allocated there.
         """
@@ -145,13 +192,17 @@ class CachingAllocator:
             self._free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Say that ``stream`` uses the block at ``address``, which is another stream's (its own is ignored)."""
+        """Say that ``stream`` uses the block at ``address``, which is another stream's (its own is
+        ignored).
+        """
         block = self._allocated_block(address)
         if stream != block.stream:
             block.streams = (block.streams or set()) | {stream}
 
     def synchronize(self, stream: int | None = None) -> None:
-        """The work now on ``stream`` (None: on any) has passed: freed blocks that waited only for it become free, in order of freeing."""
+        """The work now on ``stream`` (None: on any) has passed: freed blocks that waited only for
+        it become free, in order of freeing.
+        """
         for address, block in list(self._pending.items()):
             waits = block.streams or set()
             if stream is None or waits == {stream}:
@@ -170,15 +221,20 @@ class CachingAllocator:
         self._free_block(block)
 
     def empty_cache(self) -> None:
-        """Give every cached segment in which no block is held (of expandable ones: every such page) back to the driver."""
+        """Give every cached segment in which no block is held (of expandable ones: every such page)
+        back to the driver.
+        """
         self.synchronize()
         self.release()
 
-    # --- what reports and replays need ----------------------------------------------------------------------------
+    # --- what reports and replays need
+    # ----------------------------------------------------------------------------
 
     @property
     def stats(self) -> AllocatorStats:
-        """The counters now. Takes time in proportion to the pools and streams, not to the blocks."""
+        """The counters now. Takes time in proportion to the pools and streams, not to the
+        blocks.
+        """
         return AllocatorStats(
             capacity_bytes=self._capacity,
             allocated_bytes=self._allocated,
@@ -226,16 +282,21 @@ class CachingAllocator:
     def restore(self, segments: Iterable[SegmentState]) -> None:
         """Start from ``segments`` instead of from nothing. Peaks start at what is held there.
 
-        Raises `InputError` if the blocks of a segment do not fill it, or if something is already reserved.
+        Raises `InputError` if the blocks of a segment do not fill it, or if something is already
+        reserved.
         """
         if self._reserved:
-            raise InputError(f"expected a new allocator to restore, got one with {self._reserved} bytes reserved")
+            raise InputError(
+                f"expected a new allocator to restore, got one with {self._reserved} bytes reserved"
+            )
         expandable: dict[tuple[PoolId, bool, int, int], list[SegmentState]] = {}
         for segment in sorted(segments, key=lambda segment: segment.address):
             self._driver.avoid(segment.address + segment.size_bytes)
             if segment.expandable:
                 base = segment.address if segment.base is None else segment.base
-                expandable.setdefault((segment.pool_id, segment.small, segment.stream, base), []).append(segment)
+                expandable.setdefault(
+                    (segment.pool_id, segment.small, segment.stream, base), []
+                ).append(segment)
             else:
                 self._segments += 1
                 self._adopt(blocks_of(segment, self._pool(segment.pool_id, small=segment.small)))
@@ -245,16 +306,21 @@ class CachingAllocator:
         self._note_peaks()
 
     def releasable(self) -> tuple[tuple[int, int], ...]:
-        """(address, bytes) of each cached segment, or range of pages, that `release` gives back, in its order."""
+        """(address, bytes) of each cached segment, or range of pages, that `release` gives back, in
+        its order.
+        """
         return tuple(block.extent for block in self._cached())
 
     def release(self, extents: Collection[tuple[int, int]] | None = None) -> None:
-        """Give cached segments back to the driver: those among ``extents``, by default all that are `releasable`."""
+        """Give cached segments back to the driver: those among ``extents``, by default all that are
+        `releasable`.
+        """
         for block in self._cached():
             if extents is None or block.extent in extents:
                 self._release(block)
 
-    # --- finding a block ------------------------------------------------------------------------------------------
+    # --- finding a block
+    # ------------------------------------------------------------------------------------------
 
     def _pool(self, pool_id: PoolId, *, small: bool) -> Pool:
         pool = self._pools.get((pool_id, small))
@@ -267,7 +333,9 @@ class CachingAllocator:
         block = best_fit(pool, stream, size, expandable=self._expandable)
         if block is None:
             return None
-        if size < self._oversize <= block.size or (size >= self._oversize and block.size >= size + self._oversize_slack):
+        if size < self._oversize <= block.size or (
+            size >= self._oversize and block.size >= size + self._oversize_slack
+        ):
             return None
         return block
 
@@ -275,7 +343,9 @@ class CachingAllocator:
         """A block from the driver, after giving cached ones back to it if that is what it takes."""
         if self._gc_threshold:
             excess = self._reserved - int(self._gc_threshold * self._capacity)
-            for cached in list(stale_blocks(self._pool(SHARED_POOL, small=False), excess)):  # only large segments age, as in PyTorch
+            for cached in list(
+                stale_blocks(self._pool(SHARED_POOL, small=False), excess)
+            ):  # only large segments age, as in PyTorch
                 self._release(cached)
         block = self._grow(pool, size, stream)
         if block is None and self._oversize < _NEVER_OVERSIZE:
@@ -303,7 +373,9 @@ class CachingAllocator:
         return SegmentBlock(self._driver.allocate(whole, stream, pool.pool_id), whole, stream, pool)
 
     def _grow_expandable(self, pool: Pool, size: int, stream: int) -> SegmentBlock | None:
-        """Map pages at the lowest address in the stream's segments where ``size`` bytes, free or unmapped, lie side by side."""
+        """Map pages at the lowest address in the stream's segments where ``size`` bytes, free or
+        unmapped, lie side by side.
+        """
         for _, unmapped in pool.unmapped.get(stream, ()):
             before = unmapped.prev
             block = before if before is not None and before.use == "free" else unmapped
@@ -318,7 +390,9 @@ class CachingAllocator:
             return None
         while block.size < size:
             following = block.next
-            assert following is not None  # there is room, and what follows a free mapped block and is free is unmapped
+            assert (
+                following is not None
+            )  # there is room, and what follows a free mapped block and is free is unmapped
             if not self._map(following, min(size - block.size, following.size)):
                 return None
             block = following
@@ -326,7 +400,9 @@ class CachingAllocator:
         return block
 
     def _map(self, block: SegmentBlock, size: int) -> bool:
-        """Map the pages of the first ``size`` bytes of an unmapped block; False if the driver has not so many."""
+        """Map the pages of the first ``size`` bytes of an unmapped block; False if the driver has
+        not so many.
+        """
         assert block.reservation is not None
         mapped = block.reservation.up(block.address + size) - block.address
         if self._reserved + mapped > self._capacity:
@@ -352,7 +428,8 @@ class CachingAllocator:
         """9/8 of the capacity in whole pages, at least one."""
         return max(1, -(-(self._capacity + self._capacity // 8) // _page(pool))) * _page(pool)
 
-    # --- freeing and giving back ----------------------------------------------------------------------------------
+    # --- freeing and giving back
+    # ----------------------------------------------------------------------------------
 
     def _free_block(self, block: SegmentBlock) -> None:
         del self._held[block.address]
@@ -366,9 +443,15 @@ class CachingAllocator:
         pool.add(block)
 
     def _cached(self) -> list[SegmentBlock]:
-        """The free blocks of which something can go back: the large pool's first, and in each pool expandable segments last."""
+        """The free blocks of which something can go back: the large pool's first, and in each pool
+        expandable segments last.
+        """
         pools = (self._pools.get((SHARED_POOL, small)) for small in (False, True))
-        blocks = [sorted(pool, key=lambda block: block.reservation is not None) for pool in pools if pool is not None]
+        blocks = [
+            sorted(pool, key=lambda block: block.reservation is not None)
+            for pool in pools
+            if pool is not None
+        ]
         return [block for pool_blocks in blocks for block in pool_blocks if block.extent[1]]
 
     def _release(self, block: SegmentBlock) -> None:
@@ -396,7 +479,8 @@ class CachingAllocator:
         else:
             pool.add(block)
 
-    # --- accounts -------------------------------------------------------------------------------------------------
+    # --- accounts
+    # ----------------------------------------------------------------------------------------------
 
     def _count(self, block: SegmentBlock) -> None:
         self._allocated += block.size

@@ -1,4 +1,6 @@
-"""How the caching allocator rounds: requests to blocks, blocks to segments (PyTorch's published constants)."""
+"""How the caching allocator rounds: requests to blocks, blocks to segments (PyTorch's published
+constants).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from hosim.errors import InputError
 
 MIB = 1 << 20
 SMALL_LIMIT = MIB
-"""The largest block of the small pool; also the largest rest that a block of the large pool keeps instead of being split."""
+"""The largest block of the small pool; also the largest rest that a block of the large pool keeps
+instead of being split.
+"""
 SMALL_SEGMENT = 2 * MIB
 LARGE_SEGMENT = 20 * MIB
 LARGE_SEGMENT_LIMIT = 10 * MIB
@@ -20,16 +24,25 @@ PLAIN = (0,) * _STEPS
 
 
 def division_table(divisions: int | Mapping[int, int]) -> tuple[int, ...]:
-    """The 16 entries of ``roundup_power2_divisions``: for requests from 1 MiB, 2 MiB, 4 MiB ... 32 GiB; the ends serve what lies outside.
+    """The 16 entries of ``roundup_power2_divisions``: for requests from 1 MiB, 2 MiB, 4 MiB ... 32
+    GiB; the ends serve what lies outside.
 
-    ``divisions`` is one number for all, or numbers by size in MiB as PyTorch's settings give them (sizes left out: 0); 0 and 1 mean
-    rounding to 512 B. Raises `InputError` for a size or a number that is not a power of two.
+    ``divisions`` is one number for all, or numbers by size in MiB as PyTorch's settings give them
+    (sizes left out: 0); 0 and 1 mean rounding to 512 B. Raises `InputError` for a size or a number
+    that is not a power of two.
     """
-    by_mib = {1 << step: divisions for step in range(_STEPS)} if isinstance(divisions, int) else divisions
+    by_mib = (
+        {1 << step: divisions for step in range(_STEPS)}
+        if isinstance(divisions, int)
+        else divisions
+    )
     table = [0] * _STEPS
     for mib, count in by_mib.items():
         if not 1 <= mib < 1 << _STEPS or mib & (mib - 1) or count < 0 or count & (count - 1):
-            raise InputError(f"expected powers of two (sizes from 1 to 32768 MiB), got {mib}: {count}", where="roundup_power2_divisions")
+            raise InputError(
+                f"expected powers of two (sizes from 1 to 32768 MiB), got {mib}: {count}",
+                where="roundup_power2_divisions",
+            )
         table[mib.bit_length() - 1] = count
     return tuple(table)
 

@@ -1,4 +1,6 @@
-"""An allocator at rest: segments of blocks (what a snapshot shows), its counters, and the driver that segments come from."""
+"""An allocator at rest: segments of blocks (what a snapshot shows), its counters, and the driver
+that segments come from.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from hosim.units import human_percent, human_size
 
 PoolId = tuple[int, int]
 SHARED_POOL: PoolId = (0, 0)
-"""The pool of all that is not in a private one (those belong to CUDA graphs and to memory pools made by the user)."""
+"""The pool of all that is not in a private one (those belong to CUDA graphs and to memory pools
+made by the user).
+"""
 
 BlockUse = Literal["allocated", "pending", "free"]
 """``pending``: freed, but the work of another stream on it has not passed yet."""
@@ -19,7 +23,9 @@ BlockUse = Literal["allocated", "pending", "free"]
 
 @dataclass(frozen=True, slots=True)
 class BlockState:
-    """A block of a segment: its bytes, whether it is held, and what was asked for (which says nothing of a free one)."""
+    """A block of a segment: its bytes, whether it is held, and what was asked for (which says
+    nothing of a free one).
+    """
 
     address: int
     size_bytes: int
@@ -31,8 +37,9 @@ class BlockState:
 class SegmentState:
     """Bytes held from the driver at consecutive addresses, divided into blocks without a hole.
 
-    Of an expandable segment this is one mapped range. ``base`` is then the first address that was reserved for the segment (None: the
-    range's own), and ranges of one base, pool and stream are one segment.
+    Of an expandable segment this is one mapped range. ``base`` is then the first address that was
+    reserved for the segment (None: the range's own), and ranges of one base, pool and stream are
+    one segment.
     """
 
     address: int
@@ -49,9 +56,11 @@ class SegmentState:
 class AllocatorStats:
     """Counters of an allocator, in bytes but for the last five.
 
-    *Allocated* is what callers hold (rounded), *active* adds what waits for other streams, *reserved* is what the driver gave. The
-    figures ``at_peak`` are those of the moment at which ``peak_allocated_bytes`` was first reached. ``inactive_split_bytes`` are free, but
-    in segments that cannot be given back because another part is held (not counted in expandable segments, whose free pages can).
+    *Allocated* is what callers hold (rounded), *active* adds what waits for other streams,
+    *reserved* is what the driver gave. The figures ``at_peak`` are those of the moment at which
+    ``peak_allocated_bytes`` was first reached. ``inactive_split_bytes`` are free, but in segments
+    that cannot be given back because another part is held (not counted in expandable segments,
+    whose free pages can).
     """
 
     capacity_bytes: int
@@ -80,7 +89,9 @@ class AllocatorStats:
     @property
     def fragmentation_at_peak(self) -> float:
         """(reserved - allocated) / reserved at the peak of allocated bytes."""
-        return _fraction(self.reserved_at_peak_bytes - self.peak_allocated_bytes, self.reserved_at_peak_bytes)
+        return _fraction(
+            self.reserved_at_peak_bytes - self.peak_allocated_bytes, self.reserved_at_peak_bytes
+        )
 
 
 def _fraction(part: int, whole: int) -> float:
@@ -88,7 +99,9 @@ def _fraction(part: int, whole: int) -> float:
 
 
 class Driver:
-    """Where segments come from. This one gives addresses that only count upward; override it to replay what another driver gave."""
+    """Where segments come from. This one gives addresses that only count upward; override it to
+    replay what another driver gave.
+    """
 
     def __init__(self, first_address: int = 1 << 40) -> None:
         self._next = first_address
@@ -104,7 +117,9 @@ class Driver:
         return address
 
     def reserve(self, size: int, stream: int, pool_id: PoolId) -> int:
-        """The first of ``size`` addresses for an expandable segment, of which nothing is mapped yet."""
+        """The first of ``size`` addresses for an expandable segment, of which nothing is mapped
+        yet.
+        """
         return Driver.allocate(self, size, stream, pool_id)
 
     def free(self, address: int, size: int) -> None:
@@ -120,14 +135,18 @@ class Driver:
 def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
     """What an allocator in this state says of a request that it cannot serve."""
     message = (
-        f"the caching allocator cannot serve {human_size(size_bytes)}: {human_size(stats.reserved_bytes)} of "
-        f"{human_size(stats.capacity_bytes)} are reserved, {human_size(stats.allocated_bytes)} allocated; the largest free block has "
+        f"the caching allocator cannot serve {human_size(size_bytes)}: "
+        f"{human_size(stats.reserved_bytes)} of "
+        f"{human_size(stats.capacity_bytes)} are reserved, {human_size(stats.allocated_bytes)} "
+        "allocated; the largest free block has "
         f"{human_size(stats.largest_free_bytes)}"
     )
     lines = (
         f"wanted: {size_bytes} bytes",
-        f"capacity: {stats.capacity_bytes} bytes, of which {stats.capacity_bytes - stats.reserved_bytes} are not reserved",
-        f"reserved: {stats.reserved_bytes} bytes, of which {stats.allocated_bytes} are allocated (fragmentation "
+        f"capacity: {stats.capacity_bytes} bytes, of which "
+        f"{stats.capacity_bytes - stats.reserved_bytes} are not reserved",
+        f"reserved: {stats.reserved_bytes} bytes, of which {stats.allocated_bytes} are allocated "
+        "(fragmentation "
         f"{human_percent(stats.fragmentation)})",
         f"largest free block: {stats.largest_free_bytes} bytes",
     )

@@ -1,4 +1,6 @@
-"""Cache ops of one device from their issue on: queues, engines, chunks, detaches (docs/contract.md, rules 3, 5, 6, 7, 14)."""
+"""Cache ops of one device from their issue on: queues, engines, chunks, detaches (docs/contract.md,
+rules 3, 5, 6, 7, 14).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from hosim.hardware import Channel, Hardware
 
 @dataclass(eq=False, slots=True)
 class Issued:
-    """An issued cache op; ``k`` is its place in the plan, -1 if a runtime policy decided on it. ``left`` chunks have not arrived.
+    """An issued cache op; ``k`` is its place in the plan, -1 if a runtime policy decided on it.
+    ``left`` chunks have not arrived.
 
     ``behind``: it waits for another one of its tensor.
     """
@@ -33,10 +36,12 @@ class Issued:
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """A part of a move on one of its hops, a whole tensor where a channel joins the tiers; ``sequence`` is its place in the order of issue.
+    """A part of a move on one of its hops, a whole tensor where a channel joins the tiers;
+    ``sequence`` is its place in the order of issue.
 
-    ``arrives``: the hop is the last one. ``staged_ns`` is since when it lies in the tier that the hop leaves, if that is one in between.
-    Times are in nanoseconds; ``alone_ns`` is what it would take alone.
+    ``arrives``: the hop is the last one. ``staged_ns`` is since when it lies in the tier that the
+    hop leaves, if that is one in between. Times are in nanoseconds; ``alone_ns`` is what it would
+    take alone.
     """
 
     move: Issued
@@ -64,31 +69,42 @@ class Piece:
 
     @property
     def order(self) -> tuple[float, int, int]:
-        """The order of issue; of what goes ahead of the same cache op (rule 7), the one that came there first is first."""
+        """The order of issue; of what goes ahead of the same cache op (rule 7), the one that came
+        there first is first.
+        """
         return self.sequence, self.issue_ns, self.move.k
 
 
 class Lane:
-    """One channel of one device: its queue, its engines, its figures; ``terms`` are what :meth:`Transfers._terms` has found."""
+    """One channel of one device: its queue, its engines, its figures; ``terms`` are what
+    :meth:`Transfers._terms` has found.
+    """
 
     def __init__(self, channel: Channel, hardware: Hardware, storage: Storage) -> None:
         self.channel = channel
         self.engines = channel.engines
-        self.source, self.destination = storage.rooms[channel.source], storage.rooms[channel.destination]
+        self.source, self.destination = (
+            storage.rooms[channel.source],
+            storage.rooms[channel.destination],
+        )
         self.alone = channel_bandwidth(hardware, channel.name)
         self.terms: dict[tuple[int, str], tuple[int, int | Fraction]] = {}
         self.running = 0
         self.queue: deque[Piece] = deque()
         self.busy_since = 0
-        self.transfers = self.bytes = self.busy_ns = self.queue_ns = self.contention_ns = self.exposed_ns = 0
+        self.transfers = self.bytes = self.busy_ns = self.queue_ns = self.contention_ns = (
+            self.exposed_ns
+        ) = 0
 
 
 class Transfers:
-    """The cache ops of one device. ``pending`` are those of a tensor that have not taken effect, in order of issue.
+    """The cache ops of one device. ``pending`` are those of a tensor that have not taken effect, in
+    order of issue.
 
-    ``passed`` are the chunks that have crossed a hop at this instant, ``arrivals`` those among them with which a move arrived. ``dead``
-    are tensors whose last user has ended. ``order`` numbers transfers as they are issued, ``wake`` says that something has ended, and
-    ``factor`` is jitter's on a tensor's next transfer (rule 15).
+    ``passed`` are the chunks that have crossed a hop at this instant, ``arrivals`` those among them
+    with which a move arrived. ``dead`` are tensors whose last user has ended. ``order`` numbers
+    transfers as they are issued, ``wake`` says that something has ended, and ``factor`` is jitter's
+    on a tensor's next transfer (rule 15).
     """
 
     def __init__(
@@ -116,7 +132,8 @@ class Transfers:
         self.crossed: list[Piece] = []
         self.last_end = 0
 
-    # -- issue (rules 3 and 7) -----------------------------------------------------------------------------------
+    # -- issue (rules 3 and 7)
+    # -----------------------------------------------------------------------------------
 
     def issue(self, k: int, cache_op: CacheOp, detach: Callable[[Issued], None]) -> None:
         """Issue a cache op; one of a tensor that has been released does nothing."""
@@ -129,26 +146,45 @@ class Transfers:
         if cache_op.op == DETACH:
             self.detach_due(t, detach)
             return
-        move.hops, parts = self._way(cache_op.source, cache_op.destination, self.tensors[t].size_bytes)
+        move.hops, parts = self._way(
+            cache_op.source, cache_op.destination, self.tensors[t].size_bytes
+        )
         if self.factor is not None:
             move.factor = self.factor(t)
         move.left = len(parts)
         for part in parts:
             self._join(move, 0, part, self.env.now)
 
-    def _way(self, source: str, destination: str | None, size: int) -> tuple[tuple[Lane, ...], list[int]]:
+    def _way(
+        self, source: str, destination: str | None, size: int
+    ) -> tuple[tuple[Lane, ...], list[int]]:
         """The channels of a move, and the bytes of its chunks (rule 7)."""
         key = source, destination, size
         if key not in self.ways:
             assert destination is not None
             hops = route(self.hardware, source, destination, size)
-            self.ways[key] = tuple([self.lanes[c.name] for c in hops]), chunks_of(self.hardware, size) if len(hops) > 1 else [size]
+            self.ways[key] = (
+                tuple([self.lanes[c.name] for c in hops]),
+                chunks_of(self.hardware, size) if len(hops) > 1 else [size],
+            )
         return self.ways[key]
 
     def _join(self, move: Issued, hop: int, size: int, staged_ns: int) -> None:
-        """A chunk joins the queue of a hop: behind all, but on its way ahead of what waits for an earlier cache op of its tensor."""
+        """A chunk joins the queue of a hop: behind all, but on its way ahead of what waits for an
+        earlier cache op of its tensor.
+        """
         lane = move.hops[hop]
-        chunk = Piece(move, move.cache_op.tensor, hop, lane, hop + 1 == len(move.hops), size, next(self.order), self.env.now, staged_ns)
+        chunk = Piece(
+            move,
+            move.cache_op.tensor,
+            hop,
+            lane,
+            hop + 1 == len(move.hops),
+            size,
+            next(self.order),
+            self.env.now,
+            staged_ns,
+        )
         for place, other in enumerate(lane.queue if hop else ()):
             if not other.hop and self.pending[other.tensor][0] is not other.move:
                 chunk.sequence = other.sequence - 0.5
@@ -165,10 +201,13 @@ class Transfers:
         if not waiting:
             del self.pending[t]
 
-    # -- start and end (rules 3, 4 and 6) ------------------------------------------------------------------------
+    # -- start and end (rules 3, 4 and 6)
+    # ------------------------------------------------------------------------
 
     def begin(self, lane: Lane) -> bool:
-        """Begin the first of a queue if it can: an engine, its turn, a valid source, room at the destination."""
+        """Begin the first of a queue if it can: an engine, its turn, a valid source, room at the
+        destination.
+        """
         chunk = lane.queue[0]
         move, t, pinning = chunk.move, chunk.tensor, 0
         if lane.running == lane.engines or chunk.hop in move.under_way:
@@ -215,7 +254,9 @@ class Transfers:
         self.wake(self.device)
 
     def _terms(self, lane: Lane, size: int, kind: str) -> tuple[int, int | Fraction]:
-        """What transfers of tensors of a kind and this size cross, and the bytes a second that one gets alone (rules 6 and 14)."""
+        """What transfers of tensors of a kind and this size cross, and the bytes a second that one
+        gets alone (rules 6 and 14).
+        """
         if (size, kind) not in lane.terms:
             most = lane.channel.ceiling(size, is_pageable(self.hardware, lane.channel, kind))
             alone = lane.alone if most is None else min(Fraction(lane.alone), most)
@@ -223,7 +264,9 @@ class Transfers:
         return lane.terms[size, kind]
 
     def end(self) -> list[int]:
-        """What has crossed a hop at this instant: the tensors of which a move has arrived. The others go on after all detaches."""
+        """What has crossed a hop at this instant: the tensors of which a move has arrived. The
+        others go on after all detaches.
+        """
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
             move, t, lane = chunk.move, chunk.tensor, chunk.lane
@@ -251,5 +294,7 @@ class Transfers:
             self._join(chunk.move, chunk.hop + 1, chunk.size, chunk.start_ns)
 
     def is_under_way(self, t: int) -> bool:
-        """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided on one."""
+        """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided
+        on one.
+        """
         return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])

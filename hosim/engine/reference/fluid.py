@@ -1,4 +1,6 @@
-"""What advances at rates that others change: bytes that flow, and ops that run beside them (docs/contract.md, rules 6, 13, 19, 22)."""
+"""What advances at rates that others change: bytes that flow, and ops that run beside them
+(docs/contract.md, rules 6, 13, 19, 22).
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment in whole nanoseconds. ``stirred``: this instant is to be settled after all else of it (rule 0).
+    """SimPy's environment in whole nanoseconds. ``stirred``: this instant is to be settled after
+    all else of it (rule 0).
 
-    ``going`` counts what goes on as a part of the replay: while it is 0, only others may change anything.
+    ``going`` counts what goes on as a part of the replay: while it is 0, only others may change
+    anything.
     """
 
     if TYPE_CHECKING:
@@ -38,9 +42,11 @@ class Nanoseconds(simpy.Environment):
         self.going = 0
 
     def run_settling(self, settle: Callable[[], None]) -> None:
-        """Process events until nothing of the replay goes on; ``settle`` is called after the last one of each instant that is stirred.
+        """Process events until nothing of the replay goes on; ``settle`` is called after the last
+        one of each instant that is stirred.
 
-        It is called again until nothing is stirred, unless something that begins has to happen first.
+        It is called again until nothing is stirred, unless something that begins has to happen
+        first.
         """
         while True:
             while self.stirred and self.peek() > self.now:
@@ -51,14 +57,18 @@ class Nanoseconds(simpy.Environment):
 
 
 Rate = tuple[int, int]
-"""A fraction, numerator first: computing with these takes a fraction of the time that ``Fraction`` takes."""
+"""A fraction, numerator first: computing with these takes a fraction of the time that ``Fraction``
+takes.
+"""
 
 STILL: Rate = 0, 1
 """That of what cannot go on."""
 
 
 class Progress:
-    """Something of which ``left`` is to be done, in ``parts`` of one, at ``rate`` a nanosecond since ``since``."""
+    """Something of which ``left`` is to be done, in ``parts`` of one, at ``rate`` a nanosecond
+    since ``since``.
+    """
 
     __slots__ = ("done", "env", "left", "parts", "rate", "rings", "since")
 
@@ -72,14 +82,18 @@ class Progress:
         self.done = env.event()
 
     def go(self, rate: Rate) -> None:
-        """Go on at a rate from now on. It is done at the first whole nanosecond at which nothing is left (rule 6)."""
+        """Go on at a rate from now on. It is done at the first whole nanosecond at which nothing is
+        left (rule 6).
+        """
         if rate == self.rate:
             return
         now = self.env.now
         done, of = self.rate
         if done:
             parts = lcm(self.parts, of)
-            self.left = self.left * (parts // self.parts) - done * (now - self.since) * (parts // of)
+            self.left = self.left * (parts // self.parts) - done * (now - self.since) * (
+                parts // of
+            )
             self.parts = parts
         self.rate, self.since = rate, now
         self.rings += 1
@@ -94,14 +108,18 @@ class Progress:
 
 
 class FlowPath(NamedTuple):
-    """What flows over a channel and its fabrics at ``most`` bytes a second, or over those of collectives (``channel`` is ``None``)."""
+    """What flows over a channel and its fabrics at ``most`` bytes a second, or over those of
+    collectives (``channel`` is ``None``).
+    """
 
     channel: Channel | None
     most: Fraction | None
 
 
 class Speeds(dict[MemoryUse, Rate]):
-    """How fast ops go while copies take so many bytes a second of the memory that they use, each worked out once."""
+    """How fast ops go while copies take so many bytes a second of the memory that they use, each
+    worked out once.
+    """
 
     def __init__(self, taken: Fraction) -> None:
         self.taken = taken
@@ -113,7 +131,8 @@ class Speeds(dict[MemoryUse, Rate]):
 
 
 class DeviceRates:
-    """One device among all: what flows there, at which rates, and which instance ``at`` has of each scope (rule 11).
+    """One device among all: what flows there, at which rates, and which instance ``at`` has of each
+    scope (rule 11).
 
     ``speeds`` are those of the device's ops, by the tier that they use.
     """
@@ -134,11 +153,13 @@ KEPT_RATES = 10_000
 
 
 class Fluid:
-    """All of it: bytes times nanoseconds a second that flow on each device, by what they cross, and nanoseconds of ops beside them.
+    """All of it: bytes times nanoseconds a second that flow on each device, by what they cross, and
+    nanoseconds of ops beside them.
 
-    ``others``: other bytes flow than when rates were set. ``crossings`` are numbered as they come; ``pattern`` has those of each device.
-    ``place_of`` is where each device stands among all, ``speeds`` those of ops by what copies take of the memory that they use.
-    ``folded``: one device stands for all, and has its part of everything.
+    ``others``: other bytes flow than when rates were set. ``crossings`` are numbered as they come;
+    ``pattern`` has those of each device. ``place_of`` is where each device stands among all,
+    ``speeds`` those of ops by what copies take of the memory that they use. ``folded``: one device
+    stands for all, and has its part of everything.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware, folded: bool) -> None:
@@ -152,12 +173,28 @@ class Fluid:
         self.others = False
         self.crossings: dict[FlowPath, int] = {}
         self.speeds: dict[Fraction, Speeds] = {}
-        self.hosts = [list(group) for _, group in groupby(devices, key=lambda d: hardware.instance("host", d))]
-        self.capacity = {("channel", c.name): self._part(c.bandwidth_bytes_per_s, hardware.channel_scope(c)) for c in hardware.channels}
-        self.capacity |= {("fabric", f.name): self._part(f.bandwidth_bytes_per_s, f.scope) for f in hardware.fabrics}
+        self.hosts = [
+            list(group) for _, group in groupby(devices, key=lambda d: hardware.instance("host", d))
+        ]
+        self.capacity = {
+            ("channel", c.name): self._part(c.bandwidth_bytes_per_s, hardware.channel_scope(c))
+            for c in hardware.channels
+        }
+        self.capacity |= {
+            ("fabric", f.name): self._part(f.bandwidth_bytes_per_s, f.scope)
+            for f in hardware.fabrics
+        }
         named = {c.name: c for c in hardware.channels}
-        self.beside = [(c, named[other], self._part(b, hardware.channel_scope(c))) for c in hardware.channels for other, b in c.beside]
-        self.held = {c.name for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True) if by_ops}
+        self.beside = [
+            (c, named[other], self._part(b, hardware.channel_scope(c)))
+            for c in hardware.channels
+            for other, b in c.beside
+        ]
+        self.held = {
+            c.name
+            for c, by_ops in zip(hardware.channels, hardware.copied_by_ops, strict=True)
+            if by_ops
+        }
         self.places_of = lru_cache(KEPT_RATES)(self._places_of)
         self.places = self.places_of(tuple([((),) * len(host) for host in self.hosts]))
         self.place_of = list(self.places)
@@ -167,7 +204,9 @@ class Fluid:
         return Fraction(bandwidth, self.hardware.sharers(scope) if self.folded else 1)
 
     def flow(self, left: int, crossing: int, device: int) -> Steps:
-        """The steps of a process that lets bytes, times nanoseconds a second, flow until none is left."""
+        """The steps of a process that lets bytes, times nanoseconds a second, flow until none is
+        left.
+        """
         if left:
             flow, flows = Progress(self.env, left), self.flows[device]
             flows[flow] = crossing
@@ -180,8 +219,12 @@ class Fluid:
         self.pattern[device] = tuple(sorted(self.flows[device].values()))
         self.others = self.env.stirred = True
 
-    def compute(self, launch: int, left: int, tier: str, device: int, use: MemoryUse | None) -> Steps:
-        """The steps of a process that runs an op: its launch, then so many nanoseconds, longer where copies slow it down."""
+    def compute(
+        self, launch: int, left: int, tier: str, device: int, use: MemoryUse | None
+    ) -> Steps:
+        """The steps of a process that runs an op: its launch, then so many nanoseconds, longer
+        where copies slow it down.
+        """
         if launch:
             yield self.env.timeout(launch)
         if use is not None and left > 0:
@@ -195,12 +238,15 @@ class Fluid:
         """The number of a crossing."""
         return self.crossings.setdefault(FlowPath(channel, most), len(self.crossings))
 
-    # -- rates ---------------------------------------------------------------------------------------------------
+    # -- rates
+    # ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule 13).
+        """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule
+        13).
 
-        Which device of a host is which, and which host, changes no rate: they are asked for in order of what flows there.
+        Which device of a host is which, and which host, changes no rate: they are asked for in
+        order of what flows there.
         """
         self.others = False
         pattern = self.pattern
@@ -216,18 +262,35 @@ class Fluid:
 
     def _places_of(self, pattern: Pattern) -> list[DeviceRates]:
         number, listed = count(), list(self.crossings)
-        places = [DeviceRates(flows, {"device": next(number), "host": h, "global": 0}) for h, host in enumerate(pattern) for flows in host]
+        places = [
+            DeviceRates(flows, {"device": next(number), "host": h, "global": 0})
+            for h, host in enumerate(pattern)
+            for flows in host
+        ]
         flowing = [(place, crossing, n) for place in places for crossing, n in place.counts.items()]
-        classes = [(n, listed[crossing].most, self._links(listed[crossing].channel, place.at)) for place, crossing, n in flowing]
+        classes = [
+            (n, listed[crossing].most, self._links(listed[crossing].channel, place.at))
+            for place, crossing, n in flowing
+        ]
         active = {link for _, _, links in classes for link in links}
-        for (place, crossing, _), rate in zip(flowing, max_min_rates(classes, self._carried(active, places)), strict=True):
+        for (place, crossing, _), rate in zip(
+            flowing, max_min_rates(classes, self._carried(active, places)), strict=True
+        ):
             place.exact[crossing], place.of[crossing] = rate, rate.as_integer_ratio()
         return places
 
     def _links(self, channel: Channel | None, at: Mapping[str, int]) -> tuple[Link, ...]:
-        """A channel and the fabrics that it is in; for collectives each fabric as often as it carries their bytes (rule 19)."""
+        """A channel and the fabrics that it is in; for collectives each fabric as often as it
+        carries their bytes (rule 19).
+        """
         if channel is None:
-            return tuple([("fabric", f.name, at[f.scope]) for f in crossed_fabrics(self.hardware) for _ in range(f.collectives)])
+            return tuple(
+                [
+                    ("fabric", f.name, at[f.scope])
+                    for f in crossed_fabrics(self.hardware)
+                    for _ in range(f.collectives)
+                ]
+            )
         fabrics = [f for f in self.hardware.fabrics if channel.name in f.channels]
         return self._own(channel, at), *[("fabric", f.name, at[f.scope]) for f in fabrics]
 
@@ -235,10 +298,14 @@ class Fluid:
         return "channel", channel.name, at[self.hardware.channel_scope(channel)]
 
     def _carried(self, active: Set[Link], places: Sequence[DeviceRates]) -> Mapping[Link, Fraction]:
-        """What each link carries: less while bytes flow on a channel that disturbs it (rule 14, ``beside``)."""
+        """What each link carries: less while bytes flow on a channel that disturbs it (rule 14,
+        ``beside``).
+        """
         carried = {link: self.capacity[link[:2]] for link in active}
         for channel, other, bandwidth in self.beside:
-            for own, disturbing in [(self._own(channel, place.at), self._own(other, place.at)) for place in places]:
+            for own, disturbing in [
+                (self._own(channel, place.at), self._own(other, place.at)) for place in places
+            ]:
                 if own in active and disturbing in active:
                     carried[own] = min(carried[own], bandwidth)
         return carried
@@ -252,15 +319,23 @@ class Fluid:
         return place.speeds[tier][use]
 
     def _taken(self, tier: str, place: DeviceRates) -> Fraction:
-        """Bytes a second that copies take of a device's memory; of a tier that devices share, of each one's part (rule 20)."""
+        """Bytes a second that copies take of a device's memory; of a tier that devices share, of
+        each one's part (rule 20).
+        """
         hardware, listed, taken = self.hardware, list(self.crossings), Fraction(0)
         scope = hardware.tier_scope(tier)
-        parts = 1 if self.folded else hardware.sharers(scope)  # while all copy the same, each loses what one takes
+        parts = (
+            1 if self.folded else hardware.sharers(scope)
+        )  # while all copy the same, each loses what one takes
         for near in [other for other in self.places if other.at[scope] == place.at[scope]]:
             for crossing, n in near.counts.items():
                 channel = listed[crossing].channel
                 if channel is not None and tier in (channel.source, channel.destination):
                     taken += near.exact[crossing] * n / parts
-                if channel is not None and tier == hardware.device_tier and channel.name in self.held:
+                if (
+                    channel is not None
+                    and tier == hardware.device_tier
+                    and channel.name in self.held
+                ):
                     taken += HELD_BYTES_PER_S  # the device's own processor copies (rule 22)
         return taken

@@ -1,4 +1,6 @@
-"""One device of a replay: its storage, queues and streams in the rounds of an instant (docs/contract.md, rules 0, 1, 4, 8, 16, 19, 21)."""
+"""One device of a replay: its storage, queues and streams in the rounds of an instant
+(docs/contract.md, rules 0, 1, 4, 8, 16, 19, 21).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import simpy
 
 from hosim.analysis import StageExchange
 from hosim.cache_plan import AT_START, CacheOp, RuntimePolicy
-from hosim.costmodel.transfers import NS_PER_S, bytes_per_s_over_links, first_of_group, meeting_ranks
+from hosim.costmodel.transfers import (
+    NS_PER_S,
+    bytes_per_s_over_links,
+    first_of_group,
+    meeting_ranks,
+)
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.hops import resolve_hop
@@ -28,7 +35,9 @@ from hosim.jitter import Jitter
 
 
 class Meeting:
-    """Those who do a collective or an exchange together: it ``begins`` with the longest of their times when the last one is there."""
+    """Those who do a collective or an exchange together: it ``begins`` with the longest of their
+    times when the last one is there.
+    """
 
     def __init__(self, env: Nanoseconds, members: int) -> None:
         self.env = env
@@ -60,10 +69,12 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the devices of a replay have in common. ``machine`` is the one that copies find, with the memories that they share (rule 13).
+    """What the devices of a replay have in common. ``machine`` is the one that copies find, with
+    the memories that they share (rule 13).
 
-    ``wake`` says that something is to be looked at again at this instant: at one device, or at all. ``order`` numbers transfers as they are
-    issued, ``meetings`` are those of collectives and exchanges. ``policy`` is the runtime policy of the first device, if it is there.
+    ``wake`` says that something is to be looked at again at this instant: at one device, or at all.
+    ``order`` numbers transfers as they are issued, ``meetings`` are those of collectives and
+    exchanges. ``policy`` is the runtime policy of the first device, if it is there.
     """
 
     env: Nanoseconds
@@ -79,7 +90,9 @@ class Shared:
 
 
 class SimulatedDevice:
-    """One device: its storage, its transfers and its streams. ``exchanges`` are the ops that are tied to other stages' (rule 21)."""
+    """One device: its storage, its transfers and its streams. ``exchanges`` are the ops that are
+    tied to other stages' (rule 21).
+    """
 
     def __init__(
         self,
@@ -92,11 +105,26 @@ class SimulatedDevice:
         exchanges: Mapping[int, StageExchange] | None,
     ) -> None:
         plan, graph, hardware, jitter = program.plan, program.graph, shared.hardware, shared.jitter
-        self.shared, self.program, self.plan, self.graph, self.position = shared, program, plan, graph, position
+        self.shared, self.program, self.plan, self.graph, self.position = (
+            shared,
+            program,
+            plan,
+            graph,
+            position,
+        )
         self.env, self.wake, self.storage = shared.env, shared.wake, storage
         self.arena, self.recorder, self.exchanges = arena, recorder, exchanges or {}
         factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
-        self.transfers = Transfers(self.env, shared.machine, storage, shared.fluid, position, shared.order, shared.wake, factor)
+        self.transfers = Transfers(
+            self.env,
+            shared.machine,
+            storage,
+            shared.fluid,
+            position,
+            shared.order,
+            shared.wake,
+            factor,
+        )
         self.lanes = tuple(self.transfers.lanes.values())
         self.rules = Rules(program, storage, self.transfers)
         self.streams = self.rules.streams
@@ -104,7 +132,11 @@ class SimulatedDevice:
             self.env.process(self._run(stream))
         self.main = next((s for s in self.streams if s.name == graph.main_stream), None)
         self.meets = meeting_ranks(graph) if hardware.devices > 1 and exchanges is None else {}
-        self.durations = program.durations if jitter is None else jittered(plan, program.durations, jitter, position, self.meets)
+        self.durations = (
+            program.durations
+            if jitter is None
+            else jittered(plan, program.durations, jitter, position, self.meets)
+        )
         self.dying: list[int] = []
         self.due = list(program.after.get(AT_START, ()))
         given = shared.policy if position == 0 else None
@@ -118,13 +150,18 @@ class SimulatedDevice:
                 storage.everywhere[at].note_pinned()
 
     def place_residents(self) -> bool:
-        """Place what is in the device tier at time 0, in the graph's order: whether all of it found a place (rule 17)."""
+        """Place what is in the device tier at time 0, in the graph's order: whether all of it found
+        a place (rule 17).
+        """
         return self.arena is None or all([self.arena.take(t) for t in self.residents()])
 
-    # -- a round ---------------------------------------------------------------------------------------------------
+    # -- a round
+    # ----------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """What has ended at this instant takes effect on tensors: detaches, releases; and chunks go on."""
+        """What has ended at this instant takes effect on tensors: detaches, releases; and chunks go
+        on.
+        """
         touched, self.dying, transfers = self.dying, [], self.transfers
         if transfers.arrivals and transfers.arrivals[0].end_ns < self.env.now:
             transfers.arrivals.clear()
@@ -140,13 +177,17 @@ class SimulatedDevice:
             transfers.go_on()
 
     def issue(self) -> None:
-        """Issue the cache ops that name an op that has ended at this instant, in the plan's order."""
+        """Issue the cache ops that name an op that has ended at this instant, in the plan's
+        order.
+        """
         due, self.due = self.due, []
         for k in sorted(due):
             self.transfers.issue(k, self.plan.cache_ops[k], self.rules.detach)
 
     def start_ops(self) -> None:
-        """Start what can start, stream by stream; again where a policy's decisions may have set another stream free."""
+        """Start what can start, stream by stream; again where a policy's decisions may have set
+        another stream free.
+        """
         while True:
             self.decided = False
             for stream in self.streams:
@@ -198,12 +239,18 @@ class SimulatedDevice:
                 self.recorder.stall(i, cause, begin, at, blamed)
             begin = at
 
-    # -- an op (rules 12, 13, 19, 21) ----------------------------------------------------------------------------------
+    # -- an op (rules 12, 13, 19, 21)
+    # ----------------------------------------------------------------------------------
 
     def _run(self, stream: OpStream) -> Steps:
         """The process of a stream: one op after the other, as the settling step starts them."""
         env, recorder, meets, exchanges = self.env, self.recorder, self.meets, self.exchanges
-        durations, slowed, sent, after = self.durations, self.program.slowed, self.program.sent, self.program.after
+        durations, slowed, sent, after = (
+            self.durations,
+            self.program.slowed,
+            self.program.sent,
+            self.program.after,
+        )
         while True:
             i = yield stream.begins
             stream.begins = env.event()
@@ -235,10 +282,15 @@ class SimulatedDevice:
             self.wake(self.position)
 
     def _work(self, i: int, takes: int) -> Steps:
-        """What an op does that alone takes so long, but longer beside copies: its bytes cross links, or it computes."""
+        """What an op does that alone takes so long, but longer beside copies: its bytes cross
+        links, or it computes.
+        """
         fluid = self.shared.fluid
         if i in self.program.sent and takes:
-            rate = min(-(-self.program.sent[i] * NS_PER_S // takes), bytes_per_s_over_links(self.shared.hardware) or 1)
+            rate = min(
+                -(-self.program.sent[i] * NS_PER_S // takes),
+                bytes_per_s_over_links(self.shared.hardware) or 1,
+            )
             return fluid.flow(rate * takes, fluid.crossing(None, Fraction(rate)), self.position)
         use = None if i in self.exchanges else self.program.slowed.get(i)
         launch = takes if use is None else min(takes, use.launch_ns)
@@ -246,26 +298,40 @@ class SimulatedDevice:
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether an op could start if there were room: it may have to wait for a transfer that starts now (rule 1, *Before*)."""
-        return any([stream.residency_met >= 0 and stream.running is None for stream in self.streams])
+        """Whether an op could start if there were room: it may have to wait for a transfer that
+        starts now (rule 1, *Before*).
+        """
+        return any(
+            [stream.residency_met >= 0 and stream.running is None for stream in self.streams]
+        )
 
     def _meeting(self, i: int) -> Meeting:
-        """Where those come together who do an op together: devices in a collective (rule 19), stages in an exchange (rule 21)."""
+        """Where those come together who do an op together: devices in a collective (rule 19),
+        stages in an exchange (rule 21).
+        """
         key: tuple[int, int] | str
         if i in self.exchanges:
             key, members = self.exchanges[i].message, len(self.exchanges[i].members)
         else:
             devices, ranks = self.shared.hardware.devices, self.meets[i]
             first = first_of_group(ranks, self.position)
-            key, members = (i, first), 1 if self.shared.fluid.folded else min(ranks or devices, devices - first)
+            key, members = (
+                (i, first),
+                1 if self.shared.fluid.folded else min(ranks or devices, devices - first),
+            )
         return self.shared.meetings.setdefault(key, Meeting(self.env, members))
 
-    # -- runtime policies (rule 16) ------------------------------------------------------------------------------------
+    # -- runtime policies (rule 16)
+    # ------------------------------------------------------------------------------------
 
     def _inspect(self, stream: OpStream, i: int) -> bool:
         """The policy inspects the next op of a stream, which takes time: whether that is over."""
         if stream.inspected_at < 0:
-            ns = self.shared.hardware.inspect_ns if self.inspected is None or i in self.inspected else 0
+            ns = (
+                self.shared.hardware.inspect_ns
+                if self.inspected is None or i in self.inspected
+                else 0
+            )
             stream.inspected_at = self.env.now + ns
             if ns:
                 self.env.going += 1
@@ -281,13 +347,21 @@ class SimulatedDevice:
         """Issue what the policy has decided on; whether there is something."""
         made = list(decisions)
         for cache_op in made:
-            resolve_hop(cache_op.op, cache_op.source, cache_op.destination, self.shared.hardware, "runtime policy")
+            resolve_hop(
+                cache_op.op,
+                cache_op.source,
+                cache_op.destination,
+                self.shared.hardware,
+                "runtime policy",
+            )
             self.issued[cache_op.op] += cache_op.tensor not in self.transfers.dead
             self.transfers.issue(-1, cache_op, self.rules.detach)
         return bool(made)
 
     def make_room(self) -> bool:
-        """If nothing is under way, the policy may make room for what waits: whether it has decided on something."""
+        """If nothing is under way, the policy may make room for what waits: whether it has decided
+        on something.
+        """
         if self.policy is None or self.rules.running():
             return False
         if any([move.begun for moves in self.transfers.pending.values() for move in moves]):
@@ -298,7 +372,9 @@ class SimulatedDevice:
             i = stream.head
             if i is not None and stream.dependency_met >= 0:
                 absent = [t for t in self.rules.uses[i] if not self.is_resident(t)]
-                wanted = self.graph.ops[i].workspace_bytes + sum([self.graph.tensors[t].size_bytes for t in absent])
+                wanted = self.graph.ops[i].workspace_bytes + sum(
+                    [self.graph.tensors[t].size_bytes for t in absent]
+                )
                 if self._decide(self.policy.make_room(i, wanted, self)):
                     return True
         return False
@@ -329,15 +405,24 @@ class SimulatedDevice:
         return tensor in self.storage.device.copies
 
     def is_busy(self, tensor: int) -> bool:
-        """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet done."""
-        return tensor in self.transfers.pending or any([tensor in self.rules.uses[i] for i in self.rules.running()])
+        """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet
+        done.
+        """
+        return tensor in self.transfers.pending or any(
+            [tensor in self.rules.uses[i] for i in self.rules.running()]
+        )
 
     def tiers_of(self, tensor: int) -> list[str]:
         """Tiers other than the device tier that hold a valid copy."""
         device = self.storage.device
-        return [tier for tier, room in self.storage.rooms.items() if room is not device and room.copies.get(tensor) == VALID]
+        return [
+            tier
+            for tier, room in self.storage.rooms.items()
+            if room is not device and room.copies.get(tensor) == VALID
+        ]
 
-    # -- the end ---------------------------------------------------------------------------------------------------------
+    # -- the end
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def makespan_ns(self) -> int:
@@ -352,7 +437,9 @@ class SimulatedDevice:
         return self.arena.failure() if self.arena is not None else None
 
     def _culprit(self) -> str:
-        """Who is in the way (rule 4): the first op that does not fit, else transfer, else the first op that waits in vain or for others."""
+        """Who is in the way (rule 4): the first op that does not fit, else transfer, else the first
+        op that waits in vain or for others.
+        """
         blocked = [(stream, i) for stream in self.streams if (i := stream.head) is not None]
         for stream, i in blocked:
             if stream.residency_met >= 0:
@@ -373,7 +460,9 @@ class SimulatedDevice:
 
     def _no_room_for(self, x: Piece) -> str:
         wanted = self.graph.tensors[x.tensor].size_bytes if x.arrives else x.size
-        return oom_reports.of_transfer(x.lane.destination.full(), x.move.cache_op.op, x.tensor, x.channel.source, wanted)
+        return oom_reports.of_transfer(
+            x.lane.destination.full(), x.move.cache_op.op, x.tensor, x.channel.source, wanted
+        )
 
     def outcome(self, error: str | None) -> Outcome:
         """What it has done."""

@@ -1,4 +1,6 @@
-"""What lies where on one device: copies of its tensors, and the bytes that they hold (docs/contract.md, rules 4, 9, 11, 14, 17)."""
+"""What lies where on one device: copies of its tensors, and the bytes that they hold
+(docs/contract.md, rules 4, 9, 11, 14, 17).
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,18 @@ VALID, WRITING = "valid", "writing"
 
 def amounts(graph: Graph) -> list[tuple[int, int]]:
     """The bytes of each tensor, and the same as a composition."""
-    return [(tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes)) for tensor in graph.tensors]
+    return [
+        (tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes))
+        for tensor in graph.tensors
+    ]
 
 
 class TierRoom:
     """One tier as a device finds it: ``copies`` are the states of its tensors' copies there.
 
-    ``ledgers`` count what it holds, and what all hold that share the tier (rule 11); ``arena`` gives bytes their addresses (rule 17).
-    ``freed`` is called when there is room again for which ops and transfers may wait that have been looked at before at this instant.
+    ``ledgers`` count what it holds, and what all hold that share the tier (rule 11); ``arena``
+    gives bytes their addresses (rule 17). ``freed`` is called when there is room again for which
+    ops and transfers may wait that have been looked at before at this instant.
     """
 
     def __init__(
@@ -51,12 +57,14 @@ class TierRoom:
         self.pins = {kind: pin_ns(hardware, self.tier.name, kind) for kind in kinds}
         self.pinned = self.most_pinned = 0
 
-    # -- bytes ------------------------------------------------------------------------------------------------------
+    # -- bytes
+    # ----------------------------------------------------------------------------------------------
 
     def fits(self, size: int) -> bool:
         """Whether so many bytes more find room.
 
-        Where one device stands for all, :class:`UncoveredError` says that it is too little for all of them: who has it decides their order.
+        Where one device stands for all, :class:`UncoveredError` says that it is too little for all
+        of them: who has it decides their order.
         """
         fits = all([ledger.held + size <= ledger.capacity for ledger in self.ledgers])
         if not fits and self.folded and len(self.ledgers) > 1:
@@ -75,7 +83,8 @@ class TierRoom:
         if len(self.ledgers) > 1:
             self.freed()
 
-    # -- copies -----------------------------------------------------------------------------------------------------
+    # -- copies
+    # ----------------------------------------------------------------------------------------------
 
     def hold(self, t: int, state: str) -> None:
         """A copy of a tensor, which holds its bytes."""
@@ -88,7 +97,9 @@ class TierRoom:
         self.copies[t] = state
 
     def bring(self, t: int) -> int | None:
-        """A transfer brings a tensor here: nanoseconds to pin it (rule 14); ``None`` if there is no room."""
+        """A transfer brings a tensor here: nanoseconds to pin it (rule 14); ``None`` if there is no
+        room.
+        """
         if t in self.copies:
             return 0
         size, most = self.amounts[t][0], self.most_pinned
@@ -119,7 +130,8 @@ class TierRoom:
         if self.recorder is not None:
             self.recorder.release(t, self.at, self.env.now)
 
-    # -- what is no copy: chunks on their way (rule 7), workspaces --------------------------------------------------------
+    # -- what is no copy: chunks on their way (rule 7), workspaces
+    # --------------------------------------------------------
 
     def stage(self, t: int, size: int) -> bool:
         """A chunk of a tensor comes here on its way; false if there is no room."""
@@ -160,7 +172,15 @@ class TierRoom:
     def full(self) -> FullTier:
         """What an out-of-memory report says of the tier."""
         own = self.ledgers[0] if len(self.ledgers) > 1 else None
-        return FullTier(self.graph, self.tier.name, self.env.now, self.ledgers[-1], own, sorted(self.copies), self.arena)
+        return FullTier(
+            self.graph,
+            self.tier.name,
+            self.env.now,
+            self.ledgers[-1],
+            own,
+            sorted(self.copies),
+            self.arena,
+        )
 
 
 class Storage:

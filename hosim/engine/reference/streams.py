@@ -1,4 +1,6 @@
-"""The ops of one device: what they wait for, which detaches they allow, how their time is divided (docs/contract.md, 1, 2, 5, 8, 20)."""
+"""The ops of one device: what they wait for, which detaches they allow, how their time is divided
+(docs/contract.md, 1, 2, 5, 8, 20).
+"""
 
 from __future__ import annotations
 
@@ -29,15 +31,21 @@ Tensors = list[tuple[int, ...]]
 
 def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
     """What each op reads, writes and uses."""
-    return [op.reads for op in graph.ops], [op.writes for op in graph.ops], [op.uses for op in graph.ops]
+    return (
+        [op.reads for op in graph.ops],
+        [op.writes for op in graph.ops],
+        [op.uses for op in graph.ops],
+    )
 
 
 class PlannedOps:
-    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes (rule 20), its tensors, its time.
+    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes
+    (rule 20), its tensors, its time.
 
-    ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that cross links (rule 19). ``after`` are the
-    cache ops that an op's end issues, ``awaited`` those that have to have ended before it starts (rule 1), ``arriving`` of these the one
-    that brings what it reads, by tensor and op.
+    ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that
+    cross links (rule 19). ``after`` are the cache ops that an op's end issues, ``awaited`` those
+    that have to have ended before it starts (rule 1), ``arriving`` of these the one that brings
+    what it reads, by tensor and op.
     """
 
     def __init__(self, plan: Plan, hardware: Hardware, competes: bool) -> None:
@@ -62,7 +70,9 @@ class PlannedOps:
             if c.op != DETACH:
                 copies.setdefault(c.tensor, []).append((c.after, k))
         for t, listed in copies.items():
-            for i, arriving, before in awaited_copies(plan, t, [k for _, k in sorted(listed)], self.where):
+            for i, arriving, before in awaited_copies(
+                plan, t, [k for _, k in sorted(listed)], self.where
+            ):
                 if arriving is not None:
                     self.arriving[t, i] = arriving
                     self.awaited[i].append(arriving)
@@ -71,7 +81,8 @@ class PlannedOps:
 
 @dataclass(eq=False, slots=True)
 class OpStream:
-    """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead`` of it. ``begins``: the head does.
+    """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead``
+    of it. ``begins``: the head does.
 
     Of the head it says since when it has what rule 8 divides its wait by.
     """
@@ -105,18 +116,26 @@ class Rules:
     """What the rules say of the ops of one device."""
 
     def __init__(self, program: PlannedOps, storage: Storage, transfers: Transfers) -> None:
-        self.program, self.graph, self.storage, self.transfers = program, program.graph, storage, transfers
+        self.program, self.graph, self.storage, self.transfers = (
+            program,
+            program.graph,
+            storage,
+            transfers,
+        )
         self.where = [storage.rooms[tier] for tier in program.where]
         self.reads, self.writes, self.uses = program.reads, program.writes, program.uses
         self.ended: set[int] = set()
         env = storage.device.env
-        self.streams = [OpStream(name, iter(queue), env.event()) for name, queue in program.queues.items()]
+        self.streams = [
+            OpStream(name, iter(queue), env.event()) for name, queue in program.queues.items()
+        ]
         for stream in self.streams:
             stream.free(0)
         self.users_left = [len(users) for users in program.graph.users]
         self.users_ended = [0] * len(program.graph.tensors)
 
-    # -- starts and ends (rule 1) ------------------------------------------------------------------------------------
+    # -- starts and ends (rule 1)
+    # ------------------------------------------------------------------------------------
 
     def is_resident(self, i: int) -> bool:
         """Whether an op waits for no transfer any more."""
@@ -129,7 +148,9 @@ class Rules:
         return not (transfers.pending and any([transfers.is_under_way(t) for t in self.writes[i]]))
 
     def begin(self, i: int) -> bool:
-        """Start an op if there is room: its workspace is held, and what it writes is invalid until it ends."""
+        """Start an op if there is room: its workspace is held, and what it writes is invalid until
+        it ends.
+        """
         there = self.where[i]
         if not there.begin_op(i, [t for t in self.graph.ops[i].outputs if t not in there.copies]):
             return False
@@ -159,7 +180,8 @@ class Rules:
         """The ops that run."""
         return [stream.running for stream in self.streams if stream.running is not None]
 
-    # -- detaches (rule 5) -----------------------------------------------------------------------------------------
+    # -- detaches (rule 5)
+    # -----------------------------------------------------------------------------------------
 
     def detach(self, move: Issued) -> None:
         """Release the copy, or raise :class:`hosim.errors.PlanError` if that is illegal."""
@@ -169,14 +191,23 @@ class Rules:
             if move.behind:
                 return  # it was there at the issue; an op has written the tensor since
             raise broken_rules.holds_nothing(graph, t, now)
-        using = next((i for i in self.running() if self.where[i] is room and t in self.uses[i]), None)
+        using = next(
+            (i for i in self.running() if self.where[i] is room and t in self.uses[i]), None
+        )
         if using is not None:
             raise broken_rules.in_use(graph, t, now, using)
         following = self._next_user(t)
         needed = graph.survives[t] if following is None else t in self.reads[following]
-        if needed and not any([other.copies.get(t) == VALID for other in self.storage.everywhere if other is not room]):
+        if needed and not any(
+            [other.copies.get(t) == VALID for other in self.storage.everywhere if other is not room]
+        ):
             raise broken_rules.last_copy(graph, t, now)
-        if following is not None and self.program.plan.runtime is None and self.where[following] is room and needed:
+        if (
+            following is not None
+            and self.program.plan.runtime is None
+            and self.where[following] is room
+            and needed
+        ):
             coming = self.program.arriving.get((t, following))
             if coming is None or coming in self.transfers.done:
                 raise broken_rules.awaited(graph, t, now, following)
@@ -189,18 +220,32 @@ class Rules:
             self.users_ended[t] += 1
         return users[self.users_ended[t]] if self.users_ended[t] < len(users) else None
 
-    # -- blame (rule 8), the end of the step (rule 2) ------------------------------------------------------------------
+    # -- blame (rule 8), the end of the step (rule 2)
+    # ------------------------------------------------------------------
 
     def blamed(self, i: int) -> Piece | None:
-        """Of the transfers that have arrived at this instant, the last one that an op waited for."""
+        """Of the transfers that have arrived at this instant, the last one that an op waited
+        for.
+        """
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
-        found = [x for x in self.transfers.arrivals if x.tensor in writes or (x.tensor in reads and x.lane.destination is there)]
+        found = [
+            x
+            for x in self.transfers.arrivals
+            if x.tensor in writes or (x.tensor in reads and x.lane.destination is there)
+        ]
         return max(found, key=lambda x: x.order, default=None)
 
     def check_end(self) -> None:
-        """What survives is valid again wherever it was at time 0, or a :class:`hosim.errors.PlanError` says what is not."""
+        """What survives is valid again wherever it was at time 0, or a
+        :class:`hosim.errors.PlanError` says what is not.
+        """
         storage = self.storage
-        restored = [(t, at) for t, tiers in self.program.starts.items() if self.graph.survives[t] for at in tiers]
+        restored = [
+            (t, at)
+            for t, tiers in self.program.starts.items()
+            if self.graph.survives[t]
+            for at in tiers
+        ]
         missing = [(t, at) for t, at in restored if storage.everywhere[at].copies.get(t) != VALID]
         if missing:
             raise broken_rules.not_restored(self.graph, missing, list(storage.rooms))

@@ -1,11 +1,20 @@
-"""What a file seems to be, by its first bytes: formats that hosim reads, and those of other programs."""
+"""What a file seems to be, by its first bytes: formats that hosim reads, and those of other
+programs.
+"""
 
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.files.formats.recognised import DATABASE, TABLE, of_events, recognised, seeming, unexpected
+    from hosim.files.formats.recognised import (
+        DATABASE,
+        TABLE,
+        of_events,
+        recognised,
+        seeming,
+        unexpected,
+    )
     from hosim.files.formats.recognisers import is_kineto, is_onnx
     from hosim.files.formats.sources import Source, format_of_source, known_formats, read_source
     from hosim.files.formats.wire import (
@@ -30,12 +39,14 @@ else:
             "recognised": "DATABASE TABLE of_events recognised seeming unexpected",
             "recognisers": "is_kineto is_onnx",
             "sources": "Source format_of_source known_formats read_source",
-            "wire": "Fields Part Reader WireError header is_message messages number numbers parts places text varint",
+            "wire": "Fields Part Reader WireError header is_message messages number numbers parts "
+            "places text varint",
         },
     )
 
 __all__ = [
-    "DATABASE", "TABLE", "Fields", "Part", "Reader", "Source", "WireError", "format_of_source", "header", "is_kineto", "is_message",
-    "is_onnx", "known_formats", "messages", "number", "numbers", "of_events", "parts", "places", "read_source", "recognised", "seeming",
-    "text", "unexpected", "varint",
+    "DATABASE", "TABLE", "Fields", "Part", "Reader", "Source", "WireError", "format_of_source",
+    "header", "is_kineto", "is_message", "is_onnx", "known_formats", "messages", "number",
+    "numbers", "of_events", "parts", "places", "read_source", "recognised", "seeming", "text",
+    "unexpected", "varint",
 ]  # fmt: skip

@@ -1,6 +1,8 @@
-"""What a file of another kind than was expected seems to be, by how it begins and what it is called, and what to do with it.
+"""What a file of another kind than was expected seems to be, by how it begins and what it is
+called, and what to do with it.
 
-Every reader that cannot use a file asks here, so that all commands give the same answer to the same file.
+Every reader that cannot use a file asks here, so that all commands give the same answer to the same
+file.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class _Look:
 
     def fits(self, head: bytes, name: str) -> bool:
         """Whether a file that begins like this and has this name is of the kind."""
-        return (name.endswith(self.ends) if self.ends else head.startswith(self.begins)) and self.if_so(head)
+        return (
+            name.endswith(self.ends) if self.ends else head.startswith(self.begins)
+        ) and self.if_so(head)
 
 
 TABLE = "a table"
@@ -48,12 +52,24 @@ DATABASE = "a database of SQLite"
 
 _ZIP = b"PK\x03\x04"
 _EXPORT = "export the model with torch.export.export and write it with torch.export.save"
-_GRAPH = "hosim needs the model's graph: write it with torch.export.save, or give the model's config.json"
+_GRAPH = (
+    "hosim needs the model's graph: write it with torch.export.save, or give the model's "
+    "config.json"
+)
 
 
-_PROFILE = "record with torch.profiler instead, which sees CUDA and HIP devices, and give hosim validate what its export_chrome_trace wrote"
-_OTHER_DEVICE = f"hosim replays recordings of CUDA and HIP devices; of others it estimates times by a profile: for that, {_GRAPH}"
-_SNAPSHOT = "hosim validate reads what torch.cuda.memory._record_memory_history() and then torch.cuda.memory._dump_snapshot(FILE) write"
+_PROFILE = (
+    "record with torch.profiler instead, which sees CUDA and HIP devices, and give hosim "
+    "validate what its export_chrome_trace wrote"
+)
+_OTHER_DEVICE = (
+    "hosim replays recordings of CUDA and HIP devices; of others it estimates times "
+    f"by a profile: for that, {_GRAPH}"
+)
+_SNAPSHOT = (
+    "hosim validate reads what torch.cuda.memory._record_memory_history() and then "
+    "torch.cuda.memory._dump_snapshot(FILE) write"
+)
 
 
 def _matches(pattern: bytes) -> Callable[[bytes], bool]:
@@ -65,20 +81,24 @@ def _holds(*parts: bytes) -> Callable[[bytes], bool]:
 
 
 def _has(*names: str) -> Callable[[bytes], bool]:
-    """Whether a zip archive has an entry whose name ends or goes on like one of these, and no exported program."""
+    """Whether a zip archive has an entry whose name ends or goes on like one of these, and no
+    exported program.
+    """
     ends = re.compile("|".join(map(re.escape, names)).encode())
     return lambda head: b"/models/" not in head and ends.search(head) is not None
 
 
 _LOOKS: Sequence[_Look] = (
-    _Look(Seeming("a pointer of Git LFS and not the file itself", "fetch it with git lfs pull"), (b"version https://git-lfs.github.com/spec",)),
+    _Look(Seeming("a pointer of Git LFS and not the file itself", "fetch it with git lfs pull"), (b"version "
+        b"https://git-lfs.github.com/spec",)),
     _Look(Seeming("a picture", "name another file"), (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"<svg")),
     _Look(Seeming("a PDF", "name another file"), (b"%PDF",)),
     _Look(Seeming("a web page", "download the file itself"), (b"<!DOCTYPE", b"<!doctype", b"<html", b"<HTML")),
     _Look(Seeming("weights (safetensors)", _GRAPH), if_so=lambda head: head[8:10] == b'{"' and head[4:8] == bytes(4)),
     _Look(Seeming("arrays of numpy", "name another file"), (b"\x93NUMPY",)),
     _Look(
-        Seeming("a program of torch.export in torch 2.7 or older", "read it with torch.export.load of a newer torch, and write it again"),
+        Seeming("a program of torch.export in torch 2.7 or older", "read it with "
+            "torch.export.load of a newer torch, and write it again"),
         (_ZIP,), if_so=_has("serialized_exported_program.json"),
     ),
     _Look(Seeming("a package of torch.package", f"hosim runs no code of it; {_EXPORT}"), (_ZIP,), if_so=_has("/.data/extern_modules")),
@@ -99,12 +119,15 @@ _LOOKS: Sequence[_Look] = (
     _Look(Seeming("a memory timeline of torch.profiler", _SNAPSHOT), (b"[",), if_so=_matches(rb"\[\s*\[\s*-?\d+\s*,\s*-?\d+\s*[,\]]")),
     _Look(Seeming("a memory timeline of torch.profiler", _SNAPSHOT), ends=("memory_timeline.raw", "memory_timeline.raw.json")),
     _Look(Seeming(DATABASE, "hosim validate and hosim calibrate read exports of Nsight Systems"), (b"SQLite format 3",)),
-    _Look(Seeming("a recording of Nsight Systems", "export it first: nsys export --type sqlite FILE"), ends=(".nsys-rep", ".qdrep")),
+    _Look(Seeming("a recording of Nsight Systems", "export it first: nsys export --type sqlite "
+        "FILE"), ends=(".nsys-rep", ".qdrep")),
     _Look(
-        Seeming("a pickle, which hosim does not execute", "hosim validate reads snapshots of torch.cuda.memory; of weights, " + _GRAPH),
+        Seeming("a pickle, which hosim does not execute", "hosim validate reads snapshots of "
+            "torch.cuda.memory; of weights, " + _GRAPH),
         tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6)),
     ),
-    _Look(Seeming("a table in Parquet", "write it as CSV, which aiconfigurator's tables are up to 0.9"), (b"PAR1",)),
+    _Look(Seeming("a table in Parquet", "write it as CSV, which aiconfigurator's tables are up to "
+        "0.9"), (b"PAR1",)),
     _Look(Seeming("weights in HDF5", _GRAPH), (b"\x89HDF",)),
     _Look(Seeming("a notebook of Jupyter", "open it in Jupyter"), (b"{",), if_so=_holds(b'"nbformat"')),
     _Look(Seeming("a notebook of Jupyter", "open it in Jupyter"), ends=(".ipynb",)),
@@ -113,10 +136,14 @@ _LOOKS: Sequence[_Look] = (
     _Look(
         Seeming("a snapshot of torch.cuda.memory", "hosim validate reads it"), (b"{",), if_so=_holds(b'"segments"', b'"device_traces"')
     ),
-    _Look(Seeming("source code of Python", "write the model with torch.export.save, or call hosim.load on it in Python"), ends=(".py",)),
-    _Look(Seeming(TABLE, "hosim import-kernels reads kernel times, hosim sweep --points the points of a sweep"), ends=(".csv", ".tsv")),
-    _Look(Seeming("settings in TOML", "hosim check reads hosim.toml in the folder where it is called"), ends=(".toml",)),
-    _Look(Seeming("a document", "name another file; hosim workload list and hosim hardware list show what ships"),
+    _Look(Seeming("source code of Python", "write the model with torch.export.save, or call "
+        "hosim.load on it in Python"), ends=(".py",)),
+    _Look(Seeming(TABLE, "hosim import-kernels reads kernel times, hosim sweep --points the "
+        "points of a sweep"), ends=(".csv", ".tsv")),
+    _Look(Seeming("settings in TOML", "hosim check reads hosim.toml in the folder where it is "
+        "called"), ends=(".toml",)),
+    _Look(Seeming("a document", "name another file; hosim workload list and hosim hardware list "
+        "show what ships"),
           ends=(".md", ".rst", ".txt", ".log")),
 )  # fmt: skip
 """What people take for something that hosim reads, tried in this order."""
@@ -134,7 +161,9 @@ _OWN = {
 
 
 def of_events(events: Iterable[object]) -> Seeming | None:
-    """What a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's profiler on a CUDA or HIP device."""
+    """What a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's
+    profiler on a CUDA or HIP device.
+    """
     for event in events:
         if not isinstance(event, Mapping):
             continue
@@ -142,17 +171,26 @@ def of_events(events: Iterable[object]) -> Seeming | None:
         keys: Collection[object] = args if isinstance(args, Mapping) else ()
         if category.startswith("mtia_"):
             return Seeming("a recording of an MTIA device", _OTHER_DEVICE)
-        if "TS1" in keys or name in ("AIU Roundtrip", "Flex RoundTrip") or name.endswith((" Cmpt Exec", " Cmpt Prep")):
+        if (
+            "TS1" in keys
+            or name in ("AIU Roundtrip", "Flex RoundTrip")
+            or name.endswith((" Cmpt Exec", " Cmpt Prep"))
+        ):
             return Seeming("a recording of an AIU device", _OTHER_DEVICE)
         if "BeginNs" in keys and "EndNs" in keys:
             return Seeming("a recording of rocprof", _PROFILE)
-        if category == "async_npu" or (name == "process_name" and "name" in keys and args["name"] in ("Ascend Hardware", "CANN")):  # type: ignore[index]
+        if category == "async_npu" or (
+            name == "process_name"
+            and "name" in keys
+            and args["name"] in ("Ascend Hardware", "CANN")  # type: ignore[index]
+        ):
             return Seeming("a recording of Ascend's profiler", _OTHER_DEVICE)
     return None
 
 
 def seeming(head: bytes, name: str = "") -> Seeming | None:
-    """What a file of another program than hosim reads seems to be, by its contents or else by its ``name``; ``None`` if nobody knows.
+    """What a file of another program than hosim reads seems to be, by its contents or else by its
+    ``name``; ``None`` if nobody knows.
 
     Of a zip archive the contents are its directory, if there is one, after its first bytes.
     """
@@ -164,7 +202,9 @@ def seeming(head: bytes, name: str = "") -> Seeming | None:
 
 
 def recognised(source: str) -> Seeming | None:
-    """What the file or folder ``source`` seems to be, what hosim can read included; ``None`` if nobody knows."""
+    """What the file or folder ``source`` seems to be, what hosim can read included; ``None`` if
+    nobody knows.
+    """
     try:
         found = read_source(Path(source))
     except InputError:
@@ -179,10 +219,14 @@ def recognised(source: str) -> Seeming | None:
     return inside or (None if os.path.isdir(source) else seeming(found.head, source))
 
 
-def unexpected(source: str, expected: str, *, ours: bool = True, but: str = "") -> InputError | None:
-    """The error for a file that seems to be something else than was expected; ``None`` if nobody knows what it is.
+def unexpected(
+    source: str, expected: str, *, ours: bool = True, but: str = ""
+) -> InputError | None:
+    """The error for a file that seems to be something else than was expected; ``None`` if nobody
+    knows what it is.
 
-    ``ours``: also for files of hosim, of which some readers say more themselves. ``but``: not for what seems to be this.
+    ``ours``: also for files of hosim, of which some readers say more themselves. ``but``: not for
+    what seems to be this.
     """
     found = recognised(source)
     if found is None or found.what == but or (not ours and found in _OWN.values()):

@@ -1,4 +1,5 @@
-"""What the files of other programs begin with: each function says of the first bytes of a file whether it is of its format.
+"""What the files of other programs begin with: each function says of the first bytes of a file
+whether it is of its format.
 
 They stand below all that reads these formats, so that an error can say what a file seems to be.
 """
@@ -19,19 +20,27 @@ _MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 
 
 def is_kineto(head: bytes) -> bool:
-    """Whether a Chrome trace begins like this, as the PyTorch profiler writes it: JSON with ``traceEvents``, or first its version."""
-    return head.lstrip()[:1] == b"{" and (b'"traceEvents"' in head or b'"schemaVersion"' in head[:1000])
+    """Whether a Chrome trace begins like this, as the PyTorch profiler writes it: JSON with
+    ``traceEvents``, or first its version.
+    """
+    return head.lstrip()[:1] == b"{" and (
+        b'"traceEvents"' in head or b'"schemaVersion"' in head[:1000]
+    )
 
 
 def is_torch_trace(head: bytes) -> bool:
-    """Whether an execution trace begins like this: JSON with a schema version and nodes of the observer."""
+    """Whether an execution trace begins like this: JSON with a schema version and nodes of the
+    observer.
+    """
     return head.lstrip()[:1] == b"{" and b"[pytorch|profiler|execution_" in head
 
 
 def is_onnx(head: bytes) -> bool:
-    """Whether an ONNX model begins like this: protobuf with a version of the format, and a graph or operator sets.
+    """Whether an ONNX model begins like this: protobuf with a version of the format, and a graph or
+    operator sets.
 
-    A graph that does not end in ``head`` is the last field that is seen: it has to begin like one, unless the version came before it.
+    A graph that does not end in ``head`` is the last field that is seen: it has to begin like one,
+    unless the version came before it.
     """
     if head[:1] != b"\x08" and head[:1] != b"\x3a":
         return False
@@ -41,7 +50,11 @@ def is_onnx(head: bytes) -> bool:
         while at < len(head):
             key, at = wire.varint(head, at)
             number, kind = key >> 3, key & 7
-            if number not in _MODEL_FIELDS or (kind == 0) != (number in (1, 5)) or kind not in (0, 2):
+            if (
+                number not in _MODEL_FIELDS
+                or (kind == 0) != (number in (1, 5))
+                or kind not in (0, 2)
+            ):
                 return {1, 7} <= found
             value, at = wire.varint(head, at)
             if number == 7 and at + value > len(head):

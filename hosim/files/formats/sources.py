@@ -1,4 +1,5 @@
-"""A file or folder that may be imported, and the formats of which it can be: their titles, and how each is recognised.
+"""A file or folder that may be imported, and the formats of which it can be: their titles, and how
+each is recognised.
 
 What loads them is in :mod:`hosim.io.any_format`, above the importers.
 """
@@ -21,7 +22,9 @@ _HOSIM = re.compile(rb"""["']?format["']?\s*:\s*["']?hosim\.(\w+)/""")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file or folder to import. ``head`` are the file's first bytes, unpacked if it is gzip: they tell its format. Empty for a folder."""
+    """A file or folder to import. ``head`` are the file's first bytes, unpacked if it is gzip: they
+    tell its format. Empty for a folder.
+    """
 
     path: Path
     head: bytes
@@ -33,11 +36,16 @@ class Source:
 
 
 def hosim_kind(head: bytes, name: str = "") -> str | None:
-    """The kind of a file of hosim that begins like this, such as ``workload``; ``None`` for a file of another program.
+    """The kind of a file of hosim that begins like this, such as ``workload``; ``None`` for a file
+    of another program.
 
     A document that shows one, by its ``name``, is none.
     """
-    match = None if head.startswith(b"PK") or name.endswith((".md", ".rst", ".ipynb")) else _HOSIM.search(head)
+    match = (
+        None
+        if head.startswith(b"PK") or name.endswith((".md", ".rst", ".ipynb"))
+        else _HOSIM.search(head)
+    )
     return match[1].decode() if match else None
 
 
@@ -61,19 +69,32 @@ _OWN: Mapping[str, Callable[[Source], bool]] = {
 
 @cache
 def known_formats() -> Mapping[str, Callable[[Source], bool]]:
-    """How each format that can be imported is recognised, by its title, in the order in which they are tried."""
+    """How each format that can be imported is recognised, by its title, in the order in which they
+    are tried.
+    """
     return with_added(_OWN, "formats")
 
 
 def format_of_source(source: Source) -> str | None:
-    """The title of the format of a file or folder, by its contents; ``None`` if it is of none that can be imported."""
-    return next((title for title, recognises in known_formats().items() if recognises(source)), None)
+    """The title of the format of a file or folder, by its contents; ``None`` if it is of none that
+    can be imported.
+    """
+    return next(
+        (title for title, recognises in known_formats().items() if recognises(source)), None
+    )
 
 
 def read_source(path: Path) -> Source:
-    """The file or folder at ``path``. Raises :class:`InputError` if it is not there, cannot be read, or is damaged gzip."""
+    """The file or folder at ``path``. Raises :class:`InputError` if it is not there, cannot be
+    read, or is damaged gzip.
+    """
     if os.path.isdir(path):
         return Source(path, b"")
     head = read_head(os.fspath(path))
     # what a zip file holds stands at its end: weights may fill its begin
-    return Source(path, head[:4] + read_directory(os.fspath(path)) or head if head.startswith(b"PK\x03\x04") else head)
+    return Source(
+        path,
+        head[:4] + read_directory(os.fspath(path)) or head
+        if head.startswith(b"PK\x03\x04")
+        else head,
+    )

@@ -1,7 +1,7 @@
 """Protobuf's wire format: the fields of a message by number, without a description of the message.
 
-This is enough to read the few fields that matter without the format's own library. Anything else raises :class:`WireError`, which each
-importer turns into its own message.
+This is enough to read the few fields that matter without the format's own library. Anything else
+raises :class:`WireError`, which each importer turns into its own message.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ def messages(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class Reader:
-    """Reads the messages of one file. More fields than the limit ``records`` allows, in all messages together, are refused."""
+    """Reads the messages of one file. More fields than the limit ``records`` allows, in all
+    messages together, are refused.
+    """
 
     def __init__(self) -> None:
         self._budget = Budget("records")
 
     def fields(self, message: Part) -> Fields:
-        """The values of a message by field number, in order: integers, or bytes for fields with a length or a fixed size.
+        """The values of a message by field number, in order: integers, or bytes for fields with a
+        length or a fixed size.
 
         Raises :class:`WireError`, and :class:`InputError` for too many fields.
         """
@@ -73,7 +76,9 @@ class Reader:
 
 
 def is_message(data: Part, at: int, end: int, types: Mapping[int, Collection[int]]) -> bool:
-    """Whether a message from ``at`` to ``end`` has fields of these wire types by number, in their order; ``data`` may end within it."""
+    """Whether a message from ``at`` to ``end`` has fields of these wire types by number, in their
+    order; ``data`` may end within it.
+    """
     last = 0
     try:
         for begin, key, _, _ in places(memoryview(data)[:end], at):
@@ -86,7 +91,8 @@ def is_message(data: Part, at: int, end: int, types: Mapping[int, Collection[int
 
 
 def places(message: Part, at: int = 0) -> Iterator[tuple[int, int, int | None, int]]:
-    """The fields of a message from a place on: where each begins, its number, where its bytes begin (``None`` for an integer), its end.
+    """The fields of a message from a place on: where each begins, its number, where its bytes begin
+    (``None`` for an integer), its end.
 
     An integer lies behind the field's key. Raises :class:`WireError`.
     """
@@ -133,7 +139,9 @@ def parts(message: Fields, number: int) -> Sequence[Part]:
 
 
 def text(message: Fields, number: int) -> str:
-    """The last value of a string field; empty if there is none. Raises :class:`WireError` unless it is UTF-8."""
+    """The last value of a string field; empty if there is none. Raises :class:`WireError` unless it
+    is UTF-8.
+    """
     try:
         return bytes((parts(message, number) or (b"",))[-1]).decode()
     except UnicodeDecodeError:

@@ -8,9 +8,23 @@ if TYPE_CHECKING:
     from hosim.formats.bridges.hyper_parallel_planner import HosimPlanner, document_of
     from hosim.formats.bridges.llama_cpp_lines import command_line
     from hosim.formats.bridges.llama_cpp_options import exported, options_of
-    from hosim.formats.bridges.mindspore_search import STRATEGIES, Setting, Tried, auto_offload, environment, export_to_dict, search
+    from hosim.formats.bridges.mindspore_search import (
+        STRATEGIES,
+        Setting,
+        Tried,
+        auto_offload,
+        environment,
+        export_to_dict,
+        search,
+    )
     from hosim.formats.bridges.mindspore_settings import shell
-    from hosim.formats.bridges.residency_schedule import Action, Planned, hardware_of, plan_of, plan_trace
+    from hosim.formats.bridges.residency_schedule import (
+        Action,
+        Planned,
+        hardware_of,
+        plan_of,
+        plan_trace,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -18,13 +32,15 @@ else:
             "hyper_parallel_planner": "HosimPlanner document_of",
             "llama_cpp_lines": "command_line",
             "llama_cpp_options": "exported options_of",
-            "mindspore_search": "STRATEGIES Setting Tried auto_offload environment export_to_dict search",
+            "mindspore_search": "STRATEGIES Setting Tried auto_offload environment export_to_dict "
+            "search",
             "mindspore_settings": "shell",
             "residency_schedule": "Action Planned hardware_of plan_of plan_trace",
         },
     )
 
 __all__ = [
-    "STRATEGIES", "Action", "HosimPlanner", "Planned", "Setting", "Tried", "auto_offload", "command_line", "document_of", "environment",
-    "export_to_dict", "exported", "hardware_of", "options_of", "plan_of", "plan_trace", "search", "shell",
+    "STRATEGIES", "Action", "HosimPlanner", "Planned", "Setting", "Tried", "auto_offload",
+    "command_line", "document_of", "environment", "export_to_dict", "exported", "hardware_of",
+    "options_of", "plan_of", "plan_trace", "search", "shell",
 ]  # fmt: skip

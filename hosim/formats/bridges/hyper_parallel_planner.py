@@ -1,12 +1,15 @@
 """hosim as the planner of hyper-parallel's activation offload.
 
-With ``OffloadConfig(planner=HosimPlanner())``, an ``OffloadSession`` plans its replay with hosim. Source: github
-mindspore-ai/hyper-parallel (Apache-2.0), package ``hyper_parallel.auto_parallel.hyper_offload``: the protocol ``ResidencyPlanner``
-(``build(trace)`` gives a ``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManager`` do with one:
+With ``OffloadConfig(planner=HosimPlanner())``, an ``OffloadSession`` plans its replay with hosim.
+Source: github mindspore-ai/hyper-parallel (Apache-2.0), package
+``hyper_parallel.auto_parallel.hyper_offload``: the protocol ``ResidencyPlanner`` (``build(trace)``
+gives a ``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManager`` do with one:
 
 - before an op (``pre``) only ``COPY_H2D`` is allowed, after it (``post``) the other three actions;
-- a copy takes its device memory where it is issued, in program order, and ``RELEASE_DEVICE`` releases it at its own place;
-- ``COPY_D2H`` does nothing if there is a host copy, so a stale one must be released before the next;
+- a copy takes its device memory where it is issued, in program order, and ``RELEASE_DEVICE``
+  releases it at its own place;
+- ``COPY_D2H`` does nothing if there is a host copy, so a stale one must be released before the
+  next;
 - one stream makes the copies of both directions;
 - a storage that is never released keeps its memory until the step ends.
 
@@ -25,11 +28,28 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.files import write
 from hosim.formats import read_document
 from hosim.formats.bridges.later_step import LaterStep
-from hosim.formats.bridges.residency_schedule import AHEAD, DEVICE, HOST_BYTES, Action, Planned, hardware_of, plan_of, plan_trace
+from hosim.formats.bridges.residency_schedule import (
+    AHEAD,
+    DEVICE,
+    HOST_BYTES,
+    Action,
+    Planned,
+    hardware_of,
+    plan_of,
+    plan_trace,
+)
 from hosim.policies import policy_named
 from hosim.units import human_size, human_time
 
-__all__ = ["Action", "HosimPlanner", "Planned", "document_of", "hardware_of", "plan_of", "plan_trace"]
+__all__ = [
+    "Action",
+    "HosimPlanner",
+    "Planned",
+    "document_of",
+    "hardware_of",
+    "plan_of",
+    "plan_trace",
+]
 
 _LIBRARY = "hyper_parallel.auto_parallel.hyper_offload"
 _TYPES = f"{_LIBRARY}.ir.schedule"
@@ -48,23 +68,26 @@ class HosimPlanner:
     host_bytes
         The most bytes of host memory that copies may take.
     save
-        A file (``.json`` or ``.json.gz``) to which each trace is written, as a workload for every command.
+        A file (``.json`` or ``.json.gz``) to which each trace is written, as a workload for every
+        command.
     schedule
         The class ``ResidencySchedule``, if not that of the installed hyper-parallel.
     actions
         The class ``ResidencyActionType``, if not that of the installed hyper-parallel.
     fallback
-        The planner whose schedule is taken, with a warning, where no plan fits; by default hyper-parallel's own, if it is installed.
+        The planner whose schedule is taken, with a warning, where no plan fits; by default
+        hyper-parallel's own, if it is installed.
     again
-        Whether the session's third step is recorded and planned from, as :meth:`plan_again` does it: the first step's durations have paging
-        and lazy initialisation in them.
+        Whether the session's third step is recorded and planned from, as :meth:`plan_again` does
+        it: the first step's durations have paging and lazy initialisation in them.
     **parameters
         Values of the policy's parameters.
 
     Attributes
     ----------
     planned
-        After :meth:`build`: the actions, the plan that they amount to, and its replay with the predicted peak and stalls.
+        After :meth:`build`: the actions, the plan that they amount to, and its replay with the
+        predicted peak and stalls.
 
     Raises
     ------
@@ -125,7 +148,8 @@ class HosimPlanner:
         InfeasibleError
             If nothing fits within the trace's limit, and there is no planner to fall back on.
         InputError
-            If the trace contradicts itself, or hyper-parallel's classes can neither be imported nor were given.
+            If the trace contradicts itself, or hyper-parallel's classes can neither be imported nor
+            were given.
         """
         document = document_of(trace)
         if self.save is not None:
@@ -136,19 +160,28 @@ class HosimPlanner:
             return make()
         self.planned, is_later, self._is_later = None, self._is_later, False
         try:
-            planned = plan_trace(read_document(document), self.policy, self.host_bytes, **self.parameters)
+            planned = plan_trace(
+                read_document(document), self.policy, self.host_bytes, **self.parameters
+            )
         except InfeasibleError as error:
             fallback = self._fallback_planner()
             if fallback is None:
                 raise
-            warnings.warn(f"hosim found no plan, so {type(fallback).__name__} plans this session: {error}", stacklevel=2)
+            warnings.warn(
+                f"hosim found no plan, so {type(fallback).__name__} plans this session: {error}",
+                stacklevel=2,
+            )
             return fallback.build(trace)
         schedule = make()
         for action in planned.actions:
             add = schedule.add_pre if action.before else schedule.add_post
             add(action.op, kinds[action.kind], action.storage)
         self.planned = planned
-        session = _class(_SESSION, "OffloadSession") if self._again and not is_later and planned.result is not None else None
+        session = (
+            _class(_SESSION, "OffloadSession")
+            if self._again and not is_later and planned.result is not None
+            else None
+        )
         if session is not None and _class(_WARM_UP, "WarmupExecutor") is not None:
             LaterStep(schedule, session.get_active, self.plan_again)
         if planned.result is not None and planned.result.makespan_ns is not None:
@@ -165,7 +198,8 @@ class HosimPlanner:
     def plan_again(self, session: Any, warm_up: Callable[..., Any] | None = None) -> None:
         """Let a session record its next step and plan from it, instead of the first step.
 
-        The first step's durations have paging and lazy initialisation in them. Call it between two steps.
+        The first step's durations have paging and lazy initialisation in them. Call it between two
+        steps.
 
         Parameters
         ----------
@@ -177,14 +211,24 @@ class HosimPlanner:
         Raises
         ------
         InputError
-            If the session has not planned with this planner, or hyper-parallel's class can neither be imported nor was given.
+            If the session has not planned with this planner, or hyper-parallel's class can neither
+            be imported nor was given.
         """
         if session.mode != "replay" or session.planner is not self or self._limit_bytes is None:
-            raise InputError("plan again after the first step of a session with this planner and a limit", source="HosimPlanner")
+            raise InputError(
+                "plan again after the first step of a session with this planner and a limit",
+                source="HosimPlanner",
+            )
         make = warm_up or _class(_WARM_UP, "WarmupExecutor")
         if make is None:
-            raise InputError("hyper-parallel cannot be imported; install it, or give its WarmupExecutor as warm_up=", source="HosimPlanner")
-        session.executor = make(residency_manager=session.residency_manager, memory_limit_bytes=self._limit_bytes)
+            raise InputError(
+                "hyper-parallel cannot be imported; install it, or give its WarmupExecutor as "
+                "warm_up=",
+                source="HosimPlanner",
+            )
+        session.executor = make(
+            residency_manager=session.residency_manager, memory_limit_bytes=self._limit_bytes
+        )
         session.mode = "warmup"
         self._is_later = True
 
@@ -202,9 +246,15 @@ class HosimPlanner:
         try:
             module = import_module(_TYPES)
         except ImportError as error:
-            message = f"hyper-parallel cannot be imported ({error}); install it, or give its classes as schedule= and actions="
+            message = (
+                f"hyper-parallel cannot be imported ({error}); install it, or give its "
+                "classes as schedule= and actions="
+            )
             raise InputError(message, source="HosimPlanner") from None
-        return self._schedule or module.ResidencySchedule, self._actions or module.ResidencyActionType
+        return (
+            self._schedule or module.ResidencySchedule,
+            self._actions or module.ResidencyActionType,
+        )
 
 
 def _class(module: str, name: str) -> Any:
@@ -218,13 +268,18 @@ def _class(module: str, name: str) -> Any:
 
 
 def document_of(trace: Any) -> dict[str, Any]:
-    """An ``ActivationTrace`` of hyper-parallel as plain data, in the form that :mod:`hosim.formats.activation_trace` reads."""
+    """An ``ActivationTrace`` of hyper-parallel as plain data, in the form that
+    :mod:`hosim.formats.activation_trace` reads.
+    """
     return {
         "ops": [
             {
                 "name": op.name,
                 "duration_ms": op.duration_ms,
-                "accesses": [{"op_id": a.op_id, "storage_id": a.storage_id, "kind": a.kind.name} for a in op.accesses],
+                "accesses": [
+                    {"op_id": a.op_id, "storage_id": a.storage_id, "kind": a.kind.name}
+                    for a in op.accesses
+                ],
             }
             for op in trace.ops
         ],

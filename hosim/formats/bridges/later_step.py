@@ -1,7 +1,9 @@
-"""Lets a session of hyper-parallel record a later step than its first, from what the library calls: a schedule at each op.
+"""Lets a session of hyper-parallel record a later step than its first, from what the library calls:
+a schedule at each op.
 
-The library calls nothing of a planner after a step. At the first op of the second step the schedule finds the session, and the executor's
-``reset``, which the library calls when the third step begins, puts the recording one in its place.
+The library calls nothing of a planner after a step. At the first op of the second step the schedule
+finds the session, and the executor's ``reset``, which the library calls when the third step begins,
+puts the recording one in its place.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ from typing import Any
 
 
 class LaterStep:
-    """Stands for ``pre_actions`` of a schedule until its session's first op; ``switch`` lets the session record its next step."""
+    """Stands for ``pre_actions`` of a schedule until its session's first op; ``switch`` lets the
+    session record its next step.
+    """
 
-    def __init__(self, schedule: Any, active: Callable[[], Any], switch: Callable[[Any], None]) -> None:
+    def __init__(
+        self, schedule: Any, active: Callable[[], Any], switch: Callable[[Any], None]
+    ) -> None:
         self._schedule = schedule
         self._actions = schedule.pre_actions
         self._active = active

@@ -1,8 +1,10 @@
-"""The options of llama.cpp that come closest to a plan: which layers, experts and weights lie on the device when the step begins.
+"""The options of llama.cpp that come closest to a plan: which layers, experts and weights lie on
+the device when the step begins.
 
-llama.cpp places weights and moves none, so that what a plan moves while it runs is said beside the options. Where a weight begins says
-where llama.cpp should have it; of a tensor in parts the side that has more bytes. How far the options are from the plan a replay says, of
-the policy ``llama_cpp`` with them (:mod:`hosim.policies.own.llama_cpp`, which says what each option means).
+llama.cpp places weights and moves none, so that what a plan moves while it runs is said beside the
+options. Where a weight begins says where llama.cpp should have it; of a tensor in parts the side
+that has more bytes. How far the options are from the plan a replay says, of the policy
+``llama_cpp`` with them (:mod:`hosim.policies.own.llama_cpp`, which says what each option means).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _NAMED = re.compile(r"blk\.(\d+)\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppOptions:
-    """``-ngl``, ``--n-cpu-moe``, the patterns of ``-ot``, and a line for each thing of the plan that they do not say."""
+    """``-ngl``, ``--n-cpu-moe``, the patterns of ``-ot``, and a line for each thing of the plan
+    that they do not say.
+    """
 
     n_gpu_layers: int
     n_cpu_moe: int
@@ -38,15 +42,23 @@ class LlamaCppOptions:
 
     def policy(self) -> dict[str, Any]:
         """The same as parameters of the policy ``llama_cpp``."""
-        return {"n_gpu_layers": self.n_gpu_layers, "n_cpu_moe": self.n_cpu_moe, "override_tensor": "/".join(self.override_tensor)}
+        return {
+            "n_gpu_layers": self.n_gpu_layers,
+            "n_cpu_moe": self.n_cpu_moe,
+            "override_tensor": "/".join(self.override_tensor),
+        }
 
 
 def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
-    """The options closest to a plan. Raises :class:`InputError` where a weight has no name that llama.cpp knows."""
+    """The options closest to a plan. Raises :class:`InputError` where a weight has no name that
+    llama.cpp knows.
+    """
     graph, device = plan.graph, hardware.device_tier
     held = _held(plan, device)
     if not held:
-        raise InputError("has no weights that a step uses; llama.cpp runs language models", source=graph.name)
+        raise InputError(
+            "has no weights that a step uses; llama.cpp runs language models", source=graph.name
+        )
     unknown = [name for name in held if not gguf_names(name)]
     if unknown:
         raise InputError(f"no name in a GGUF is known for tensor {unknown[0]!r}", source=graph.name)
@@ -54,22 +66,36 @@ def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
     count = 1 + max([n for name in held for n in _layers_named(name)], default=-1)
     below = {name: _is_below(parts) for name, parts in held.items()}
     on_device = _layers_on_device(plan, of, count, below, device)
-    first = min(range(count + 1), key=lambda cut: (sum(on_device[:cut]) + sum([not there for there in on_device[cut:]]), cut))
+    first = min(
+        range(count + 1),
+        key=lambda cut: (sum(on_device[:cut]) + sum([not there for there in on_device[cut:]]), cut),
+    )
     head = [name for name in held if _is_of_output(name)]
     ngl = 0 if first == count and all([below[name] for name in head]) else count + 1 - first
     first = count + 1 - ngl
     moe = _first_experts(
-        layers_with_experts(graph, of), {n for name in held if _is_expert(name) and below[name] for n in _layers_named(name)}, first
+        layers_with_experts(graph, of),
+        {n for name in held if _is_expert(name) and below[name] for n in _layers_named(name)},
+        first,
     )
-    return LlamaCppOptions(ngl, moe, _overridden(below, first, moe, count), tuple(_unsaid(plan, held, on_device, first)))
+    return LlamaCppOptions(
+        ngl,
+        moe,
+        _overridden(below, first, moe, count),
+        tuple(_unsaid(plan, held, on_device, first)),
+    )
 
 
 def exported(plan: Plan, hardware: Hardware, budget_bytes: int, target: Result) -> dict[str, Any]:
-    """What ``hosim export --llama-cpp --json`` prints: options, their replay beside the plan's (``target``), and what they do not say."""
+    """What ``hosim export --llama-cpp --json`` prints: options, their replay beside the plan's
+    (``target``), and what they do not say.
+    """
     options = options_of(plan, hardware)
     unsaid, result = list(options.unsaid), None
     try:
-        made = policy_named("llama_cpp").plan(plan.workload, hardware, budget_bytes, **options.policy())
+        made = policy_named("llama_cpp").plan(
+            plan.workload, hardware, budget_bytes, **options.policy()
+        )
         result = replay(made, hardware, budget_bytes)
         if not result.feasible:
             unsaid.append(f"with these options it does not fit: {result.error}")
@@ -94,11 +120,16 @@ def exported(plan: Plan, hardware: Hardware, budget_bytes: int, target: Result) 
 
 
 def _figures(result: Result, hardware: Hardware) -> dict[str, int]:
-    return {"makespan_ns": result.makespan_ns or 0, "peak_bytes": result.peak_bytes[hardware.device_tier]}
+    return {
+        "makespan_ns": result.makespan_ns or 0,
+        "peak_bytes": result.peak_bytes[hardware.device_tier],
+    }
 
 
 def _held(plan: Plan, device: str) -> dict[str, tuple[int, int]]:
-    """Bytes of each weight, by the name of the whole: in the device tier when the step begins, and below."""
+    """Bytes of each weight, by the name of the whole: in the device tier when the step begins, and
+    below.
+    """
     graph, residency = plan.graph, plan.residency(device)
     held: dict[str, tuple[int, int]] = {}
     for t in graph.initial:
@@ -106,7 +137,9 @@ def _held(plan: Plan, device: str) -> dict[str, tuple[int, int]]:
         if tensor.kind in _WEIGHTS:
             there, away = held.get(tensor.whole, (0, 0))
             is_there = device in residency.get(t, ())
-            held[tensor.whole] = (there + tensor.size_bytes, away) if is_there else (there, away + tensor.size_bytes)
+            held[tensor.whole] = (
+                (there + tensor.size_bytes, away) if is_there else (there, away + tensor.size_bytes)
+            )
     return held
 
 
@@ -127,34 +160,54 @@ def _is_expert(name: str) -> bool:
 
 
 def _first_experts(layers: Sequence[int], below: Collection[int], first: int) -> int:
-    """Of how many layers from the front the experts are below, where others than those are below only in layers that wholly are.
+    """Of how many layers from the front the experts are below, where others than those are below
+    only in layers that wholly are.
 
-    0 where the layers whose experts are ``below`` are no such number of the ``layers`` with experts.
+    0 where the layers whose experts are ``below`` are no such number of the ``layers`` with
+    experts.
     """
     wanted = {n for n in layers if n in below or n < first}
-    return next((m for m in (0, *[n + 1 for n in layers]) if {n for n in layers if n < max(m, first)} == wanted), 0)
+    return next(
+        (
+            m
+            for m in (0, *[n + 1 for n in layers])
+            if {n for n in layers if n < max(m, first)} == wanted
+        ),
+        0,
+    )
 
 
-def _layers_on_device(plan: Plan, of: Sequence[int], count: int, below: Mapping[str, bool], device: str) -> list[bool]:
-    """Whether each layer is on the device: its attention with the cache, or where it has none, most of its weights but experts."""
+def _layers_on_device(
+    plan: Plan, of: Sequence[int], count: int, below: Mapping[str, bool], device: str
+) -> list[bool]:
+    """Whether each layer is on the device: its attention with the cache, or where it has none, most
+    of its weights but experts.
+    """
     graph, residency = plan.graph, plan.residency(device)
     said: dict[int, list[bool]] = {}
     for i, op in enumerate(graph.ops):
         caches = [t for t in op.uses if graph.tensors[t].kind == "kv_cache"]
         if caches and 0 <= of[i] < count:
             size = sum([graph.tensors[t].size_bytes for t in caches])
-            away = sum([graph.tensors[t].size_bytes for t in caches if device not in residency.get(t, ())])
+            away = sum(
+                [graph.tensors[t].size_bytes for t in caches if device not in residency.get(t, ())]
+            )
             said.setdefault(of[i], []).append(not op.processor and 2 * away <= size)
     weights: dict[int, list[int]] = {}
     for name, is_below in below.items():
         for n in _layers_named(name) if not _is_expert(name) else ():
             size = sum([tensor.size_bytes for tensor in graph.tensors if tensor.whole == name])
             weights.setdefault(n, [0, 0])[is_below] += size
-    return [all(said[n]) if n in said else weights.get(n, [1, 0])[0] >= weights.get(n, [1, 0])[1] for n in range(count)]
+    return [
+        all(said[n]) if n in said else weights.get(n, [1, 0])[0] >= weights.get(n, [1, 0])[1]
+        for n in range(count)
+    ]
 
 
 def _overridden(below: Mapping[str, bool], first: int, moe: int, count: int) -> tuple[str, ...]:
-    """Patterns for weights that the other options have elsewhere; those of several layers together."""
+    """Patterns for weights that the other options have elsewhere; those of several layers
+    together.
+    """
     layers: dict[tuple[str, bool], list[int]] = {}
     single: list[str] = []
     for name, is_below in below.items():
@@ -175,22 +228,41 @@ def _overridden(below: Mapping[str, bool], first: int, moe: int, count: int) -> 
     return (*patterns, *single)
 
 
-def _unsaid(plan: Plan, held: Mapping[str, tuple[int, int]], on_device: Sequence[bool], first: int) -> list[str]:
+def _unsaid(
+    plan: Plan, held: Mapping[str, tuple[int, int]], on_device: Sequence[bool], first: int
+) -> list[str]:
     """A line for each kind of thing that llama.cpp has no option for."""
     graph, lines = plan.graph, []
-    moved = [graph.tensors[op.tensor] for op in plan.cache_ops if op.op != DETACH and op.tensor >= 0]
+    moved = [
+        graph.tensors[op.tensor] for op in plan.cache_ops if op.op != DETACH and op.tensor >= 0
+    ]
     for kinds, what in ((_WEIGHTS, "weights"), (frozenset({"kv_cache"}), "caches")):
         sizes = [tensor.size_bytes for tensor in moved if tensor.kind in kinds]
         if sizes:
-            lines.append(f"{counted(len(sizes), 'transfer')} of {what} while the step runs, {human_size(sum(sizes))}: llama.cpp moves none")
+            lines.append(
+                f"{counted(len(sizes), 'transfer')} of {what} while the step runs, "
+                f"{human_size(sum(sizes))}: llama.cpp moves none"
+            )
     apart = [name for name, (there, away) in held.items() if there and away]
     if apart:
-        lines.append(f"parts of a tensor on both sides, as {apart[0]} ({counted(len(apart), 'tensor')}): llama.cpp has all of it on one")
+        lines.append(
+            f"parts of a tensor on both sides, as {apart[0]} ({counted(len(apart), 'tensor')}): "
+            "llama.cpp has all of it on one"
+        )
     odd = [n for n, there in enumerate(on_device) if there != (n >= first)]
     if odd:
-        lines.append(f"caches and attention of layers {', '.join(map(str, odd))}: -ngl takes layers from the back alone")
+        lines.append(
+            f"caches and attention of layers {', '.join(map(str, odd))}: -ngl takes layers from "
+            "the back alone"
+        )
     if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
         lines.append("another order of ops, or ops that run again")
-    if any([name for name, parts in held.items() if gguf_names(name)[0].startswith("token_embd") and not _is_below(parts)]):
+    if any(
+        [
+            name
+            for name, parts in held.items()
+            if gguf_names(name)[0].startswith("token_embd") and not _is_below(parts)
+        ]
+    ):
         lines.append("the embedding on the device: llama.cpp has it on the CPU")
     return lines

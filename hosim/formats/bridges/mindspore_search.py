@@ -1,12 +1,14 @@
 """The settings of MindSpore's own strategies that come closest to a plan.
 
-MindSpore 2.10 cannot take a plan. It has two strategies, ``distance`` and ``memory_peak``, which read their settings from the environment;
-hosim has both as policies (with our reading of what is undocumented: :mod:`hosim.policies.own.memory_peak`). The search plans and replays
-settings: the best is the fastest that fits, and among equally fast ones the one with the lowest peak.
+MindSpore 2.10 cannot take a plan. It has two strategies, ``distance`` and ``memory_peak``, which
+read their settings from the environment; hosim has both as policies (with our reading of what is
+undocumented: :mod:`hosim.policies.own.memory_peak`). The search plans and replays settings: the
+best is the fastest that fits, and among equally fast ones the one with the lowest peak.
 
-Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the difference of
-``HYPER_OFFLOAD_MAX_DEVICE_MEMORY`` and the headroom matters to the strategy: the former is the budget here, the latter is searched.
-Adaptive distances use the kernel times of the workload; ``HYPER_OFFLOAD_DEFAULT_KERNEL_TIME_US`` keeps its default.
+Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the
+difference of ``HYPER_OFFLOAD_MAX_DEVICE_MEMORY`` and the headroom matters to the strategy: the
+former is the budget here, the latter is searched. Adaptive distances use the kernel times of the
+workload; ``HYPER_OFFLOAD_DEFAULT_KERNEL_TIME_US`` keeps its default.
 """
 
 from __future__ import annotations
@@ -26,7 +28,15 @@ from hosim.policies import policy_named
 from hosim.result import Result
 from hosim.schedule.tiers_below import nearest_tiers
 
-__all__ = ["STRATEGIES", "Setting", "Tried", "auto_offload", "environment", "export_to_dict", "search"]
+__all__ = [
+    "STRATEGIES",
+    "Setting",
+    "Tried",
+    "auto_offload",
+    "environment",
+    "export_to_dict",
+    "search",
+]
 
 STRATEGIES = ("distance", "memory_peak")
 
@@ -51,7 +61,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Tried:
-    """A setting, its plan, and the plan's replay within the budget; ``None`` if the strategy finds none."""
+    """A setting, its plan, and the plan's replay within the budget; ``None`` if the strategy finds
+    none.
+    """
 
     setting: Setting
     plan: Plan | None
@@ -68,14 +80,20 @@ class Tried:
         return None if self.result is None else self.result.makespan_ns
 
 
-def search(graph: Graph, hardware: Hardware, budget_bytes: int, *, trials: int, seed: int = 0) -> Iterator[Tried]:
+def search(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, trials: int, seed: int = 0
+) -> Iterator[Tried]:
     """The best setting so far (of both strategies), after each of at most ``trials`` settings.
 
-    The two strategies take turns. Each climbs from its defaults, one value at a time, and then from random settings: the same ``seed``
-    gives the same answer. Settings with the same plan are replayed once.
+    The two strategies take turns. Each climbs from its defaults, one value at a time, and then from
+    random settings: the same ``seed`` gives the same answer. Settings with the same plan are
+    replayed once.
     """
     evaluate = _Evaluator(graph, hardware, budget_bytes)
-    climbs = [_climb(name, _space(name, graph, hardware, budget_bytes), evaluate, random.Random(seed)) for name in STRATEGIES]
+    climbs = [
+        _climb(name, _space(name, graph, hardware, budget_bytes), evaluate, random.Random(seed))
+        for name in STRATEGIES
+    ]
     best: tuple[_Worth, Tried] | None = None
     for round_ in zip_longest(*climbs):
         for found in round_:
@@ -98,21 +116,31 @@ def environment(setting: Setting) -> dict[str, str]:
     variables = {_PEAK_STRATEGY: str(int(setting.strategy == "memory_peak"))}
     for name, value in setting.parameters.items():
         prefix = _SWITCHES if isinstance(value, bool) else _PREFIX
-        variables[prefix + name.upper()] = str(int(value)) if isinstance(value, bool) else str(value)
+        variables[prefix + name.upper()] = (
+            str(int(value)) if isinstance(value, bool) else str(value)
+        )
     return variables
 
 
 def auto_offload(plan: Plan) -> str:
-    """The ``auto_offload`` of ``jit`` that allows what the plan moves: ``activation``, ``weight`` or ``all``."""
-    moved = {plan.graph.tensors[c.tensor].kind in ("activation", "gradient", "output") for c in plan.cache_ops}
+    """The ``auto_offload`` of ``jit`` that allows what the plan moves: ``activation``, ``weight``
+    or ``all``.
+    """
+    moved = {
+        plan.graph.tensors[c.tensor].kind in ("activation", "gradient", "output")
+        for c in plan.cache_ops
+    }
     return "all" if len(moved) == 2 else "activation" if True in moved else "weight"
 
 
 def export_to_dict(best: Tried, target: Result, device_tier: str, trials: int) -> dict[str, Any]:
-    """The answer as ``hosim export --mindspore --json`` prints it: the settings, and their distance from ``target``, the plan's replay."""
+    """The answer as ``hosim export --mindspore --json`` prints it: the settings, and their distance
+    from ``target``, the plan's replay.
+    """
     if best.plan is None or best.result is None or not best.fits:
         raise InfeasibleError(
-            f"none of {trials:,} settings of MindSpore's strategies fits within {target.budget_bytes:,} B of {device_tier}, as the plan of "
+            f"none of {trials:,} settings of MindSpore's strategies fits within "
+            f"{target.budget_bytes:,} B of {device_tier}, as the plan of "
             f"{target.policy} does; try more (--trials), or a larger budget"
         )
     ours, theirs = _figures(target, device_tier), _figures(best.result, device_tier)
@@ -137,7 +165,8 @@ def _figures(result: Result, device_tier: str) -> dict[str, int]:
     return {"makespan_ns": result.makespan_ns or 0, "peak_bytes": result.peak_bytes[device_tier]}
 
 
-# ---------------------------------------------------------------------------------------------------------------- the space
+# --------------------------------------------------------------------------------------------------
+# the space
 
 _Space = Sequence[tuple[str, Sequence[Any], Any]]
 """For each parameter its name, its values in order, and its default."""
@@ -147,7 +176,9 @@ _Point = tuple[int, ...]
 
 
 def _ladder(least: int, most: int, default: int) -> Sequence[int]:
-    """Whole numbers from ``least`` to ``most``, each half as much again as the one before, and the default."""
+    """Whole numbers from ``least`` to ``most``, each half as much again as the one before, and the
+    default.
+    """
     values = [least]
     while values[-1] < most:
         values.append(min(most, max(values[-1] + 1, values[-1] * 3 // 2)))
@@ -157,13 +188,25 @@ def _ladder(least: int, most: int, default: int) -> Sequence[int]:
 def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Space:
     defaults = policy_named(strategy).parameters
     ops, most = len(graph.ops), max(1, len(graph.ops), len(graph.tensors))
-    distances = [(name, _ladder(0, ops, defaults[name]), defaults[name]) for name in ("prefetch_distance", "release_distance")]
+    distances = [
+        (name, _ladder(0, ops, defaults[name]), defaults[name])
+        for name in ("prefetch_distance", "release_distance")
+    ]
     if strategy == "distance":
-        selects = [(name, _ladder(1, most, defaults[name]), defaults[name]) for name in ("select_distance", "select_num")]
+        selects = [
+            (name, _ladder(1, most, defaults[name]), defaults[name])
+            for name in ("select_distance", "select_num")
+        ]
         return [*selects, *distances]
     headrooms = sorted({budget - int(budget * share) for share in _SHARES})
-    weights = [(name, _WEIGHTS, defaults[name]) for name in defaults if name.startswith("score_weight_")]
-    switches = [(name, (False, True), defaults[name]) for name in defaults if name.startswith("enable_adaptive_")]
+    weights = [
+        (name, _WEIGHTS, defaults[name]) for name in defaults if name.startswith("score_weight_")
+    ]
+    switches = [
+        (name, (False, True), defaults[name])
+        for name in defaults
+        if name.startswith("enable_adaptive_")
+    ]
     return [
         ("max_device_memory", (budget,), budget),
         ("peak_modeled_headroom_bytes", headrooms, budget - int(budget * 0.9)),
@@ -174,19 +217,29 @@ def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Spa
     ]
 
 
-def _rates(hardware: Hardware, defaults: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[float], float]]:
-    """The bandwidths for adaptive distances: fractions of the machine's, which stand for other traffic on the channel."""
+def _rates(
+    hardware: Hardware, defaults: Mapping[str, Any]
+) -> Iterator[tuple[str, Sequence[float], float]]:
+    """The bandwidths for adaptive distances: fractions of the machine's, which stand for other
+    traffic on the channel.
+    """
     rates = {channel.name: channel.bandwidth_bytes_per_s / 1e9 for channel in hardware.channels}
     below = next(iter(nearest_tiers(hardware)), None)
-    for name, channel in (("h2d_bandwidth_gbps", below and below.up.name), ("d2h_bandwidth_gbps", below and below.down.name)):
+    for name, channel in (
+        ("h2d_bandwidth_gbps", below and below.up.name),
+        ("d2h_bandwidth_gbps", below and below.down.name),
+    ):
         own = rates[channel] if channel else defaults[name]
         yield name, [float(f"{own * part:.4g}") for part in _PARTS], own
 
 
-# --------------------------------------------------------------------------------------------------------------- the search
+# --------------------------------------------------------------------------------------------------
+# the search
 
 _Worth = tuple[int, int, int, int]
-"""Smaller is better: 0 if it fits, then makespan, peak and bytes moved; 1 if not, then the peak that it would have; 2 without a plan."""
+"""Smaller is better: 0 if it fits, then makespan, peak and bytes moved; 1 if not, then the peak
+that it would have; 2 without a plan.
+"""
 
 
 class _Evaluator:
@@ -200,7 +253,9 @@ class _Evaluator:
 
     def __call__(self, setting: Setting) -> tuple[_Worth, Tried]:
         try:
-            plan = policy_named(setting.strategy).plan(self.graph, self.hardware, self.budget_bytes, **setting.parameters)
+            plan = policy_named(setting.strategy).plan(
+                self.graph, self.hardware, self.budget_bytes, **setting.parameters
+            )
         except InfeasibleError:
             return (2, 0, 0, 0), Tried(setting, None, None)
         key = plan.cache_ops, tuple(sorted(plan.initial.items()))
@@ -213,7 +268,9 @@ class _Evaluator:
     def _worth(self, plan: Plan, result: Result) -> _Worth:
         device = self.hardware.device_tier
         if result.feasible:
-            moved = sum(plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH)
+            moved = sum(
+                plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH
+            )
             return 0, result.makespan_ns or 0, result.peak_bytes[device], moved
         ample = replay(plan, self.hardware)
         return 1, ample.peak_bytes[device], 0, 0
@@ -224,13 +281,19 @@ def _nearest(values: Sequence[Any], wanted: Any) -> int:
     return min(range(len(values)), key=lambda k: (abs(values[k] - wanted), k))
 
 
-def _climb(strategy: str, space: _Space, evaluate: _Evaluator, rng: random.Random) -> Iterator[tuple[_Worth, Tried]]:
-    """Each setting once, with its score: uphill from the defaults, then from random points, until few are left."""
+def _climb(
+    strategy: str, space: _Space, evaluate: _Evaluator, rng: random.Random
+) -> Iterator[tuple[_Worth, Tried]]:
+    """Each setting once, with its score: uphill from the defaults, then from random points, until
+    few are left.
+    """
     known: dict[_Point, _Worth] = {}
 
     def new(point: _Point) -> Iterator[tuple[_Worth, Tried]]:
         if point not in known:
-            parameters = {name: values[k] for (name, values, _), k in zip(space, point, strict=True)}
+            parameters = {
+                name: values[k] for (name, values, _), k in zip(space, point, strict=True)
+            }
             worth, tried = evaluate(Setting(strategy, parameters))
             known[point] = worth
             yield worth, tried

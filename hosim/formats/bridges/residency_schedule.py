@@ -1,9 +1,11 @@
-"""A residency schedule of hyper-parallel from a plan of hosim: what is copied and released before and after each op, in program order.
+"""A residency schedule of hyper-parallel from a plan of hosim: what is copied and released before
+and after each op, in program order.
 
-hosim plans in time: a prefetch waits for room, and so does an op. The plan is therefore replayed, and each action gets a place in the
-program at which the device holds no more than it held when the op began. Then copies up move ahead to where the plan issues them, as far as
-the limit allows. As in the runtime's own account (:mod:`hosim.formats.bridges.hyper_parallel_planner`), released memory counts as free
-while a copy
+hosim plans in time: a prefetch waits for room, and so does an op. The plan is therefore replayed,
+and each action gets a place in the program at which the device holds no more than it held when the
+op began. Then copies up move ahead to where the plan issues them, as far as the limit allows. As in
+the runtime's own account (:mod:`hosim.formats.bridges.hyper_parallel_planner`), released memory
+counts as free while a copy
 down still reads it.
 """
 
@@ -24,10 +26,17 @@ from hosim.policies import policy_named
 from hosim.result import Result
 
 DEVICE, HOST = "hbm", "ddr"
-COPY_D2H, COPY_H2D, RELEASE_DEVICE, RELEASE_HOST = "COPY_D2H", "COPY_H2D", "RELEASE_DEVICE", "RELEASE_HOST"
+COPY_D2H, COPY_H2D, RELEASE_DEVICE, RELEASE_HOST = (
+    "COPY_D2H",
+    "COPY_H2D",
+    "RELEASE_DEVICE",
+    "RELEASE_HOST",
+)
 
 HOST_BYTES = 64 * 2**30
-"""Pinned host memory for copies, as ``OffloadConfig.max_offload_activation_mb`` has it by default."""
+"""Pinned host memory for copies, as ``OffloadConfig.max_offload_activation_mb`` has it by
+default.
+"""
 
 _AMPLE = 10**18
 _OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
@@ -37,7 +46,9 @@ AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such a
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One residency action: ``kind`` by its name in hyper-parallel, before or after the op at position ``op``."""
+    """One residency action: ``kind`` by its name in hyper-parallel, before or after the op at
+    position ``op``.
+    """
 
     op: int
     before: bool
@@ -47,7 +58,9 @@ class Action:
 
 @dataclass(frozen=True)
 class Planned:
-    """A schedule: its actions in order, the equivalent plan, and the replay of that plan (``None`` without a limit)."""
+    """A schedule: its actions in order, the equivalent plan, and the replay of that plan (``None``
+    without a limit).
+    """
 
     actions: tuple[Action, ...]
     plan: Plan
@@ -55,22 +68,46 @@ class Planned:
 
 
 def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardware:
-    """The machine that a trace was recorded on, as far as the trace describes it: its bandwidths, and the limit as the device's capacity.
+    """The machine that a trace was recorded on, as far as the trace describes it: its bandwidths,
+    and the limit as the device's capacity.
 
     One stream copies in both directions; here the directions share the bandwidth of the faster one.
     """
     limit = _AMPLE if trace.limit_bytes is None else max(trace.limit_bytes, 1)
-    channels = (Channel("h2d", HOST, DEVICE, trace.h2d_bytes_per_s), Channel("d2h", DEVICE, HOST, trace.d2h_bytes_per_s))
-    stream = Fabric("copy stream", max(trace.h2d_bytes_per_s, trace.d2h_bytes_per_s), ("h2d", "d2h"), "device")
-    tiers = (Tier(DEVICE, limit, _AMPLE, "device"), Tier(HOST, max(host_bytes, 1), _AMPLE, "device"))
-    return Hardware("hyper-parallel", tiers, channels, Compute({}), DEVICE, (stream,), source="an activation trace")
+    channels = (
+        Channel("h2d", HOST, DEVICE, trace.h2d_bytes_per_s),
+        Channel("d2h", DEVICE, HOST, trace.d2h_bytes_per_s),
+    )
+    stream = Fabric(
+        "copy stream", max(trace.h2d_bytes_per_s, trace.d2h_bytes_per_s), ("h2d", "d2h"), "device"
+    )
+    tiers = (
+        Tier(DEVICE, limit, _AMPLE, "device"),
+        Tier(HOST, max(host_bytes, 1), _AMPLE, "device"),
+    )
+    return Hardware(
+        "hyper-parallel",
+        tiers,
+        channels,
+        Compute({}),
+        DEVICE,
+        (stream,),
+        source="an activation trace",
+    )
 
 
-def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes: int = HOST_BYTES, **parameters: Any) -> Planned:
-    """The schedule of a policy for a trace: actions in program order that keep the device within the trace's limit.
+def plan_trace(
+    trace: ActivationTrace,
+    policy: str = "hyperoffload",
+    host_bytes: int = HOST_BYTES,
+    **parameters: Any,
+) -> Planned:
+    """The schedule of a policy for a trace: actions in program order that keep the device within
+    the trace's limit.
 
-    Storages that no op of the trace produced do not belong to the runtime, and stay as they are. Raises :class:`InfeasibleError` if nothing
-    fits within the trace's limit, and :class:`InputError` for a policy that does not plan ahead.
+    Storages that no op of the trace produced do not belong to the runtime, and stay as they are.
+    Raises :class:`InfeasibleError` if nothing fits within the trace's limit, and
+    :class:`InputError` for a policy that does not plan ahead.
     """
     trace = _produced(trace)
     graph = graph_of(trace, "activations", retained_to_the_end=True)
@@ -86,7 +123,8 @@ def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes:
             plan = policy_named(name).plan(graph, hardware, trace.limit_bytes, **settings)
             if policy == _OURS and plan.runtime is not None:
                 raise InfeasibleError(
-                    f"no policy that plans ahead fits within {trace.limit_bytes:,} B; give activations more of the device"
+                    f"no policy that plans ahead fits within {trace.limit_bytes:,} B; give "
+                    "activations more of the device"
                 )
             _check_ahead(plan)
             found.append(_planned(replace(plan, policy=policy), trace, hardware))
@@ -102,7 +140,9 @@ def plan_trace(trace: ActivationTrace, policy: str = "hyperoffload", host_bytes:
 def _check_ahead(plan: Plan) -> None:
     """Raise :class:`InputError` unless cache ops are all that the plan has."""
     if plan.runtime is not None or plan.edits is not None:
-        what = "changes the order of the ops" if plan.edits is not None else "decides during the run"
+        what = (
+            "changes the order of the ops" if plan.edits is not None else "decides during the run"
+        )
         raise InputError(f"{plan.policy} {what}; {AHEAD}", source="policy")
 
 
@@ -110,7 +150,9 @@ def _planned(plan: Plan, trace: ActivationTrace, hardware: Hardware) -> Planned:
     """The schedule of one plan."""
     assert trace.limit_bytes is not None
     aways = _aways(plan, hardware, trace.limit_bytes)
-    actions = _actions(plan.graph, trace, aways, [(c.after, c.tensor) for c in plan.cache_ops if c.op == STORE])
+    actions = _actions(
+        plan.graph, trace, aways, [(c.after, c.tensor) for c in plan.cache_ops if c.op == STORE]
+    )
     amounts = plan_of(actions, plan.graph, plan.policy)
     return Planned(actions, amounts, replay(amounts, hardware, trace.limit_bytes))
 
@@ -121,15 +163,23 @@ def _makespan_ns(planned: Planned) -> int:
 
 
 def _waits(planned: Planned) -> bool:
-    return planned.result is None or not planned.result.feasible or sum(planned.result.stall_ns.values()) > 0
+    return (
+        planned.result is None
+        or not planned.result.feasible
+        or sum(planned.result.stall_ns.values()) > 0
+    )
 
 
 def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> Plan:
-    """The plan of a schedule on a graph of :func:`hosim.formats.activation_trace.graph_of`: its copies and releases as cache ops.
+    """The plan of a schedule on a graph of :func:`hosim.formats.activation_trace.graph_of`: its
+    copies and releases as cache ops.
 
-    It leaves out what the replay does by itself: releasing a storage at its last use, and its host copy at a write.
+    It leaves out what the replay does by itself: releasing a storage at its last use, and its host
+    copy at a write.
     """
-    storages = {int(tensor.name.removeprefix("storage")): t for t, tensor in enumerate(graph.tensors)}
+    storages = {
+        int(tensor.name.removeprefix("storage")): t for t, tensor in enumerate(graph.tensors)
+    }
     cache_ops = []
     for action in actions:
         t = storages[action.storage]
@@ -140,7 +190,9 @@ def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> 
         elif action.kind == COPY_D2H:
             cache_ops.append(CacheOp(STORE, t, DEVICE, HOST, after))
         elif after < last and not (action.kind == RELEASE_HOST and t in graph.ops[after].writes):
-            cache_ops.append(CacheOp(DETACH, t, DEVICE if action.kind == RELEASE_DEVICE else HOST, None, after))
+            cache_ops.append(
+                CacheOp(DETACH, t, DEVICE if action.kind == RELEASE_DEVICE else HOST, None, after)
+            )
     return Plan(graph, policy, tuple(cache_ops))
 
 
@@ -157,15 +209,20 @@ def _produced(trace: ActivationTrace) -> ActivationTrace:
     def own(sids: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(sid for sid in sids if sid not in foreign)
 
-    return replace(trace, ops=tuple(TracedOp(op.name, op.duration_ns, own(op.reads), own(op.writes)) for op in trace.ops))
+    return replace(
+        trace,
+        ops=tuple(
+            TracedOp(op.name, op.duration_ns, own(op.reads), own(op.writes)) for op in trace.ops
+        ),
+    )
 
 
 @dataclass(slots=True)
 class _Away:
     """A tensor away from the device between its uses by the ops ``last`` and ``next``.
 
-    It is released after the op ``release`` and copied up before the op ``fetch``. The plan issues that copy before the op ``wanted``, and
-    its replay started it at ``start_ns``.
+    It is released after the op ``release`` and copied up before the op ``fetch``. The plan issues
+    that copy before the op ``wanted``, and its replay started it at ``start_ns``.
     """
 
     tensor: int
@@ -178,7 +235,9 @@ class _Away:
 
 
 def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
-    """When tensors are away, in program order and within the limit, sorted by the start of their copies up."""
+    """When tensors are away, in program order and within the limit, sorted by the start of their
+    copies up.
+    """
     graph = plan.graph
     result = replay(plan, hardware, limit, record=True)
     if result.timeline is None or not result.feasible:
@@ -187,19 +246,27 @@ def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
     copies = {transfer.cache_op: transfer for transfer in result.timeline.transfers}
     aways: list[_Away] = []
     ended: dict[int, int] = {}  # by tensor: the end of its last copy
-    leaving: dict[int, tuple[int, int]] = {}  # by tensor: last use, and the op after which it is released
+    leaving: dict[
+        int, tuple[int, int]
+    ] = {}  # by tensor: last use, and the op after which it is released
     for c in sorted(range(len(plan.cache_ops)), key=lambda c: (plan.cache_ops[c].after, c)):
         cache_op = plan.cache_ops[c]
         t, after, users = cache_op.tensor, cache_op.after, graph.users[cache_op.tensor]
         use = bisect_right(users, after)
         if cache_op.op == DETACH and cache_op.source == DEVICE and use < len(users):
             gone_ns = max(ends[after], ended.get(t, 0))
-            begins = max(after + 1, bisect_left(starts, gone_ns))  # the first op that begins without it
+            begins = max(
+                after + 1, bisect_left(starts, gone_ns)
+            )  # the first op that begins without it
             leaving[t] = users[use - 1], min(begins, users[use]) - 1
         elif cache_op.op == PREFETCH and t in leaving:
             last, release = leaving.pop(t)
             fetch = min(max(release + 1, bisect_left(starts, copies[c].start_ns)), users[use])
-            aways.append(_Away(t, last, users[use], release, fetch, max(after, release) + 1, copies[c].start_ns))
+            aways.append(
+                _Away(
+                    t, last, users[use], release, fetch, max(after, release) + 1, copies[c].start_ns
+                )
+            )
         if c in copies:
             ended[t] = copies[c].end_ns
     aways.sort(key=lambda away: (away.start_ns, away.next))
@@ -210,7 +277,9 @@ def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
 
 
 def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
-    """The bytes that the device holds in program order, by op: produced by then and not released."""
+    """The bytes that the device holds in program order, by op: produced by then and not
+    released.
+    """
     change = [0] * (len(graph.ops) + 1)
     for tensor, users in zip(graph.tensors, graph.users, strict=True):
         change[users[0]] += tensor.size_bytes
@@ -227,9 +296,11 @@ def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
 
 
 def _shrink(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
-    """Delay copies up, those needed last first, then advance releases, where ops that begin at one instant leave their order open.
+    """Delay copies up, those needed last first, then advance releases, where ops that begin at one
+    instant leave their order open.
 
-    With the latest copies and the earliest releases, an op holds only what it and its neighbours need, which the replay held too: it fits.
+    With the latest copies and the earliest releases, an op holds only what it and its neighbours
+    need, which the replay held too: it fits.
     """
     for i in range(len(held)):
         for away in sorted(aways, key=lambda a: -a.next) if held[i] > limit else ():
@@ -248,7 +319,9 @@ def _take(held: list[int], graph: Graph, away: _Away, ops: range) -> None:
 
 
 def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
-    """Copies up where the plan issues them, or as near as the limit allows, in the order of the plan."""
+    """Copies up where the plan issues them, or as near as the limit allows, in the order of the
+    plan.
+    """
     earliest = 0
     for away in aways:
         size = graph.tensors[away.tensor].size_bytes
@@ -258,11 +331,14 @@ def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) 
         earliest = max(earliest, away.fetch)
 
 
-def _actions(graph: Graph, trace: ActivationTrace, aways: Sequence[_Away], stores: Sequence[tuple[int, int]]) -> tuple[Action, ...]:
+def _actions(
+    graph: Graph, trace: ActivationTrace, aways: Sequence[_Away], stores: Sequence[tuple[int, int]]
+) -> tuple[Action, ...]:
     """All actions in program order; ``stores`` are copies down as (after, tensor).
 
-    After an op, stale host copies are released first, then copies down begin, then device memory is released, then host memory. A host copy
-    that is not stale stays until the last use, whatever the plan says, because the runtime would copy again if it were stored once more.
+    After an op, stale host copies are released first, then copies down begin, then device memory is
+    released, then host memory. A host copy that is not stale stays until the last use, whatever the
+    plan says, because the runtime would copy again if it were stored once more.
     """
     storage = [int(tensor.name.removeprefix("storage")) for tensor in graph.tensors]
     placed: list[tuple[int, int, Action]] = []  # op, place among the actions around it, action

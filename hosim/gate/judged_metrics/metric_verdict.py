@@ -5,15 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hosim.gate.judged_metrics.metrics import OFF, SUMS, Tolerance, family, human, tolerance_of, worsens
+from hosim.gate.judged_metrics.metrics import (
+    OFF,
+    SUMS,
+    Tolerance,
+    family,
+    human,
+    tolerance_of,
+    worsens,
+)
 from hosim.units import human_percent
 
-REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = "regression", "improvement", "drift", "new", "missing", "same"
+REGRESSION, IMPROVEMENT, DRIFT, NEW, MISSING, SAME = (
+    "regression",
+    "improvement",
+    "drift",
+    "new",
+    "missing",
+    "same",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricVerdict:
-    """One metric: its value in the baseline and now (``None`` if there is none), and the verdict."""
+    """One metric: its value in the baseline and now (``None`` if there is none), and the
+    verdict.
+    """
 
     name: str
     before: int | None
@@ -33,23 +50,40 @@ class MetricVerdict:
         share = f", {human_percent(self.change / self.before, signed=True)}" if self.before else ""
         sign = "+" if self.change > 0 else ""
         by = f"{sign}{human(self.name, self.change)}{share}"
-        return f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({by})"
+        return (
+            f"{self.name}: {human(self.name, self.now)}, was {human(self.name, self.before)} ({by})"
+        )
 
 
-def judge_metrics(before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]) -> tuple[MetricVerdict, ...]:
+def judge_metrics(
+    before: Mapping[str, int], now: Mapping[str, int], tolerances: Mapping[str, Tolerance]
+) -> tuple[MetricVerdict, ...]:
     """A verdict for every metric of either record, by name.
 
-    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* a change within it. Bytes, times of waiting
-    and counts that one of the two does not have are 0 there: a tier that was empty held nothing. Another metric that only one of the two
-    has, such as a latency, is *new* or *missing*; it is drift if its tolerance is off.
+    A *regression* is worse by more than the tolerance, an *improvement* better by more, *drift* a
+    change within it. Bytes, times of waiting and counts that one of the two does not have are 0
+    there: a tier that was empty held nothing. Another metric that only one of the two has, such as
+    a latency, is *new* or *missing*; it is drift if its tolerance is off.
     """
     verdicts = []
     for name in sorted({*before, *now}):
         absent = 0 if family(name) in SUMS else None
-        old, new, tolerance = before.get(name, absent), now.get(name, absent), tolerance_of(name, tolerances)
+        old, new, tolerance = (
+            before.get(name, absent),
+            now.get(name, absent),
+            tolerance_of(name, tolerances),
+        )
         if old is None or new is None:
             known = old if new is None else new
-            verdict = SAME if not known else DRIFT if tolerance == OFF else NEW if old is None else MISSING
+            verdict = (
+                SAME
+                if not known
+                else DRIFT
+                if tolerance == OFF
+                else NEW
+                if old is None
+                else MISSING
+            )
         elif old == new:
             verdict = SAME
         elif tolerance.allows(old, new):

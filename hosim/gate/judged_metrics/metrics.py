@@ -1,10 +1,11 @@
 """The metrics of a case: their names, units, and tolerances.
 
-``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and ``moved.CHANNEL`` (bytes). Of requests that
-are served also ``ttft``, ``tpot`` and ``latency`` by statistic (``ttft.p95``, nanoseconds), ``throughput.output`` (tokens an hour),
-``goodput.requests`` (requests an hour), ``found.TIER`` (tokens of prompts), ``wait.kv_transfer`` and ``wait.decode_queue`` (nanoseconds
-that all requests waited on their way to an engine that decodes), and counts such as ``count.preemptions``. Smaller is better, but for
-:data:`LARGER`.
+``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and
+``moved.CHANNEL`` (bytes). Of requests that are served also ``ttft``, ``tpot`` and ``latency`` by
+statistic (``ttft.p95``, nanoseconds), ``throughput.output`` (tokens an hour), ``goodput.requests``
+(requests an hour), ``found.TIER`` (tokens of prompts), ``wait.kv_transfer`` and
+``wait.decode_queue`` (nanoseconds that all requests waited on their way to an engine that decodes),
+and counts such as ``count.preemptions``. Smaller is better, but for :data:`LARGER`.
 """
 
 from __future__ import annotations
@@ -20,15 +21,41 @@ from hosim.units import human_size, human_time, parse_size, parse_time
 
 PEAK, MAKESPAN, STALL, MOVED = "peak", "makespan", "stall", "moved"
 
-TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, WAIT, COUNT = "ttft", "tpot", "latency", "throughput", "goodput", "found", "wait", "count"
+TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, WAIT, COUNT = (
+    "ttft",
+    "tpot",
+    "latency",
+    "throughput",
+    "goodput",
+    "found",
+    "wait",
+    "count",
+)
 
-FAMILIES = (PEAK, TTFT, TPOT, LATENCY, THROUGHPUT, GOODPUT, FOUND, MAKESPAN, WAIT, STALL, MOVED, COUNT)
+FAMILIES = (
+    PEAK,
+    TTFT,
+    TPOT,
+    LATENCY,
+    THROUGHPUT,
+    GOODPUT,
+    FOUND,
+    MAKESPAN,
+    WAIT,
+    STALL,
+    MOVED,
+    COUNT,
+)
 """Every family, in the order in which reports tell them."""
 
 STATISTICS = ("mean", "p50", "p95", "p99")
 """The statistics of each latency that are judged."""
 
-_PARTS = {**dict.fromkeys((TTFT, TPOT, LATENCY), STATISTICS), THROUGHPUT: ("output",), GOODPUT: ("requests",)}
+_PARTS = {
+    **dict.fromkeys((TTFT, TPOT, LATENCY), STATISTICS),
+    THROUGHPUT: ("output",),
+    GOODPUT: ("requests",),
+}
 """What a metric of a family may be named after its dot, where it is not a name of the machine."""
 
 LARGER = (THROUGHPUT, GOODPUT, FOUND)
@@ -47,7 +74,9 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much a metric may differ from its baseline: a number of its unit, or a share of the baseline; ``None``: any amount."""
+    """How much a metric may differ from its baseline: a number of its unit, or a share of the
+    baseline; ``None``: any amount.
+    """
 
     absolute: int | None = None
     share: Fraction | None = None
@@ -67,7 +96,9 @@ DEFAULTS: Mapping[str, Tolerance] = {
     PEAK: Tolerance(absolute=0),
     **dict.fromkeys((WAIT, STALL, MOVED, COUNT), OFF),
 }
-"""The default tolerances: none for a peak. Waits, stalls, moved bytes and counts are not judged by themselves."""
+"""The default tolerances: none for a peak. Waits, stalls, moved bytes and counts are not judged by
+themselves.
+"""
 
 
 def metrics_of(result: Result) -> dict[str, int]:
@@ -91,7 +122,11 @@ def human(metric: str, value: int) -> str:
 
     >>> human("peak.hbm", 2048), human("makespan", 1500)
     ('2.00 KiB', '1.50 us')
-    >>> human("throughput.output", 1_800_000), human("found.ddr", 1024), human("count.preemptions", 3)
+    >>> (
+    ...     human("throughput.output", 1_800_000),
+    ...     human("found.ddr", 1024),
+    ...     human("count.preemptions", 3),
+    ... )
     ('500 tokens/s', '1,024 tokens', '3')
     """
     kind, _, of = metric.partition(".")
@@ -99,7 +134,9 @@ def human(metric: str, value: int) -> str:
         return human_size(value)
     if kind in (THROUGHPUT, GOODPUT):
         rate = value / HOUR
-        return f"{rate:{',.0f' if abs(rate) >= 100 else '.3g'}} {'tokens' if of == 'output' else of}/s"
+        return (
+            f"{rate:{',.0f' if abs(rate) >= 100 else '.3g'}} {'tokens' if of == 'output' else of}/s"
+        )
     if kind in (FOUND, COUNT):
         return f"{value:,}" + (" tokens" if kind == FOUND else "")
     return human_time(value)
@@ -114,11 +151,19 @@ def worsens(metric: str, by: int) -> bool:
     return by < 0 if family(metric) in LARGER else by > 0
 
 
-def parse_tolerances(given: Mapping[str, str | Mapping[str, str]], source: str) -> dict[str, Tolerance]:
-    """Tolerances by metric or family, as files have them: ``64 MiB``, ``10 us``, ``1%`` or ``off``. Raises :class:`InputError`."""
+def parse_tolerances(
+    given: Mapping[str, str | Mapping[str, str]], source: str
+) -> dict[str, Tolerance]:
+    """Tolerances by metric or family, as files have them: ``64 MiB``, ``10 us``, ``1%`` or ``off``.
+    Raises :class:`InputError`.
+    """
     flat: dict[str, str] = {}
     for name, value in given.items():
-        flat |= {name: value} if isinstance(value, str) else {f"{name}.{part}": text for part, text in value.items()}
+        flat |= (
+            {name: value}
+            if isinstance(value, str)
+            else {f"{name}.{part}": text for part, text in value.items()}
+        )
     return {name: _parse(name, text, source) for name, text in flat.items()}
 
 
@@ -130,19 +175,33 @@ def tolerance_of(metric: str, given: Mapping[str, Tolerance]) -> Tolerance:
 def _parse(name: str, text: str, source: str) -> Tolerance:
     where = f"tolerance.{name}"
     if family(name) not in FAMILIES:
-        raise InputError(f"unknown metric; expected one of {', '.join(FAMILIES)}, or one such as peak.hbm", source=source, where=where)
+        raise InputError(
+            f"unknown metric; expected one of {', '.join(FAMILIES)}, or one such as peak.hbm",
+            source=source,
+            where=where,
+        )
     part = name.partition(".")[2]
     if part and part not in _PARTS.get(family(name), (part,)):
         named = ", ".join(f"{family(name)}.{one}" for one in _PARTS[family(name)])
-        raise InputError(f"unknown metric; expected {family(name)} or one of {named}", source=source, where=where)
+        raise InputError(
+            f"unknown metric; expected {family(name)} or one of {named}", source=source, where=where
+        )
     if text.strip() == "off":
         return OFF
     share = _SHARE.fullmatch(text)
     if share:
         return Tolerance(share=Fraction(share[1]) / 100)
     if family(name) in _SHARES:
-        raise InputError(f"expected a share of the baseline, such as '1%', or 'off', got {text!r}", source=source, where=where)
+        raise InputError(
+            f"expected a share of the baseline, such as '1%', or 'off', got {text!r}",
+            source=source,
+            where=where,
+        )
     try:
         return Tolerance(absolute=parse_size(text) if family(name) in _BYTES else parse_time(text))
     except InputError as error:
-        raise InputError(f"{error.message} (or a share of the baseline, such as '1%', or 'off')", source=source, where=where) from None
+        raise InputError(
+            f"{error.message} (or a share of the baseline, such as '1%', or 'off')",
+            source=source,
+            where=where,
+        ) from None

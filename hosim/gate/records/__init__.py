@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.gate.records.baselines import LINES, SUFFIX, confined, is_baseline, of_word, read_record, record_text, save_record
+    from hosim.gate.records.baselines import (
+        LINES,
+        SUFFIX,
+        confined,
+        is_baseline,
+        of_word,
+        read_record,
+        record_text,
+        save_record,
+    )
     from hosim.gate.records.flat_profile import flat, flat_profile
     from hosim.gate.records.folding import absolute, fold, relative, unfold
     from hosim.gate.records.graph_record import graph_record, role_of
@@ -27,17 +36,20 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "baselines": "LINES SUFFIX confined is_baseline of_word read_record record_text save_record",
+            "baselines": "LINES SUFFIX confined is_baseline of_word read_record record_text "
+            "save_record",
             "flat_profile": "flat flat_profile",
             "folding": "absolute fold relative unfold",
             "graph_record": "graph_record role_of",
             "matrix_file": "brief read_matrix save_matrix",
-            "record": "REQUESTS SHIPPED SOURCE GraphRecord Item Listing Measured PeakRecord Record Stay source_digest",
+            "record": "REQUESTS SHIPPED SOURCE GraphRecord Item Listing Measured PeakRecord "
+            "Record Stay source_digest",
         },
     )
 
 __all__ = [
-    "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "GraphRecord", "Item", "Listing", "Measured", "PeakRecord", "Record", "Stay",
-    "absolute", "brief", "confined", "flat", "flat_profile", "fold", "graph_record", "is_baseline", "of_word", "read_matrix",
-    "read_record", "record_text", "relative", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
+    "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "GraphRecord", "Item", "Listing",
+    "Measured", "PeakRecord", "Record", "Stay", "absolute", "brief", "confined", "flat",
+    "flat_profile", "fold", "graph_record", "is_baseline", "of_word", "read_matrix", "read_record",
+    "record_text", "relative", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
 ]  # fmt: skip

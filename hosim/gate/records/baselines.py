@@ -1,7 +1,7 @@
 """Baseline files: records as sorted text that a person can review, one file per case.
 
-Equal records give equal bytes. A comment beside each value says what it means. A list longer than :data:`LINES` has its largest items and
-the sum of the others.
+Equal records give equal bytes. A comment beside each value says what it means. A list longer than
+:data:`LINES` has its largest items and the sum of the others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ LINES = 60
 """How many lines a list may have."""
 
 GRAPH_LINES = 200
-"""How many of them those of the graph may have: what is not there cannot be named as the cause of a change."""
+"""How many of them those of the graph may have: what is not there cannot be named as the cause of a
+change.
+"""
 
 _OF_GRAPH = ("tensors", "workspaces", "times", "flops")
 
@@ -40,7 +42,10 @@ _FIRST = 1024
 _SINCE, _UNTIL = " {since} ", " {until} "
 """No folded name can equal this, because folding doubles a name's own braces."""
 
-HEADER = "# Written by hosim: what one simulated step needs. Review a change of it like code; 'hosim baseline update' writes it again.\n"
+HEADER = (
+    "# Written by hosim: what one simulated step needs. Review a change of it like code; "
+    "'hosim baseline update' writes it again.\n"
+)
 
 
 def read_record(path: str | os.PathLike[str]) -> Record:
@@ -61,11 +66,16 @@ def read_record(path: str | os.PathLike[str]) -> Record:
     return Record(
         case=data["case"],
         asked=data["asked"],
-        fingerprints={key: value for key, value in data["fingerprints"].items() if isinstance(value, str)},
+        fingerprints={
+            key: value for key, value in data["fingerprints"].items() if isinstance(value, str)
+        },
         metrics=data["metrics"],
         machine=data.get("machine", {}),
         peaks=peaks,
-        moved={channel: _listing(listed, source, f"moved.{channel}") for channel, listed in data.get("moved", {}).items()},
+        moved={
+            channel: _listing(listed, source, f"moved.{channel}")
+            for channel, listed in data.get("moved", {}).items()
+        },
         stalls=_listing(data.get("stalls"), source, "stalls"),
         durations=_listing(data.get("durations"), source, "durations"),
         curve=tuple(data.get("curve", ())),
@@ -77,13 +87,17 @@ def read_record(path: str | os.PathLike[str]) -> Record:
 
 
 def _graph(data: GraphModel, source: str) -> GraphRecord:
-    listings = {name: _listing(cast("ListingModel | None", data.get(name)), source, f"graph.{name}") for name in _OF_GRAPH}
+    listings = {
+        name: _listing(cast("ListingModel | None", data.get(name)), source, f"graph.{name}")
+        for name in _OF_GRAPH
+    }
     shapes: dict[str, int] = {}
     for i, line in enumerate(data.get("shapes", ())):
         count, _, shape = line.partition(" ")
         if not (count.isascii() and count.isdecimal() and shape):
             raise InputError(
-                f"expected a whole number and an op, got {line!r}; 'hosim baseline update' writes the file again",
+                f"expected a whole number and an op, got {line!r}; 'hosim baseline update' writes "
+                "the file again",
                 source=source,
                 where=f"graph.shapes[{i}]",
             )
@@ -92,7 +106,9 @@ def _graph(data: GraphModel, source: str) -> GraphRecord:
 
 
 def save_record(record: Record, path: str | os.PathLike[str]) -> bool:
-    """Write a baseline file, and its folder; returns whether the file changed. Raises :class:`InputError` if it cannot be written."""
+    """Write a baseline file, and its folder; returns whether the file changed. Raises
+    :class:`InputError` if it cannot be written.
+    """
     return save_text(record_text(record), path)
 
 
@@ -104,12 +120,18 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     confined(target, target.parent, os.fspath(path))
     content = text.encode()
     with suppress(OSError):  # missing or unreadable: writing reports what is wrong
-        if target.is_file() and target.stat().st_size == len(content) and target.read_bytes() == content:
+        if (
+            target.is_file()
+            and target.stat().st_size == len(content)
+            and target.read_bytes() == content
+        ):
             return False
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot be created: {error.strerror}", source=str(target.parent)) from None
+        raise InputError(
+            f"cannot be created: {error.strerror}", source=str(target.parent)
+        ) from None
     write_bytes(target, content)
     return True
 
@@ -167,7 +189,9 @@ def _graph_lines(graph: GraphRecord) -> Iterator[str]:
 
 
 def version_lines(versions: Mapping[str, int]) -> Iterator[str]:
-    """The table of versions; those of a replay's rules have a line of their own, which is as old as the format."""
+    """The table of versions; those of a replay's rules have a line of their own, which is as old as
+    the format.
+    """
     if others := {name: number for name, number in versions.items() if name != REPLAY}:
         yield "\n[versions]"
         for name in sorted(others):
@@ -186,7 +210,11 @@ def _listed(name: str, listing: Listing, say: Any, most: int = LINES) -> Iterato
     by_value: dict[tuple[str, int, str], list[str]] = {}
     for item in listing.items:
         by_value.setdefault((item.label, item.value, _span(item)), []).append(item.name)
-    rows = [(label, text + span, value, count) for (label, value, span), names in by_value.items() for text, count in fold(names)]
+    rows = [
+        (label, text + span, value, count)
+        for (label, value, span), names in by_value.items()
+        for text, count in fold(names)
+    ]
     rows.sort(key=lambda row: (-row[2], row[0], row[1]))
     kept, left = rows[:most], rows[most:]
     yield f"\n[{name}]"
@@ -213,13 +241,17 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
                 raise ValueError("no number")
             folded, _, until = folded.partition(_UNTIL)
             folded, _, since = folded.partition(_SINCE)
-            items += [Item(of_word(label), name, int(value), absolute(since, name), absolute(until, name)) for name in unfold(folded)]
+            items += [
+                Item(of_word(label), name, int(value), absolute(since, name), absolute(until, name))
+                for name in unfold(folded)
+            ]
             within("records", len(items))
         except InputError as error:
             raise InputError(error.message, source=source, where=f"{where}.items[{i}]") from None
         except ValueError:
             raise InputError(
-                f"expected a label, a whole number and a name, got {text!r}; 'hosim baseline update' writes the file again",
+                f"expected a label, a whole number and a name, got {text!r}; 'hosim baseline "
+                "update' writes the file again",
                 source=source,
                 where=f"{where}.items[{i}]",
             ) from None
@@ -228,7 +260,9 @@ def _listing(data: ListingModel | None, source: str, where: str) -> Listing:
 
 
 def _span(item: Item) -> str:
-    """Since and until when, relative to the tensor's name, so that equal items of all layers share a line."""
+    """Since and until when, relative to the tensor's name, so that equal items of all layers share
+    a line.
+    """
     text = ""
     for word, op in ((_SINCE, item.since), (_UNTIL, item.until)):
         if op and "{" not in op and "}" not in op:
@@ -242,7 +276,10 @@ def as_word(name: str) -> str:
     >>> as_word("kv cache 50%")
     'kv%20cache%2050%25'
     """
-    return "".join(c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass") for c in name)
+    return "".join(
+        c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass")
+        for c in name
+    )
 
 
 def of_word(word: str) -> str:
@@ -264,7 +301,11 @@ def is_baseline(path: Path) -> bool:
 def confined(path: Path, folder: Path, source: str, where: str | None = None) -> Path:
     """The path, unless links and dots lead it out of the folder. Raises :class:`InputError`."""
     if folder.resolve() not in path.resolve().parents:
-        raise InputError(f"expected a place inside {os.fspath(folder.resolve())}, got {path.resolve()}", source=source, where=where)
+        raise InputError(
+            f"expected a place inside {os.fspath(folder.resolve())}, got {path.resolve()}",
+            source=source,
+            where=where,
+        )
     return path
 
 

@@ -13,7 +13,13 @@ def flat_profile(hardware: Hardware) -> dict[str, str]:
     """The profile as in its file, flattened: ``channels.h2d.bandwidth``."""
     from hosim.io import hardware_to_dict
 
-    return flat({key: value for key, value in hardware_to_dict(hardware).items() if key not in ("format", "source")})
+    return flat(
+        {
+            key: value
+            for key, value in hardware_to_dict(hardware).items()
+            if key not in ("format", "source")
+        }
+    )
 
 
 def flat(data: Mapping[str, Any], within: str = "") -> dict[str, str]:

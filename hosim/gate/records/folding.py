@@ -1,4 +1,5 @@
-"""Folding of names that differ only in numbers into one: ``layers.{0-31}.mlp.act``. It is short to review and lossless.
+"""Folding of names that differ only in numbers into one: ``layers.{0-31}.mlp.act``. It is short to
+review and lossless.
 
 A name's own braces are doubled. Several braces in one name stand for every combination.
 """
@@ -38,14 +39,18 @@ def fold(names: Iterable[str]) -> list[tuple[str, int]]:
                 merged.setdefault((*row[:at], None, *row[at + 1 :]), []).extend(numbers)
             else:
                 kept.add(row)
-        rows = kept | {(*key[:at], tuple(sorted(listed)), *key[at + 1 :]) for key, listed in merged.items()}  # type: ignore[arg-type]
+        rows = kept | {
+            (*key[:at], tuple(sorted(listed)), *key[at + 1 :])  # type: ignore[arg-type]
+            for key, listed in merged.items()
+        }
     return sorted((_text(row), _count(row)) for row in rows)
 
 
 def unfold(text: str) -> list[str]:
     """The names that a folded name stands for.
 
-    Raises :class:`ValueError` for braces that :func:`fold` does not write, and :class:`~hosim.errors.InputError` for too many names.
+    Raises :class:`ValueError` for braces that :func:`fold` does not write, and
+    :class:`~hosim.errors.InputError` for too many names.
 
     >>> unfold("a.{0-1,7}.x")
     ['a.0.x', 'a.1.x', 'a.7.x']
@@ -62,9 +67,11 @@ def unfold(text: str) -> list[str]:
 
 
 def relative(text: str, name: str) -> str:
-    """``text`` with its numbers relative to the first number of ``name``: ``{}`` for the same, and its first one, if near, as an offset.
+    """``text`` with its numbers relative to the first number of ``name``: ``{}`` for the same, and
+    its first one, if near, as an offset.
 
-    Equal statements about all layers thus become one text. A text with braces of its own stays as it is.
+    Equal statements about all layers thus become one text. A text with braces of its own stays as
+    it is.
 
     >>> relative("layers.4.norm", "layers.5.w"), relative("linear_5.2", "layers.5.w")
     ('layers.{-1}.norm', 'linear_{}.2')
@@ -76,7 +83,9 @@ def relative(text: str, name: str) -> str:
 
     def seen(found: re.Match[str]) -> str:
         nonlocal first
-        offset = int(found[0]) - int(base[0]) if first and _plain(found[0]) and _plain(base[0]) else 0
+        offset = (
+            int(found[0]) - int(base[0]) if first and _plain(found[0]) and _plain(base[0]) else 0
+        )
         first = False
         if found[0] == base[0]:
             return "{}"
@@ -104,11 +113,19 @@ def _plain(number: str) -> bool:
 
 def _tokens(name: str) -> list[str | _Numbers]:
     """Text and numbers in turn; a number that Python would write differently stays text."""
-    return [(int(part),) if i % 2 and _plain(part) else part for i, part in enumerate(re.split(r"([0-9]{1,9})", name))]
+    return [
+        (int(part),) if i % 2 and _plain(part) else part
+        for i, part in enumerate(re.split(r"([0-9]{1,9})", name))
+    ]
 
 
 def _text(row: tuple[str | _Numbers, ...]) -> str:
-    return "".join([part.replace("{", "{{").replace("}", "}}") if isinstance(part, str) else _range(part) for part in row])
+    return "".join(
+        [
+            part.replace("{", "{{").replace("}", "}}") if isinstance(part, str) else _range(part)
+            for part in row
+        ]
+    )
 
 
 def _count(row: tuple[str | _Numbers, ...]) -> int:
@@ -133,7 +150,9 @@ def _numbers(text: str) -> list[int]:
     for run in text.split(","):
         first, _, last = run.partition("-")
         listed = range(int(first), int(last or first) + 1)
-        within("records", len(numbers) + listed.stop - listed.start)  # the length of a range may be more than Python can say
+        within(
+            "records", len(numbers) + listed.stop - listed.start
+        )  # the length of a range may be more than Python can say
         numbers += listed
     return numbers
 

@@ -1,7 +1,9 @@
-"""What a baseline keeps of a graph: the bytes of its tensors, what its ops take, and which roles each op reads and writes.
+"""What a baseline keeps of a graph: the bytes of its tensors, what its ops take, and which roles
+each op reads and writes.
 
-A role is a name without its numbers: ``layers.{}.act`` is the role of ``layers.0.act`` and ``layers.1.act``. Layers that are alike are one
-line, and an op that is put in does not change what follows it, though its names count on.
+A role is a name without its numbers: ``layers.{}.act`` is the role of ``layers.0.act`` and
+``layers.1.act``. Layers that are alike are one line, and an op that is put in does not change what
+follows it, though its names count on.
 """
 
 from __future__ import annotations
@@ -42,12 +44,16 @@ def _label(tensor: Tensor) -> str:
 
 
 def _shape(op: Op, roles: list[str], ops: list[str]) -> str:
-    """``matmul layers.{}.up reads 1*x 1*layers.{}.w writes 1*layers.{}.act``: kind and role of an op, and how often it uses which roles."""
+    """``matmul layers.{}.up reads 1*x 1*layers.{}.w writes 1*layers.{}.act``: kind and role of an
+    op, and how often it uses which roles.
+    """
     words = [as_word(op.kind), as_word(role_of(op.name))]
     for verb, used in (("reads", op.inputs), ("changes", op.mutates), ("writes", op.outputs)):
         words += _counted(verb, [roles[t] for t in used])
     words += _counted("after", [ops[i] for i in op.deps])
-    words += _counted("on", [op.stream] * (op.stream != MAIN_STREAM) + [op.processor] * bool(op.processor))
+    words += _counted(
+        "on", [op.stream] * (op.stream != MAIN_STREAM) + [op.processor] * bool(op.processor)
+    )
     return " ".join([*words, *_counted("in", [op.dtype])])
 
 
@@ -59,19 +65,39 @@ def _counted(verb: str, roles: Iterable[str]) -> list[str]:
 def _reads_of(graph: Graph) -> dict[str, tuple[str, ...]]:
     """The tensors that each op uses, by name, those that are there for longest first."""
     tensors, users = graph.tensors, graph.users
-    return {op.name: tuple([tensors[t].name for t in sorted(op.uses, key=lambda t: (users[t][0], t))]) for op in graph.ops}
+    return {
+        op.name: tuple([tensors[t].name for t in sorted(op.uses, key=lambda t: (users[t][0], t))])
+        for op in graph.ops
+    }
 
 
-def graph_record(graph: Graph) -> tuple[GraphRecord, dict[str, list[str]], dict[str, tuple[str, ...]]]:
-    """What a baseline keeps of a graph; the names of the ops of each shape; and the tensors that each op uses, the oldest first."""
+def graph_record(
+    graph: Graph,
+) -> tuple[GraphRecord, dict[str, list[str]], dict[str, tuple[str, ...]]]:
+    """What a baseline keeps of a graph; the names of the ops of each shape; and the tensors that
+    each op uses, the oldest first.
+    """
 
     def of_ops(values: Iterable[int | None]) -> Listing:
         named = zip(graph.ops, values, strict=True)
-        return Listing(tuple(Item(op.kind, op.name, value) for op, value in sorted(named, key=lambda pair: pair[0].name) if value))
+        return Listing(
+            tuple(
+                Item(op.kind, op.name, value)
+                for op, value in sorted(named, key=lambda pair: pair[0].name)
+                if value
+            )
+        )
 
     shapes = _shapes_of(graph)
     record = GraphRecord(
-        tensors=Listing(tuple(sorted([Item(_label(t), t.name, t.size_bytes) for t in graph.tensors], key=lambda t: (t.label, t.name)))),
+        tensors=Listing(
+            tuple(
+                sorted(
+                    [Item(_label(t), t.name, t.size_bytes) for t in graph.tensors],
+                    key=lambda t: (t.label, t.name),
+                )
+            )
+        ),
         workspaces=of_ops(op.workspace_bytes for op in graph.ops),
         times=of_ops(op.duration_ns for op in graph.ops),
         flops=of_ops(op.flops for op in graph.ops),

@@ -1,7 +1,9 @@
-"""The baseline file of a matrix: one sorted line per case, so that a person can review hundreds of cases in one diff.
+"""The baseline file of a matrix: one sorted line per case, so that a person can review hundreds of
+cases in one diff.
 
-A line has the metrics that are not 0 and fingerprints, or says that the case does not fit; a comment has makespan and peaks. The file
-does not keep what was held at a peak, so explanations can describe only the present.
+A line has the metrics that are not 0 and fingerprints, or says that the case does not fit; a
+comment has makespan and peaks. The file does not keep what was held at a peak, so explanations can
+describe only the present.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ FINGERPRINTS = ("graph", "machine", "plan")
 
 
 def read_matrix(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured]:
-    """The record of each case by its name; ``None`` for a case that does not fit. Raises :class:`InputError`."""
+    """The record of each case by its name; ``None`` for a case that does not fit. Raises
+    :class:`InputError`.
+    """
     from hosim.io.gate_files import load_baselines
 
     data = load_baselines(path)
@@ -38,14 +42,21 @@ def read_matrix(path: str | os.PathLike[str], matrix: str) -> dict[str, Measured
         if source := values.pop(SOURCE, ""):
             prints[SOURCE] = source
         again = "'hosim baseline update' writes it again"
-        if len(words) % 2 or not all(prints.values()) or not all(v.isascii() and v.isdecimal() for v in values.values()):
+        if (
+            len(words) % 2
+            or not all(prints.values())
+            or not all(v.isascii() and v.isdecimal() for v in values.values())
+        ):
             raise InputError(
-                f"expected metrics with whole numbers and fingerprints, or {UNFIT!r}, got {line!r}; {again}",
+                f"expected metrics with whole numbers and fingerprints, or {UNFIT!r}, got "
+                f"{line!r}; {again}",
                 source=os.fspath(path),
                 where=f"cases.{name}",
             )
         metrics = {of_word(metric): int(value) for metric, value in values.items()}
-        found[case] = Measured(brief(case, {}, prints, metrics, hosim=data["hosim"], versions=versions))
+        found[case] = Measured(
+            brief(case, {}, prints, metrics, hosim=data["hosim"], versions=versions)
+        )
     return found
 
 
@@ -59,11 +70,21 @@ def brief(
     versions: Mapping[str, int],
 ) -> Record:
     """A record with only what a line has."""
-    return Record(case, asked, fingerprints, metrics, {}, {}, {}, Listing(), Listing(), (), hosim, versions)
+    return Record(
+        case, asked, fingerprints, metrics, {}, {}, {}, Listing(), Listing(), (), hosim, versions
+    )
 
 
-def save_matrix(known: Mapping[str, Measured], path: str | os.PathLike[str], *, hosim: str, versions: Mapping[str, int]) -> bool:
-    """Write the file of the matrix; returns whether it changed. Raises :class:`InputError` if it cannot be written."""
+def save_matrix(
+    known: Mapping[str, Measured],
+    path: str | os.PathLike[str],
+    *,
+    hosim: str,
+    versions: Mapping[str, int],
+) -> bool:
+    """Write the file of the matrix; returns whether it changed. Raises :class:`InputError` if it
+    cannot be written.
+    """
     return save_text(HEADER + "".join(f"{line}\n" for line in _lines(known, hosim, versions)), path)
 
 
@@ -78,8 +99,16 @@ def _lines(known: Mapping[str, Measured], hosim: str, versions: Mapping[str, int
         if record is None:
             yield f"{name} = {quoted(UNFIT)}"
             continue
-        words = [f"{as_word(metric)} {value}" for metric, value in sorted(record.metrics.items()) if value]
-        words += [f"{key} {record.fingerprints[key]}" for key in (*FINGERPRINTS, SOURCE) if key in record.fingerprints]
+        words = [
+            f"{as_word(metric)} {value}"
+            for metric, value in sorted(record.metrics.items())
+            if value
+        ]
+        words += [
+            f"{key} {record.fingerprints[key]}"
+            for key in (*FINGERPRINTS, SOURCE)
+            if key in record.fingerprints
+        ]
         peaks = [
             f"{as_word(m.partition('.')[2])} {human(m, value)}"
             for m, value in sorted(record.metrics.items())

@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 SOURCE = "source"
-"""The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what hosim reads from it."""
+"""The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what
+hosim reads from it.
+"""
 
 REQUESTS = "requests"
-"""The fingerprint of the requests that are served, where a case serves some; its ``plan`` is that of the engine and its cache."""
+"""The fingerprint of the requests that are served, where a case serves some; its ``plan`` is that
+of the engine and its cache.
+"""
 
 SHIPPED = "shipped"
 """The fingerprint of a workload that comes with hosim: what changes in it is hosim's."""
@@ -19,10 +23,11 @@ SHIPPED = "shipped"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """``value`` (bytes or nanoseconds) of a tensor or an op ``name``; ``label`` is the kind of tensor, or the cause of a stall.
+    """``value`` (bytes or nanoseconds) of a tensor or an op ``name``; ``label`` is the kind of
+    tensor, or the cause of a stall.
 
-    For a resident tensor, ``since`` is the op after which its copy was issued, and ``until`` the op after which it is released; each is
-    empty if there is none.
+    For a resident tensor, ``since`` is the op after which its copy was issued, and ``until`` the op
+    after which it is released; each is empty if there is none.
     """
 
     label: str
@@ -52,7 +57,9 @@ class Listing:
 
     @property
     def least(self) -> int:
-        """Every item above this value is listed: the smallest listed value if items are left out, else 0."""
+        """Every item above this value is listed: the smallest listed value if items are left out,
+        else 0.
+        """
         return 0 if self.complete else min((item.value for item in self.items), default=0)
 
 
@@ -60,8 +67,9 @@ class Listing:
 class PeakRecord:
     """A tier at its peak.
 
-    ``op`` is the op that runs then (``None``: none), ``composition`` the bytes by kind, ``residents`` the bytes held by tensor (by op for a
-    ``workspace``), and ``away`` are the tensors that are needed later and not held.
+    ``op`` is the op that runs then (``None``: none), ``composition`` the bytes by kind,
+    ``residents`` the bytes held by tensor (by op for a ``workspace``), and ``away`` are the tensors
+    that are needed later and not held.
     """
 
     op: str | None
@@ -74,9 +82,10 @@ class PeakRecord:
 class GraphRecord:
     """A graph as a baseline keeps it.
 
-    ``tensors`` are bytes, by kind and home; ``workspaces`` (bytes), ``times`` (nanoseconds that the graph gives) and ``flops`` are those
-    of ops, by their kind. ``shapes`` counts the ops that read and write the same roles (:mod:`hosim.gate.records.graph_record`); of those,
-    ``others`` are left out.
+    ``tensors`` are bytes, by kind and home; ``workspaces`` (bytes), ``times`` (nanoseconds that the
+    graph gives) and ``flops`` are those of ops, by their kind. ``shapes`` counts the ops that read
+    and write the same roles (:mod:`hosim.gate.records.graph_record`); of those, ``others`` are left
+    out.
     """
 
     tensors: Listing = Listing()
@@ -91,12 +100,14 @@ class GraphRecord:
 class Record:
     """One measured case, as its baseline file has it.
 
-    ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.judged_metrics.metrics`). ``machine`` is the hardware profile, flat, as
-    text.
-    ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op, ``durations`` those of ops alone, by kind and op.
-    ``curve`` is the most that the device tier holds in each of equal parts of the makespan. ``graph`` is what was asked about, without
-    what the planner makes of it. ``versions`` are those of
-    :data:`hosim.data.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a line of a matrix keeps none.
+    ``metrics`` are bytes and nanoseconds by name (:mod:`hosim.gate.judged_metrics.metrics`).
+    ``machine`` is the hardware profile, flat, as text.
+    ``moved`` are bytes by tensor of each channel, ``stalls`` nanoseconds by cause and op,
+    ``durations`` those of ops alone, by kind and op. ``curve`` is the most that the device tier
+    holds in each of equal parts of the makespan. ``graph`` is what was asked about, without what
+    the planner makes of it. ``versions`` are those of
+    :data:`hosim.data.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a
+    line of a matrix keeps none.
     """
 
     case: str
@@ -124,8 +135,9 @@ class Record:
 class Stay:
     """Why a tensor is in a tier at its peak.
 
-    ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it and has not; ``fetched_after`` is the op
-    after which its copy was issued. Each is ``None`` if there is none; ``fetched`` tells a copy issued at time 0 from no copy.
+    ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it
+    and has not; ``fetched_after`` is the op after which its copy was issued. Each is ``None`` if
+    there is none; ``fetched`` tells a copy issued at time 0 from no copy.
     """
 
     used: str | None
@@ -138,9 +150,10 @@ class Stay:
 class Measured:
     """A record and details that are not saved; ``error`` instead of a record if nothing fits.
 
-    ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has, by op, the tensor whose copy ended a
-    stall of cause ``transfer``. ``shapes`` are the names of the ops of each shape of the graph, and ``reads`` the tensors that each uses,
-    those that are there for longest first.
+    ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has,
+    by op, the tensor whose copy ended a stall of cause ``transfer``. ``shapes`` are the names of
+    the ops of each shape of the graph, and ``reads`` the tensors that each uses, those that are
+    there for longest first.
     """
 
     record: Record | None
@@ -154,7 +167,9 @@ class Measured:
 
 
 def source_digest(path: Path, begun: str = "") -> str:
-    """A digest of a file, or of all files in a folder, with their names; after the text ``begun``. Raises :class:`OSError`."""
+    """A digest of a file, or of all files in a folder, with their names; after the text ``begun``.
+    Raises :class:`OSError`.
+    """
     found = hashlib.sha256(begun.encode())
     files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
     for file in files:

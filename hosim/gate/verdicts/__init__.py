@@ -8,7 +8,15 @@ if TYPE_CHECKING:
     from hosim.gate.verdicts.causes import LINES, changed_question, explain
     from hosim.gate.verdicts.changed_since import changed_since
     from hosim.gate.verdicts.plan_changes import PlanChange, plan_changes
-    from hosim.gate.verdicts.verdict import ERROR, FAILING, INFEASIBLE, CaseVerdict, exit_code, judge, summary
+    from hosim.gate.verdicts.verdict import (
+        ERROR,
+        FAILING,
+        INFEASIBLE,
+        CaseVerdict,
+        exit_code,
+        judge,
+        summary,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -21,6 +29,6 @@ else:
     )
 
 __all__ = [
-    "ERROR", "FAILING", "INFEASIBLE", "LINES", "CaseVerdict", "PlanChange", "changed_question", "changed_since", "exit_code", "explain",
-    "judge", "plan_changes", "summary",
+    "ERROR", "FAILING", "INFEASIBLE", "LINES", "CaseVerdict", "PlanChange", "changed_question",
+    "changed_since", "exit_code", "explain", "judge", "plan_changes", "summary",
 ]  # fmt: skip

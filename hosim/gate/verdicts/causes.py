@@ -1,4 +1,5 @@
-"""Why a metric is worse, in at most ten lines: what was changed, in the question and in the graph, then what follows from it.
+"""Why a metric is worse, in at most ten lines: what was changed, in the question and in the graph,
+then what follows from it.
 
 The baseline's side is known only as far as its file goes.
 """
@@ -22,12 +23,19 @@ LINES = 10
 _OF_GRAPH = 4
 """The most of them that say what was changed in the graph."""
 
-_AWAITED = {"dependency": "other ops", "transfer": "a transfer", "capacity": "room", "runtime": "the runtime"}
+_AWAITED = {
+    "dependency": "other ops",
+    "transfer": "a transfer",
+    "capacity": "room",
+    "runtime": "the runtime",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The explanation of one metric: its first line, and the changes, in units that ``say`` formats."""
+    """The explanation of one metric: its first line, and the changes, in units that ``say``
+    formats.
+    """
 
     head: str
     changes: list[Change]
@@ -35,12 +43,15 @@ class _Part:
 
 
 def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> list[str]:
-    """What was changed, then the metrics that are worse: peaks first, then time, then traffic. At most :data:`LINES` lines."""
+    """What was changed, then the metrics that are worse: peaks first, then time, then traffic. At
+    most :data:`LINES` lines.
+    """
     assert now.record is not None
     if not before.peaks:
         return _without_listings(before, now.record, worse)
     order = (PEAK, MAKESPAN, STALL, MOVED)
-    # several stalls that are worse, or the makespan and a stall, may have the same items: list them once
+    # several stalls that are worse, or the makespan and a stall, may have the same items: list them
+    # once
     told: dict[str, MetricVerdict] = {}
     for metric in sorted(worse, key=lambda m: (order.index(family(m.name)), -m.change, m.name)):
         told.setdefault(metric.name if family(metric.name) in (PEAK, MOVED) else "time", metric)
@@ -59,9 +70,17 @@ def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> li
 
 
 def _without_listings(before: Record, now: Record, worse: Sequence[MetricVerdict]) -> list[str]:
-    """The explanation for a baseline of one line: what is worse, what differs, and what the peaks consist of now."""
-    another = [key for key in sorted(before.computed) if before.computed[key] != now.computed.get(key)]
-    head = f"changed: {', '.join(another)}" if another else "graph, machine and plan are the same: the replay itself has changed"
+    """The explanation for a baseline of one line: what is worse, what differs, and what the peaks
+    consist of now.
+    """
+    another = [
+        key for key in sorted(before.computed) if before.computed[key] != now.computed.get(key)
+    ]
+    head = (
+        f"changed: {', '.join(another)}"
+        if another
+        else "graph, machine and plan are the same: the replay itself has changed"
+    )
     lines = [head]
     for metric in worse:
         lines.append(metric.line())
@@ -79,10 +98,14 @@ def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:
     if kind == PEAK:
         peak = now.record.peaks[of]
         at = f" at {op_named(peak.op, now)}" if peak.op is not None else ""
-        changes = _residents(before.peaks.get(of), peak, of, now, {item.name for item in before.graph.tensors.items})
+        changes = _residents(
+            before.peaks.get(of), peak, of, now, {item.name for item in before.graph.tensors.items}
+        )
         return _Part(f"{metric.line()}{at}", changes, human_size)
     if kind == MOVED:
-        changes = _moved(of, before.moved.get(of, Listing()), now.record.moved.get(of, Listing()), now)
+        changes = _moved(
+            of, before.moved.get(of, Listing()), now.record.moved.get(of, Listing()), now
+        )
         return _Part(metric.line(), changes, human_size)
     return _Part(metric.line(), _times(before, now), human_time)
 
@@ -91,40 +114,69 @@ def changed_question(before: Record, now: Record) -> list[str]:
     """What was asked otherwise, and changes of the machine, in at most three lines."""
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
-        for what, old, new in (("case:", *_told_apart(before.asked, now.asked)), ("machine:", before.machine, now.machine))
+        for what, old, new in (
+            ("case:", *_told_apart(before.asked, now.asked)),
+            ("machine:", before.machine, now.machine),
+        )
         for key in sorted({*old, *new})
         # the budget in bytes is of interest only if it was asked for as a share
-        if old.get(key) != new.get(key) and not (key == "budget" and old is before.machine and before.asked.get(key) != now.asked.get(key))
+        if old.get(key) != new.get(key)
+        and not (
+            key == "budget"
+            and old is before.machine
+            and before.asked.get(key) != now.asked.get(key)
+        )
     ]
     if len(changed) > 3:
         changed = [*changed[:2], f"machine: {len(changed) - 2} more changes"]
     return changed
 
 
-def _told_apart(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Two questions in which the options of one model or policy, as in ``gpt2:phase=decode:batch=8``, are answers of their own."""
+def _told_apart(
+    before: Mapping[str, str], now: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Two questions in which the options of one model or policy, as in
+    ``gpt2:phase=decode:batch=8``, are answers of their own.
+    """
     old, new = dict(before), dict(now)
     for key in ("workload", "policy"):
-        (name, *options), (other, *others) = (side.get(key, "").split(":") for side in (before, now))
-        if name == other and options != others and all("=" in option for option in (*options, *others)):
+        (name, *options), (other, *others) = (
+            side.get(key, "").split(":") for side in (before, now)
+        )
+        if (
+            name == other
+            and options != others
+            and all("=" in option for option in (*options, *others))
+        ):
             for side, listed in ((old, options), (new, others)):
                 del side[key]
-                side |= {f"{key} {option.partition('=')[0]}": option.partition("=")[2] for option in listed}
+                side |= {
+                    f"{key} {option.partition('=')[0]}": option.partition("=")[2]
+                    for option in listed
+                }
     return old, new
 
 
 def _causes(before: Record, now: Measured) -> list[str]:
-    """Changes in the question and in the graph, or what a baseline says about the plan where there are none."""
+    """Changes in the question and in the graph, or what a baseline says about the plan where there
+    are none.
+    """
     assert now.record is not None
     changed = changed_question(before, now.record)
     if before.computed == now.record.computed:
         return changed
     if before.fingerprints.get("graph") != now.record.fingerprints.get("graph"):
-        return changed + in_lines(graph_changes(before.graph, now), max(_OF_GRAPH - len(changed), 2), of=" changes of the graph")
+        return changed + in_lines(
+            graph_changes(before.graph, now),
+            max(_OF_GRAPH - len(changed), 2),
+            of=" changes of the graph",
+        )
     return changed or ["the workload is the same, but its plan has changed"]
 
 
-def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: Measured, known: set[str]) -> list[Change]:
+def _residents(
+    before: PeakRecord | None, now: PeakRecord, tier: str, measured: Measured, known: set[str]
+) -> list[Change]:
     old = before.residents if before is not None else Listing()
     away = {item.name for item in before.away.items} if before is not None else set()
     device = measured.record is not None and measured.record.machine.get("device_tier") == tier
@@ -136,21 +188,35 @@ def _residents(before: PeakRecord | None, now: PeakRecord, tier: str, measured: 
             assert was is not None
             gone.append(was)
         elif was is None:
-            arrival = _arrival(item, tier, away, measured) if device else f"{thing(item)} lies in {tier}"
-            changes.append(Change(item.value, f"{arrival}: {signed(item.value)} at the peak", item.name))
+            arrival = (
+                _arrival(item, tier, away, measured) if device else f"{thing(item)} lies in {tier}"
+            )
+            changes.append(
+                Change(item.value, f"{arrival}: {signed(item.value)} at the peak", item.name)
+            )
         elif by := item.value - was.value:
-            grown = f"{thing(item)}{was_named(was, item)} has {human_size(item.value)}, had {human_size(was.value)}"
+            grown = (
+                f"{thing(item)}{was_named(was, item)} has {human_size(item.value)}, had "
+                f"{human_size(was.value)}"
+            )
             changes.append(Change(by, f"{grown}: {signed(by)} at the peak", item.name))
         elif moved and was.name == item.name and (longer := _longer(item, was, measured)):
-            # a tensor that is held for longer may have moved the peak, but its bytes are no difference
+            # a tensor that is held for longer may have moved the peak, but its bytes are no
+            # difference
             said = f"{thing(item)} now stays resident {longer}: {human_size(item.value)}"
             changes.append(Change(0, said, item.name, weight=item.value))
     if gone and changes:
         first = max(gone, key=lambda item: (item.value, item.name))
         rest = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
         balance = -sum(item.value for item in gone)
-        changes.append(Change(balance, f"no longer held at the peak: {thing(first)}{rest}: {signed(balance)}"))
-    total = sum(item.value for item in now.residents.items) - sum(item.value for item in old.items) - old.others_value
+        changes.append(
+            Change(balance, f"no longer held at the peak: {thing(first)}{rest}: {signed(balance)}")
+        )
+    total = (
+        sum(item.value for item in now.residents.items)
+        - sum(item.value for item in old.items)
+        - old.others_value
+    )
     if (small := total - sum(change.by for change in changes)) and changes:
         changes.append(Change(small, f"what the baseline does not list: {signed(small)}", group=1))
     return changes
@@ -170,7 +236,11 @@ def _arrival(item: Item, tier: str, away: set[str], measured: Measured) -> str:
     if stay is None:
         return f"{told} is on its way through {tier}"
     if stay.fetched:
-        when = f"after {op_named(stay.fetched_after, measured)}" if stay.fetched_after is not None else "from the start"
+        when = (
+            f"after {op_named(stay.fetched_after, measured)}"
+            if stay.fetched_after is not None
+            else "from the start"
+        )
         use = f", for {op_named(stay.until, measured)}" if stay.until is not None else ""
         return f"{told} is fetched earlier, {when}{use}"
     now = "now stays" if item.name in away else "is"
@@ -178,13 +248,23 @@ def _arrival(item: Item, tier: str, away: set[str], measured: Measured) -> str:
 
 
 def _longer(item: Item, was: Item, measured: Measured) -> str:
-    """From and until when a tensor is resident where that is longer than it was; empty if it is not."""
-    since, was_since, until, was_until = (measured.positions.get(name) for name in (item.since, was.since, item.until, was.until))
+    """From and until when a tensor is resident where that is longer than it was; empty if it is
+    not.
+    """
+    since, was_since, until, was_until = (
+        measured.positions.get(name) for name in (item.since, was.since, item.until, was.until)
+    )
     parts = []
     if was_since is not None and (not item.since or (since is not None and since < was_since)):
-        parts.append(f"since {op_named(item.since, measured) if item.since else 'the start'}, was since `{was.since}`")
+        parts.append(
+            f"since {op_named(item.since, measured) if item.since else 'the start'}, was since "
+            f"`{was.since}`"
+        )
     if was_until is not None and (not item.until or (until is not None and until > was_until)):
-        parts.append(f"until {op_named(item.until, measured) if item.until else 'the end'}, was until `{was.until}`")
+        parts.append(
+            f"until {op_named(item.until, measured) if item.until else 'the end'}, was until "
+            f"`{was.until}`"
+        )
     return ", ".join(parts)
 
 
@@ -209,20 +289,30 @@ def _times(before: Record, now: Measured) -> list[Change]:
     assert now.record is not None
 
     def longer(item: Item, was: int | None, by: int) -> str:
-        how = f"takes {human_time(item.value)}" + (f", took {human_time(was)}" if was is not None else "")
+        how = f"takes {human_time(item.value)}" + (
+            f", took {human_time(was)}" if was is not None else ""
+        )
         return f"{op_named(item.name, now)} {how}: {signed(by, human_time)}"
 
     def waits(item: Item, was: int | None, by: int) -> str:
         tensor = now.waits_for.get(item.name) if item.label == "transfer" else None
         what = f"a transfer of `{tensor}`" if tensor is not None else _AWAITED[item.label]
-        how = f"waits {human_time(item.value)} for {what}" + (f", waited {human_time(was)}" if was else "")
+        how = f"waits {human_time(item.value)} for {what}" + (
+            f", waited {human_time(was)}" if was else ""
+        )
         return f"{op_named(item.name, now)} {how}: {signed(by, human_time)}"
 
-    return _grown(before.durations, now.record.durations, now, longer) + _grown(before.stalls, now.record.stalls, now, waits)
+    return _grown(before.durations, now.record.durations, now, longer) + _grown(
+        before.stalls, now.record.stalls, now, waits
+    )
 
 
-def _grown(old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]) -> list[Change]:
-    """Items that are new, larger or smaller than before. One that the baseline may have left out as too small does not count as new."""
+def _grown(
+    old: Listing, new: Listing, measured: Measured, say: Callable[[Item, int | None, int], str]
+) -> list[Change]:
+    """Items that are new, larger or smaller than before. One that the baseline may have left out as
+    too small does not count as new.
+    """
     changes = []
     for was, item in paired(old, new, _names(measured)):
         if item is not None:

@@ -18,7 +18,8 @@ _POSITION = re.compile(r" \(#\d+\)")
 class Change:
     """A difference of ``by`` in words; ``name`` is the item's name, if it is about one.
 
-    Of several, those of the lowest ``group`` come first, then those of the most ``weight``: without one, ``by``.
+    Of several, those of the lowest ``group`` come first, then those of the most ``weight``: without
+    one, ``by``.
     """
 
     by: int
@@ -33,8 +34,12 @@ class Change:
         return self.group, -(self.by if self.weight is None else self.weight)
 
 
-def in_lines(changes: Sequence[Change], room: int, say: Callable[[int], str] = human_size, of: str = "") -> list[str]:
-    """The changes in at most ``room`` lines, the last of which has the sum of those left out, or says of what (``of``) they are."""
+def in_lines(
+    changes: Sequence[Change], room: int, say: Callable[[int], str] = human_size, of: str = ""
+) -> list[str]:
+    """The changes in at most ``room`` lines, the last of which has the sum of those left out, or
+    says of what (``of``) they are.
+    """
     listed = _together(changes, say)
     texts = [change.text for change in listed]
     if len(texts) <= room or not room:
@@ -52,7 +57,9 @@ def _together(changes: Sequence[Change], say: Callable[[int], str]) -> list[Chan
         if change.name:
             own = _NUMBER.sub("{}", change.name, count=1)
             parts = _POSITION.sub("", change.text).split("`")
-            parts[1::2] = [own if name == change.name else relative(name, change.name) for name in parts[1::2]]
+            parts[1::2] = [
+                own if name == change.name else relative(name, change.name) for name in parts[1::2]
+            ]
             alike.setdefault((change.by, own, "`".join(parts)), []).append(change)
         else:
             found.append(change)
@@ -71,7 +78,11 @@ def _together(changes: Sequence[Change], say: Callable[[int], str]) -> list[Chan
 
 def thing(item: Item) -> str:
     """The tensor or workspace of an item, in words."""
-    return f"workspace of `{item.name}`" if item.label == WORKSPACE else f"`{item.name}` ({item.label.replace('_', ' ')})"
+    return (
+        f"workspace of `{item.name}`"
+        if item.label == WORKSPACE
+        else f"`{item.name}` ({item.label.replace('_', ' ')})"
+    )
 
 
 def op_named(name: str | None, measured: Measured) -> str:
@@ -81,9 +92,13 @@ def op_named(name: str | None, measured: Measured) -> str:
 
 
 def was_named(was: Item, item: Item) -> str:
-    """The name that an item had, in brackets, without the parts that it shares with the new one; empty if its role is the same.
+    """The name that an item had, in brackets, without the parts that it shares with the new one;
+    empty if its role is the same.
 
-    >>> was_named(Item("parameter", "blocks.0.up.weight", 4), Item("parameter", "blocks.0.expand.weight", 4))
+    >>> was_named(
+    ...     Item("parameter", "blocks.0.up.weight", 4),
+    ...     Item("parameter", "blocks.0.expand.weight", 4),
+    ... )
     ' (was `up.weight`)'
     """
     if role_of(was.name) == role_of(item.name):

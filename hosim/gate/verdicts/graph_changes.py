@@ -1,4 +1,6 @@
-"""What was changed in a graph: the bytes of tensors, what ops take, and what they read and write, by role."""
+"""What was changed in a graph: the bytes of tensors, what ops take, and what they read and write,
+by role.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,24 @@ from hosim.gate.verdicts.pairs import paired
 from hosim.units import human_flops, human_size, human_time
 
 _SIZED = ("parameter", "expert", "input", "kv_cache")
-"""Kinds of tensors that a user sizes, so that they come first: what else changes follows from them."""
+"""Kinds of tensors that a user sizes, so that they come first: what else changes follows from
+them.
+"""
 
 _COUNTED = re.compile(r"([0-9]+)\*(.*)", re.DOTALL)
-_VERBS = {"reads": "reads", "changes": "changes", "writes": "writes", "after": "waits for", "on": "runs on", "in": "computes in"}
+_VERBS = {
+    "reads": "reads",
+    "changes": "changes",
+    "writes": "writes",
+    "after": "waits for",
+    "on": "runs on",
+    "in": "computes in",
+}
 
 
 def graph_changes(before: GraphRecord, now: Measured) -> list[Change]:
-    """The changes: tensors that a user sizes, then others and workspaces, then what ops use, their times and their FLOP.
+    """The changes: tensors that a user sizes, then others and workspaces, then what ops use, their
+    times and their FLOP.
 
     None where a baseline keeps no graph.
     """
@@ -31,7 +43,16 @@ def graph_changes(before: GraphRecord, now: Measured) -> list[Change]:
     shapes = list(_of_shapes(before, now, {role_of(change.name) for change in tensors}))
     known = {_words(shape)[1] for shape in before.shapes}
     taken = [
-        *_of_ops(before.workspaces, after.workspaces, now, known, 1, "has a workspace of", "had", human_size),
+        *_of_ops(
+            before.workspaces,
+            after.workspaces,
+            now,
+            known,
+            1,
+            "has a workspace of",
+            "had",
+            human_size,
+        ),
         *_of_ops(before.times, after.times, now, known, 3, "takes", "took", human_time),
         *_of_ops(before.flops, after.flops, now, known, 4, "has", "had", human_flops),
     ]
@@ -50,7 +71,9 @@ def _of_tensors(old: Listing, new: Listing) -> Iterator[Change]:
             # layers of several sizes that have all grown by as much are one line
             alike = len(sizes[item.label, role_of(item.name), by]) < 2
             more = f"has {human_size(abs(by))} {'more' if by > 0 else 'less'}"
-            said = [f"has {human_size(item.value)}, had {human_size(was.value)}" if alike else more] * bool(by)
+            said = [
+                f"has {human_size(item.value)}, had {human_size(was.value)}" if alike else more
+            ] * bool(by)
             said += [f"was {was.label.replace('_', ' ')}"] * (was.label != item.label)
             if said:
                 yield _sized(item, by, f"{thing(item)}{was_named(was, item)} {', '.join(said)}")
@@ -65,20 +88,36 @@ def _sized(item: Item, by: int, text: str) -> Change:
 
 
 def _of_ops(
-    old: Listing, new: Listing, now: Measured, known: set[str], group: int, verb: str, past: str, say: Callable[[int], str]
+    old: Listing,
+    new: Listing,
+    now: Measured,
+    known: set[str],
+    group: int,
+    verb: str,
+    past: str,
+    say: Callable[[int], str],
 ) -> Iterator[Change]:
     """What ops that the baseline has take of something."""
     for was, item in paired(old, new, now.positions.keys()):
         one = item or was
         assert one is not None
         value, before = (side.value if side is not None else 0 for side in (item, was))
-        if value != before and (was is not None or role_of(one.name) in known) and (item is not None or one.name in now.positions):
-            told = f"{op_named(one.name, now)} {verb} {say(value) if value else 'none'}, {past} {say(before) if before else 'none'}"
+        if (
+            value != before
+            and (was is not None or role_of(one.name) in known)
+            and (item is not None or one.name in now.positions)
+        ):
+            told = (
+                f"{op_named(one.name, now)} {verb} {say(value) if value else 'none'}, {past} "
+                f"{say(before) if before else 'none'}"
+            )
             yield Change(value - before, told, one.name, group, abs(value - before))
 
 
 def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[Change]:
-    """Ops that use something else, and new and lost ones whose tensors are not ``told`` of already."""
+    """Ops that use something else, and new and lost ones whose tensors are not ``told`` of
+    already.
+    """
     if before.others:
         return
     count = Counter({shape: len(names) for shape, names in now.shapes.items()})
@@ -90,7 +129,13 @@ def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[C
     for shape in sorted(found):
         for name in now.shapes[shape][-found[shape] :]:
             if same := by_role[_words(shape)[1]]:
-                yield Change(0, f"{op_named(name, now)} {_uses(same.pop(0), shape, now.reads.get(name, ()))}", name, 2, 1)
+                yield Change(
+                    0,
+                    f"{op_named(name, now)} {_uses(same.pop(0), shape, now.reads.get(name, ()))}",
+                    name,
+                    2,
+                    1,
+                )
             else:
                 new.append((name, shape))
     gone = [shape for shapes in by_role.values() for shape in shapes]
@@ -107,12 +152,16 @@ def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[C
 
 
 def _uses(was: str, shape: str, names: Sequence[str]) -> str:
-    """How an op differs from what it was, in words; ``names`` are the tensors that it uses, the oldest first."""
+    """How an op differs from what it was, in words; ``names`` are the tensors that it uses, the
+    oldest first.
+    """
     (old_kind, _, old), (kind, _, new) = _words(was), _words(shape)
     said = [f"is of kind {kind}, was {old_kind}"] * (kind != old_kind)
     for verb, text in _VERBS.items():
         more, less = new[verb] - old[verb], old[verb] - new[verb]
-        said += [f"{text} {_named(role, names)}, {_before(old[verb][role])}" for role in sorted(more)]
+        said += [
+            f"{text} {_named(role, names)}, {_before(old[verb][role])}" for role in sorted(more)
+        ]
         said += [f"no longer {text} `{role}`" for role in sorted(less)]
     return ", ".join(said)
 

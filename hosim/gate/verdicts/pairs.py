@@ -1,4 +1,6 @@
-"""Which item of a baseline is which item now: by name where names stayed, else by role, else by what was renamed."""
+"""Which item of a baseline is which item now: by name where names stayed, else by role, else by
+what was renamed.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,19 @@ Pair = tuple[Item | None, Item | None]
 """An item of before and one of now; None: there is none."""
 
 
-def paired(old: Listing, new: Listing, now: Collection[str], before: Collection[str] = ()) -> list[Pair]:
-    """Every item of both sides, once: those of now in their order, then those of before that none of now is.
+def paired(
+    old: Listing, new: Listing, now: Collection[str], before: Collection[str] = ()
+) -> list[Pair]:
+    """Every item of both sides, once: those of now in their order, then those of before that none
+    of now is.
 
-    Within a role (name without numbers) that has the same names on both sides, items are paired by name. Otherwise an op or a layer may
-    have been put in, which moves the numbers: equal values are paired first, by name where they can be, then the others by name and by
-    value. Then one name may have another label now. Last, a role that is lost is one of its label that is new: one of equal values, else
-    one whose name has dots and differs in one part between them. Names that the graph has ``now`` are not lost, and those that it had
-    ``before`` are not new. What a baseline may have left out as too small is paired with nothing.
+    Within a role (name without numbers) that has the same names on both sides, items are paired by
+    name. Otherwise an op or a layer may have been put in, which moves the numbers: equal values are
+    paired first, by name where they can be, then the others by name and by value. Then one name may
+    have another label now. Last, a role that is lost is one of its label that is new: one of equal
+    values, else one whose name has dots and differs in one part between them. Names that the graph
+    has ``now`` are not lost, and those that it had ``before`` are not new. What a baseline may have
+    left out as too small is paired with nothing.
     """
     was, there = _by_role(old.items), _by_role(new.items)
     found: dict[Item, Item | None] = {}
@@ -35,7 +42,9 @@ def paired(old: Listing, new: Listing, now: Collection[str], before: Collection[
     unknown = [item for item in new.items if item not in found and item.name not in before]
     _pair_renamed(_by_role(lost), _by_role(unknown), found)
     taken = {item for item in found.values() if item is not None}
-    pairs: list[Pair] = [(found.get(item), item) for item in new.items if item in found or item.value > old.least]
+    pairs: list[Pair] = [
+        (found.get(item), item) for item in new.items if item in found or item.value > old.least
+    ]
     return pairs + [(item, None) for item in old.items if item not in taken and new.complete]
 
 
@@ -50,7 +59,12 @@ def _pair(old: Sequence[Item], new: Sequence[Item], found: dict[Item, Item | Non
     """The items of a role."""
     steps: list[Callable[[Item], object]] = [lambda item: item.name]
     if {item.name for item in old} != {item.name for item in new}:
-        steps = [lambda item: (item.value, item.name), lambda item: item.value, *steps, lambda item: None]
+        steps = [
+            lambda item: (item.value, item.name),
+            lambda item: item.value,
+            *steps,
+            lambda item: None,
+        ]
     left, free = sorted(old, key=_largest), sorted(new, key=_largest)
     taken: set[Item] = set()
     for key in steps:
@@ -65,7 +79,9 @@ def _pair(old: Sequence[Item], new: Sequence[Item], found: dict[Item, Item | Non
         left = [item for item in left if item not in taken]
 
 
-def _pair_names(lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item, Item | None]) -> None:
+def _pair_names(
+    lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item, Item | None]
+) -> None:
     """The tensors that have another kind."""
     by_name = {item.name: item for item in lost if item.label != WORKSPACE}
     for item in unknown:
@@ -74,23 +90,38 @@ def _pair_names(lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item,
 
 
 def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None]) -> None:
-    """Roles of one side with those of the other that have their label: equal values first, then names that differ in one part."""
-    before, now = ({role: sorted([item.value for item in items]) for role, items in side.items()} for side in (lost, unknown))
+    """Roles of one side with those of the other that have their label: equal values first, then
+    names that differ in one part.
+    """
+    before, now = (
+        {role: sorted([item.value for item in items]) for role, items in side.items()}
+        for side in (lost, unknown)
+    )
     pairs = [(one, other) for one in lost for other in unknown if one[0] == other[0]]
-    ranked = sorted([(before[one] != now[other], _differing(one[1], other[1]), one, other) for one, other in pairs])
+    ranked = sorted(
+        [
+            (before[one] != now[other], _differing(one[1], other[1]), one, other)
+            for one, other in pairs
+        ]
+    )
     for differ, parts, one, other in ranked:
         if one in lost and other in unknown and (not differ or (parts == 1 and "." in one[1])):
             _pair(lost.pop(one), unknown.pop(other), found)
 
 
 def _differing(one: str, other: str) -> int:
-    """In how many of their parts between dots two names differ; many, where they have not as many parts.
+    """In how many of their parts between dots two names differ; many, where they have not as many
+    parts.
 
     >>> _differing("blocks.{}.up.weight", "blocks.{}.expand.weight")
     1
     """
     first, second = one.split("."), other.split(".")
-    return sum([a != b for a, b in zip(first, second, strict=True)]) if len(first) == len(second) else len(first) + len(second)
+    return (
+        sum([a != b for a, b in zip(first, second, strict=True)])
+        if len(first) == len(second)
+        else len(first) + len(second)
+    )
 
 
 def _largest(item: Item) -> tuple[int, str]:

@@ -1,4 +1,6 @@
-"""How a plan differs from the baseline's: what it moves, and when it keeps the tensors that are held at the peak."""
+"""How a plan differs from the baseline's: what it moves, and when it keeps the tensors that are
+held at the peak.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class PlanChange:
 def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
     """The changes, the largest first; none if both plans are the same.
 
-    A baseline file has only the largest items of a list: an item that may have been among the others does not count as a change.
+    A baseline file has only the largest items of a list: an item that may have been among the
+    others does not count as a change.
     """
     assert now.record is not None
     if before.computed == now.record.computed:
@@ -35,19 +38,32 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
             if _value(was) != _value(item):
                 one = item or was
                 assert one is not None
-                found[f"over {channel}", one.label, _moved(was), _moved(item)][one.name] = abs(_value(item) - _value(was))
+                found[f"over {channel}", one.label, _moved(was), _moved(item)][one.name] = abs(
+                    _value(item) - _value(was)
+                )
     tier = now.record.machine.get("device_tier", "")
     peak, was_peak = now.record.peaks.get(tier), before.peaks.get(tier)
     if peak is not None and was_peak is not None:
         for was, item in paired(was_peak.residents, peak.residents, now.tensors):
-            if was is not None and item is not None and (was.since, was.until) != (item.since, item.until):
+            if (
+                was is not None
+                and item is not None
+                and (was.since, was.until) != (item.since, item.until)
+            ):
                 found["at the peak", item.label, _span(was), _span(item)][item.name] = item.value
     rows = []
     for (where, label, old_text, new_text), by_name in found.items():
         for text, count in fold(by_name):
             several = f", {count} tensors" if count > 1 else ""
             share = sum(by_name.values()) * count // len(by_name)
-            rows.append(PlanChange(f"{text} ({label.replace('_', ' ')}{several}), {where}", old_text, new_text, share))
+            rows.append(
+                PlanChange(
+                    f"{text} ({label.replace('_', ' ')}{several}), {where}",
+                    old_text,
+                    new_text,
+                    share,
+                )
+            )
     return sorted(rows, key=lambda row: (-row.by, row.what, row.before, row.now))
 
 

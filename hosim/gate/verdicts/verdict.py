@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from hosim.errors import InfeasibleError, InputError
 from hosim.gate.cases import kind_of
-from hosim.gate.judged_metrics import DRIFT, IMPROVEMENT, MISSING, NEW, REGRESSION, SAME, MetricVerdict, Tolerance, judge_metrics
+from hosim.gate.judged_metrics import (
+    DRIFT,
+    IMPROVEMENT,
+    MISSING,
+    NEW,
+    REGRESSION,
+    SAME,
+    MetricVerdict,
+    Tolerance,
+    judge_metrics,
+)
 from hosim.gate.records import REQUESTS, Measured, Record
 from hosim.gate.verdicts.causes import explain
 from hosim.gate.verdicts.changed_since import changed_since
@@ -30,8 +40,8 @@ _NOUNS = (ERROR, REGRESSION, IMPROVEMENT, DRIFT)
 class CaseVerdict:
     """One case. ``explanation`` is what changed, in lines; ``note`` is for people.
 
-    ``before`` is the baseline and ``measured`` the measurement, each if there is one. ``place`` is the file and line where a review
-    shows it (:mod:`hosim.gate.places`).
+    ``before`` is the baseline and ``measured`` the measurement, each if there is one. ``place`` is
+    the file and line where a review shows it (:mod:`hosim.gate.places`).
     """
 
     case: str
@@ -74,22 +84,40 @@ def judge(
 ) -> CaseVerdict:
     """The verdict of a case: the most serious of its metrics' verdicts.
 
-    ``known`` is its baseline, if any; ``now`` is ``None`` for a lost case. A case that does not fit by its baseline passes if it still does
-    not fit.
+    ``known`` is its baseline, if any; ``now`` is ``None`` for a lost case. A case that does not fit
+    by its baseline passes if it still does not fit.
     """
     before = known.record if known is not None else None
     if now is None:
-        return CaseVerdict(case, MISSING, note="there is a baseline, but no case with this name", baseline=baseline, before=before)
+        return CaseVerdict(
+            case,
+            MISSING,
+            note="there is a baseline, but no case with this name",
+            baseline=baseline,
+            before=before,
+        )
     if now.record is None:
         error = now.error or "does not fit"
         if known is not None and before is None:
-            return CaseVerdict(case, SAME, note=f"as before: {error}", baseline=baseline, measured=now)
-        return CaseVerdict(case, INFEASIBLE, note=error, baseline=baseline, before=before, measured=now)
+            return CaseVerdict(
+                case, SAME, note=f"as before: {error}", baseline=baseline, measured=now
+            )
+        return CaseVerdict(
+            case, INFEASIBLE, note=error, baseline=baseline, before=before, measured=now
+        )
     if before is None:
-        metrics = tuple(MetricVerdict(name, None, value, NEW) for name, value in sorted(now.record.metrics.items()))
+        metrics = tuple(
+            MetricVerdict(name, None, value, NEW)
+            for name, value in sorted(now.record.metrics.items())
+        )
         if known is not None:
             return CaseVerdict(
-                case, IMPROVEMENT, metrics, note="it fits, but did not at the time of the baseline", baseline=baseline, measured=now
+                case,
+                IMPROVEMENT,
+                metrics,
+                note="it fits, but did not at the time of the baseline",
+                baseline=baseline,
+                measured=now,
             )
         note = "no baseline; 'hosim baseline write' writes it"
         return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
@@ -122,5 +150,9 @@ def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
 def summary(verdicts: Sequence[CaseVerdict]) -> str:
     """The number of cases with each verdict, in one line."""
     counts = {verdict: sum(v.verdict == verdict for v in verdicts) for verdict in _ORDER}
-    said = (counted(count, verdict) if verdict in _NOUNS else f"{count} {verdict}" for verdict, count in counts.items() if count)
+    said = (
+        counted(count, verdict) if verdict in _NOUNS else f"{count} {verdict}"
+        for verdict, count in counts.items()
+        if count
+    )
     return ", ".join(said) or "no case"

@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from hosim.importers.onnx.onnx_contrib import ContribCall, contrib
     from hosim.importers.onnx.onnx_flops import onnx_flops, onnx_kernel
     from hosim.importers.onnx.onnx_graph import import_onnx
-    from hosim.importers.onnx.onnx_values import DTYPES, OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
+    from hosim.importers.onnx.onnx_values import (
+        DTYPES,
+        OnnxValue,
+        attributes_of,
+        compute,
+        constant,
+        dtype_of,
+        infer,
+        of_type,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -23,6 +32,6 @@ else:
     )
 
 __all__ = [
-    "DTYPES", "ContribCall", "OnnxValue", "attributes_of", "compute", "constant", "contrib", "dtype_of", "import_onnx", "infer",
-    "of_type", "onnx_flops", "onnx_kernel", "without_weights",
+    "DTYPES", "ContribCall", "OnnxValue", "attributes_of", "compute", "constant", "contrib",
+    "dtype_of", "import_onnx", "infer", "of_type", "onnx_flops", "onnx_kernel", "without_weights",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
-"""The bytes of an ONNX model without those of its weights, by protobuf's wire format. Imports onnx, for the description of its messages.
+"""The bytes of an ONNX model without those of its weights, by protobuf's wire format. Imports onnx,
+for the description of its messages.
 
-Weights are dropped before onnx parses the model, so that a model takes the memory of its graph. A model of too many fields is refused then,
-because a field takes up to fifty times its bytes once it is parsed.
+Weights are dropped before onnx parses the model, so that a model takes the memory of its graph. A
+model of too many fields is refused then, because a field takes up to fifty times its bytes once it
+is parsed.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ _BYTES_OF_A_FIELD = 16
 
 
 def without_weights(content: memoryview) -> bytes:
-    """The model with these contents, without the elements of large tensors. Shapes and types of all of them are still there.
+    """The model with these contents, without the elements of large tensors. Shapes and types of all
+    of them are still there.
 
-    Raises :class:`wire.WireError` for a damaged model, and :class:`InputError` for one of too many fields or too deep messages.
+    Raises :class:`wire.WireError` for a damaged model, and :class:`InputError` for one of too many
+    fields or too deep messages.
     """
     return bytes(_Light().message(content, onnx.ModelProto.DESCRIPTOR, limit("nesting_depth")))
 
@@ -68,5 +72,9 @@ class _Light:
         """The kinds of the messages in a message, by the number of their field."""
         name = kind.full_name
         if name not in self._known:
-            self._known[name] = {field.number: field.message_type for field in kind.fields if field.message_type is not None}
+            self._known[name] = {
+                field.number: field.message_type
+                for field in kind.fields
+                if field.message_type is not None
+            }
         return self._known[name]

@@ -1,6 +1,8 @@
-"""Operators of onnxruntime (``com.microsoft``) that optimised and quantised models have: the shapes of their results, and their FLOP.
+"""Operators of onnxruntime (``com.microsoft``) that optimised and quantised models have: the shapes
+of their results, and their FLOP.
 
-The onnx package knows none of them. Their definitions are in onnxruntime's ``docs/ContribOperators.md``.
+The onnx package knows none of them. Their definitions are in onnxruntime's
+``docs/ContribOperators.md``.
 """
 
 from __future__ import annotations
@@ -27,14 +29,18 @@ class ContribCall:
         return self.inputs[place] if place < len(self.inputs) else None
 
     def dims(self, place: int, *ranks: int) -> Dims:
-        """The shape at a place. Raises :class:`_UnexpectedError` if there is no tensor of one of these ranks (of any rank, without)."""
+        """The shape at a place. Raises :class:`_UnexpectedError` if there is no tensor of one of
+        these ranks (of any rank, without).
+        """
         shape = self.at(place)
         if shape is None or (ranks and len(shape) not in ranks):
             raise _UnexpectedError
         return shape
 
     def number(self, key: str, default: int | None = None) -> int:
-        """An attribute that is a whole number of at least 0. Raises :class:`_UnexpectedError` for any other."""
+        """An attribute that is a whole number of at least 0. Raises :class:`_UnexpectedError` for
+        any other.
+        """
         value = self.attributes.get(key, default)
         if type(value) is not int or value < 0:
             raise _UnexpectedError
@@ -68,7 +74,9 @@ Answer = tuple[Sequence[Dims], int]
 
 
 def contrib(operator: str, call: ContribCall) -> Answer | None:
-    """The shapes of an operator's results, and its FLOP; ``None`` for an unknown operator or inputs that its definition does not have."""
+    """The shapes of an operator's results, and its FLOP; ``None`` for an unknown operator or inputs
+    that its definition does not have.
+    """
     answer = _OPERATORS.get(operator)
     try:
         return None if answer is None else answer(call)
@@ -141,21 +149,33 @@ def _gathered(call: ContribCall) -> Answer:
 
 def _projected_attention(call: ContribCall) -> Answer:
     """Attention with the product that makes queries, keys and values."""
-    (batch, tokens, _), (inner, outer), heads = call.dims(0, 3), call.dims(1, 2), call.number("num_heads")
+    (batch, tokens, _), (inner, outer), heads = (
+        call.dims(0, 3),
+        call.dims(1, 2),
+        call.number("num_heads"),
+    )
     sizes = call.attributes.get("qkv_hidden_sizes") or [outer // 3] * 3
-    if not isinstance(sizes, list) or len(sizes) != 3 or not all(type(n) is int and n > 0 for n in sizes):
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) != 3
+        or not all(type(n) is int and n > 0 for n in sizes)
+    ):
         raise _UnexpectedError
     past = call.dims(4, 5)[3] if call.at(4) is not None else 0
     length = past + tokens
     shown = _Heads(
-        (batch, heads, tokens, sizes[0] // heads), (batch, heads, length, sizes[1] // heads), (batch, heads, length, sizes[2] // heads)
+        (batch, heads, tokens, sizes[0] // heads),
+        (batch, heads, length, sizes[1] // heads),
+        (batch, heads, length, sizes[2] // heads),
     )
     flops = matmul_flops((batch, tokens, outer), inner) + shown.flops
     return [shown.result, (2, batch, heads, length, sizes[0] // heads)], flops
 
 
 def _quantised_attention(call: ContribCall) -> Answer:
-    """As :func:`_projected_attention`, where scales and zero points stand between, and the past is the ninth input."""
+    """As :func:`_projected_attention`, where scales and zero points stand between, and the past is
+    the ninth input.
+    """
     inputs = (call.at(0), call.at(1), call.at(2), None, call.at(8))
     return _projected_attention(ContribCall(inputs, call.attributes))
 
@@ -175,12 +195,18 @@ def _multi_head(call: ContribCall) -> Answer:
         length = key[2] if len(key) == 4 else key[1]
         value = call.at(2)
         wide = width if value is None else value[3] if len(value) == 4 else value[2] // heads
-        shown = _Heads((batch, heads, tokens, width), (batch, heads, length, width), (batch, heads, length, wide))
+        shown = _Heads(
+            (batch, heads, tokens, width),
+            (batch, heads, length, width),
+            (batch, heads, length, wide),
+        )
     return _with_past(shown, call.at(6))
 
 
 def _grouped_query(call: ContribCall) -> Answer:
-    """Attention of groups of heads that share keys; without keys, the queries' input has them and the values, too."""
+    """Attention of groups of heads that share keys; without keys, the queries' input has them and
+    the values, too.
+    """
     heads, shared = call.number("num_heads"), call.number("kv_num_heads")
     batch, tokens, hidden = call.dims(0, 3)
     if call.at(1) is None:
@@ -209,7 +235,9 @@ def _experts(places: Sequence[int], packed: bool) -> Callable[[ContribCall], Ans
 
     def answer(call: ContribCall) -> Answer:
         shape = call.dims(0)
-        elements = sum(prod(call.dims(place, 3)[1:]) for place in places if call.at(place) is not None)
+        elements = sum(
+            prod(call.dims(place, 3)[1:]) for place in places if call.at(place) is not None
+        )
         if packed:
             elements = elements * 8 // call.number("expert_weight_bits", 4)
         return [shape], 2 * prod(shape[:-1]) * call.number("k", 1) * elements

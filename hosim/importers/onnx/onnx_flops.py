@@ -1,4 +1,6 @@
-"""The FLOP of ONNX operators from the shapes of inputs and outputs, counted as torch does: two per multiplication of a product."""
+"""The FLOP of ONNX operators from the shapes of inputs and outputs, counted as torch does: two per
+multiplication of a product.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,23 @@ from math import prod
 from typing import Any
 
 from hosim.costmodel.kernels import UNKNOWN, KernelSizes, product_kernel
-from hosim.importers.flop_formulas import attention_flops, convolution_flops, matmul_flops, recurrent_flops
+from hosim.importers.flop_formulas import (
+    attention_flops,
+    convolution_flops,
+    matmul_flops,
+    recurrent_flops,
+)
 
 Dims = tuple[int, ...]
 
 _PRODUCTS = {"MatMul", "MatMulInteger", "QLinearMatMul"}
 
 
-def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attributes: Mapping[str, Any]) -> int:
-    """The FLOP of an operator with inputs of these shapes (``None``: absent) whose first output has the shape ``made``.
+def onnx_flops(
+    operator: str, inputs: Sequence[Dims | None], made: Dims, attributes: Mapping[str, Any]
+) -> int:
+    """The FLOP of an operator with inputs of these shapes (``None``: absent) whose first output has
+    the shape ``made``.
 
     0 for operators that are bound by the bytes they move, and for operands of unexpected rank.
     """
@@ -44,7 +54,9 @@ def onnx_flops(operator: str, inputs: Sequence[Dims | None], made: Dims, attribu
     return 0
 
 
-def onnx_kernel(operator: str, inputs: Sequence[Dims | None], made: Dims, flops: int) -> KernelSizes:
+def onnx_kernel(
+    operator: str, inputs: Sequence[Dims | None], made: Dims, flops: int
+) -> KernelSizes:
     """The class of kernels of a product with one matrix, and its sizes."""
     if operator not in ("MatMul", "Gemm") or len(inputs) < 2 or inputs[1] is None:
         return UNKNOWN
@@ -52,9 +64,17 @@ def onnx_kernel(operator: str, inputs: Sequence[Dims | None], made: Dims, flops:
 
 
 def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> int:
-    """Queries times keys and weights times values, including past ones and those that a causal mask hides."""
+    """Queries times keys and weights times values, including past ones and those that a causal mask
+    hides.
+    """
     q, k, v, _, past = ([*inputs] + [None] * 5)[:5]
-    if q is None or k is None or v is None or not len(q) == len(k) == len(v) or len(q) not in (3, 4):
+    if (
+        q is None
+        or k is None
+        or v is None
+        or not len(q) == len(k) == len(v)
+        or len(q) not in (3, 4)
+    ):
         return 0
     length = k[-2] + (past[-2] if past is not None and len(past) == 4 else 0)
     if len(q) == 4:
@@ -62,7 +82,9 @@ def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> 
     heads, kv_heads = attributes.get("q_num_heads", 0), attributes.get("kv_num_heads", 0)
     if not isinstance(heads, int) or not isinstance(kv_heads, int) or kv_heads < 1:
         return 0
-    return attention_flops((q[0], 1, q[1], q[2]), (q[0], 1, length, 0), (q[0], 1, length, v[2] // kv_heads * heads))
+    return attention_flops(
+        (q[0], 1, q[1], q[2]), (q[0], 1, length, 0), (q[0], 1, length, v[2] // kv_heads * heads)
+    )
 
 
 def _einsum(equation: str, given: Sequence[Dims]) -> int:

@@ -1,4 +1,6 @@
-"""How large an ONNX model is once its functions are written out, found without writing them out. Imports onnx."""
+"""How large an ONNX model is once its functions are written out, found without writing them out.
+Imports onnx.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +16,37 @@ _Key = tuple[str, str, str]
 
 
 def check_calls(model: onnx.ModelProto) -> None:
-    """Raise :class:`InputError` if functions call each other in a circle, too deep, or so often that there are too many nodes."""
+    """Raise :class:`InputError` if functions call each other in a circle, too deep, or so often
+    that there are too many nodes.
+    """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
-    calls = {key: {_called(node) for node in _nodes(f.node)} & functions.keys() for key, f in functions.items()}
+    calls = {
+        key: {_called(node) for node in _nodes(f.node)} & functions.keys()
+        for key, f in functions.items()
+    }
     sizes: dict[_Key, int] = {}
     depths: dict[_Key, int] = {}
     try:
         for key in TopologicalSorter(calls).static_order():
-            depths[key] = within("nesting_depth", 1 + max((depths[called] for called in calls[key]), default=0), where=key[1][:100])
+            depths[key] = within(
+                "nesting_depth",
+                1 + max((depths[called] for called in calls[key]), default=0),
+                where=key[1][:100],
+            )
             sizes[key] = _size(functions[key].node, sizes)
     except CycleError as error:
-        raise InputError("function calls itself, directly or indirectly; export the model again", where=error.args[1][0][1][:100]) from None
+        raise InputError(
+            "function calls itself, directly or indirectly; export the model again",
+            where=error.args[1][0][1][:100],
+        ) from None
     if _size(model.graph.node, sizes) > limit("nodes"):
         raise refusal("nodes", where="functions, written out where they are called")
 
 
 def _size(nodes: Sequence[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
-    """How many there are with the called functions written out; any number beyond the limit if there are more."""
+    """How many there are with the called functions written out; any number beyond the limit if
+    there are more.
+    """
     total, most = 0, limit("nodes")
     for node in _nodes(nodes):
         total += sizes.get(_called(node), 1)

@@ -2,22 +2,27 @@
 
 The mapping:
 
-- An initializer, or the tensor of a ``Constant``, is of kind ``parameter`` if its elements are not int64, int32 or bool (``expert`` if a
-  part of its name is ``experts``), else ``buffer``. Weights are never read and may lie in a file that is not there. ONNX does not tell
-  parameters from what torch calls buffers, such as a batch norm's running mean.
-- Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and arithmetic on them is not an op.
-- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as in
+- An initializer, or the tensor of a ``Constant``, is of kind ``parameter`` if its elements are not
+  int64, int32 or bool (``expert`` if a part of its name is ``experts``), else ``buffer``. Weights
+  are never read and may lie in a file that is not there. ONNX does not tell parameters from what
+  torch calls buffers, such as a batch norm's running mean.
+- Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and
+  arithmetic on them is not an op.
+- ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as
+  in
 :mod:`hosim.importers.torch_programs.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
-- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx.onnx_flops`, and for operators of onnxruntime
-  (``com.microsoft``) those of :mod:`hosim.importers.onnx.onnx_contrib`; an op without FLOP is bound by the bytes it moves. Operators of
-  anybody
+- Every other node is an op. ``flops`` are those of :mod:`hosim.importers.onnx.onnx_flops`, and for
+  operators of onnxruntime (``com.microsoft``) those of :mod:`hosim.importers.onnx.onnx_contrib`; an
+  op without FLOP is bound by the bytes it moves. Operators of anybody
   else are named in ``meta["unknown_ops"]``.
-- Functions are inlined. Of an ``If`` whose condition depends on data, the branch with more FLOP is taken, without the constants of the
-  other, and ``meta["missing"]`` says how often. ``Loop``, ``Scan`` and sequences are refused.
+- Functions are inlined. Of an ``If`` whose condition depends on data, the branch with more FLOP is
+  taken, without the constants of the other, and ``meta["missing"]`` says how often. ``Loop``,
+  ``Scan`` and sequences are refused.
 
-Free dimensions of the inputs need a size: ``dims`` by the model's name of the dimension, or ``x[0]`` for one of input ``x`` without a name.
-onnx is imported when a function of this module is called.
+Free dimensions of the inputs need a size: ``dims`` by the model's name of the dimension, or
+``x[0]`` for one of input ``x`` without a name. onnx is imported when a function of this module is
+called.
 """
 
 from __future__ import annotations
@@ -35,10 +40,11 @@ __all__ = ["import_onnx"]
 
 
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes are bytes; no op has a duration.
+    """The graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes are
+    bytes; no op has a duration.
 
-    Raises :class:`InputError` without onnx, for a damaged file, for free dimensions without a size in ``dims`` (naming all of them), for
-    shapes that depend on data, and for loops.
+    Raises :class:`InputError` without onnx, for a damaged file, for free dimensions without a size
+    in ``dims`` (naming all of them), for shapes that depend on data, and for loops.
     """
     require_onnx()
     from hosim.importers.onnx.onnx_bytes import without_weights
@@ -50,10 +56,16 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
             model = without_weights(content)
         return walk(model, Path(path).name.split(".")[0], dims or {})
     except WireError:
-        raise InputError("damaged or cut off; expected protobuf of ONNX, export it again", source=source) from None
+        raise InputError(
+            "damaged or cut off; expected protobuf of ONNX, export it again", source=source
+        ) from None
     except InputError as error:
         # a damaged name may hold anything
-        raise InputError(" ".join(error.message.split()), source=source, where=" ".join((error.where or "").split())) from None
+        raise InputError(
+            " ".join(error.message.split()),
+            source=source,
+            where=" ".join((error.where or "").split()),
+        ) from None
 
 
 def require_onnx() -> None:
@@ -61,4 +73,6 @@ def require_onnx() -> None:
     from importlib.util import find_spec
 
     if find_spec("onnx") is None:
-        raise InputError("ONNX models need onnx, which is not installed; run: pip install 'hosim[onnx]'")
+        raise InputError(
+            "ONNX models need onnx, which is not installed; run: pip install 'hosim[onnx]'"
+        )

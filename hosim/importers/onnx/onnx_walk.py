@@ -1,4 +1,6 @@
-"""Follows the nodes of an ONNX model and records what each does to storages. Imports onnx; see :mod:`hosim.importers.onnx.onnx_graph`."""
+"""Follows the nodes of an ONNX model and records what each does to storages. Imports onnx; see
+:mod:`hosim.importers.onnx.onnx_graph`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from hosim.importers.onnx.onnx_contrib import Answer, ContribCall, contrib
 from hosim.importers.onnx.onnx_flops import onnx_flops, onnx_kernel
 from hosim.importers.onnx.onnx_functions import check_calls
 from hosim.importers.onnx.onnx_parts import shown_of
-from hosim.importers.onnx.onnx_values import OnnxValue, attributes_of, compute, constant, dtype_of, infer, of_type
+from hosim.importers.onnx.onnx_values import (
+    OnnxValue,
+    attributes_of,
+    compute,
+    constant,
+    dtype_of,
+    infer,
+    of_type,
+)
 from hosim.importers.operator_kinds import operator_kind
 from hosim.importers.stored import LARGEST, Recording, StaticTensor
 
@@ -45,7 +55,14 @@ def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
         raise
     except (DecodeError, UnicodeDecodeError):
         raise InputError("damaged or cut off; expected protobuf of ONNX, export it again") from None
-    except (RuntimeError, ValueError, TypeError, MemoryError, OverflowError, onnx.checker.ValidationError) as error:
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        MemoryError,
+        OverflowError,
+        onnx.checker.ValidationError,
+    ) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"damaged model: {reason[:200]}; export it again") from None
 
@@ -59,7 +76,10 @@ class _OnnxWalk:
 
     def graph(self, name: str, dims: Mapping[str, int]) -> Graph:
         main = self.model.graph
-        self.opsets = {"" if o.domain == "ai.onnx" else o.domain: min(int(o.version), 1 << 30) for o in self.model.opset_import}
+        self.opsets = {
+            "" if o.domain == "ai.onnx" else o.domain: min(int(o.version), 1 << 30)
+            for o in self.model.opset_import
+        }
         sizes = _sizes(main, dims)
         values = self._constants(main)
         for given in main.input:
@@ -82,45 +102,75 @@ class _OnnxWalk:
                 self.declared[given.name] = value
 
     def _constants(self, graph: onnx.GraphProto) -> dict[str, OnnxValue]:
-        values = {tensor.name: self._held(tensor.name, constant(tensor)) for tensor in graph.initializer}
+        values = {
+            tensor.name: self._held(tensor.name, constant(tensor)) for tensor in graph.initializer
+        }
         for sparse in graph.sparse_initializer:
-            raise InputError("sparse initializers cannot be imported; export the model with dense ones", where=sparse.values.name[:100])
+            raise InputError(
+                "sparse initializers cannot be imported; export the model with dense ones",
+                where=sparse.values.name[:100],
+            )
         return values
 
     def _held(self, name: str, value: OnnxValue) -> OnnxValue:
         """A constant: a number, or a tensor that exists from the start."""
         if value.is_number:
             return value
-        kind = "buffer" if value.element in _WHOLE else "expert" if "experts" in name.split(".") else "parameter"
-        return replace(value, tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name), kind))
+        kind = (
+            "buffer"
+            if value.element in _WHOLE
+            else "expert"
+            if "experts" in name.split(".")
+            else "parameter"
+        )
+        return replace(
+            value,
+            tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name), kind),
+        )
 
     def _input(self, given: onnx.ValueInfoProto, sizes: Mapping[str, int]) -> OnnxValue:
         tensor = given.type.tensor_type
-        shape = [sizes[_label(given, i)] if _is_free(dim) else dim.dim_value for i, dim in enumerate(tensor.shape.dim)]
+        shape = [
+            sizes[_label(given, i)] if _is_free(dim) else dim.dim_value
+            for i, dim in enumerate(tensor.shape.dim)
+        ]
         element = int(tensor.elem_type)
         made = self.recording.tensor(given.name, shape, dtype_of(element, given.name), "input")
         return OnnxValue(made.shape, element, tensor=made)
 
-    def _run(self, graph: onnx.GraphProto, values: dict[str, OnnxValue], prefix: str) -> Sequence[OnnxValue]:
+    def _run(
+        self, graph: onnx.GraphProto, values: dict[str, OnnxValue], prefix: str
+    ) -> Sequence[OnnxValue]:
         """The results of a graph whose inputs and outer names have these values."""
         for i, node in enumerate(graph.node):
             self._node(node, values, f"{prefix}{node.name or f'{node.op_type}_{i}'}"[:200])
         missing = [given.name for given in graph.output if given.name not in values]
         if missing:
-            raise InputError(f"output {missing[0][:100]!r} has no node that makes it; export the model again")
+            raise InputError(
+                f"output {missing[0][:100]!r} has no node that makes it; export the model again"
+            )
         return [values[given.name] for given in graph.output]
 
     def _node(self, node: onnx.NodeProto, values: dict[str, OnnxValue], where: str) -> None:
         operator = node.op_type
         unknown = [name for name in node.input if name and name not in values]
         if unknown:
-            raise InputError(f"uses {unknown[0][:100]!r} before any node makes it; export the model again", where=where)
+            raise InputError(
+                f"uses {unknown[0][:100]!r} before any node makes it; export the model again",
+                where=where,
+            )
         attributes = attributes_of(node)
         if operator == "If":
-            values.update(zip(node.output, self._branch(node, attributes, values, where), strict=False))
+            values.update(
+                zip(node.output, self._branch(node, attributes, values, where), strict=False)
+            )
             return
         if operator in _REFUSED or any(a.HasField("g") or a.graphs for a in node.attribute):
-            raise InputError(f"operator {operator[:50]} is a loop over a graph; export the model unrolled, without it", where=where)
+            raise InputError(
+                f"operator {operator[:50]} is a loop over a graph; export the model unrolled, "
+                "without it",
+                where=where,
+            )
         inputs = [values[name] if name else None for name in node.input]
         if operator == "Constant":
             values.update(self._constant_node(node, attributes, where))
@@ -139,7 +189,10 @@ class _OnnxWalk:
                 made[name] = OnnxValue(theirs[0][place], _element(node.op_type, inputs))
         for name in outputs:
             if name not in made:
-                what = f"the shape of what operator {operator[:50]} returns is not known without data; export the model with fixed shapes"
+                what = (
+                    f"the shape of what operator {operator[:50]} returns is not known without "
+                    "data; export the model with fixed shapes"
+                )
                 raise InputError(f"{what}{self._fixed(node, given)}", where=where)
         known = compute(node, given, made, self.opsets)
         found = {name: replace(made[name], known=known.get(name)) for name in outputs}
@@ -150,19 +203,35 @@ class _OnnxWalk:
         values.update(found)
 
     def _fixed(self, node: onnx.NodeProto, given: Mapping[str, OnnxValue]) -> str:
-        """What the file says of sizes, where those that were given do not fit: of the node's values, or else of the model's."""
+        """What the file says of sizes, where those that were given do not fit: of the node's
+        values, or else of the model's.
+        """
         main = self.model.graph
         if not any(_is_free(dim) for one in main.input for dim in one.type.tensor_type.shape.dim):
             return ""
-        said = {one.name: _shape_text(one) for one in (*main.input, *main.value_info, *main.output) if one.name}
-        here = [f"{name[:40]!r} is {list(value.shape)}, in the file {said[name]}" for name, value in given.items() if name in said]
+        said = {
+            one.name: _shape_text(one)
+            for one in (*main.input, *main.value_info, *main.output)
+            if one.name
+        }
+        here = [
+            f"{name[:40]!r} is {list(value.shape)}, in the file {said[name]}"
+            for name, value in given.items()
+            if name in said
+        ]
         held = {tensor.name: list(tensor.dims) for tensor in main.initializer}
         here += [f"{name[:40]!r} is {held[name]} in the file" for name in given if name in held]
-        whole = [f"{one.name[:40]!r} {said[one.name]}" for one in (*main.input, *main.output) if one.name not in held]
+        whole = [
+            f"{one.name[:40]!r} {said[one.name]}"
+            for one in (*main.input, *main.output)
+            if one.name not in held
+        ]
         listed = here if any(name in said for name in given) else [*here, *whole]
         return f"; give sizes that fit what the file fixes: {', '.join(listed[:6])}"
 
-    def _constant_node(self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str) -> dict[str, OnnxValue]:
+    def _constant_node(
+        self, node: onnx.NodeProto, attributes: Mapping[str, Any], where: str
+    ) -> dict[str, OnnxValue]:
         if len(node.output) != 1 or len(attributes) != 1:
             raise InputError("a constant has one output and one value", where=where)
         ((key, value),) = attributes.items()
@@ -170,19 +239,32 @@ class _OnnxWalk:
             return {node.output[0]: self._held(node.output[0], constant(value))}
         made = infer(node, {}, self.opsets, self.model.ir_version, where).get(node.output[0])
         if made is None or key not in ("value_int", "value_ints", "value_float", "value_floats"):
-            raise InputError(f"a constant with {key[:50]!r} cannot be imported; expected a tensor or numbers", where=where)
+            raise InputError(
+                f"a constant with {key[:50]!r} cannot be imported; expected a tensor or numbers",
+                where=where,
+            )
         import numpy as np
 
         known = np.array(value, dtype=np.float32 if "float" in key else np.int64)
         return {node.output[0]: self._held(node.output[0], replace(made, known=known))}
 
     def _branch(
-        self, node: onnx.NodeProto, attributes: Mapping[str, Any], values: Mapping[str, OnnxValue], where: str
+        self,
+        node: onnx.NodeProto,
+        attributes: Mapping[str, Any],
+        values: Mapping[str, OnnxValue],
+        where: str,
     ) -> Sequence[OnnxValue]:
-        """The outputs of an ``If``: those of the branch that its condition chooses, or of the larger one if it depends on data."""
+        """The outputs of an ``If``: those of the branch that its condition chooses, or of the
+        larger one if it depends on data.
+        """
         ways = [attributes.get("then_branch"), attributes.get("else_branch")]
         first, second = ways
-        if len(node.input) != 1 or not isinstance(first, onnx.GraphProto) or not isinstance(second, onnx.GraphProto):
+        if (
+            len(node.input) != 1
+            or not isinstance(first, onnx.GraphProto)
+            or not isinstance(second, onnx.GraphProto)
+        ):
             raise InputError("an If has one condition and two branches", where=where)
 
         def follow(graph: onnx.GraphProto) -> Sequence[OnnxValue]:
@@ -195,10 +277,14 @@ class _OnnxWalk:
         self._declare(first)
         self._declare(second)
         try:
-            results: Sequence[OnnxValue] = self.recording.larger(lambda: follow(first), lambda: follow(second))
+            results: Sequence[OnnxValue] = self.recording.larger(
+                lambda: follow(first), lambda: follow(second)
+            )
         finally:
             self.declared = before
-        return [replace(value, known=None) if value.tensor is not None else value for value in results]
+        return [
+            replace(value, known=None) if value.tensor is not None else value for value in results
+        ]
 
     def _step(
         self,
@@ -209,16 +295,26 @@ class _OnnxWalk:
         where: str,
         flops: int | None,
     ) -> None:
-        """Give every output its tensor, as a view or as the result of an op. ``flops`` are those of an operator that is not ONNX's own."""
+        """Give every output its tensor, as a view or as the result of an op. ``flops`` are those of
+        an operator that is not ONNX's own.
+        """
         first = inputs[0] if inputs else None
-        if node.op_type in _VIEWS and len(found) == 1 and first is not None and first.tensor is not None:
+        if (
+            node.op_type in _VIEWS
+            and len(found) == 1
+            and first is not None
+            and first.tensor is not None
+        ):
             ((name, value),) = found.items()
             view = StaticTensor(first.tensor.storage, value.shape, *dtype_of(value.element, name))
             if view.size_bytes == first.tensor.size_bytes and value.element == first.element:
                 found[name] = replace(value, tensor=view)
                 return
         for name, value in list(found.items()):
-            found[name] = replace(value, tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name)))
+            found[name] = replace(
+                value,
+                tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name)),
+            )
         shapes = [None if value is None else value.shape for value in inputs]
         made = next(iter(found.values())).shape
         foreign = flops is None and node.domain not in _OWN
@@ -237,15 +333,24 @@ class _OnnxWalk:
         )
 
 
-def _contributed(node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]) -> Answer | None:
+def _contributed(
+    node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]
+) -> Answer | None:
     """What is known of an operator of onnxruntime, some of which it has among those of ONNX."""
-    if node.domain != "com.microsoft" and not (node.domain in _OWN and node.op_type.endswith("LayerNormalization")):
+    if node.domain != "com.microsoft" and not (
+        node.domain in _OWN and node.op_type.endswith("LayerNormalization")
+    ):
         return None
-    return contrib(node.op_type, ContribCall([None if value is None else value.shape for value in inputs], attributes))
+    return contrib(
+        node.op_type,
+        ContribCall([None if value is None else value.shape for value in inputs], attributes),
+    )
 
 
 def _element(operator: str, inputs: Sequence[OnnxValue | None]) -> int:
-    """The element type of what an operator of onnxruntime returns: that of the first input with decimals."""
+    """The element type of what an operator of onnxruntime returns: that of the first input with
+    decimals.
+    """
     elements = [value.element for value in inputs if value is not None]
     if operator == "QuantizeLinear":
         return elements[2] if len(elements) > 2 else 2
@@ -259,7 +364,9 @@ def _label(given: onnx.ValueInfoProto, axis: int) -> str:
 
 
 def _shape_text(given: onnx.ValueInfoProto) -> str:
-    """The shape that a model says of a value, with the names of free sizes: ``[batch, 3, 224, 224]``."""
+    """The shape that a model says of a value, with the names of free sizes: ``[batch, 3, 224,
+    224]``.
+    """
     sizes = (
         ("?" if not dim.dim_param.strip("?") else dim.dim_param) if _is_free(dim) else dim.dim_value
         for dim in given.type.tensor_type.shape.dim
@@ -273,14 +380,19 @@ def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
 
 
 def _sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes of the inputs' free dimensions. Raises :class:`InputError` for one without a size, and for unknown ``dims``."""
+    """The sizes of the inputs' free dimensions. Raises :class:`InputError` for one without a size,
+    and for unknown ``dims``.
+    """
     held = {tensor.name for tensor in graph.initializer}
     free: dict[str, None] = {}
     for given in graph.input:
         if given.name in held:
             continue
         if not given.type.HasField("tensor_type") or not given.type.tensor_type.HasField("shape"):
-            raise InputError(f"input {given.name[:100]!r} is not a tensor with a shape; export the model with one")
+            raise InputError(
+                f"input {given.name[:100]!r} is not a tensor with a shape; export the model with "
+                "one"
+            )
         for i, dim in enumerate(given.type.tensor_type.shape.dim):
             if _is_free(dim):
                 free[_label(given, i)] = None
@@ -292,6 +404,11 @@ def _sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Mapping[str, int]
         raise InputError("the size of a dimension is a whole number of at least 0")
     open_ = [name for name in free if name not in dims]
     if open_:
-        options = " ".join(f"--dim '{name}=1'" if "[" in name else f"--dim {name}=1" for name in open_)
-        raise InputError(f"dimensions without a size: {', '.join(open_)}; give them: hosim import MODEL {options} -o FILE"[:500])
+        options = " ".join(
+            f"--dim '{name}=1'" if "[" in name else f"--dim {name}=1" for name in open_
+        )
+        raise InputError(
+            f"dimensions without a size: {', '.join(open_)}; give them: hosim import MODEL "
+            f"{options} -o FILE"[:500]
+        )
     return dict(dims)

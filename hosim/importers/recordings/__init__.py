@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.importers.recordings.kernel_tables import KernelTable, measured_times, of_machine, read_kernel_tables, tables_text
+    from hosim.importers.recordings.kernel_tables import (
+        KernelTable,
+        measured_times,
+        of_machine,
+        read_kernel_tables,
+        tables_text,
+    )
     from hosim.importers.recordings.kineto import call_role, parse_kineto, read_kineto
     from hosim.importers.recordings.kineto_before import ended_before
     from hosim.importers.recordings.kineto_blocks import RecordedBlock, blocks_of, device_of_blocks
@@ -39,15 +45,18 @@ else:
             "kineto": "call_role parse_kineto read_kineto",
             "kineto_before": "ended_before",
             "kineto_blocks": "RecordedBlock blocks_of device_of_blocks",
-            "kineto_events": "Annotation CpuOp DeviceInfo DeviceOp HostCall KinetoTrace MODULE MemoryEvent SyncRecord",
-            "kineto_waits": "CLOCK_STEP_NS ProgramOrder StreamId Waits blocks program_order stream_of waits",
+            "kineto_events": "Annotation CpuOp DeviceInfo DeviceOp HostCall KinetoTrace MODULE "
+            "MemoryEvent SyncRecord",
+            "kineto_waits": "CLOCK_STEP_NS ProgramOrder StreamId Waits blocks program_order "
+            "stream_of waits",
             "kineto_workload": "import_kineto",
         },
     )
 
 __all__ = [
-    "CLOCK_STEP_NS", "MODULE", "Annotation", "CpuOp", "DeviceInfo", "DeviceOp", "HostCall", "KernelTable", "KinetoTrace", "MemoryEvent",
-    "ProgramOrder", "RecordedBlock", "StreamId", "SyncRecord", "Waits", "blocks", "blocks_of", "call_role", "device_of_blocks",
-    "ended_before", "import_kineto", "measured_times", "of_machine", "parse_kineto", "program_order", "read_kernel_tables", "read_kineto",
-    "stream_of", "tables_text", "waits",
+    "CLOCK_STEP_NS", "MODULE", "Annotation", "CpuOp", "DeviceInfo", "DeviceOp", "HostCall",
+    "KernelTable", "KinetoTrace", "MemoryEvent", "ProgramOrder", "RecordedBlock", "StreamId",
+    "SyncRecord", "Waits", "blocks", "blocks_of", "call_role", "device_of_blocks", "ended_before",
+    "import_kineto", "measured_times", "of_machine", "parse_kineto", "program_order",
+    "read_kernel_tables", "read_kineto", "stream_of", "tables_text", "waits",
 ]  # fmt: skip

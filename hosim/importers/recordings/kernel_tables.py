@@ -1,8 +1,10 @@
-"""Tables of measured kernel times: rows of sizes and microseconds, as :class:`KernelTable` by class, dtype and machine.
+"""Tables of measured kernel times: rows of sizes and microseconds, as :class:`KernelTable` by
+class, dtype and machine.
 
-Read from CSV files, compressed or not, in three layouts that their columns tell apart: hosim's own (``kernel``, ``dtype``, the sizes of the
-class, ``latency_us``), one file for each kind of kernel with a column ``machine`` and short names, and the files of aiconfigurator with
-their longer names and ``latency`` in milliseconds.
+Read from CSV files, compressed or not, in three layouts that their columns tell apart: hosim's own
+(``kernel``, ``dtype``, the sizes of the class, ``latency_us``), one file for each kind of kernel
+with a column ``machine`` and short names, and the files of aiconfigurator with their longer names
+and ``latency`` in milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from hosim.hardware import MeasuredTimes
 class KernelTable:
     """Measured times of one class of kernels in one dtype on one machine.
 
-    ``distribution`` is how tokens spread over experts (``uniform`` for all but mixtures), ``sizes`` are those of the class, by name.
+    ``distribution`` is how tokens spread over experts (``uniform`` for all but mixtures), ``sizes``
+    are those of the class, by name.
     """
 
     machine: str
@@ -43,7 +46,9 @@ class KernelTable:
     def part(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> KernelTable:
         """The rows that ``chosen``, a mask or positions, has."""
         sizes = {name: values[chosen] for name, values in self.sizes.items()}
-        return KernelTable(self.machine, self.kernel, self.dtype, self.distribution, sizes, self.latency_us[chosen])
+        return KernelTable(
+            self.machine, self.kernel, self.dtype, self.distribution, sizes, self.latency_us[chosen]
+        )
 
 
 _LONGER = {
@@ -78,26 +83,47 @@ _DTYPES = {
     **{name: name for name in DTYPES},
 }
 
-_COLLECTIVES = {"all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "alltoall": "all_to_all"}
+_COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
 
 
 def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
-    """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time that is no number above 0."""
+    """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time
+    that is no number above 0.
+    """
     source = os.fspath(path)
     try:
         frame, time, kind = _headed(source)
     except InputError as error:
         raise unexpected(source, "a table of kernel times (CSV)", but=TABLE) or error from None
     sorted_in = _READERS[kind](_Columns(frame, source))
-    us = _Columns(frame, source).numbers(time, least=1e-9) * (1.0 if time == "latency_us" else 1000.0)
-    machines = frame["machine"] if "machine" in frame else frame["device"] if "device" in frame else pandas.Series("", index=frame.index)
+    us = _Columns(frame, source).numbers(time, least=1e-9) * (
+        1.0 if time == "latency_us" else 1000.0
+    )
+    machines = (
+        frame["machine"]
+        if "machine" in frame
+        else frame["device"]
+        if "device" in frame
+        else pandas.Series("", index=frame.index)
+    )
     tables = []
     for kernel, dtypes, distributions, sizes, chosen in sorted_in:
         wrong = first_wrong(kernel, {name: sizes[name][chosen] for name in CLASSES[kernel].sizes})
         if wrong is not None:
             row, expected = wrong
-            raise InputError(f"expected {expected}", source=source, where=f"line {np.flatnonzero(chosen)[row] + 2}")
-        keys = pandas.DataFrame({"machine": machines, "dtype": dtypes, "distribution": distributions})[chosen]
+            raise InputError(
+                f"expected {expected}",
+                source=source,
+                where=f"line {np.flatnonzero(chosen)[row] + 2}",
+            )
+        keys = pandas.DataFrame(
+            {"machine": machines, "dtype": dtypes, "distribution": distributions}
+        )[chosen]
         numbers = keys.groupby(["machine", "dtype", "distribution"], sort=False).ngroup().to_numpy()
         for number in range(numbers.max(initial=-1) + 1):
             places = np.flatnonzero(chosen)[numbers == number]
@@ -112,11 +138,19 @@ def _headed(source: str) -> tuple[pandas.DataFrame, str, str]:
     frame = _frame(source)
     time = next((name for name in ("latency_us", "latency") if name in frame), None)
     if time is None:
-        raise InputError("expected a column latency_us, or latency in milliseconds", source=source, where="line 1")
+        raise InputError(
+            "expected a column latency_us, or latency in milliseconds",
+            source=source,
+            where="line 1",
+        )
     kind = _kind(set(map(str, frame.columns)))
     if kind is None:
         known = ", ".join(sorted(_READERS))
-        raise InputError(f"unknown columns; expected kernel and dtype, or those of a table of {known}", source=source, where="line 1")
+        raise InputError(
+            f"unknown columns; expected kernel and dtype, or those of a table of {known}",
+            source=source,
+            where="line 1",
+        )
     return frame, time, kind
 
 
@@ -124,7 +158,10 @@ def _frame(source: str) -> pandas.DataFrame:
     lines = csv_rows(decode(read_bytes(source), source).rstrip().encode(), source)
     header, *rows = lines or [[]]
     if not rows:
-        raise InputError("expected a line of columns and a line for each measured time, separated by commas", source=source)
+        raise InputError(
+            "expected a line of columns and a line for each measured time, separated by commas",
+            source=source,
+        )
     columns = [_LONGER.get(name, name) for name in header]
     if len(set(columns)) < len(columns):
         raise InputError("a column is listed twice", source=source, where="line 1")
@@ -146,12 +183,18 @@ class _Columns:
         values: Array = pandas.to_numeric(self.frame[name], errors="coerce").to_numpy(float)
         wrong = np.flatnonzero(~((values >= least) & (values < 1e15)))
         if len(wrong):
-            raise InputError(f"expected a number of at least {least:g} as {name}", source=self.source, where=f"line {wrong[0] + 2}")
+            raise InputError(
+                f"expected a number of at least {least:g} as {name}",
+                source=self.source,
+                where=f"line {wrong[0] + 2}",
+            )
         return values
 
     def known(self, name: str, names: Mapping[str, str], default: str = "") -> npt.NDArray[np.str_]:
         """A column of names, each by what hosim calls it."""
-        column = self.frame[name] if self.has(name) else pandas.Series(default, index=self.frame.index)
+        column = (
+            self.frame[name] if self.has(name) else pandas.Series(default, index=self.frame.index)
+        )
         meant = column.replace("", default).map(names)
         wrong = np.flatnonzero(meant.isna())
         if len(wrong):
@@ -163,14 +206,31 @@ class _Columns:
         return meant.to_numpy(str)
 
 
-Sorted = Iterator[tuple[str, npt.NDArray[np.str_], npt.NDArray[np.str_], Mapping[str, Array], npt.NDArray[np.bool_]]]
-"""For each class: its name, each row's dtype and distribution, the sizes, and which rows are its own."""
+Sorted = Iterator[
+    tuple[
+        str, npt.NDArray[np.str_], npt.NDArray[np.str_], Mapping[str, Array], npt.NDArray[np.bool_]
+    ]
+]
+"""For each class: its name, each row's dtype and distribution, the sizes, and which rows are its
+own.
+"""
 
 
-def _rows_of(kernel: str, columns: _Columns, sizes: Mapping[str, Array], chosen: npt.NDArray[np.bool_] | None = None) -> Sorted:
+def _rows_of(
+    kernel: str,
+    columns: _Columns,
+    sizes: Mapping[str, Array],
+    chosen: npt.NDArray[np.bool_] | None = None,
+) -> Sorted:
     count = len(columns.frame)
     dtypes = columns.known("dtype", _DTYPES)
-    yield kernel, dtypes, np.full(count, "uniform"), sizes, np.full(count, True) if chosen is None else chosen
+    yield (
+        kernel,
+        dtypes,
+        np.full(count, "uniform"),
+        sizes,
+        np.full(count, True) if chosen is None else chosen,
+    )
 
 
 def _own(columns: _Columns) -> Sorted:
@@ -180,16 +240,32 @@ def _own(columns: _Columns) -> Sorted:
     for kernel in dict.fromkeys(kernels.tolist()):
         missing = [name for name in CLASSES[kernel].sizes if not columns.has(name)]
         if missing:
-            raise InputError(f"rows of {kernel} need a column {missing[0]}", source=columns.source, where="line 1")
+            raise InputError(
+                f"rows of {kernel} need a column {missing[0]}",
+                source=columns.source,
+                where="line 1",
+            )
         chosen = kernels == kernel
-        part = _Columns(columns.frame.where(pandas.Series(chosen, index=columns.frame.index), "1"), columns.source)
-        yield kernel, dtypes, distributions, {name: part.numbers(name) for name in CLASSES[kernel].sizes}, chosen
+        part = _Columns(
+            columns.frame.where(pandas.Series(chosen, index=columns.frame.index), "1"),
+            columns.source,
+        )
+        yield (
+            kernel,
+            dtypes,
+            distributions,
+            {name: part.numbers(name) for name in CLASSES[kernel].sizes},
+            chosen,
+        )
 
 
 def _distributions(columns: _Columns) -> npt.NDArray[np.str_]:
     if not columns.has("distribution"):
         return np.full(len(columns.frame), "uniform")
-    names = {name: "uniform" if name in ("", "balanced") else name for name in columns.frame["distribution"].unique()}
+    names = {
+        name: "uniform" if name in ("", "balanced") else name
+        for name in columns.frame["distribution"].unique()
+    }
     for name in names.values():
         try:
             expected_loads(1, 1, 1, 1, name)
@@ -204,12 +280,24 @@ def _gemm(columns: _Columns) -> Sorted:
 
 
 def _attention(columns: _Columns) -> Sorted:
-    """Prefill rows count ``isl`` queries; generation rows have ``isl + step`` keys, the new one among them."""
-    dtypes, kv_dtypes = columns.known("dtype", _DTYPES), columns.known("kv_cache_dtype", _DTYPES, "fp16")
+    """Prefill rows count ``isl`` queries; generation rows have ``isl + step`` keys, the new one
+    among them.
+    """
+    dtypes, kv_dtypes = (
+        columns.known("dtype", _DTYPES),
+        columns.known("kv_cache_dtype", _DTYPES, "fp16"),
+    )
     labels = np.where((dtypes == "fp16") & (kv_dtypes == "fp8"), "fp16_fp8_cache", dtypes)
-    sizes = {name: columns.numbers(name, 1) for name in ("batch", "heads", "kv_heads")} | {"width": columns.numbers("head_dim", 1)}
+    sizes = {name: columns.numbers(name, 1) for name in ("batch", "heads", "kv_heads")} | {
+        "width": columns.numbers("head_dim", 1)
+    }
     queries, before = columns.numbers("isl", 1), columns.numbers("step")
-    sizes |= {"queries": queries, "before": before, "keys": queries + before, "window": np.full(len(queries), float(NO_WINDOW))}
+    sizes |= {
+        "queries": queries,
+        "before": before,
+        "keys": queries + before,
+        "window": np.full(len(queries), float(NO_WINDOW)),
+    }
     whole = columns.frame["op"].str.contains("context").to_numpy(bool)
     distributions = np.full(len(queries), "uniform")
     yield "context_attention", labels, distributions, sizes, whole
@@ -228,16 +316,31 @@ def _latent(columns: _Columns) -> Sorted:
 def _moe(columns: _Columns) -> Sorted:
     named = {"top": "topk", "tensor": "moe_tp", "ranks": "moe_ep"}
     sizes = {name: columns.numbers(named.get(name, name), 1) for name in CLASSES["moe"].sizes}
-    yield "moe", columns.known("dtype", _DTYPES), _distributions(columns), sizes, np.full(len(columns.frame), True)
+    yield (
+        "moe",
+        columns.known("dtype", _DTYPES),
+        _distributions(columns),
+        sizes,
+        np.full(len(columns.frame), True),
+    )
 
 
 def _collective(columns: _Columns) -> Sorted:
-    """Messages are counted in elements; int8 has one byte. The custom kernel's times are those of messages that it can have taken."""
+    """Messages are counted in elements; int8 has one byte. The custom kernel's times are those of
+    messages that it can have taken.
+    """
     one_byte = (columns.frame["dtype"] == "int8").to_numpy(bool)
-    sizes = {"ranks": columns.numbers("gpus", 2), "bytes": columns.numbers("message_elements_or_bytes", 1) * np.where(one_byte, 1, 2)}
+    sizes = {
+        "ranks": columns.numbers("gpus", 2),
+        "bytes": columns.numbers("message_elements_or_bytes", 1) * np.where(one_byte, 1, 2),
+    }
     ops = columns.known("op", _COLLECTIVES, "all_reduce")
     dtypes = np.full(len(one_byte), "fp16")
-    nccl = (columns.frame["library"] == "NCCL").to_numpy(bool) if columns.has("library") else np.full(len(ops), columns.has("op"))
+    nccl = (
+        (columns.frame["library"] == "NCCL").to_numpy(bool)
+        if columns.has("library")
+        else np.full(len(ops), columns.has("op"))
+    )
     custom = ~nccl & (ops == "all_reduce") & (sizes["bytes"] < CUSTOM_BYTES)
     yield "custom_all_reduce", dtypes, np.full(len(ops), "uniform"), sizes, custom
     for kernel in _COLLECTIVES.values():
@@ -272,27 +375,50 @@ def measured_times(table: KernelTable, file: str) -> MeasuredTimes:
     """A table as part of a profile, read from ``file``."""
     columns = [table.sizes[name].astype(np.int64).tolist() for name in CLASSES[table.kernel].sizes]
     rows = tuple(zip(*columns, strict=True))
-    return MeasuredTimes(file, table.kernel, table.dtype, table.distribution, rows, tuple(table.latency_us.tolist()))
+    return MeasuredTimes(
+        file, table.kernel, table.dtype, table.distribution, rows, tuple(table.latency_us.tolist())
+    )
 
 
 def tables_text(tables: Sequence[KernelTable]) -> str:
-    """Tables in hosim's own layout: one header with all sizes of their classes, then a line for each row."""
+    """Tables in hosim's own layout: one header with all sizes of their classes, then a line for
+    each row.
+    """
     sizes = list(dict.fromkeys(name for table in tables for name in CLASSES[table.kernel].sizes))
     lines = [csv_line(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
     for table in tables:
         columns = [table.sizes.get(name) for name in sizes]
         for i, us in enumerate(table.latency_us.tolist()):
             figures = ["" if column is None else int(column[i]) for column in columns]
-            lines.append(csv_line((table.machine, table.kernel, table.dtype, table.distribution, *figures, f"{us:.10g}")))
+            lines.append(
+                csv_line(
+                    (
+                        table.machine,
+                        table.kernel,
+                        table.dtype,
+                        table.distribution,
+                        *figures,
+                        f"{us:.10g}",
+                    )
+                )
+            )
     return "".join(lines)
 
 
-def of_machine(tables: Sequence[KernelTable], machine: str | None, option: str) -> list[KernelTable]:
-    """The tables of one machine; ``None``: the only one there is. Raises :class:`InputError`, which names ``option``, otherwise."""
+def of_machine(
+    tables: Sequence[KernelTable], machine: str | None, option: str
+) -> list[KernelTable]:
+    """The tables of one machine; ``None``: the only one there is. Raises :class:`InputError`, which
+    names ``option``, otherwise.
+    """
     machines = sorted({table.machine for table in tables})
     if machine is None and len(machines) == 1:
         return list(tables)
     if machine not in machines:
-        said = "the tables have several machines" if machine is None else f"the tables have no machine {machine!r}"
+        said = (
+            "the tables have several machines"
+            if machine is None
+            else f"the tables have no machine {machine!r}"
+        )
         raise InputError(f"{said}; expected one of {', '.join(machines) or 'none'}", source=option)
     return [table for table in tables if table.machine == machine]

@@ -1,8 +1,11 @@
-"""Reader of PyTorch profiler traces (Kineto, Chrome trace JSON): what the device did, what the host called, what was allocated.
+"""Reader of PyTorch profiler traces (Kineto, Chrome trace JSON): what the device did, what the host
+called, what was allocated.
 
-``trace = read_kineto(path)`` understands the schema of 2021 (capitalised categories, whole microseconds) and those since, on CUDA and on
-HIP. Everything is frozen (:mod:`hosim.importers.recordings.kineto_events`), in tuples sorted by start; times are whole nanoseconds since
-the recording's first entry (``trace.origin_ns`` is that entry's own clock), sizes bytes::
+``trace = read_kineto(path)`` understands the schema of 2021 (capitalised categories, whole
+microseconds) and those since, on CUDA and on HIP. Everything is frozen
+(:mod:`hosim.importers.recordings.kineto_events`), in tuples sorted by start; times are whole
+nanoseconds since the recording's first entry (``trace.origin_ns`` is that entry's own clock), sizes
+bytes::
 
     trace.ops          DeviceOp     kernels, copies and memsets: name, device, stream, times, bytes, direction, grid and block; ``op.call``
                                     is the position in trace.calls of the call that launched it (None: launched before the recording)
@@ -54,7 +57,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _LARGEST = 1 << 53  # microseconds: 285 years
-_LARGEST_SIZE, _LARGEST_TOTAL = 1 << 42, 1 << 62  # bytes: a million of the former are no more than the latter
+_LARGEST_SIZE, _LARGEST_TOTAL = (
+    1 << 42,
+    1 << 62,
+)  # bytes: a million of the former are no more than the latter
 _NO_ID = (-1, (1 << 32) - 1)
 _CATEGORIES = {
     "kernel": "op",
@@ -84,7 +90,13 @@ _ROLES: Sequence[tuple[re.Pattern[str], Role]] = (
     (re.compile("Malloc|MemAlloc|HostAlloc|HostRegister|MemCreate"), "allocate"),
     (re.compile("Free"), "free"),
 )
-_DEVICE_KEYS = ("totalGlobalMem", "numSms", "maxThreadsPerMultiprocessor", "regsPerMultiprocessor", "sharedMemPerMultiprocessor")
+_DEVICE_KEYS = (
+    "totalGlobalMem",
+    "numSms",
+    "maxThreadsPerMultiprocessor",
+    "regsPerMultiprocessor",
+    "sharedMemPerMultiprocessor",
+)
 _COPY = re.compile(r"\((.+?) -> (.+?)\)")
 _SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
 
@@ -92,11 +104,18 @@ _SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
 def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
     """The recording at ``path`` (plain or gzip).
 
-    Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording in which no device did anything.
+    Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording
+    in which no device did anything.
     """
     source = os.fspath(path)
     try:
-        document = read_json(source, "a profiler trace", "record or download it again", parse_float=Decimal, constants=False)
+        document = read_json(
+            source,
+            "a profiler trace",
+            "record or download it again",
+            parse_float=Decimal,
+            constants=False,
+        )
         return parse_kineto(document, Path(path).name.removesuffix(".gz").removesuffix(".json"))
     except InputError as error:
         other = None if is_kineto(read_head(source)) else unexpected(source, "a profiler trace")
@@ -104,12 +123,25 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
 
 
 def parse_kineto(document: object, name: str) -> KinetoTrace:
-    """The recording in a parsed trace. Fractions of a microsecond may be ``Decimal`` (exact) or ``float``. Raises :class:`InputError`."""
+    """The recording in a parsed trace. Fractions of a microsecond may be ``Decimal`` (exact) or
+    ``float``. Raises :class:`InputError`.
+    """
     listed = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(listed, list):
         raise InputError("expected a profiler trace: an object with a list of traceEvents")
-    kept = [(position, raw, what) for position, raw in enumerate(listed) if (what := _at(position, _what, raw))]
-    origin = min((_at(position, _nanoseconds, raw.get("ts")) for position, raw, what in kept if what != "module"), default=0)
+    kept = [
+        (position, raw, what)
+        for position, raw in enumerate(listed)
+        if (what := _at(position, _what, raw))
+    ]
+    origin = min(
+        (
+            _at(position, _nanoseconds, raw.get("ts"))
+            for position, raw, what in kept
+            if what != "module"
+        ),
+        default=0,
+    )
     first = next((raw for _, raw, what in kept if what == "op"), None)
     if (other := of_events(listed if first is None else [first])) is not None:
         raise InputError(f"no kernel, copy or memset of a CUDA or HIP device in it; {other}")
@@ -117,7 +149,10 @@ def parse_kineto(document: object, name: str) -> KinetoTrace:
     reader = _Reader(origin)
     for position, raw, what in kept:
         _at(position, reader.read, what, raw, flows.get(position))
-    return replace(reader.trace(name, document.get("deviceProperties")), ranks=_ranks(document.get("distributedInfo")))
+    return replace(
+        reader.trace(name, document.get("deviceProperties")),
+        ranks=_ranks(document.get("distributedInfo")),
+    )
 
 
 def _ranks(said: object) -> int:
@@ -154,7 +189,9 @@ def _nanoseconds(microseconds: Any) -> int:
 
 
 def _whole(args: Mapping[str, Any], key: str, largest: int = 1 << 64) -> int | None:
-    """A whole number below ``largest`` either way (some are written as text); None if it is missing."""
+    """A whole number below ``largest`` either way (some are written as text); None if it is
+    missing.
+    """
     value: Any = args.get(key)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
@@ -201,10 +238,14 @@ def _listed(raw: object, depth: int = 0) -> tuple[Any, ...]:
 
 
 def _ends(name: str, kind: object) -> tuple[str, str]:
-    """The source and the target of a copy: ``Memcpy HtoD (Pageable -> Device)``, or at least ``HtoD`` or ``CopyHostToDevice``."""
+    """The source and the target of a copy: ``Memcpy HtoD (Pageable -> Device)``, or at least
+    ``HtoD`` or ``CopyHostToDevice``.
+    """
     if match := _COPY.search(name):
         return match[1].lower(), match[2].lower()
-    if match := _SHORT_COPY.search(name) or (_SHORT_COPY.search(kind) if isinstance(kind, str) else None):
+    if match := _SHORT_COPY.search(name) or (
+        _SHORT_COPY.search(kind) if isinstance(kind, str) else None
+    ):
         source, target = ("device" if end.startswith("D") else "host" for end in match.groups())
         return source, target
     return "unknown", "unknown"
@@ -228,10 +269,14 @@ class _Reader:
         self._annotations: list[Annotation] = []
         self._modules: list[Annotation] = []
         self._roles: dict[str, Role] = {}
-        self._extents: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # grid and block of a launch on HIP, by correlation
+        self._extents: dict[
+            int, tuple[tuple[int, ...], tuple[int, ...]]
+        ] = {}  # grid and block of a launch on HIP, by correlation
 
     def read(self, what: str, raw: Mapping[str, Any], flow: int | None = None) -> None:
-        """Add one entry of the list that `_what` names; ``flow`` is the number of an arrow that stands for its correlation."""
+        """Add one entry of the list that `_what` names; ``flow`` is the number of an arrow that
+        stands for its correlation.
+        """
         if what == "memory":
             self._memory.append(self._memory_event(raw))
             return
@@ -246,16 +291,32 @@ class _Reader:
             case "call":
                 self._call(name, _thread(raw), start, end, args)
             case "cpu_op":
-                shapes, dtypes, concrete = (_listed(args.get(key)) for key in ("Input Dims", "Input type", "Concrete Inputs"))
+                shapes, dtypes, concrete = (
+                    _listed(args.get(key))
+                    for key in ("Input Dims", "Input type", "Concrete Inputs")
+                )
                 sequence = _id(args, "Sequence number")
-                self._cpu_ops.append(CpuOp(name, _thread(raw), start, end, None, shapes, dtypes, concrete, sequence))
+                self._cpu_ops.append(
+                    CpuOp(name, _thread(raw), start, end, None, shapes, dtypes, concrete, sequence)
+                )
             case "annotation":
                 self._annotations.append(Annotation(name, _thread(raw), start, end))
             case "module":
                 self._modules.append(Annotation(name, _thread(raw), start, end))
             case _:
-                ids = (_id(args, key) for key in ("correlation", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
-                self._syncs.append(SyncRecord(name, _id(args, "device") or 0, _id(args, "stream"), start, end, *ids))
+                ids = (
+                    _id(args, key)
+                    for key in (
+                        "correlation",
+                        "wait_on_stream",
+                        "wait_on_cuda_event_record_corr_id",
+                    )
+                )
+                self._syncs.append(
+                    SyncRecord(
+                        name, _id(args, "device") or 0, _id(args, "stream"), start, end, *ids
+                    )
+                )
 
     def _call(self, name: str, thread: str, start: int, end: int, args: Mapping[str, Any]) -> None:
         if name not in self._roles:
@@ -270,25 +331,50 @@ class _Reader:
         size = _whole(args, "Bytes", _LARGEST_SIZE)
         if size is None:
             raise KeyError("Bytes")
-        totals = (_whole(args, key, _LARGEST_TOTAL) for key in ("Total Allocated", "Total Reserved"))
+        totals = (
+            _whole(args, key, _LARGEST_TOTAL) for key in ("Total Allocated", "Total Reserved")
+        )
         rest = (_whole(args, "Addr"), *totals, _whole(args, "Ev Idx"))
         time = _nanoseconds(raw["ts"]) - self._origin
-        return MemoryEvent(time, _id(args, "Device Type") or 0, _id(args, "Device Id") or 0, size, _thread(raw), *rest)
+        return MemoryEvent(
+            time,
+            _id(args, "Device Type") or 0,
+            _id(args, "Device Id") or 0,
+            size,
+            _thread(raw),
+            *rest,
+        )
 
     def trace(self, name: str, devices: object) -> KinetoTrace:
         """What was read, sorted and linked."""
         if not self._ops:
             raise InputError(
-                "no kernel, copy or memset of a device was recorded; record with ProfilerActivity.CUDA, on a rank that has a GPU"
+                "no kernel, copy or memset of a device was recorded; record with "
+                "ProfilerActivity.CUDA, on a rank that has a GPU"
             )
-        for entries in (self._ops, self._calls, self._cpu_ops, self._syncs, self._annotations, self._modules):
+        for entries in (
+            self._ops,
+            self._calls,
+            self._cpu_ops,
+            self._syncs,
+            self._annotations,
+            self._modules,
+        ):
             entries.sort(key=_by_start)
         self._memory.sort(key=attrgetter("time_ns"))
         cpu_ops, calls = _nested(self._cpu_ops, self._calls)
-        launches = {call.correlation: i for i, call in enumerate(calls) if call.correlation is not None}
+        launches = {
+            call.correlation: i for i, call in enumerate(calls) if call.correlation is not None
+        }
         ops = tuple(self._launched(op, launches) for op in self._ops)
         annotations = tuple(self._annotations)
-        recorded = tuple(self._syncs), tuple(self._memory), annotations, _devices(devices), tuple(self._modules)
+        recorded = (
+            tuple(self._syncs),
+            tuple(self._memory),
+            annotations,
+            _devices(devices),
+            tuple(self._modules),
+        )
         return KinetoTrace(name, self._origin, ops, calls, cpu_ops, *recorded)
 
     def _launched(self, op: DeviceOp, launches: Mapping[int, int]) -> DeviceOp:
@@ -311,14 +397,32 @@ def _device_op(category: str, name: str, start: int, end: int, args: Mapping[str
     registers, shared = _whole(args, "registers per thread"), _whole(args, "shared memory")
     where = device or 0, stream or 0
     collective = _collective(args)
-    return DeviceOp(kind, name, *where, start, end, correlation, None, size, source, target, grid, block, registers, shared, collective)
+    return DeviceOp(
+        kind,
+        name,
+        *where,
+        start,
+        end,
+        correlation,
+        None,
+        size,
+        source,
+        target,
+        grid,
+        block,
+        registers,
+        shared,
+        collective,
+    )
 
 
 def _collective(args: Mapping[str, Any]) -> Collective | None:
     name, group = args.get("Collective name"), args.get("Process Group Name")
     if not isinstance(name, str) or group is None:
         return None
-    return Collective(name, f"{group} {args.get('Process Group Ranks', '')}".strip(), _whole(args, "Seq"))
+    return Collective(
+        name, f"{group} {args.get('Process Group Ranks', '')}".strip(), _whole(args, "Seq")
+    )
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
@@ -326,8 +430,12 @@ def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> t
     return entry.start_ns, -entry.end_ns
 
 
-def _nested(cpu_ops: Sequence[CpuOp], calls: Sequence[HostCall]) -> tuple[tuple[CpuOp, ...], tuple[HostCall, ...]]:
-    """Ops with the op that called them, and calls with the innermost op around them, by the times on their thread."""
+def _nested(
+    cpu_ops: Sequence[CpuOp], calls: Sequence[HostCall]
+) -> tuple[tuple[CpuOp, ...], tuple[HostCall, ...]]:
+    """Ops with the op that called them, and calls with the innermost op around them, by the times
+    on their thread.
+    """
     stacks: dict[str, list[int]] = {}
 
     def around(entry: CpuOp | HostCall) -> int | None:
@@ -337,7 +445,10 @@ def _nested(cpu_ops: Sequence[CpuOp], calls: Sequence[HostCall]) -> tuple[tuple[
         return stack[-1] if stack else None
 
     placed_ops, placed_calls = list(cpu_ops), list(calls)
-    merged = sorted([(*_by_start(op), 0, i) for i, op in enumerate(cpu_ops)] + [(*_by_start(call), 1, i) for i, call in enumerate(calls)])
+    merged = sorted(
+        [(*_by_start(op), 0, i) for i, op in enumerate(cpu_ops)]
+        + [(*_by_start(call), 1, i) for i, call in enumerate(calls)]
+    )
     for _, _, is_call, i in merged:
         if is_call:
             placed_calls[i] = replace(calls[i], cpu_op=around(calls[i]))
@@ -350,7 +461,13 @@ def _nested(cpu_ops: Sequence[CpuOp], calls: Sequence[HostCall]) -> tuple[tuple[
 def _devices(listed: object) -> Mapping[int, DeviceInfo]:
     devices = {}
     for raw in listed if isinstance(listed, list) else ():
-        if isinstance(raw, dict) and type(raw.get("id")) is int and isinstance(raw.get("name"), str):
+        if (
+            isinstance(raw, dict)
+            and type(raw.get("id")) is int
+            and isinstance(raw.get("name"), str)
+        ):
             values = (raw.get(key) for key in _DEVICE_KEYS)
-            devices[raw["id"]] = DeviceInfo(raw["name"], *(value if type(value) is int else None for value in values))
+            devices[raw["id"]] = DeviceInfo(
+                raw["name"], *(value if type(value) is int else None for value in values)
+            )
     return devices

@@ -1,4 +1,6 @@
-"""Blocks of device memory in a recording: when each was allocated and freed, from the recorded allocations alone."""
+"""Blocks of device memory in a recording: when each was allocated and freed, from the recorded
+allocations alone.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from hosim.importers.recordings.kineto_events import KinetoTrace, MemoryEvent
 
 @dataclass(frozen=True, slots=True)
 class RecordedBlock:
-    """``allocated_ns`` is None if that was before the recording, ``freed_ns`` if it is not in it; the threads are those of these events."""
+    """``allocated_ns`` is None if that was before the recording, ``freed_ns`` if it is not in it;
+    the threads are those of these events.
+    """
 
     size_bytes: int
     allocated_ns: int | None
@@ -23,8 +27,9 @@ class RecordedBlock:
 class Blocks:
     """The blocks of a device in the order of their first event.
 
-    ``resident_bytes`` were allocated before the recording and are not freed in it; None if the recording has no totals. ``addresses`` is
-    False where frees had to be matched by their bytes (the schema of 2021 has no addresses).
+    ``resident_bytes`` were allocated before the recording and are not freed in it; None if the
+    recording has no totals. ``addresses`` is False where frees had to be matched by their bytes
+    (the schema of 2021 has no addresses).
     """
 
     listed: tuple[RecordedBlock, ...]
@@ -33,7 +38,9 @@ class Blocks:
 
 
 def device_of_blocks(trace: KinetoTrace) -> int | None:
-    """The device with most memory events (its number may differ from that of the ops); None if no device has memory events."""
+    """The device with most memory events (its number may differ from that of the ops); None if no
+    device has memory events.
+    """
     devices = [event.device for event in trace.device_memory()]
     return max(dict.fromkeys(devices), key=devices.count, default=None)
 

@@ -1,4 +1,6 @@
-"""A recording of the PyTorch profiler (Kineto) as frozen data; :mod:`hosim.importers.recordings.kineto` reads it and describes it."""
+"""A recording of the PyTorch profiler (Kineto) as frozen data;
+:mod:`hosim.importers.recordings.kineto` reads it and describes it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,18 @@ from typing import Any, Literal
 
 Kind = Literal["kernel", "copy", "memset"]
 Role = Literal[
-    "launch", "copy", "memset", "record", "wait", "device_sync", "stream_sync", "event_sync", "query", "allocate", "free", "other"
+    "launch",
+    "copy",
+    "memset",
+    "record",
+    "wait",
+    "device_sync",
+    "stream_sync",
+    "event_sync",
+    "query",
+    "allocate",
+    "free",
+    "other",
 ]
 MODULE = "nn.Module: "
 """How the name of a module's call begins."""
@@ -18,7 +31,9 @@ Shape = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What the profiler says of a collective: its name, its process group with its ranks, and its number in that group if it has one."""
+    """What the profiler says of a collective: its name, its process group with its ranks, and its
+    number in that group if it has one.
+    """
 
     name: str
     group: str
@@ -27,9 +42,11 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class DeviceOp:
-    """A kernel, copy or memset. ``source`` and ``target`` of a copy are ``device``, ``pinned``, ``pageable`` or as recorded, in lower case.
+    """A kernel, copy or memset. ``source`` and ``target`` of a copy are ``device``, ``pinned``,
+    ``pageable`` or as recorded, in lower case.
 
-    ``size_bytes`` are the bytes that a copy moves or a memset sets, else None. ``registers`` are per thread, ``shared_bytes`` per block.
+    ``size_bytes`` are the bytes that a copy moves or a memset sets, else None. ``registers`` are
+    per thread, ``shared_bytes`` per block.
     """
 
     kind: Kind
@@ -49,7 +66,9 @@ class DeviceOp:
     shared_bytes: int | None = None
     collective: Collective | None = None
     migration: bool = False
-    """Whether this is no copy that a program asked for, but pages of managed memory that follow whoever touches them."""
+    """Whether this is no copy that a program asked for, but pages of managed memory that follow
+    whoever touches them.
+    """
 
     @property
     def duration_ns(self) -> int:
@@ -61,12 +80,16 @@ class DeviceOp:
         """``h2d``, ``d2h``, ``d2d`` or ``h2h`` for a copy; None for anything else."""
         if self.source is None or self.target is None:
             return None
-        return "2".join("d" if end in ("device", "array") else "h" for end in (self.source, self.target))
+        return "2".join(
+            "d" if end in ("device", "array") else "h" for end in (self.source, self.target)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call of the CUDA or HIP runtime or driver. ``cpu_op`` is the position of the innermost CPU op of its thread that covers it."""
+    """A call of the CUDA or HIP runtime or driver. ``cpu_op`` is the position of the innermost CPU
+    op of its thread that covers it.
+    """
 
     name: str
     role: Role
@@ -86,8 +109,9 @@ class HostCall:
 class CpuOp:
     """An operator on the host. ``parent`` is the position of the op that called it.
 
-    ``shapes`` and ``dtypes`` (as recorded) have one entry per argument, and so has ``concrete``, as text: numbers and lists of them.
-    ``sequence`` is the number that an operator shares with its gradient.
+    ``shapes`` and ``dtypes`` (as recorded) have one entry per argument, and so has ``concrete``, as
+    text: numbers and lists of them. ``sequence`` is the number that an operator shares with its
+    gradient.
     """
 
     name: str
@@ -108,9 +132,11 @@ class CpuOp:
 
 @dataclass(frozen=True, slots=True)
 class SyncRecord:
-    """What a call (of the same ``correlation``) waits for. ``stream`` is the waiting stream; None if the host or every stream waits.
+    """What a call (of the same ``correlation``) waits for. ``stream`` is the waiting stream; None
+    if the host or every stream waits.
 
-    ``on_stream`` and ``record`` are the stream on which the event was recorded, and the correlation of the call that recorded it.
+    ``on_stream`` and ``record`` are the stream on which the event was recorded, and the correlation
+    of the call that recorded it.
     """
 
     name: str
@@ -125,7 +151,9 @@ class SyncRecord:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvent:
-    """An allocation or a free (negative ``size_bytes``). ``device_type`` is torch's number: 0 the host, 1 CUDA, 6 HIP."""
+    """An allocation or a free (negative ``size_bytes``). ``device_type`` is torch's number: 0 the
+    host, 1 CUDA, 6 HIP.
+    """
 
     time_ns: int
     device_type: int
@@ -151,7 +179,9 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """An accelerator as the profiler lists it; threads, registers and shared memory are those of a multiprocessor."""
+    """An accelerator as the profiler lists it; threads, registers and shared memory are those of a
+    multiprocessor.
+    """
 
     name: str
     memory_bytes: int | None = None
@@ -199,7 +229,9 @@ class KinetoTrace:
         return self.calls[op.call].cpu_op if op.call is not None else None
 
     def operators_around(self, at: int | None) -> Iterator[int]:
-        """The position of an operator, and those of the operators that called it, from the inside to the outside; nothing for None."""
+        """The position of an operator, and those of the operators that called it, from the inside
+        to the outside; nothing for None.
+        """
         while at is not None:
             yield at
             at = self.cpu_ops[at].parent
@@ -214,4 +246,6 @@ class KinetoTrace:
 
     def device_memory(self, device: int | None = None) -> tuple[MemoryEvent, ...]:
         """The memory events of all accelerators, or of the one with index ``device``."""
-        return tuple(e for e in self.memory if e.device_type > 0 and (device is None or e.device == device))
+        return tuple(
+            e for e in self.memory if e.device_type > 0 and (device is None or e.device == device)
+        )

@@ -1,10 +1,11 @@
 """Waits in a recording: of streams for other streams, and of the host for the device.
 
-Newer schemas record them. If a schema does not say which streams a ``StreamWaitEvent`` joins, they are inferred: the stream on which the
-calling thread launches next waits for the other stream on which it launched last. A CUDA graph may run on streams of its own; it is
-ordered on the stream into which it is launched, which is taken to be the one on which the thread launched before. A wait that the
-recording contradicts, because the op started or the call returned before the awaited work had ended, is dropped and counted:
-``cudaFree(nullptr)`` waits for nothing.
+Newer schemas record them. If a schema does not say which streams a ``StreamWaitEvent`` joins, they
+are inferred: the stream on which the calling thread launches next waits for the other stream on
+which it launched last. A CUDA graph may run on streams of its own; it is ordered on the stream into
+which it is launched, which is taken to be the one on which the thread launched before. A wait that
+the recording contradicts, because the op started or the call returned before the awaited work had
+ended, is dropped and counted: ``cudaFree(nullptr)`` waits for nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 from hosim.importers.recordings.kineto_events import DeviceOp, HostCall, KinetoTrace, SyncRecord
@@ -27,7 +29,9 @@ _CLOCKS_APART_NS = 50_000
 """The largest assumed difference between the clocks of host and device."""
 
 _STAGED_BYTES = 64 * 1024
-"""CUDA returns from an asynchronous copy of pageable memory up to this size once it is staged, before the device copies it."""
+"""CUDA returns from an asynchronous copy of pageable memory up to this size once it is staged,
+before the device copies it.
+"""
 
 
 def stream_of(op: DeviceOp) -> StreamId:
@@ -39,9 +43,9 @@ def stream_of(op: DeviceOp) -> StreamId:
 class ProgramOrder:
     """The ops in the order of issue.
 
-    ``order`` lists all of them, ``issued_ns`` has the start of each op's call, ``streams`` the ops of each stream. Ops whose launch was not
-    recorded come first on their stream, issued at :data:`BEFORE_RECORDING`; those between others (``strays``) count as issued when they
-    started.
+    ``order`` lists all of them, ``issued_ns`` has the start of each op's call, ``streams`` the ops
+    of each stream. Ops whose launch was not recorded come first on their stream, issued at
+    :data:`BEFORE_RECORDING`; those between others (``strays``) count as issued when they started.
     """
 
     order: tuple[int, ...]
@@ -79,14 +83,21 @@ def program_order(trace: KinetoTrace) -> ProgramOrder:
     streams = defaultdict(list)
     for i in order:
         streams[stream_of(trace.ops[i])].append(i)
-    return ProgramOrder(tuple(order), tuple(issued), {stream: tuple(queue) for stream, queue in streams.items()}, frozenset(strays))
+    return ProgramOrder(
+        tuple(order),
+        tuple(issued),
+        {stream: tuple(queue) for stream, queue in streams.items()},
+        frozenset(strays),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """``of_ops`` has, by op, the ops of other streams that its stream waits for before it; ``of_calls`` by call those the host waits for.
+    """``of_ops`` has, by op, the ops of other streams that its stream waits for before it;
+    ``of_calls`` by call those the host waits for.
 
-    ``recorded`` and ``inferred`` count the stream waits, ``contradicted`` the waits of either kind that were dropped.
+    ``recorded`` and ``inferred`` count the stream waits, ``contradicted`` the waits of either kind
+    that were dropped.
     """
 
     of_ops: Mapping[int, tuple[int, ...]]
@@ -99,7 +110,9 @@ class Waits:
 def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
     """The waits of a recording."""
     syncs = {sync.correlation: sync for sync in trace.syncs if sync.correlation is not None}
-    record_times = {call.correlation: call.start_ns for call in trace.calls if call.role == "record"}
+    record_times = {
+        call.correlation: call.start_ns for call in trace.calls if call.role == "record"
+    }
     launches = _launches(trace)
     of_ops: defaultdict[int, list[int]] = defaultdict(list)
     of_calls: dict[int, tuple[int, ...]] = {}
@@ -114,16 +127,25 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
                 continue  # this schema lists every wait that had something to wait for
             else:
                 pair = _inferred_pair(trace, order, launches.get(call.thread, ()), call)
-                if pair is not None and trace.ops[pair[0]].start_ns < trace.ops[pair[1]].end_ns - CLOCK_STEP_NS:
+                if (
+                    pair is not None
+                    and trace.ops[pair[0]].start_ns < trace.ops[pair[1]].end_ns - CLOCK_STEP_NS
+                ):
                     contradicted += 1
                     pair = None
                 inferred += pair is not None
             if pair is not None:
                 of_ops[pair[0]].append(pair[1])
-        elif call.role in ("device_sync", "stream_sync", "event_sync") or (call.role == "free" and "Host" not in call.name):
-            awaited = _awaited_by_host(trace, order, launches.get(call.thread, ()), call, sync, record_times)
+        elif call.role in ("device_sync", "stream_sync", "event_sync") or (
+            call.role == "free" and "Host" not in call.name
+        ):
+            awaited = _awaited_by_host(
+                trace, order, launches.get(call.thread, ()), call, sync, record_times
+            )
             certain = call.role == "device_sync" or sync is not None
-            if certain or all(trace.ops[i].end_ns <= call.end_ns + _CLOCKS_APART_NS for i in awaited):
+            if certain or all(
+                trace.ops[i].end_ns <= call.end_ns + _CLOCKS_APART_NS for i in awaited
+            ):
                 of_calls[c] = awaited
             else:
                 contradicted += 1
@@ -140,9 +162,10 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
 def blocks(op: DeviceOp, call: HostCall) -> bool:
     """Whether the call that asks for a copy blocks the host until the copy is done.
 
-    Copies to pageable memory do, and large ones from it, whatever the call is named, and so do calls without "Async" in their name. If the
-    recording lacks the kind of memory, a copy blocks if its call ended after it. A call that had returned before its copy began did not
-    block: how much a driver stages is its own affair.
+    Copies to pageable memory do, and large ones from it, whatever the call is named, and so do
+    calls without "Async" in their name. If the recording lacks the kind of memory, a copy blocks if
+    its call ended after it. A call that had returned before its copy began did not block: how much
+    a driver stages is its own affair.
     """
     if op.kind != "copy" or call.end_ns + CLOCK_STEP_NS < op.start_ns:
         return False
@@ -164,15 +187,24 @@ def _launches(trace: KinetoTrace) -> Mapping[str, Sequence[tuple[int, int]]]:
     return {thread: sorted(listed) for thread, listed in launches.items()}
 
 
-def _around_graphs(trace: KinetoTrace, order: ProgramOrder, launches: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[tuple[int, int]]:
-    """Waiting and awaited ops: those of graphs that run on streams of their own, and those before and after on the stream of the launch."""
+def _launched_by(trace: KinetoTrace, call: int, op: int) -> bool:
+    return trace.ops[op].call == call
+
+
+def _around_graphs(
+    trace: KinetoTrace, order: ProgramOrder, launches: Mapping[str, Sequence[tuple[int, int]]]
+) -> Iterator[tuple[int, int]]:
+    """Waiting and awaited ops: those of graphs that run on streams of their own, and those before
+    and after on the stream of the launch.
+    """
     for listed in launches.values():
         for position, (time, i) in enumerate(listed):
             call = trace.ops[i].call
             if not position or call is None or call == trace.ops[listed[position - 1][1]].call:
                 continue
             before = listed[position - 1][1]
-            nodes = [k for _, k in takewhile(lambda one, call=call: trace.ops[one[1]].call == call, listed[position:])]  # type: ignore[misc]
+            of_call = (k for _, k in listed[position:])
+            nodes = list(takewhile(partial(_launched_by, trace, call), of_call))
             stream = stream_of(trace.ops[before])
             streams: dict[StreamId, list[int]] = {}
             for k in sorted(nodes, key=lambda k: trace.ops[k].start_ns):
@@ -188,22 +220,34 @@ def _around_graphs(trace: KinetoTrace, order: ProgramOrder, launches: Mapping[st
                     yield queue[at], own[-1]
 
 
-def _recorded_pair(sync: SyncRecord, call: HostCall, order: ProgramOrder, record_times: Mapping[int | None, int]) -> tuple[int, int] | None:
-    """The next op of the waiting stream, and the op before the event's record; None if either is not in the recording."""
+def _recorded_pair(
+    sync: SyncRecord, call: HostCall, order: ProgramOrder, record_times: Mapping[int | None, int]
+) -> tuple[int, int] | None:
+    """The next op of the waiting stream, and the op before the event's record; None if either is
+    not in the recording.
+    """
     if sync.stream is None or sync.on_stream is None or sync.on_stream == sync.stream:
         return None
-    awaited = order.last_before((sync.device, sync.on_stream), record_times.get(sync.record, call.start_ns))
+    awaited = order.last_before(
+        (sync.device, sync.on_stream), record_times.get(sync.record, call.start_ns)
+    )
     queue = order.streams.get((sync.device, sync.stream), ())
     at = bisect_left(queue, call.start_ns, key=lambda i: order.issued_ns[i])
     return (queue[at], awaited) if at < len(queue) and awaited is not None else None
 
 
-def _inferred_pair(trace: KinetoTrace, order: ProgramOrder, launches: Sequence[tuple[int, int]], call: HostCall) -> tuple[int, int] | None:
+def _inferred_pair(
+    trace: KinetoTrace, order: ProgramOrder, launches: Sequence[tuple[int, int]], call: HostCall
+) -> tuple[int, int] | None:
     at = bisect_left(launches, (call.start_ns, -1))
     if at == len(launches):
         return None
     waiter = launches[at][1]
-    others = [i for i in order.all_before(call.start_ns) if stream_of(trace.ops[i]) != stream_of(trace.ops[waiter])]
+    others = [
+        i
+        for i in order.all_before(call.start_ns)
+        if stream_of(trace.ops[i]) != stream_of(trace.ops[waiter])
+    ]
     return (waiter, max(others, key=lambda i: (order.issued_ns[i], i))) if others else None
 
 
@@ -215,7 +259,9 @@ def _awaited_by_host(
     sync: SyncRecord | None,
     record_times: Mapping[int | None, int],
 ) -> tuple[int, ...]:
-    """The last ops that a synchronisation waits for; if its stream is not recorded, it is the one on which the thread launched last."""
+    """The last ops that a synchronisation waits for; if its stream is not recorded, it is the one
+    on which the thread launched last.
+    """
     if call.role in ("device_sync", "free"):
         return order.all_before(call.start_ns)
     time, stream = call.start_ns, None

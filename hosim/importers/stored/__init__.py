@@ -1,4 +1,6 @@
-"""Tensors of programs: what of a storage each use reads, values that are known, and files stored in a zip."""
+"""Tensors of programs: what of a storage each use reads, values that are known, and files stored in
+a zip.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -32,14 +34,15 @@ else:
         __name__,
         {
             "static_tensors": "ELEMENTS LARGEST Recording StaticTensor",
-            "storage_parts": "ALL COPIED Cut GROUPED MANY MASKED NO_BLOCKS OVERLAP Part Roles Use ViewedBytes add_parts cut "
+            "storage_parts": "ALL COPIED Cut GROUPED MANY MASKED NO_BLOCKS OVERLAP Part Roles Use "
+            "ViewedBytes add_parts cut "
             "cut_all region used_by whole",
             "stored_zip": "StoredRecord ZipWindow records_of",
         },
     )
 
 __all__ = [
-    "ALL", "COPIED", "ELEMENTS", "GROUPED", "LARGEST", "MANY", "MASKED", "NO_BLOCKS", "OVERLAP", "Cut", "Part", "Recording", "Roles",
-    "StaticTensor", "StoredRecord", "Use", "ViewedBytes", "ZipWindow", "add_parts", "cut", "cut_all", "records_of", "region", "used_by",
-    "whole",
+    "ALL", "COPIED", "ELEMENTS", "GROUPED", "LARGEST", "MANY", "MASKED", "NO_BLOCKS", "OVERLAP",
+    "Cut", "Part", "Recording", "Roles", "StaticTensor", "StoredRecord", "Use", "ViewedBytes",
+    "ZipWindow", "add_parts", "cut", "cut_all", "records_of", "region", "used_by", "whole",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
-"""The record of a walk over a program with known shapes: storages, and the steps that use them, without weights or a framework.
+"""The record of a walk over a program with known shapes: storages, and the steps that use them,
+without weights or a framework.
 
-A :class:`StaticTensor` is a view of a storage. Bytes follow from shapes, views share them, and a step lists what one operator reads, makes
-and overwrites; :meth:`Recording.graph` turns the record into a workload graph.
+A :class:`StaticTensor` is a view of a storage. Bytes follow from shapes, views share them, and a
+step lists what one operator reads, makes and overwrites; :meth:`Recording.graph` turns the record
+into a workload graph.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ from hosim.costmodel.kernels import UNKNOWN, KernelSizes
 from hosim.data.unknown_ops import COUNTED_KINDS, UNKNOWN_OPS
 from hosim.errors import InputError
 from hosim.graph import PERSISTENT_KINDS, Graph, GraphBuilder
-from hosim.importers.stored.storage_parts import Cut, Use, ViewedBytes, add_parts, cut_all, used_by, whole
+from hosim.importers.stored.storage_parts import (
+    Cut,
+    Use,
+    ViewedBytes,
+    add_parts,
+    cut_all,
+    used_by,
+    whole,
+)
 
 ELEMENTS: Mapping[int, tuple[str, int]] = {
     1: ("fp32", 32),
@@ -35,7 +45,9 @@ ELEMENTS: Mapping[int, tuple[str, int]] = {
     15: ("complex128", 128),
     16: ("bf16", 16),
 }
-"""Element types (hosim's name, bits) by their numbers in ONNX and MindIR, which differ beyond these."""
+"""Element types (hosim's name, bits) by their numbers in ONNX and MindIR, which differ beyond
+these.
+"""
 
 LARGEST = 1 << 60
 """More bytes than any tensor has; only damaged files have such sizes."""
@@ -43,7 +55,9 @@ LARGEST = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class StaticTensor:
-    """A tensor by its storage's number, shape, element type (``fp32``, ``int64``) and bits of an element."""
+    """A tensor by its storage's number, shape, element type (``fp32``, ``int64``) and bits of an
+    element.
+    """
 
     storage: int
     shape: tuple[int, ...]
@@ -108,11 +122,18 @@ class Recording:
         self._branches = 0
         self._changes: Counter[int] = Counter()
 
-    def tensor(self, name: str, shape: Sequence[int], dtype: tuple[str, int], kind: str = "activation") -> StaticTensor:
-        """A tensor with a storage of its own. Raises :class:`InputError` for a shape that no tensor can have."""
+    def tensor(
+        self, name: str, shape: Sequence[int], dtype: tuple[str, int], kind: str = "activation"
+    ) -> StaticTensor:
+        """A tensor with a storage of its own. Raises :class:`InputError` for a shape that no tensor
+        can have.
+        """
         made = StaticTensor(len(self._storages), tuple(shape), *dtype)
         if any(n < 0 for n in shape) or made.size_bytes >= LARGEST:
-            raise InputError(f"tensor {name[:100]!r} has the shape {list(shape)[:16]}; expected sizes of 0 or more, below 2^60 bytes")
+            raise InputError(
+                f"tensor {name[:100]!r} has the shape {list(shape)[:16]}; expected sizes of 0 or "
+                "more, below 2^60 bytes"
+            )
         self._storages.append(_Storage(name, made.size_bytes, kind, made.shape))
         return made
 
@@ -139,13 +160,15 @@ class Recording:
         scatters: int | None = None,
         unknown: bool = False,
     ) -> None:
-        """Record an operator; with ``gathers`` it reads only as much of its first input as it makes.
+        """Record an operator; with ``gathers`` it reads only as much of its first input as it
+        makes.
 
-        What it reads of that is what is ``shown``, or else what its other inputs choose. With ``scatters`` it writes so many bytes where
-        these say.
+        What it reads of that is what is ``shown``, or else what its other inputs choose. With
+        ``scatters`` it writes so many bytes where these say.
 
-        ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows what the operator computes; one of a
-        kind that multiplies is unknown without FLOP, too. Raises :class:`InputError` for impossible sizes.
+        ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows
+        what the operator computes; one of a kind that multiplies is unknown without FLOP, too.
+        Raises :class:`InputError` for impossible sizes.
         """
         made = sum(t.size_bytes for t in makes)
         seen = {(t.storage, t.shape): t.size_bytes for t in reads}
@@ -154,16 +177,35 @@ class Recording:
             read -= max(reads[0].size_bytes - made, 0)
         accessed = read + made + sum(2 * t.size_bytes for t in writes)
         if max(flops, accessed) >= LARGEST * 1024:
-            raise InputError(f"operator {name[:100]!r} would take {max(flops, accessed):.1e} FLOP or bytes; its shapes are damaged")
+            raise InputError(
+                f"operator {name[:100]!r} would take {max(flops, accessed):.1e} FLOP or bytes; "
+                "its shapes are damaged"
+            )
         written = dict.fromkeys(t.storage for t in writes)
         own = dict.fromkeys(t.storage for t in makes)
-        inputs = [s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own]
+        inputs = [
+            s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own
+        ]
         # what a matrix unit multiplies counts, as in hosim.importers.torch_programs.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
         uses = self._uses(reads, writes, made if gathers else None, shown, scatters)
         self._changes.update(written.keys())
-        self._steps.append(_Step(name, kind, inputs, list(own), list(written), flops, accessed, dtype, kernel, unknown, uses))
+        self._steps.append(
+            _Step(
+                name,
+                kind,
+                inputs,
+                list(own),
+                list(written),
+                flops,
+                accessed,
+                dtype,
+                kernel,
+                unknown,
+                uses,
+            )
+        )
 
     def _uses(
         self,
@@ -173,22 +215,40 @@ class Recording:
         shown: ViewedBytes | None,
         scattered: int | None,
     ) -> list[Use]:
-        """What an operator does: it reads what is ``shown`` of the first or ``gathered`` bytes of it, and writes ``scattered`` ones."""
-        which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(self._steps)
+        """What an operator does: it reads what is ``shown`` of the first or ``gathered`` bytes of
+        it, and writes ``scattered`` ones.
+        """
+        which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(
+            self._steps
+        )
         written = {t.storage for t in writes}
 
-        def use(t: StaticTensor, place: ViewedBytes | None, count: int | None, changes: bool) -> Use:
+        def use(
+            t: StaticTensor, place: ViewedBytes | None, count: int | None, changes: bool
+        ) -> Use:
             size = self._storages[t.storage].size_bytes
-            some = count if count is not None and place is None and 0 < count < t.size_bytes == size else None
-            return Use(t.storage, place or whole(size), some, None if some is None else which, changes)
+            some = (
+                count
+                if count is not None and place is None and 0 < count < t.size_bytes == size
+                else None
+            )
+            return Use(
+                t.storage, place or whole(size), some, None if some is None else which, changes
+            )
 
-        uses = [use(t, None if n else shown, None if n else gathered, False) for n, t in enumerate(reads) if t.storage not in written]
+        uses = [
+            use(t, None if n else shown, None if n else gathered, False)
+            for n, t in enumerate(reads)
+            if t.storage not in written
+        ]
         return uses + [use(t, None, scattered, True) for t in writes]
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
-        """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns what its walk returned.
+        """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns
+        what its walk returned.
 
-        A branch that raises :class:`InputError` is left out, because its shapes do not fit; if all do, the first error is raised.
+        A branch that raises :class:`InputError` is left out, because its shapes do not fit; if all
+        do, the first error is raised.
         """
         self._branches += 1
         ways: list[_Way] = []
@@ -212,10 +272,17 @@ class Recording:
         """What the data would have said, for ``meta``."""
         if not self._branches:
             return {}
-        return {"missing": [f"which of two ways the data take at {self._branches} places; the one with more FLOP is in the graph"]}
+        return {
+            "missing": [
+                f"which of two ways the data take at {self._branches} places; the one with more "
+                "FLOP is in the graph"
+            ]
+        }
 
     def graph(self, name: str, meta: Mapping[str, Any], results: Collection[StaticTensor]) -> Graph:
-        """The workload graph; ``results`` are what the program returns. ``meta`` gets the shape of every tensor."""
+        """The workload graph; ``results`` are what the program returns. ``meta`` gets the shape of
+        every tensor.
+        """
         if not self._steps:
             raise InputError("the model has no operator that computes; there is nothing to replay")
         returned = {t.storage for t in results}
@@ -239,7 +306,9 @@ class Recording:
             shapes[names[n]] = list(storage.shape)
         unknown = []
         for place, step in enumerate(self._steps):
-            inputs, outputs, mutates = used_by(str(place), step.inputs, step.outputs, step.mutates, names, cuts)
+            inputs, outputs, mutates = used_by(
+                str(place), step.inputs, step.outputs, step.mutates, names, cuts
+            )
             op = builder.op(
                 step_names.free(step.name or step.kind),
                 step.kind,
@@ -264,8 +333,20 @@ class Recording:
         kinds = [self._kinds.get(n, storage.kind) for n, storage in enumerate(self._storages)]
         if "optimizer_state" in kinds or "gradient" in kinds:
             return {}, {}
-        held = {n: (s.name, s.size_bytes, s.shape) for n, s in enumerate(self._storages) if kinds[n] in PERSISTENT_KINDS}
-        return cut_all(held, ((str(n), use) for n, step in enumerate(self._steps) for use in step.uses if use.storage in held))
+        held = {
+            n: (s.name, s.size_bytes, s.shape)
+            for n, s in enumerate(self._storages)
+            if kinds[n] in PERSISTENT_KINDS
+        }
+        return cut_all(
+            held,
+            (
+                (str(n), use)
+                for n, step in enumerate(self._steps)
+                for use in step.uses
+                if use.storage in held
+            ),
+        )
 
 
 class _Names:

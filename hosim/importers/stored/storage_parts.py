@@ -1,7 +1,9 @@
-"""Which parts of a storage ops use, and the tensors that it becomes (docs/contract.md, Conventions).
+"""Which parts of a storage ops use, and the tensors that it becomes (docs/contract.md,
+Conventions).
 
-An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the bytes that a view shows, or, where
-indices choose among these, of so many of them. :func:`cut` finds the parts that the same ops use in the same way, which become tensors.
+An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the
+bytes that a view shows, or, where indices choose among these, of so many of them. :func:`cut` finds
+the parts that the same ops use in the same way, which become tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from hosim.notes import ASSUMED, MISSING
 
 
 def _most(uses: int) -> int:
-    """How many blocks between the edges of views, and how many parts that ops name, :func:`cut` makes of so many uses at most."""
+    """How many blocks between the edges of views, and how many parts that ops name, :func:`cut`
+    makes of so many uses at most.
+    """
     return 4096 + 16 * uses
 
 
@@ -29,13 +33,21 @@ NO_BLOCKS = f"the views of it are no blocks of one grid; {_WHOLE}"
 MANY = f"ops use too many different parts of it; {_WHOLE}"
 MASKED = f"a mask chooses its elements; {_WHOLE}"
 ALL = f"indices may choose more of it than no other op uses or chooses; {_WHOLE}"
-GROUPED = "each row may choose another group; no more of them than there are rows are read, and these are known before the step"
-COPIED = "a functional program copies all of it back; export it without run_decompositions() to write the part alone"
+GROUPED = (
+    "each row may choose another group; no more of them than there are rows are read, and "
+    "these are known before the step"
+)
+COPIED = (
+    "a functional program copies all of it back; export it without run_decompositions() to "
+    "write the part alone"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewedBytes:
-    """The bytes that a view shows: from ``offset`` on, runs of (size, stride) in bytes, the longest stride first, none inside another."""
+    """The bytes that a view shows: from ``offset`` on, runs of (size, stride) in bytes, the longest
+    stride first, none inside another.
+    """
 
     offset: int
     runs: tuple[tuple[int, int], ...]
@@ -51,15 +63,22 @@ def whole(size: int) -> ViewedBytes:
     return ViewedBytes(0, ((size, 1),))
 
 
-def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: int) -> ViewedBytes | None:
-    """The bytes of a view in elements of ``itemsize``; ``None`` if its elements overlap. A view has elements.
+def region(
+    offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: int
+) -> ViewedBytes | None:
+    """The bytes of a view in elements of ``itemsize``; ``None`` if its elements overlap. A view has
+    elements.
 
-    >>> region(8, (4, 2, 3), (12, 3, 1), 2)  # two rows of three in each of four blocks: as many runs of six elements
+    >>> region(
+    ...     8, (4, 2, 3), (12, 3, 1), 2
+    ... )  # two rows of three in each of four blocks: as many runs of six elements
     ViewedBytes(offset=16, runs=((4, 24), (12, 1)))
     """
     runs = [(itemsize, 1)]  # from the innermost outwards
     reach = itemsize
-    for stride, size in sorted((s * itemsize, n) for n, s in zip(sizes, strides, strict=True) if n > 1 and s):
+    for stride, size in sorted(
+        (s * itemsize, n) for n, s in zip(sizes, strides, strict=True) if n > 1 and s
+    ):
         if stride < reach:
             return None
         inner, step = runs[-1]
@@ -75,9 +94,10 @@ def region(offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: 
 class Use:
     """What an op does with a storage.
 
-    ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where indices say which, else ``None``. What has
-    the same ``which`` and count touches the same ones. ``writes``: it changes them; ``fresh``: without reading them. ``why``: why the
-    region is more than it touches, where that is not known; with a count, what is taken to be so.
+    ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where
+    indices say which, else ``None``. What has the same ``which`` and count touches the same ones.
+    ``writes``: it changes them; ``fresh``: without reading them. ``why``: why the region is more
+    than it touches, where that is not known; with a count, what is taken to be so.
     """
 
     storage: int
@@ -113,9 +133,11 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A storage's parts, and for each op by its name what it does with which; no parts: it is one tensor.
+    """A storage's parts, and for each op by its name what it does with which; no parts: it is one
+    tensor.
 
-    ``why``: why all of it is used where a part would do, and ``assumed``: what is taken to be so of the parts, a line each.
+    ``why``: why all of it is used where a part would do, and ``assumed``: what is taken to be so of
+    the parts, a line each.
     """
 
     parts: tuple[Part, ...] = ()
@@ -131,9 +153,16 @@ def add_parts(builder: GraphBuilder, name: str, cut: Cut, kind: str) -> None:
 
 
 def used_by(
-    op: str, inputs: Iterable[int], outputs: Iterable[int], mutates: Iterable[int], names: Mapping[int, str], cuts: Mapping[int, Cut]
+    op: str,
+    inputs: Iterable[int],
+    outputs: Iterable[int],
+    mutates: Iterable[int],
+    names: Mapping[int, str],
+    cuts: Mapping[int, Cut],
 ) -> tuple[list[str], list[str], list[str]]:
-    """The tensors that an op reads, writes unread and changes, by their storages: of one that is in parts those that it uses."""
+    """The tensors that an op reads, writes unread and changes, by their storages: of one that is in
+    parts those that it uses.
+    """
     reads: list[str] = []
     made = [names[s] for s in outputs]
     changed: list[str] = []
@@ -143,7 +172,11 @@ def used_by(
                 whole_ones.append(names[s])
                 continue
             roles = cuts[s].roles.get(op, Roles())
-            for into, parts in ((reads, roles.reads), (made, roles.overwrites), (changed, roles.changes)):
+            for into, parts in (
+                (reads, roles.reads),
+                (made, roles.overwrites),
+                (changed, roles.changes),
+            ):
                 into += [part_name(names[s], part) for part in parts]
     return reads, made, changed
 
@@ -151,7 +184,9 @@ def used_by(
 def cut_all(
     held: Mapping[int, tuple[str, int, Sequence[int]]], uses: Iterable[tuple[str, Use]]
 ) -> tuple[dict[int, Cut], dict[str, list[str]]]:
-    """The storages that are in parts, of those with these names, sizes and shapes; and for ``meta`` what is not known or taken to be so."""
+    """The storages that are in parts, of those with these names, sizes and shapes; and for ``meta``
+    what is not known or taken to be so.
+    """
     listed: dict[int, list[tuple[str, Use]]] = {}
     for op, use in uses:
         listed.setdefault(use.storage, []).append((op, use))
@@ -161,12 +196,20 @@ def cut_all(
         for key, reasons in ((MISSING, found.why), (ASSUMED, found.assumed)):
             for reason in reasons:
                 lines[key].setdefault(reason, []).append(held[s][0])
-    said = {key: [f"{_listed(names)}: {reason}" for reason, names in found.items()] for key, found in lines.items() if found}
+    said = {
+        key: [f"{_listed(names)}: {reason}" for reason, names in found.items()]
+        for key, found in lines.items()
+        if found
+    }
     return {s: found for s, found in cuts.items() if found.parts}, said
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"which part of {names[0]} is used" if len(names) == 1 else f"which parts of {names[0]} and {len(names) - 1} more are used"
+    return (
+        f"which part of {names[0]} is used"
+        if len(names) == 1
+        else f"which parts of {names[0]} and {len(names) - 1} more are used"
+    )
 
 
 def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut:
@@ -188,11 +231,21 @@ def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut
     carved = _carved(uses, atoms)
     if any(use.count is not None and use.key not in carved for _, use in uses):
         why = (*why, ALL)
-        uses = [(op, use if use.count is None or use.key in carved else replace(use, count=None, fresh=False)) for op, use in uses]
+        uses = [
+            (
+                op,
+                use
+                if use.count is None or use.key in carved
+                else replace(use, count=None, fresh=False),
+            )
+            for op, use in uses
+        ]
     by_region: dict[ViewedBytes, list[tuple[str, Use]]] = {}
     for op, use in uses:
         by_region.setdefault(use.region, []).append((op, use))
-    pieces = _alike(piece for atom in atoms for piece in _pieces(atom, by_region, carved, atoms, size))
+    pieces = _alike(
+        piece for atom in atoms for piece in _pieces(atom, by_region, carved, atoms, size)
+    )
     if len(pieces) < 2:
         return Cut(why=why)
     names = _names(pieces, size // shape[0] if shape and shape[0] and not size % shape[0] else 0)
@@ -207,7 +260,9 @@ def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """The bytes that are in the same regions: how many, and where they are if they are one run (else from -1)."""
+    """The bytes that are in the same regions: how many, and where they are if they are one run
+    (else from -1).
+    """
 
     regions: frozenset[ViewedBytes]
     size: int
@@ -216,9 +271,11 @@ class _Atom:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes that become a tensor. ``users``: ops with what they do to them, ``read``, ``fresh`` or ``change``.
+    """Bytes that become a tensor. ``users``: ops with what they do to them, ``read``, ``fresh`` or
+    ``change``.
 
-    ``apart`` says of each which of these it does to no more than a part of the storage; ``chosen``: indices choose them.
+    ``apart`` says of each which of these it does to no more than a part of the storage; ``chosen``:
+    indices choose them.
     """
 
     size: int
@@ -229,22 +286,34 @@ class _Piece:
 
 
 def _atoms(size: int, regions: Sequence[ViewedBytes]) -> list[_Atom] | str:
-    """The bytes of a storage by the regions that have them, in the order of their places; or why these cannot be told apart."""
+    """The bytes of a storage by the regions that have them, in the order of their places; or why
+    these cannot be told apart.
+    """
     strides = sorted({1, *(stride for one in regions for _, stride in one.runs)}, reverse=True)
     if any(wide % narrow for wide, narrow in pairwise(strides)):
         return NO_BLOCKS
-    beyond = -size % strides[0]  # the grid's last row may end after the storage, where no region but the whole gets to
+    beyond = (
+        -size % strides[0]
+    )  # the grid's last row may end after the storage, where no region but the whole gets to
     radices = [wide // narrow for wide, narrow in pairwise((size + beyond, *strides))]
     boxes: dict[ViewedBytes, list[tuple[int, int]]] = {}
     for one in regions:
-        box = [(0, radix) for radix in radices] if one.bytes == size else _box(one, strides, radices)
+        box = (
+            [(0, radix) for radix in radices] if one.bytes == size else _box(one, strides, radices)
+        )
         if box is None:
             return NO_BLOCKS
         boxes[one] = box
-    edges = [sorted({0, radix, *(bound for box in boxes.values() for bound in box[d])}) for d, radix in enumerate(radices)]
+    edges = [
+        sorted({0, radix, *(bound for box in boxes.values() for bound in box[d])})
+        for d, radix in enumerate(radices)
+    ]
     if prod(len(edge) - 1 for edge in edges) > _most(len(regions)):
         return MANY
-    spans = [sum(bisect_left(edge, box[d][1]) - bisect_left(edge, box[d][0]) for box in boxes.values()) for d, edge in enumerate(edges)]
+    spans = [
+        sum(bisect_left(edge, box[d][1]) - bisect_left(edge, box[d][0]) for box in boxes.values())
+        for d, edge in enumerate(edges)
+    ]
     if max(spans) > _most(len(regions)):
         return MANY
     # for each cell along each stride, the regions that reach it
@@ -254,22 +323,40 @@ def _atoms(size: int, regions: Sequence[ViewedBytes]) -> list[_Atom] | str:
             for there in along[bisect_left(edge, low) : bisect_left(edge, high)]:
                 there.add(one)
     found: dict[frozenset[ViewedBytes], list[tuple[int, int, int]]] = {}
-    for cell in product(*(zip(pairwise(edge), along, strict=True) for edge, along in zip(edges, having, strict=True))):
+    for cell in product(
+        *(
+            zip(pairwise(edge), along, strict=True)
+            for edge, along in zip(edges, having, strict=True)
+        )
+    ):
         begin = sum(low * stride for ((low, _), _), stride in zip(cell, strides, strict=True))
-        last = sum((high - 1) * stride for ((_, high), _), stride in zip(cell, strides, strict=True))
+        last = sum(
+            (high - 1) * stride for ((_, high), _), stride in zip(cell, strides, strict=True)
+        )
         reached = frozenset(set.intersection(*(regions_there for _, regions_there in cell)))
-        found.setdefault(reached, []).append((begin, last + 1, prod(high - low for (low, high), _ in cell)))
+        found.setdefault(reached, []).append(
+            (begin, last + 1, prod(high - low for (low, high), _ in cell))
+        )
     everywhere = frozenset(one for one in regions if one.bytes == size)
-    sizes = {there: sum(n for *_, n in cells) - (beyond if there == everywhere else 0) for there, cells in found.items()}
-    return [_Atom(there, sizes[there], _begin(cells)) for there, cells in found.items() if sizes[there]]
+    sizes = {
+        there: sum(n for *_, n in cells) - (beyond if there == everywhere else 0)
+        for there, cells in found.items()
+    }
+    return [
+        _Atom(there, sizes[there], _begin(cells)) for there, cells in found.items() if sizes[there]
+    ]
 
 
 def _begin(cells: Sequence[tuple[int, int, int]]) -> int:
-    one_run = all(end - begin == n for begin, end, n in cells) and all(end == begin for (_, end, _), (begin, *_) in pairwise(cells))
+    one_run = all(end - begin == n for begin, end, n in cells) and all(
+        end == begin for (_, end, _), (begin, *_) in pairwise(cells)
+    )
     return cells[0][0] if one_run else -1
 
 
-def _box(one: ViewedBytes, strides: Sequence[int], radices: Sequence[int]) -> list[tuple[int, int]] | None:
+def _box(
+    one: ViewedBytes, strides: Sequence[int], radices: Sequence[int]
+) -> list[tuple[int, int]] | None:
     """The bounds of a region along each stride; ``None`` if it is no block of this grid."""
     bounds = []
     rest = one.offset
@@ -292,7 +379,8 @@ def _box(one: ViewedBytes, strides: Sequence[int], radices: Sequence[int]) -> li
 def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Hashable, _Atom]:
     """For what indices choose, by its key, the atom that it is cut from; none for what has no room.
 
-    It is the largest of those that views show no more than all other places that may be chosen: what is chosen moves beside what they show.
+    It is the largest of those that views show no more than all other places that may be chosen:
+    what is chosen moves beside what they show.
     """
     shown = {use.region for _, use in uses if use.count is None}
     room = {atom: atom.size for atom in sorted(atoms, key=lambda atom: -atom.size)}
@@ -302,7 +390,10 @@ def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Has
             continue
         places = [atom for atom in room if use.region in atom.regions]
         least = frozenset.intersection(*[atom.regions & shown for atom in places])
-        atom = next((atom for atom in places if atom.regions & shown == least and room[atom] >= use.count), None)
+        atom = next(
+            (atom for atom in places if atom.regions & shown == least and room[atom] >= use.count),
+            None,
+        )
         if atom is not None:
             found[use.key] = atom
             room[atom] -= use.count
@@ -318,8 +409,9 @@ def _pieces(
 ) -> list[_Piece]:
     """An atom as what each index chooses of it, and the rest.
 
-    Indices may choose what others write, and what others use may be what was written where an index said. So who chooses reads all that
-    others write in its region, and who uses something that such a region reaches reads what was written there.
+    Indices may choose what others write, and what others use may be what was written where an index
+    said. So who chooses reads all that others write in its region, and who uses something that such
+    a region reaches reads what was written there.
     """
     here = [pair for one in atom.regions for pair in by_region[one]]
     plain = {(op, _role(use)) for op, use in here if use.count is None}
@@ -329,17 +421,32 @@ def _pieces(
         users = {*plain, *[(op, _role(use)) for op, use in own]}
         region_of_key = own[0][1].region
         if any(use.writes for _, use in own):
-            reached = {one for other in atoms if region_of_key in other.regions for one in other.regions}
+            reached = {
+                one for other in atoms if region_of_key in other.regions for one in other.regions
+            }
             others = (pair for one in reached for pair in by_region[one])
-            users |= {(op, "read") for op, use in others if use.key != key and (use.count is not None or use.region not in atom.regions)}
+            users |= {
+                (op, "read")
+                for op, use in others
+                if use.key != key and (use.count is not None or use.region not in atom.regions)
+            }
         count = own[0][1].count or 0
-        pieces.append(_Piece(count, -1, frozenset(users), frozenset(_role(use) for _, use in own), chosen=True))
+        pieces.append(
+            _Piece(
+                count, -1, frozenset(users), frozenset(_role(use) for _, use in own), chosen=True
+            )
+        )
     users = set(plain)
     if any(use.writes for _, use in here if use.count is None):
         users |= {(op, "read") for op, use in here if use.count is not None}
-    apart = frozenset(_role(use) for _, use in here if use.count is None and use.region.bytes < size)
+    apart = frozenset(
+        _role(use) for _, use in here if use.count is None and use.region.bytes < size
+    )
     rest = atom.size - sum(piece.size for piece in pieces)
-    return [*pieces, *([_Piece(rest, -1 if pieces else atom.begin, frozenset(users), apart)] if rest else [])]
+    return [
+        *pieces,
+        *([_Piece(rest, -1 if pieces else atom.begin, frozenset(users), apart)] if rest else []),
+    ]
 
 
 def _role(use: Use) -> str:
@@ -355,13 +462,20 @@ def _alike(pieces: Iterable[_Piece]) -> list[_Piece]:
         if before is not None:
             touching = before.begin >= 0 and before.begin + before.size == piece.begin
             apart = before.apart | piece.apart
-            piece = replace(piece, size=before.size + piece.size, begin=before.begin if touching else -1, apart=apart)
+            piece = replace(
+                piece,
+                size=before.size + piece.size,
+                begin=before.begin if touching else -1,
+                apart=apart,
+            )
         found[key] = piece
     return list(found.values())
 
 
 def _names(pieces: Sequence[_Piece], row: int) -> list[str]:
-    """A word for each piece; those of one word by their rows, such as ``7`` or ``0:4``, if all are rows, or else numbered."""
+    """A word for each piece; those of one word by their rows, such as ``7`` or ``0:4``, if all are
+    rows, or else numbered.
+    """
     grows = any(piece.apart - {"read"} for piece in pieces)
     words = []
     for piece in pieces:
@@ -375,7 +489,11 @@ def _names(pieces: Sequence[_Piece], row: int) -> list[str]:
     same: dict[str, list[_Piece]] = {}
     for piece, word in zip(pieces, words, strict=True):
         same.setdefault(word, []).append(piece)
-    in_rows = {word: row and all(one.begin >= 0 and not one.begin % row and not one.size % row for one in of) for word, of in same.items()}
+    in_rows = {
+        word: row
+        and all(one.begin >= 0 and not one.begin % row and not one.size % row for one in of)
+        for word, of in same.items()
+    }
     seen = Counter[str]()
     for piece, word in zip(pieces, words, strict=True):
         if len(same[word]) == 1:

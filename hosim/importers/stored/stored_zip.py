@@ -1,8 +1,11 @@
-"""Reader of zip files without compression, as torch writes them, that believes only what the whole file agrees on.
+"""Reader of zip files without compression, as torch writes them, that believes only what the whole
+file agrees on.
 
-Programs that read zip files disagree about damaged ones, so that what one program checks is not what the next one reads. Here the directory
-at the end of the file is walked entry by entry: each name stands once, nothing is compressed or encrypted, what precedes an entry's data
-says the same as the directory, and no two entries share a byte. Data are read when asked for, and compared with their checksum.
+Programs that read zip files disagree about damaged ones, so that what one program checks is not
+what the next one reads. Here the directory at the end of the file is walked entry by entry: each
+name stands once, nothing is compressed or encrypted, what precedes an entry's data says the same as
+the directory, and no two entries share a byte. Data are read when asked for, and compared with
+their checksum.
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ from typing import BinaryIO
 from hosim.errors import InputError
 from hosim.limits import within
 
-_END, _ENTRY, _LOCAL = struct.Struct("<IHHHHIIH"), struct.Struct("<IHHHHHHIIIHHHHHII"), struct.Struct("<IHHHHHIIIHH")
+_END, _ENTRY, _LOCAL = (
+    struct.Struct("<IHHHHIIH"),
+    struct.Struct("<IHHHHHHIIIHHHHHII"),
+    struct.Struct("<IHHHHHIIIHH"),
+)
 _LOCATOR64, _END64 = struct.Struct("<IIQI"), struct.Struct("<IQHHIIQQQQ")
 _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
 """Flags of an entry: its size follows its data; its name is UTF-8."""
@@ -25,7 +32,9 @@ _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """An entry of a zip file; ``start`` is the position of what precedes its data, and ``data`` that of the data."""
+    """An entry of a zip file; ``start`` is the position of what precedes its data, and ``data``
+    that of the data.
+    """
 
     name: str
     flags: int
@@ -58,11 +67,15 @@ class ZipWindow:
         return ZipWindow(self.stream, self.begin + record.data, record.size)
 
     def content(self, record: StoredRecord) -> bytes:
-        """The data of a record. Raises :class:`InputError` if there are too many of them, or they are not those that were written."""
+        """The data of a record. Raises :class:`InputError` if there are too many of them, or they
+        are not those that were written.
+        """
         within("unpacked_bytes", record.size, where=ascii(record.name)[1:61])
         data = self.read(record.data, record.size)
         if zlib.crc32(data) != record.crc:
-            raise _damaged(f"the contents of {ascii(record.name)[:60]} are not those that were written")
+            raise _damaged(
+                f"the contents of {ascii(record.name)[:60]} are not those that were written"
+            )
         return data
 
 
@@ -71,7 +84,9 @@ def _damaged(reason: str) -> InputError:
 
 
 def records_of(window: ZipWindow) -> Mapping[str, StoredRecord]:
-    """The records of a zip file by name. Raises :class:`InputError` if it is damaged, ambiguous, compressed or encrypted."""
+    """The records of a zip file by name. Raises :class:`InputError` if it is damaged, ambiguous,
+    compressed or encrypted.
+    """
     count, length, start = _directory(window)
     within("archive_records", count)
     within("unpacked_bytes", length, where="directory of the archive")
@@ -82,7 +97,10 @@ def records_of(window: ZipWindow) -> Mapping[str, StoredRecord]:
             raise _damaged(f"{ascii(entry.name)[:60]} is there twice")
         folded.add(entry.name.casefold())
         found[entry.name] = _located(window, entry)
-    ranges = [*sorted((record.start, record.data + record.size) for record in found.values()), (start, start)]
+    ranges = [
+        *sorted((record.start, record.data + record.size) for record in found.values()),
+        (start, start),
+    ]
     if any(stop > following for (_, stop), (following, _) in pairwise(ranges)):
         raise _damaged("two of its records overlap")
     return found
@@ -93,17 +111,32 @@ def _directory(window: ZipWindow) -> tuple[int, int, int]:
     last = window.size - _END.size
     if last < 0:
         raise _damaged(f"it has {window.size} bytes")
-    signature, disk, first, here, count, length, start, comment = _END.unpack(window.read(last, _END.size))
+    signature, disk, first, here, count, length, start, comment = _END.unpack(
+        window.read(last, _END.size)
+    )
     if signature != 0x06054B50 or comment or disk or first or here != count:
         raise _damaged("no directory at its end")
     locator = last - _LOCATOR64.size
     if locator >= 0 and window.read(locator, 4) == b"PK\x06\x07":
         _, _, position, disks = _LOCATOR64.unpack(window.read(locator, _LOCATOR64.size))
         last = locator - _END64.size
-        signature, _, _, _, disk, first, here, large, long, far = _END64.unpack(window.read(last, _END64.size))
-        if signature != 0x06064B50 or position != last or disks != 1 or disk or first or here != large:
+        signature, _, _, _, disk, first, here, large, long, far = _END64.unpack(
+            window.read(last, _END64.size)
+        )
+        if (
+            signature != 0x06064B50
+            or position != last
+            or disks != 1
+            or disk
+            or first
+            or here != large
+        ):
             raise _damaged("no directory at its end")
-        if count not in (large, 0xFFFF) or length not in (long, 0xFFFFFFFF) or start not in (far, 0xFFFFFFFF):
+        if (
+            count not in (large, 0xFFFF)
+            or length not in (long, 0xFFFFFFFF)
+            or start not in (far, 0xFFFFFFFF)
+        ):
             raise _damaged("two directories")
         count, length, start = large, long, far
     if start + length != last:
@@ -117,7 +150,25 @@ def _entries(directory: bytes, count: int) -> Iterator[StoredRecord]:
         if at + _ENTRY.size > len(directory):
             raise _damaged("its directory ends too early")
         head = _ENTRY.unpack_from(directory, at)
-        signature, _, _, flags, method, _, _, crc, packed, size, named, extra, comment, disk, _, _, start = head
+        (
+            signature,
+            _,
+            _,
+            flags,
+            method,
+            _,
+            _,
+            crc,
+            packed,
+            size,
+            named,
+            extra,
+            comment,
+            disk,
+            _,
+            _,
+            start,
+        ) = head
         at += _ENTRY.size
         raw, more = directory[at : at + named], directory[at + named : at + named + extra]
         at += named + extra + comment
@@ -129,7 +180,9 @@ def _entries(directory: bytes, count: int) -> Iterator[StoredRecord]:
             raise _damaged("the name of a record is not UTF-8") from None
         size, packed, start = _large(more, size, packed, start)
         if flags & ~(_DESCRIPTOR | _UTF8):
-            raise _damaged(f"{ascii(name)[:60]} is encrypted, or marked in a way that torch does not")
+            raise _damaged(
+                f"{ascii(name)[:60]} is encrypted, or marked in a way that torch does not"
+            )
         if method or packed != size:
             raise _damaged(f"{ascii(name)[:60]} is compressed, which torch never does")
         yield StoredRecord(name, flags, crc, size, start)
@@ -138,7 +191,9 @@ def _entries(directory: bytes, count: int) -> Iterator[StoredRecord]:
 
 
 def _large(extra: bytes, *numbers: int) -> list[int]:
-    """Size, packed size and position of an entry: where they are too large for its head, from the extra field that has them."""
+    """Size, packed size and position of an entry: where they are too large for its head, from the
+    extra field that has them.
+    """
     at = 0
     large: list[int] = []
     while at + 4 <= len(extra):
@@ -151,12 +206,19 @@ def _large(extra: bytes, *numbers: int) -> list[int]:
 
 
 def _located(window: ZipWindow, entry: StoredRecord) -> StoredRecord:
-    """``entry`` with the position of its data. Raises :class:`InputError` unless what precedes them says the same as the directory."""
+    """``entry`` with the position of its data. Raises :class:`InputError` unless what precedes them
+    says the same as the directory.
+    """
     head = window.read(entry.start, _LOCAL.size)
     signature, _, flags, method, _, _, crc, packed, size, named, extra = _LOCAL.unpack(head)
     name = window.read(entry.start + _LOCAL.size, named)
     later = bool(flags & _DESCRIPTOR)  # sizes and checksum may follow the data
-    same = signature == 0x04034B50 and flags == entry.flags and not method and name == entry.name.encode()
+    same = (
+        signature == 0x04034B50
+        and flags == entry.flags
+        and not method
+        and name == entry.name.encode()
+    )
     sizes = {entry.size, 0xFFFFFFFF} | ({0} if later else set())
     if not same or not {size, packed} <= sizes or not (crc == entry.crc or (later and not crc)):
         raise _damaged(f"{ascii(entry.name)[:60]} is not what its directory says")

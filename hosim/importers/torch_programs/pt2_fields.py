@@ -1,4 +1,6 @@
-"""Checks of single values in the JSON of a ``.pt2`` archive: each gives the value, or raises an error with its place, ``where``."""
+"""Checks of single values in the JSON of a ``.pt2`` archive: each gives the value, or raises an
+error with its place, ``where``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from hosim.units import LARGEST
 
 
 def _shown(data: Any) -> str:
-    return "a list" if isinstance(data, list) else "an object" if isinstance(data, dict) else ascii(data)[:40]
+    return (
+        "a list"
+        if isinstance(data, list)
+        else "an object"
+        if isinstance(data, dict)
+        else ascii(data)[:40]
+    )
 
 
 def whole(data: Any, where: str) -> int:
@@ -75,15 +83,21 @@ def mapping(data: Any, where: str) -> dict[str, Any]:
     return data
 
 
-def fields(data: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+def fields(
+    data: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """``data``, if it is an object with these keys and no other."""
     found = mapping(data, where)
     for key in found:
         if key not in required and key not in optional:
-            raise InputError(f"unknown key {key[:40]!r}; write it again with torch 2.13", where=where)
+            raise InputError(
+                f"unknown key {key[:40]!r}; write it again with torch 2.13", where=where
+            )
     for key in required:
         if key not in found:
-            raise InputError(f"key {key!r} is missing; write it again with torch.export.save", where=where)
+            raise InputError(
+                f"key {key!r} is missing; write it again with torch.export.save", where=where
+            )
     return found
 
 

@@ -1,6 +1,8 @@
-"""The graph of a program in a ``.pt2`` archive: its nodes with their arguments, and what is known of its values.
+"""The graph of a program in a ``.pt2`` archive: its nodes with their arguments, and what is known
+of its values.
 
-The schema is checked key by key, and only what hosim needs is kept. Nothing of torch is looked up yet.
+The schema is checked key by key, and only what hosim needs is kept. Nothing of torch is looked up
+yet.
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers.torch_programs.pt2_fields import fields, flag, items, mapping, number, only, text, whole, word
+from hosim.importers.torch_programs.pt2_fields import (
+    fields,
+    flag,
+    items,
+    mapping,
+    number,
+    only,
+    text,
+    whole,
+    word,
+)
 from hosim.importers.torch_programs.pt2_text import check_expression, symbol_of
 from hosim.limits import within
 
@@ -22,7 +34,9 @@ TARGET = re.compile(
     r"|torch\.ops\.higher_order\.[a-z_]+|torch\.sym_[a-z]+|_operator\.[a-z_]+|math\.[a-z]+",
     re.ASCII,
 )
-"""What a node may call: a registered op of these libraries, arithmetic on sizes, or an op around a subgraph."""
+"""What a node may call: a registered op of these libraries, arithmetic on sizes, or an op around a
+subgraph.
+"""
 
 
 _STRIDED = 7
@@ -37,7 +51,9 @@ class Pt2Value:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Constant:
-    """An argument that is a ``dtype``, a ``layout``, a ``memory_format`` or a ``device``; ``number`` is the schema's."""
+    """An argument that is a ``dtype``, a ``layout``, a ``memory_format`` or a ``device``;
+    ``number`` is the schema's.
+    """
 
     kind: str
     number: int
@@ -45,9 +61,11 @@ class Pt2Constant:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Tensor:
-    """What is known of a tensor. A size is ``None`` if the program keeps no example of it. ``dtype`` is the schema's number.
+    """What is known of a tensor. A size is ``None`` if the program keeps no example of it.
+    ``dtype`` is the schema's number.
 
-    ``symbols`` name the sizes that may vary: empty for one that is computed from others, ``None`` for one that may not.
+    ``symbols`` name the sizes that may vary: empty for one that is computed from others, ``None``
+    for one that may not.
     """
 
     dtype: int
@@ -59,9 +77,11 @@ class Pt2Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Node:
-    """A call. ``arguments`` are name, whether it is by keyword (``None``: as the schema of the op says), and value.
+    """A call. ``arguments`` are name, whether it is by keyword (``None``: as the schema of the op
+    says), and value.
 
-    ``outputs`` names the values: a name for the result itself, else a list of what its items are; ``None`` where nothing is named.
+    ``outputs`` names the values: a name for the result itself, else a list of what its items are;
+    ``None`` where nothing is named.
     """
 
     name: str
@@ -72,7 +92,9 @@ class Pt2Node:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Graph:
-    """Nodes in their order. An input is a :class:`Pt2Value` or a constant; ``outputs`` is a single argument if ``single``."""
+    """Nodes in their order. An input is a :class:`Pt2Value` or a constant; ``outputs`` is a single
+    argument if ``single``.
+    """
 
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
@@ -91,7 +113,9 @@ class Pt2Subgraph:
 
 
 def read_graph(data: Any, where: str) -> Pt2Graph:
-    """The graph in ``data``. Raises :class:`InputError` for anything that the schema does not have."""
+    """The graph in ``data``. Raises :class:`InputError` for anything that the schema does not
+    have.
+    """
     keys = fields(
         data,
         where,
@@ -99,11 +123,16 @@ def read_graph(data: Any, where: str) -> Pt2Graph:
         ("is_single_tensor_return", "custom_obj_values", "sym_float_values"),
     )
     numbers: dict[str, Any] = {}
-    for key, kind in (("sym_int_values", "int"), ("sym_bool_values", "bool"), ("sym_float_values", "float")):
+    for key, kind in (
+        ("sym_int_values", "int"),
+        ("sym_bool_values", "bool"),
+        ("sym_float_values", "float"),
+    ):
         for name, value in mapping(keys.get(key) or {}, key).items():
             numbers[word(name, key)] = _symbol(value, f"{where}.{key}.{name}", kind)
     tensors = {
-        word(n, "tensor_values"): read_tensor(t, f"{where}.tensor_values.{n}") for n, t in mapping(keys["tensor_values"], where).items()
+        word(n, "tensor_values"): read_tensor(t, f"{where}.tensor_values.{n}")
+        for n, t in mapping(keys["tensor_values"], where).items()
     }
     within("records", len(items(keys["nodes"], where)), where=f"{where}.nodes")
     graph = Pt2Graph(
@@ -147,7 +176,12 @@ def _names(outputs: Any) -> list[str]:
 
 
 def _node(data: Any, where: str) -> Pt2Node:
-    keys = fields(data, where, ("target", "inputs", "outputs", "metadata"), ("is_hop_single_tensor_return", "name"))
+    keys = fields(
+        data,
+        where,
+        ("target", "inputs", "outputs", "metadata"),
+        ("is_hop_single_tensor_return", "name"),
+    )
     target = text(keys["target"], where)
     if not TARGET.fullmatch(target):
         raise InputError(_no_op(target), where=where)
@@ -158,24 +192,45 @@ def _node(data: Any, where: str) -> Pt2Node:
         named = fields(one, where, ("name", "arg"), ("kind",))
         kind = named.get("kind")
         if kind not in (None, 0, 1, 2):
-            raise InputError("expected the kind 1 (by position) or 2 (by keyword) of an argument", where=where)
-        arguments.append((text(named["name"], where), None if not kind else kind == 2, read_argument(named["arg"], where)))
+            raise InputError(
+                "expected the kind 1 (by position) or 2 (by keyword) of an argument", where=where
+            )
+        arguments.append(
+            (
+                text(named["name"], where),
+                None if not kind else kind == 2,
+                read_argument(named["arg"], where),
+            )
+        )
     outputs = [_output(one, where) for one in items(keys["outputs"], where)]
     single = len(outputs) == 1 and not isinstance(outputs[0], list)
-    if single and ".higher_order." in target and keys.get("is_hop_single_tensor_return") is False and outputs[0] is not None:
+    if (
+        single
+        and ".higher_order." in target
+        and keys.get("is_hop_single_tensor_return") is False
+        and outputs[0] is not None
+    ):
         single = False  # a tuple of one
     elif len(outputs) == 1 and not single:
         outputs = outputs[0]
     name = (outputs[0] if single else None) or keys.get("name") or target.split(".")[-2]
-    return Pt2Node(word(name, where), target, tuple(arguments), outputs[0] if single else outputs or None)
+    return Pt2Node(
+        word(name, where), target, tuple(arguments), outputs[0] if single else outputs or None
+    )
 
 
 def _no_op(target: str) -> str:
     """Why a target is refused."""
     shown = target[:60]
     if re.fullmatch(r"torch\.ops\.\w+\.\w+(\.\w+)?", target):
-        return f"op {shown!r} is of a library that hosim does not run from a file; load the program and give it to import_exported"
-    return f"target {shown!r} is not a registered op, nor arithmetic on sizes; export the program without it"
+        return (
+            f"op {shown!r} is of a library that hosim does not run from a file; load the "
+            "program and give it to import_exported"
+        )
+    return (
+        f"target {shown!r} is not a registered op, nor arithmetic on sizes; export the program "
+        "without it"
+    )
 
 
 def _output(data: Any, where: str) -> Any:
@@ -197,7 +252,10 @@ def _output(data: Any, where: str) -> Any:
         return _output(value, where)
     if kind == "as_optional_tensors":
         return [_output(item, where) for item in items(value, where)]
-    raise InputError(f"hosim does not import an output that is {kind!r}; export the program without it", where=where)
+    raise InputError(
+        f"hosim does not import an output that is {kind!r}; export the program without it",
+        where=where,
+    )
 
 
 def _symbol_name(data: Any, where: str) -> str | None:
@@ -210,7 +268,10 @@ def read_argument(data: Any, where: str) -> Any:
     kind, value = only(data, where)
     reader = _ARGUMENTS.get(kind)
     if reader is None:
-        raise InputError(f"the argument is {kind[:40]!r}; only tensors, numbers and words can be imported", where=where)
+        raise InputError(
+            f"the argument is {kind[:40]!r}; only tensors, numbers and words can be imported",
+            where=where,
+        )
     return reader(value, where)
 
 
@@ -268,22 +329,36 @@ def _each(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 def read_tensor(data: Any, where: str) -> Pt2Tensor:
     """What is known of a tensor: strided, on whatever device, with sizes that are not negative."""
-    keys = fields(data, where, ("dtype", "sizes", "requires_grad", "device", "strides", "storage_offset", "layout"))
+    keys = fields(
+        data,
+        where,
+        ("dtype", "sizes", "requires_grad", "device", "strides", "storage_offset", "layout"),
+    )
     flag(keys["requires_grad"], where)
     _device(keys["device"], where)
     if keys["layout"] != _STRIDED:
-        raise InputError("a tensor is not strided, so it has no single storage; export the model with strided tensors", where=where)
+        raise InputError(
+            "a tensor is not strided, so it has no single storage; export the model with strided "
+            "tensors",
+            where=where,
+        )
     sizes = tuple(_symbol(one, where, "int") for one in items(keys["sizes"], where))
     strides = tuple(_symbol(one, where, "int") for one in items(keys["strides"], where))
     offset = _symbol(keys["storage_offset"], where, "int")
-    if len(sizes) != len(strides) or any(n is not None and n < 0 for n in (*sizes, *strides, offset)):
+    if len(sizes) != len(strides) or any(
+        n is not None and n < 0 for n in (*sizes, *strides, offset)
+    ):
         raise InputError("expected as many strides as sizes, none of them below 0", where=where)
-    symbols = tuple(symbol_of(one["as_expr"]["expr_str"]) if "as_expr" in one else None for one in keys["sizes"])
+    symbols = tuple(
+        symbol_of(one["as_expr"]["expr_str"]) if "as_expr" in one else None for one in keys["sizes"]
+    )
     return Pt2Tensor(whole(keys["dtype"], where), sizes, strides, offset or 0, symbols)
 
 
 def _symbol(data: Any, where: str, kind: str) -> Any:
-    """The number of a size: that of the example, where it is an expression; ``None`` if the program keeps no example."""
+    """The number of a size: that of the example, where it is an expression; ``None`` if the program
+    keeps no example.
+    """
     name, value = only(data, where)
     if name == "as_expr":
         found = fields(value, where, ("expr_str",), ("hint",))
@@ -327,4 +402,6 @@ _ARGUMENTS: Mapping[str, Callable[[Any, str], Any]] = {
     "as_int_lists": _each(_each(whole)),
     "as_float_lists": _each(_each(number)),
 }
-"""How each kind of argument is read. Custom objects, operators and dicts as arguments are not imported."""
+"""How each kind of argument is read. Custom objects, operators and dicts as arguments are not
+imported.
+"""

@@ -1,8 +1,10 @@
-"""Size expressions and descriptions of containers in a ``.pt2`` archive, judged without evaluating them.
+"""Size expressions and descriptions of containers in a ``.pt2`` archive, judged without evaluating
+them.
 
-torch gives size expressions to sympy, which runs them as Python, and looks up modules that a description of containers names. hosim needs
-neither: it takes a size from the number that stands beside the expression. What is not on the lists here would make other readers of the
-file run code, so the file is refused.
+torch gives size expressions to sympy, which runs them as Python, and looks up modules that a
+description of containers names. hosim needs neither: it takes a size from the number that stands
+beside the expression. What is not on the lists here would make other readers of the file run code,
+so the file is refused.
 """
 
 from __future__ import annotations
@@ -17,39 +19,125 @@ from hosim.errors import InputError
 
 _FUNCTIONS = frozenset(
     # as sympy writes them
-    ("Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "floor", "ceiling", "sqrt", "sign", "log", "exp", "Integer", "Rational", "Float")
+    (
+        "Add",
+        "Mul",
+        "Pow",
+        "Mod",
+        "Max",
+        "Min",
+        "Abs",
+        "floor",
+        "ceiling",
+        "sqrt",
+        "sign",
+        "log",
+        "exp",
+        "Integer",
+        "Rational",
+        "Float",
+    )
 ) | {
-    *("Equality", "Unequality", "GreaterThan", "LessThan", "StrictGreaterThan", "StrictLessThan", "Eq", "Ne", "Ge", "Le", "Gt", "Lt"),
+    *(
+        "Equality",
+        "Unequality",
+        "GreaterThan",
+        "LessThan",
+        "StrictGreaterThan",
+        "StrictLessThan",
+        "Eq",
+        "Ne",
+        "Ge",
+        "Le",
+        "Gt",
+        "Lt",
+    ),
     *("And", "Or", "Not", "Xor", "ITE", "Piecewise", "ExprCondPair", "Tuple"),
     # as torch adds them
-    *("FloorDiv", "ModularIndexing", "Where", "PythonMod", "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "LShift", "RShift"),
-    *("PowByNatural", "FloatPow", "FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt"),
-    *("RoundToInt", "RoundDecimal", "ToFloat", "Identity", "OpaqueUnaryFn_sqrt", "OpaqueUnaryFn_log2", "OpaqueUnaryFn_exp"),
+    *(
+        "FloorDiv",
+        "ModularIndexing",
+        "Where",
+        "PythonMod",
+        "CleanDiv",
+        "CeilToInt",
+        "FloorToInt",
+        "CeilDiv",
+        "LShift",
+        "RShift",
+    ),
+    *(
+        "PowByNatural",
+        "FloatPow",
+        "FloatTrueDiv",
+        "IntTrueDiv",
+        "IsNonOverlappingAndDenseIndicator",
+        "TruncToFloat",
+        "TruncToInt",
+    ),
+    *(
+        "RoundToInt",
+        "RoundDecimal",
+        "ToFloat",
+        "Identity",
+        "OpaqueUnaryFn_sqrt",
+        "OpaqueUnaryFn_log2",
+        "OpaqueUnaryFn_exp",
+    ),
     *("BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or", "BitwiseFn_bitwise_xor"),
 }
 """What an expression may call, beside ``Symbol``."""
 
 _ASSUMPTIONS = frozenset(
-    ("positive", "negative", "nonnegative", "nonpositive", "zero", "nonzero", "integer", "real", "finite", "commutative", "rational")
+    (
+        "positive",
+        "negative",
+        "nonnegative",
+        "nonpositive",
+        "zero",
+        "nonzero",
+        "integer",
+        "real",
+        "finite",
+        "commutative",
+        "rational",
+    )
 ) | {"extended_real", "even", "odd"}
 _SYMBOL = re.compile(r"[a-z]{1,4}\d{1,19}", re.ASCII)
-_ONE_SYMBOL = re.compile(r"""([a-z]{1,4}\d{1,19})|Symbol\(['"]([a-z]{1,4}\d{1,19})['"](?:, \w+=(?:True|False))*\)""", re.ASCII)
+_ONE_SYMBOL = re.compile(
+    r"""([a-z]{1,4}\d{1,19})|Symbol\(['"]([a-z]{1,4}\d{1,19})['"](?:, \w+=(?:True|False))*\)""",
+    re.ASCII,
+)
 _CONSTANTS = frozenset(("true", "false", "oo", "int_oo", "zoo", "nan"))
 _CHARACTERS = re.compile(r"[\w\s+\-*/%<>=!&|~(),.'\"]*", re.ASCII)
 _LONGEST = 100_000
-_OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Load)
+_OPERATORS = (
+    ast.BinOp,
+    ast.UnaryOp,
+    ast.BoolOp,
+    ast.Compare,
+    ast.operator,
+    ast.unaryop,
+    ast.boolop,
+    ast.cmpop,
+    ast.Load,
+)
 _NO_OPERATORS = (ast.MatMult, ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 
 def check_expression(text: str, where: str) -> None:
-    """Raise :class:`InputError` unless ``text`` is arithmetic on numbers and symbols, such as ``Mul(Integer(2), Symbol('s0'))``.
+    """Raise :class:`InputError` unless ``text`` is arithmetic on numbers and symbols, such as
+    ``Mul(Integer(2), Symbol('s0'))``.
 
     >>> check_expression("Mul(Integer(2), Symbol('s0', positive=True, integer=True))", "a")
     >>> check_expression("open('x')", "a")
     Traceback (most recent call last):
     hosim.errors.InputError: a: size expression "open('x')" is not plain arithmetic; export the program again
     """
-    refused = InputError(f"size expression {text[:60]!r} is not plain arithmetic; export the program again", where=where)
+    refused = InputError(
+        f"size expression {text[:60]!r} is not plain arithmetic; export the program again",
+        where=where,
+    )
     if len(text) > _LONGEST or "__" in text or not _CHARACTERS.fullmatch(text):
         raise refused
     try:
@@ -75,7 +163,11 @@ def symbol_of(text: str) -> str:
 
 def _is_arithmetic(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return _is_symbol(node) if isinstance(node.func, ast.Name) and node.func.id == "Symbol" else _is_function(node)
+        return (
+            _is_symbol(node)
+            if isinstance(node.func, ast.Name) and node.func.id == "Symbol"
+            else _is_function(node)
+        )
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (bool, int, float))
     if isinstance(node, ast.Name):
@@ -92,50 +184,88 @@ def _is_symbol(call: ast.Call) -> bool:
         and isinstance(call.args[0], ast.Constant)
         and isinstance(call.args[0].value, str)
         and bool(_SYMBOL.fullmatch(call.args[0].value))
-        and all([k.arg in _ASSUMPTIONS and isinstance(k.value, ast.Constant) and isinstance(k.value.value, bool) for k in call.keywords])
+        and all(
+            [
+                k.arg in _ASSUMPTIONS
+                and isinstance(k.value, ast.Constant)
+                and isinstance(k.value.value, bool)
+                for k in call.keywords
+            ]
+        )
     )
 
 
 def _is_function(call: ast.Call) -> bool:
-    """Whether a call is of a function on the list, with arithmetic as its arguments; sympy writes ``Float('1.5', precision=53)``."""
+    """Whether a call is of a function on the list, with arithmetic as its arguments; sympy writes
+    ``Float('1.5', precision=53)``.
+    """
     if not isinstance(call.func, ast.Name) or call.func.id not in _FUNCTIONS:
         return False
     if call.func.id == "Float":
-        words = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg in ("precision", "dps"))]
-        numbers = all([isinstance(w, ast.Constant) and re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", str(w.value)) for w in words])
+        words = [
+            *call.args,
+            *(keyword.value for keyword in call.keywords if keyword.arg in ("precision", "dps")),
+        ]
+        numbers = all(
+            [
+                isinstance(w, ast.Constant) and re.fullmatch(r"-?[\d.]+(e[+-]?\d+)?", str(w.value))
+                for w in words
+            ]
+        )
         return numbers and len(words) == len(call.args) + len(call.keywords)
     return not call.keywords and all([_is_arithmetic(one) for one in call.args])
 
 
 _SEQUENCES = {"builtins.tuple", "builtins.list", "torch.Size"}
 _MAPPINGS = {"builtins.dict", "collections.OrderedDict"}
-_FACTORIES = [("builtins", name) for name in ("list", "tuple", "dict", "set", "int", "float", "str", "bool")]
+_FACTORIES = [
+    ("builtins", name) for name in ("list", "tuple", "dict", "set", "int", "float", "str", "bool")
+]
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _OF_TRANSFORMERS = re.compile(r"transformers(\.[A-Za-z]\w*)+", re.ASCII)
 
 
 def check_containers(text: str, where: str) -> None:
-    """Raise :class:`InputError` unless ``text`` describes containers of Python or outputs of ``transformers``, as torch writes them.
+    """Raise :class:`InputError` unless ``text`` describes containers of Python or outputs of
+    ``transformers``, as torch writes them.
 
-    >>> check_containers('[1, {"type": "builtins.tuple", "context": "null", "children_spec": []}]', "a")
+    >>> check_containers(
+    ...     '[1, {"type": "builtins.tuple", "context": "null", "children_spec": []}]', "a"
+    ... )
     """
     try:
         found = json.loads(text)
-        allowed = isinstance(found, list) and len(found) == 2 and found[0] == 1 and _is_container(found[1])
+        allowed = (
+            isinstance(found, list)
+            and len(found) == 2
+            and found[0] == 1
+            and _is_container(found[1])
+        )
     except (ValueError, RecursionError):
         allowed = False
     if not allowed:
-        message = f"the containers {text[:60]!r} are not tuples, lists, dicts or outputs of transformers; export a program with those"
+        message = (
+            f"the containers {text[:60]!r} are not tuples, lists, dicts or outputs of "
+            "transformers; export a program with those"
+        )
         raise InputError(message, where=where)
 
 
 def _is_container(node: Any) -> bool:
-    if not isinstance(node, dict) or set(node) != {"type", "context", "children_spec"} or not isinstance(node["children_spec"], list):
+    if (
+        not isinstance(node, dict)
+        or set(node) != {"type", "context", "children_spec"}
+        or not isinstance(node["children_spec"], list)
+    ):
         return False
     kind, children = node["type"], node["children_spec"]
     if kind is None:
         return node["context"] is None and not children
-    return isinstance(kind, str) and _is_context(kind, node["context"]) and all([_is_container(child) for child in children])
+    return (
+        isinstance(kind, str)
+        and _is_context(kind, node["context"])
+        and all([_is_container(child) for child in children])
+    )
 
 
 def _is_context(kind: str, context: Any) -> bool:
@@ -150,9 +280,16 @@ def _is_context(kind: str, context: Any) -> bool:
     if kind == "collections.deque":
         return value is None or isinstance(value, int)
     if kind == "collections.defaultdict":
-        if not isinstance(value, dict) or set(value) != {"default_factory_module", "default_factory_name", "dict_context"}:
+        if not isinstance(value, dict) or set(value) != {
+            "default_factory_module",
+            "default_factory_name",
+            "dict_context",
+        }:
             return False
-        factory, keys = (value["default_factory_module"], value["default_factory_name"]), value["dict_context"]
+        factory, keys = (
+            (value["default_factory_module"], value["default_factory_name"]),
+            value["dict_context"],
+        )
         return factory in _FACTORIES and isinstance(keys, list) and _is_plain(keys)
     return bool(_OF_TRANSFORMERS.fullmatch(kind)) and _is_plain(value)
 

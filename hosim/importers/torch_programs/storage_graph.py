@@ -1,4 +1,6 @@
-"""A workload graph from steps that read and write numbered storages, as :mod:`hosim.importers.torch_programs.torch_run` notes them."""
+"""A workload graph from steps that read and write numbered storages, as
+:mod:`hosim.importers.torch_programs.torch_run` notes them.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,16 @@ if TYPE_CHECKING:
 
 
 class StorageGraph:
-    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors. ``cuts``: those that are in parts."""
+    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors.
+    ``cuts``: those that are in parts.
+    """
 
     def __init__(
-        self, name: str, sizes: Sequence[int], shapes: Sequence[Sequence[int]], cuts: Mapping[int, Cut] = MappingProxyType({})
+        self,
+        name: str,
+        sizes: Sequence[int],
+        shapes: Sequence[Sequence[int]],
+        cuts: Mapping[int, Cut] = MappingProxyType({}),
     ) -> None:
         self.names: dict[int, str] = {}
         self._builder = GraphBuilder(name)
@@ -32,7 +40,9 @@ class StorageGraph:
         self._unknown: list[str] = []
 
     def tensor(self, storage: int, wanted: str, kind: str) -> None:
-        """The tensor of a storage, under the name ``wanted`` or, if another has it, with underscores behind it."""
+        """The tensor of a storage, under the name ``wanted`` or, if another has it, with
+        underscores behind it.
+        """
         while wanted in self._shapes:
             wanted += "_"
         self.names[storage] = wanted
@@ -43,13 +53,17 @@ class StorageGraph:
         self._shapes[wanted] = list(self._storage_shapes[storage])
 
     def outputs(self, step: ProgramStep, kinds: Sequence[str]) -> None:
-        """The tensors that a step makes, of these kinds: named as the step, and numbered if they are several."""
+        """The tensors that a step makes, of these kinds: named as the step, and numbered if they
+        are several.
+        """
         for i, (storage, kind) in enumerate(zip(step.outputs, kinds, strict=True)):
             self.tensor(storage, step.name if len(step.outputs) == 1 else f"{step.name}.{i}", kind)
 
     def op(self, step: ProgramStep, deps: Sequence[str] = ()) -> None:
         """The op of a step whose storages all have their tensors."""
-        inputs, outputs, mutates = used_by(step.name, step.inputs, step.outputs, step.mutates, self.names, self._cuts)
+        inputs, outputs, mutates = used_by(
+            step.name, step.inputs, step.outputs, step.mutates, self.names, self._cuts
+        )
         self._builder.op(
             step.name,
             op_kind(step.target),
@@ -70,10 +84,16 @@ class StorageGraph:
             self._unknown.append(step.name)
 
     def build(self, meta: Mapping[str, Any]) -> Graph:
-        """The graph; its ``meta`` also has the shapes of the tensors, and says that ops may run again, but for random ones.
+        """The graph; its ``meta`` also has the shapes of the tensors, and says that ops may run
+        again, but for random ones.
 
-        torch declares what an op writes. So an op that is not random is a function of what it reads.
+        torch declares what an op writes. So an op that is not random is a function of what it
+        reads.
         """
-        listed = {key: names for key, names in ((RANDOM, self._random), (UNKNOWN_OPS, self._unknown)) if names}
+        listed = {
+            key: names
+            for key, names in ((RANDOM, self._random), (UNKNOWN_OPS, self._unknown))
+            if names
+        }
         self._builder.meta = {**meta, REPEATABLE: True, **listed, "shapes": self._shapes}
         return self._builder.build()

@@ -2,25 +2,34 @@
 
 The mapping:
 
-- A tensor is a *storage*: parameters that are tied are one, and so are a tensor and its views. Its bytes are the storage's. A view is no
-  op, since it launches nothing: ``view``, ``transpose``, ``expand``, ``split``, a ``to`` or ``contiguous`` that returns its argument.
-  Whether a node makes a view is not guessed from its name but seen: the program runs on fake tensors, which share storages as real ones do.
-- An op is a node of the exported graph that computes; its name is the node's. What a composite op (``matmul``, ``linear``, attention)
-  allocates inside and frees again is its ``workspace_bytes``; ``bytes_accessed`` and ``flops`` are summed over the aten ops inside.
-  ``flops`` are those of ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it lacks).
-- What exists from the start is in parts where ops use some of it: what views show (``experts[3]``, ``cache[:, :, 5:6]``), and what indices
-  choose, whatever these are: as many rows of a table as are looked up, and as many of a cache as are written, as if all were different
-  (:mod:`hosim.importers.stored.storage_parts`). ``meta["missing"]`` says where all of it is used because the part is not known. A program
-  with
+- A tensor is a *storage*: parameters that are tied are one, and so are a tensor and its views. Its
+  bytes are the storage's. A view is no op, since it launches nothing: ``view``, ``transpose``,
+  ``expand``, ``split``, a ``to`` or ``contiguous`` that returns its argument. Whether a node makes
+  a view is not guessed from its name but seen: the program runs on fake tensors, which share
+  storages as real ones do.
+- An op is a node of the exported graph that computes; its name is the node's. What a composite op
+  (``matmul``, ``linear``, attention) allocates inside and frees again is its ``workspace_bytes``;
+  ``bytes_accessed`` and ``flops`` are summed over the aten ops inside. ``flops`` are those of
+  ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it
+  lacks).
+- What exists from the start is in parts where ops use some of it: what views show (``experts[3]``,
+  ``cache[:, :, 5:6]``), and what indices choose, whatever these are: as many rows of a table as are
+  looked up, and as many of a cache as are written, as if all were different
+  (:mod:`hosim.importers.stored.storage_parts`). ``meta["missing"]`` says where all of it is used
+  because the part is not known. A program with
   cache nodes has whole storages, which these move.
-- In-place ops and ``out`` variants mutate the storage that their schema says they write. A functional program that returns
-  new values of buffers or inputs ends with one ``copy_`` each, which is what its caller does.
-- Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer`` (constants, too), ``input``; ``output`` for a
-  storage that the program returns and produced itself; ``activation`` for the rest.
-- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage); of one in parts that of the whole.
+- In-place ops and ``out`` variants mutate the storage that their schema says they write. A
+  functional program that returns new values of buffers or inputs ends with one ``copy_`` each,
+  which is what its caller does.
+- Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer``
+  (constants, too), ``input``; ``output`` for a storage that the program returns and produced
+  itself; ``activation`` for the rest.
+- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage); of one in
+  parts that of the whole.
 
 Memory is that of inference on the CPU's path: gradients are off, and attention is fused. See
-:mod:`hosim.importers.torch_programs.torch_kernels`. torch is imported when a function of this module is called.
+:mod:`hosim.importers.torch_programs.torch_kernels`. torch is imported when a function of this
+module is called.
 """
 
 from __future__ import annotations
@@ -45,23 +54,35 @@ if TYPE_CHECKING:
     from hosim.importers.torch_programs.torch_run import ProgramRun, RunnableProgram
 
 
-def import_exported(program: ExportedProgram | RunnableProgram, *, name: str, meta: Mapping[str, Any] | None = None) -> Graph:
-    """The graph of an exported program, or of one that ``torch_pt2.load`` read. ``meta`` is added to the graph's.
+def import_exported(
+    program: ExportedProgram | RunnableProgram, *, name: str, meta: Mapping[str, Any] | None = None
+) -> Graph:
+    """The graph of an exported program, or of one that ``torch_pt2.load`` read. ``meta`` is added
+    to the graph's.
 
-    Raises :class:`InputError` for a program that cannot be run without the contents of its tensors (a shape that depends on data), and for
-    higher-order ops other than those that only set a mode around a subgraph.
+    Raises :class:`InputError` for a program that cannot be run without the contents of its tensors
+    (a shape that depends on data), and for higher-order ops other than those that only set a mode
+    around a subgraph.
     """
     require_torch()
     import torch
 
     from hosim.importers.torch_programs import torch_run
 
-    origin = {"source": "torch.export", "torch": torch.__version__.partition("+")[0], **(meta or {})}
+    origin = {
+        "source": "torch.export",
+        "torch": torch.__version__.partition("+")[0],
+        **(meta or {}),
+    }
     run = torch_run.run(program)
-    return workload_of(run, name, origin, in_parts=not run.moves)[0]  # cache nodes move whole storages
+    return workload_of(run, name, origin, in_parts=not run.moves)[
+        0
+    ]  # cache nodes move whole storages
 
 
-def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy: str = "imported") -> Plan:
+def import_plan(
+    program: ExportedProgram | RunnableProgram, *, name: str, policy: str = "imported"
+) -> Plan:
     """Read the plan that stands in an exported program as cache nodes.
 
     Parameters
@@ -81,7 +102,8 @@ def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy
     Raises
     ------
     InputError
-        If the program cannot be imported (:func:`import_exported`), or its cache nodes do not make up a plan.
+        If the program cannot be imported (:func:`import_exported`), or its cache nodes do not make
+        up a plan.
 
     References
     ----------
@@ -96,11 +118,14 @@ def import_plan(program: ExportedProgram | RunnableProgram, *, name: str, policy
 
 
 def import_pt2(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is the file's.
+    """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is
+    the file's.
 
-    A size that may vary is that of the example with which the program was exported, or what ``dims`` says
-    (:func:`hosim.importers.torch_programs.pt2_dims.with_dims`). Raises :class:`InputError` for a damaged file and for one that would make
-    other readers run foreign code. The file is judged before torch is imported (see :mod:`hosim.importers.torch_programs.torch_pt2`).
+    A size that may vary is that of the example with which the program was exported, or what
+    ``dims`` says (:func:`hosim.importers.torch_programs.pt2_dims.with_dims`). Raises
+    :class:`InputError` for a damaged file and for one that would make other readers run foreign
+    code. The file is judged before torch is imported (see
+    :mod:`hosim.importers.torch_programs.torch_pt2`).
     """
     source = os.fspath(path)
     found = read_program(read_archive(source))
@@ -119,7 +144,9 @@ def import_pt2(path: str | os.PathLike[str], dims: Mapping[str, int] | None = No
             meta={"file": name, **({"dims": dict(sorted(dims.items()))} if dims else {})},
         )
     except InputError as error:
-        raise error if error.source else InputError(error.message, source=source, where=error.where) from error
+        raise (
+            error if error.source else InputError(error.message, source=source, where=error.where)
+        ) from error
 
 
 def require_torch() -> None:
@@ -127,34 +154,63 @@ def require_torch() -> None:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
-        raise InputError("programs of torch.export need torch, which is not installed; run: pip install 'hosim[torch]'")
+        raise InputError(
+            "programs of torch.export need torch, which is not installed; run: pip install "
+            "'hosim[torch]'"
+        )
 
 
 def workload_of(
-    run: ProgramRun, name: str, meta: Mapping[str, Any], kinds: Mapping[int, str] = MappingProxyType({}), *, in_parts: bool = False
+    run: ProgramRun,
+    name: str,
+    meta: Mapping[str, Any],
+    kinds: Mapping[int, str] = MappingProxyType({}),
+    *,
+    in_parts: bool = False,
 ) -> tuple[Graph, Mapping[int, int]]:
-    """The graph of a run, and the position of each storage among its tensors, unless these are ``in_parts``.
+    """The graph of a run, and the position of each storage among its tensors, unless these are
+    ``in_parts``.
 
-    ``kinds`` are those of some activations, by storage. ``in_parts``: what exists from the start is cut into the parts that ops use.
-    Random ops depend on each other in their order, since they draw from one generator.
+    ``kinds`` are those of some activations, by storage. ``in_parts``: what exists from the start is
+    cut into the parts that ops use. Random ops depend on each other in their order, since they draw
+    from one generator.
     """
-    sizes = {one.storage: (one.name, run.sizes[one.storage], run.shapes[one.storage]) for one in run.held if in_parts}
+    sizes = {
+        one.storage: (one.name, run.sizes[one.storage], run.shapes[one.storage])
+        for one in run.held
+        if in_parts
+    }
     cuts, said = cut_all(sizes, ((step.name, use) for step in run.steps for use in step.uses))
     graph = StorageGraph(name, run.sizes, run.shapes, cuts)
     random = ""
     for held in run.held:
         graph.tensor(held.storage, held.name, held.kind)
     for step in run.steps:
-        graph.outputs(step, ["output" if s in run.results else kinds.get(s, "activation") for s in step.outputs])
+        graph.outputs(
+            step,
+            ["output" if s in run.results else kinds.get(s, "activation") for s in step.outputs],
+        )
         graph.op(step, [random] if step.random and random else [])
         random = step.name if step.random else random
     return graph.build({**meta, **said}), {storage: t for t, storage in enumerate(graph.names)}
 
 
 def plan_of(run: ProgramRun, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:
-    """The plan of a run's cache nodes over its graph. Raises :class:`InputError` unless they are numbered 0, 1, ..."""
+    """The plan of a run's cache nodes over its graph. Raises :class:`InputError` unless they are
+    numbered 0, 1, ...
+    """
     moves = sorted(run.moves, key=lambda move: move.number)
     if [move.number for move in moves] != list(range(len(moves))):
-        raise InputError(f"the program has {len(moves)} cache nodes, not numbered 0 to {len(moves) - 1}: lower the plan again")
-    cache_ops = tuple(CacheOp(m.op, positions[m.storage], m.source, m.destination, m.after) for m in moves)
-    return Plan(graph, policy, cache_ops, {positions[storage]: tiers for storage, tiers in run.initial.items()})
+        raise InputError(
+            f"the program has {len(moves)} cache nodes, not numbered 0 to {len(moves) - 1}: lower "
+            "the plan again"
+        )
+    cache_ops = tuple(
+        CacheOp(m.op, positions[m.storage], m.source, m.destination, m.after) for m in moves
+    )
+    return Plan(
+        graph,
+        policy,
+        cache_ops,
+        {positions[storage]: tiers for storage, tiers in run.initial.items()},
+    )

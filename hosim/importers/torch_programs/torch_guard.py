@@ -18,7 +18,25 @@ _NUMBERS = (int, float, complex, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HIGHEST_POWER = 64
 
 _ARITHMETIC = frozenset(
-    ("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge")
+    (
+        "getitem",
+        "add",
+        "sub",
+        "mul",
+        "floordiv",
+        "truediv",
+        "mod",
+        "pow",
+        "neg",
+        "pos",
+        "abs",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
 ) | {"and_", "or_", "xor", "not_", "ceil", "floor", "trunc", "sqrt"}
 """What may be called of the modules ``operator`` and ``math``."""
 
@@ -41,9 +59,11 @@ class OwnOp:
 
 
 def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` unless a node calls a registered torch op, or does arithmetic on sizes with numbers.
+    """Raise :class:`InputError` unless a node calls a registered torch op, or does arithmetic on
+    sizes with numbers.
 
-    A call that would give another number of tensors than the node's ``pieces`` says is an error, too: a wrong one can be huge.
+    A call that would give another number of tensors than the node's ``pieces`` says is an error,
+    too: a wrong one can be huge.
     """
     target: Any = node.target
     if isinstance(target, OwnOp):
@@ -51,14 +71,25 @@ def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> No
     if isinstance(target, torch._ops.OpOverload):
         found = pieces(target.overloadpacket, args, kwargs)
         if found is not None and found != node.meta.get("pieces", found):
-            raise InputError(f"node {node.name!r} gives {found} tensors, but the program has names for {node.meta['pieces']}")
+            raise InputError(
+                f"node {node.name!r} gives {found} tensors, but the program has names for "
+                f"{node.meta['pieces']}"
+            )
         return
     if isinstance(target, torch._ops.HigherOrderOperator):
-        raise InputError(f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does not import; export without it")
+        raise InputError(
+            f"node {node.name!r} calls the higher-order op {target.name()!r}, which hosim does "
+            "not import; export without it"
+        )
     module, name = getattr(target, "__module__", None), getattr(target, "__name__", "")
     plain = module in ("_operator", "operator", "math") and name in _ARITHMETIC
-    if not plain and not (module in ("torch", "torch.fx.experimental.symbolic_shapes") and name.startswith("sym_")):
-        raise InputError(f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic on sizes")
+    if not plain and not (
+        module in ("torch", "torch.fx.experimental.symbolic_shapes") and name.startswith("sym_")
+    ):
+        raise InputError(
+            f"node {node.name!r} calls {target!r}; expected a registered torch op or arithmetic "
+            "on sizes"
+        )
     if target is not operator.getitem:
         _check_operands(node, [*args, *kwargs.values()])
 
@@ -68,9 +99,15 @@ def _check_operands(node: Node, operands: Sequence[Any]) -> None:
         if isinstance(one, (list, tuple)) and node.target is torch.sym_sum:
             _check_operands(node, one)
         elif not isinstance(one, _NUMBERS):
-            raise InputError(f"node {node.name!r} does arithmetic on sizes with {type(one).__name__} objects; expected numbers")
+            raise InputError(
+                f"node {node.name!r} does arithmetic on sizes with {type(one).__name__} objects; "
+                "expected numbers"
+            )
     if node.target is operator.pow and abs(operands[-1]) > _HIGHEST_POWER:
-        raise InputError(f"node {node.name!r} raises a size to the power of {operands[-1]}; expected at most {_HIGHEST_POWER}")
+        raise InputError(
+            f"node {node.name!r} raises a size to the power of {operands[-1]}; expected at most "
+            f"{_HIGHEST_POWER}"
+        )
 
 
 def check_number(node: Node, value: Any) -> None:

@@ -1,9 +1,11 @@
-"""A dispatch mode that watches a piece of a torch program run, and records what it does to memory. Imports torch.
+"""A dispatch mode that watches a piece of a torch program run, and records what it does to memory.
+Imports torch.
 
-The program runs on fake tensors, which have storages, views and sizes but no contents, so an 8B model takes no memory. The mode sees the
-aten ops below torch's composite ones, such as the ``clone`` and ``bmm`` inside ``matmul``. It decides by what happens to storages, not by
-the names of ops: an op that returns memory of its arguments and writes none (by the alias annotations of its schema) is a view and costs
-nothing; every other op is a :class:`Kernel`.
+The program runs on fake tensors, which have storages, views and sizes but no contents, so an 8B
+model takes no memory. The mode sees the aten ops below torch's composite ones, such as the
+``clone`` and ``bmm`` inside ``matmul``. It decides by what happens to storages, not by the names of
+ops: an op that returns memory of its arguments and writes none (by the alias annotations of its
+schema) is a view and costs nothing; every other op is a :class:`Kernel`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from hosim.errors import InputError
 from hosim.importers.aten_flops import CallShapes, aten_flops
 from hosim.importers.stored import Use
 from hosim.importers.torch_programs import torch_guard
-from hosim.importers.torch_programs.torch_uses import GATHERS, OVERWRITES, extent, grouped_bytes, uses_of
+from hosim.importers.torch_programs.torch_uses import (
+    GATHERS,
+    OVERWRITES,
+    extent,
+    grouped_bytes,
+    uses_of,
+)
 from hosim.limits import limit, refusal, within
 
 aten = torch.ops.aten
@@ -38,10 +46,23 @@ DTYPES: Mapping[torch.dtype, str] = {
 }
 """hosim's names of torch's dtypes; the others keep torch's (``int8``, ``bool``)."""
 
-_SCATTERS = {aten.index_put_: 2, aten.index_copy_: 3, aten.index_add_: 3, aten.scatter_: 3, aten.scatter_add_: 3}
+_SCATTERS = {
+    aten.index_put_: 2,
+    aten.index_copy_: 3,
+    aten.index_add_: 3,
+    aten.scatter_: 3,
+    aten.scatter_add_: 3,
+}
 """In-place ops that touch only as many bytes of their first argument as this argument has."""
 
-_ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.empty_permuted}
+_ALLOCATIONS = {
+    aten.empty,
+    aten.empty_like,
+    aten.empty_strided,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten.empty_permuted,
+}
 """Ops that write nothing into the memory that they return."""
 
 
@@ -49,8 +70,8 @@ _ALLOCATIONS = {aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty,
 class Kernel:
     """One computation below torch's composite ops; storages by number.
 
-    ``random``: it draws from torch's generator. ``kernel``: the class of kernels that it is one of, and its sizes. ``uses``: what it does
-    with storages that are watched.
+    ``random``: it draws from torch's generator. ``kernel``: the class of kernels that it is one of,
+    and its sizes. ``uses``: what it does with storages that are watched.
     """
 
     reads: tuple[int, ...]
@@ -64,11 +85,12 @@ class Kernel:
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
-    """Numbers storages in the order of appearance, counts the bytes of live ones, and records kernels.
+    """Numbers storages in the order of appearance, counts the bytes of live ones, and records
+    kernels.
 
-    ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the storage. ``live_bytes`` are the bytes of
-    live storages; ``peak_bytes`` is their maximum since it was last reset. ``watched`` are the storages of which the parts matter that
-    kernels use.
+    ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the
+    storage. ``live_bytes`` are the bytes of live storages; ``peak_bytes`` is their maximum since it
+    was last reset. ``watched`` are the storages of which the parts matter that kernels use.
     """
 
     def __init__(self) -> None:
@@ -81,14 +103,21 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         self.watched: frozenset[int] = frozenset()
         self._changes: Counter[int] = Counter()
         self._calls, self._most = 0, limit("kernels")
-        self._alive: dict[int, tuple[int, weakref.ref[Any]]] = {}  # by address, which is unique among the living
+        self._alive: dict[
+            int, tuple[int, weakref.ref[Any]]
+        ] = {}  # by address, which is unique among the living
 
     def number(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's storage; a new one if it has not been seen. Raises :class:`InputError` if it has none."""
+        """The number of a tensor's storage; a new one if it has not been seen. Raises
+        :class:`InputError` if it has none.
+        """
         try:
             storage = tensor.untyped_storage()
         except NotImplementedError:
-            raise InputError(f"a tensor of layout {tensor.layout} has no single storage; export the model with strided tensors") from None
+            raise InputError(
+                f"a tensor of layout {tensor.layout} has no single storage; export the model with "
+                "strided tensors"
+            ) from None
         address = storage._cdata
         known = self._alive.get(address)
         if known is not None:
@@ -128,18 +157,32 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         reads = {(number, _place(t)): t for number, t in inputs if id(t) not in targets}
         made = {(number, _place(t)): t for number, t in outputs if number >= before}
         flops = _flops(func.overloadpacket, args, kwargs, result)
-        uses = () if func.overloadpacket in _ALLOCATIONS else self._uses(func, args, kwargs, list(reads.values()), written)
+        uses = (
+            ()
+            if func.overloadpacket in _ALLOCATIONS
+            else self._uses(func, args, kwargs, list(reads.values()), written)
+        )
         self._changes.update(self.number(t) for t, _ in written)
         self.kernels.append(
             Kernel(
                 reads=tuple(dict.fromkeys(number for number, _ in reads)),
-                writes=tuple(dict.fromkeys([*(self.number(t) for t, _ in written), *(number for number, _ in made)])),
-                bytes_accessed=_traffic(func.overloadpacket, args, list(reads.values()), list(made.values()), written),
+                writes=tuple(
+                    dict.fromkeys(
+                        [*(self.number(t) for t, _ in written), *(number for number, _ in made)]
+                    )
+                ),
+                bytes_accessed=_traffic(
+                    func.overloadpacket, args, list(reads.values()), list(made.values()), written
+                ),
                 flops=flops,
-                # what a matrix unit multiplies counts, not what it accumulates or the statistics that attention leaves
-                dtype=_dtype([args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]),
+                # what a matrix unit multiplies counts, not what it accumulates or the statistics
+                # that attention leaves
+                dtype=_dtype(
+                    [args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]
+                ),
                 # the CPU's fused attention has this tag as well, but drops nothing
-                random=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func.overloadpacket.__name__,
+                random=torch.Tag.nondeterministic_seeded in func.tags
+                and "attention" not in func.overloadpacket.__name__,
                 kernel=_kernel(func.overloadpacket, args, kwargs, result, flops),
                 uses=uses,
             )
@@ -147,22 +190,39 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         return result
 
     def _uses(
-        self, func: Any, args: Any, kwargs: Any, reads: Sequence[torch.Tensor], written: Sequence[tuple[torch.Tensor, bool]]
+        self,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        reads: Sequence[torch.Tensor],
+        written: Sequence[tuple[torch.Tensor, bool]],
     ) -> tuple[Use, ...]:
         """What a kernel does with storages that are watched."""
         watched: list[tuple[int, torch.Tensor, bool | None]] = [
             (number, t, None) for t in reads if (number := self.number(t)) in self.watched
         ]
-        watched += [(number, t, out) for t, out in written if (number := self.number(t)) in self.watched]
+        watched += [
+            (number, t, out) for t, out in written if (number := self.number(t)) in self.watched
+        ]
         if not watched:
             return ()
-        return tuple(uses_of(func, args, kwargs, watched, lambda t: (self.number(t), self._changes[self.number(t)], _place(t))))
+        return tuple(
+            uses_of(
+                func,
+                args,
+                kwargs,
+                watched,
+                lambda t: (self.number(t), self._changes[self.number(t)], _place(t)),
+            )
+        )
 
 
 def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """The result of an op that the CPU lacks, such as ``histc`` of integers, by its meta kernel, which is independent of devices.
+    """The result of an op that the CPU lacks, such as ``histc`` of integers, by its meta kernel,
+    which is independent of devices.
 
-    Raises ``error``, the CPU's, for an op that returns views or writes its arguments, and if the meta kernel fails too.
+    Raises ``error``, the CPU's, for an op that returns views or writes its arguments, and if the
+    meta kernel fails too.
     """
     schema = func._schema
     if schema.is_mutable or any(value.alias_info is not None for value in schema.returns):
@@ -170,11 +230,16 @@ def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Ex
 
     def move(value: Any, device: str) -> Any:
         if isinstance(value, torch.Tensor):
-            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=device)
+            return torch.empty_strided(
+                value.size(), value.stride(), dtype=value.dtype, device=device
+            )
         return torch.device(device) if isinstance(value, torch.device) else value
 
     try:
-        result = func(*(tree_map(lambda v: move(v, "meta"), a) for a in args), **tree_map(lambda v: move(v, "meta"), kwargs))
+        result = func(
+            *(tree_map(lambda v: move(v, "meta"), a) for a in args),
+            **tree_map(lambda v: move(v, "meta"), kwargs),
+        )
     except (RuntimeError, NotImplementedError):
         raise error from None
     return tree_map(lambda v: move(v, "cpu"), result)
@@ -191,7 +256,9 @@ def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from tensors(value.values())
 
 
-def _written(schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[tuple[torch.Tensor, bool]]:
+def _written(
+    schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[tuple[torch.Tensor, bool]]:
     """The arguments that an op writes, by its schema, and whether each is an ``out`` argument."""
     if not schema.is_mutable:
         return []
@@ -211,7 +278,11 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _traffic(
-    packet: Any, args: tuple[Any, ...], reads: list[torch.Tensor], made: list[torch.Tensor], written: list[tuple[torch.Tensor, bool]]
+    packet: Any,
+    args: tuple[Any, ...],
+    reads: list[torch.Tensor],
+    made: list[torch.Tensor],
+    written: list[tuple[torch.Tensor, bool]],
 ) -> int:
     """Bytes of the distinct views that an op reads and writes, in the device tier."""
     if packet in _ALLOCATIONS:
@@ -230,10 +301,22 @@ def _traffic(
 
 
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOP by torch's own counter registry, and by hosim's formulas for what it lacks: attention on the CPU and grouped matmul."""
+    """FLOP by torch's own counter registry, and by hosim's formulas for what it lacks: attention on
+    the CPU and grouped matmul.
+    """
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
-    return aten_flops(CallShapes(packet.__name__, _shapes(args), args, _shapes(result if isinstance(result, tuple) else (result,)))) or 0
+    return (
+        aten_flops(
+            CallShapes(
+                packet.__name__,
+                _shapes(args),
+                args,
+                _shapes(result if isinstance(result, tuple) else (result,)),
+            )
+        )
+        or 0
+    )
 
 
 def _shapes(values: Sequence[Any]) -> list[Sequence[int] | None]:
@@ -247,8 +330,12 @@ _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_GRADIENT = aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-def _kernel(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, flops: int) -> KernelSizes:
-    """The class and sizes of products of rows with one matrix, of causal attention, its gradient, and of one query's attention."""
+def _kernel(
+    packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, flops: int
+) -> KernelSizes:
+    """The class and sizes of products of rows with one matrix, of causal attention, its gradient,
+    and of one query's attention.
+    """
     if packet in _PRODUCTS:
         return product_kernel(result.shape, args[_PRODUCTS[packet]].shape, flops)
     if packet in (_ATTENTION, _ATTENTION_GRADIENT):
@@ -257,14 +344,24 @@ def _kernel(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resul
         named = "is_causal" in kwargs
         place = 7 if backward else 4  # after the dropout
         causal = kwargs["is_causal"] if named else len(args) > place and args[place]
-        if kwargs.get("attn_mask") is None and ((causal and q.shape[2] == k.shape[2] > 1) or (q.shape[2] == 1 and not backward)):
+        if kwargs.get("attn_mask") is None and (
+            (causal and q.shape[2] == k.shape[2] > 1) or (q.shape[2] == 1 and not backward)
+        ):
             name, sizes = causal_kernel(q.shape, k.shape, v.shape[3])
-            return ("context_gradient" if backward else name, sizes) if not backward or name == "context_attention" else UNKNOWN
+            return (
+                ("context_gradient" if backward else name, sizes)
+                if not backward or name == "context_attention"
+                else UNKNOWN
+            )
     return UNKNOWN
 
 
 def _dtype(involved: list[torch.Tensor]) -> str:
     """The dtype of a computation: its widest floating one, or the widest of all."""
     dtypes = {t.dtype for t in involved}
-    widest = max(dtypes, key=lambda d: (d.is_floating_point or d.is_complex, d.itemsize, str(d)), default=torch.float32)
+    widest = max(
+        dtypes,
+        key=lambda d: (d.is_floating_point or d.is_complex, d.itemsize, str(d)),
+        default=torch.float32,
+    )
     return DTYPES.get(widest) or str(widest).removeprefix("torch.")

@@ -1,4 +1,6 @@
-"""A program or a module of torch that the caller has in memory, as a workload. Its code is the caller's own, and runs."""
+"""A program or a module of torch that the caller has in memory, as a workload. Its code is the
+caller's own, and runs.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,19 @@ def is_torch_model(value: object) -> TypeGuard[ExportedProgram | Module]:
     return isinstance(value, (torch.nn.Module, exported))
 
 
-def import_torch_model(model: ExportedProgram | Module, inputs: Sequence[Any] | Mapping[str, Any] | None) -> Graph:
+def import_torch_model(
+    model: ExportedProgram | Module, inputs: Sequence[Any] | Mapping[str, Any] | None
+) -> Graph:
     """The graph of a model's forward pass.
 
     Parameters
     ----------
     model
-        An exported program, or a module, which is exported with ``torch.export.export(module, inputs, strict=False)``.
+        An exported program, or a module, which is exported with ``torch.export.export(module,
+        inputs, strict=False)``.
     inputs
-        For a module its example inputs: positional ones in a sequence, or named ones in a mapping. Tensors on the meta device will do.
+        For a module its example inputs: positional ones in a sequence, or named ones in a mapping.
+        Tensors on the meta device will do.
 
     Returns
     -------
@@ -64,18 +70,28 @@ def import_torch_model(model: ExportedProgram | Module, inputs: Sequence[Any] | 
     if not isinstance(model, torch.nn.Module):
         if inputs is not None:
             raise InputError(
-                "an exported program has its inputs already; give inputs with a module only", source="workload", where="inputs"
+                "an exported program has its inputs already; give inputs with a module only",
+                source="workload",
+                where="inputs",
             )
         return import_exported(model, name="program")
     name = type(model).__name__
     if inputs is None:
         raise InputError(
-            f"a module needs example inputs: hosim.load(model, inputs=...), positional or by name; got {name}", source="workload"
+            "a module needs example inputs: hosim.load(model, inputs=...), positional or by "
+            f"name; got {name}",
+            source="workload",
         )
-    if isinstance(inputs, torch.Tensor) or not isinstance(inputs, Mapping | Sequence) or isinstance(inputs, str):
-        # a tensor is a sequence of its rows, too: without its first dimension, a module may well run
+    if (
+        isinstance(inputs, torch.Tensor)
+        or not isinstance(inputs, Mapping | Sequence)
+        or isinstance(inputs, str)
+    ):
+        # a tensor is a sequence of its rows, too: without its first dimension, a module may well
+        # run
         raise InputError(
-            f"expected a sequence or a mapping of inputs, such as inputs=(x,), got {type(inputs).__name__}",
+            "expected a sequence or a mapping of inputs, such as inputs=(x,), got "
+            f"{type(inputs).__name__}",
             source="workload",
             where="inputs",
         )
@@ -87,12 +103,18 @@ def import_torch_model(model: ExportedProgram | Module, inputs: Sequence[Any] | 
     return import_exported(program, name=name)
 
 
-def exported(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> ExportedProgram:
-    """The program of a module called with these inputs. Raises :class:`InputError`, with ``name`` for the module, if there is none."""
+def exported(
+    module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> ExportedProgram:
+    """The program of a module called with these inputs. Raises :class:`InputError`, with ``name``
+    for the module, if there is none.
+    """
     import torch
 
     try:
         return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch and the model's code raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"torch.export cannot export {name} with these inputs: {reason[:200]}", where="inputs") from error
+        raise InputError(
+            f"torch.export cannot export {name} with these inputs: {reason[:200]}", where="inputs"
+        ) from error

@@ -1,8 +1,10 @@
-"""Runs an exported program on fake tensors, node by node, and records what each node does to storages. Imports torch.
+"""Runs an exported program on fake tensors, node by node, and records what each node does to
+storages. Imports torch.
 
-Every tensor is a fake one on the CPU, whatever device the program was exported on: shapes, strides and aliases are those of a real run, but
-there are no contents. Composite ops take their CPU path, so attention is the fused kernel and not the quadratic one of the meta device.
-Only registered torch ops and arithmetic on sizes are executed.
+Every tensor is a fake one on the CPU, whatever device the program was exported on: shapes, strides
+and aliases are those of a real run, but there are no contents. Composite ops take their CPU path,
+so attention is the fused kernel and not the quadratic one of the meta device. Only registered torch
+ops and arithmetic on sizes are executed.
 """
 
 from __future__ import annotations
@@ -35,8 +37,17 @@ from hosim.importers.torch_programs.torch_uses import partly_kept
 CPU = torch.device("cpu")
 _GROUPED = torch.ops.aten._grouped_mm.default
 
-_HELD = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "buffer", InputKind.USER_INPUT: "input"}
-UPDATES = {OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, getattr(OutputKind, "PARAMETER_MUTATION", None)}
+_HELD = {
+    InputKind.PARAMETER: "parameter",
+    InputKind.BUFFER: "buffer",
+    InputKind.CONSTANT_TENSOR: "buffer",
+    InputKind.USER_INPUT: "input",
+}
+UPDATES = {
+    OutputKind.BUFFER_MUTATION,
+    OutputKind.USER_INPUT_MUTATION,
+    getattr(OutputKind, "PARAMETER_MUTATION", None),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +61,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStep:
-    """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its outputs and frees again.
+    """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its
+    outputs and frees again.
 
-    ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it runs. ``kernel``: the class of kernels
-    that computes, and its sizes. ``uses``: what it does with storages that exist from the start.
+    ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it
+    runs. ``kernel``: the class of kernels that computes, and its sizes. ``uses``: what it does with
+    storages that exist from the start.
     """
 
     name: str
@@ -85,10 +98,12 @@ class CacheNode:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """What a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are the storages that it returns.
+    """What a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are the
+    storages that it returns.
 
-    ``moves`` and ``initial`` are those of its cache nodes. ``places`` has the storage of each node's value that is one tensor, by the
-    node's name, and of each tensor in a value that is several, as ``name[0]``.
+    ``moves`` and ``initial`` are those of its cache nodes. ``places`` has the storage of each
+    node's value that is one tensor, by the node's name, and of each tensor in a value that is
+    several, as ``name[0]``.
     """
 
     held: tuple[Held, ...]
@@ -103,9 +118,11 @@ class ProgramRun:
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderInput:
-    """The value of a program's placeholder: a number or another constant, or a tensor like ``value``, with its name and kind.
+    """The value of a program's placeholder: a number or another constant, or a tensor like
+    ``value``, with its name and kind.
 
-    With ``own`` it is the tensor itself, which may share its storage with others; otherwise a new one with the same sizes.
+    With ``own`` it is the tensor itself, which may share its storage with others; otherwise a new
+    one with the same sizes.
     """
 
     placeholder: str
@@ -119,8 +136,9 @@ class PlaceholderInput:
 class RunnableProgram:
     """A module with a graph, and what each placeholder takes.
 
-    ``updates``: for each output, the placeholder that it updates and the name of the copy that does so; ``None`` for a result. Without
-    ``kernels``, an op that cannot run on fake tensors is an error; with them, torch may run it on zeros.
+    ``updates``: for each output, the placeholder that it updates and the name of the copy that does
+    so; ``None`` for a result. Without ``kernels``, an op that cannot run on fake tensors is an
+    error; with them, torch may run it on zeros.
     """
 
     module: torch.nn.Module
@@ -130,16 +148,23 @@ class RunnableProgram:
 
 
 def run(program: ExportedProgram | RunnableProgram) -> ProgramRun:
-    """Run ``program`` on fake tensors. Raises :class:`InputError` if it depends on the contents of tensors."""
+    """Run ``program`` on fake tensors. Raises :class:`InputError` if it depends on the contents of
+    tensors.
+    """
     if isinstance(program, RunnableProgram):
         return _run(program)
     specs = program.graph_signature.output_specs
-    updates = [(updated(program, spec), f"update.{spec.target}") if spec.kind in UPDATES else None for spec in specs]
+    updates = [
+        (updated(program, spec), f"update.{spec.target}") if spec.kind in UPDATES else None
+        for spec in specs
+    ]
     return _run(RunnableProgram(program.graph_module, given(program), updates))
 
 
 def run_module(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput]) -> ProgramRun:
-    """Run a graph that returns its results and nothing else. Raises :class:`InputError` as :func:`run` does."""
+    """Run a graph that returns its results and nothing else. Raises :class:`InputError` as
+    :func:`run` does.
+    """
     returned = module.graph.output_node().args[0]
     count = len(returned) if isinstance(returned, (list, tuple)) else 1
     return _run(RunnableProgram(module, taken, [None] * count))
@@ -176,9 +201,11 @@ def _run(program: RunnableProgram) -> ProgramRun:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the fake mode's log lines for ops that the CPU lacks, whose meta kernel the recorder uses instead.
+    """Silence the fake mode's log lines for ops that the CPU lacks, whose meta kernel the recorder
+    uses instead.
 
-    Products by groups of other dtypes than bf16, which the CPU multiplies and torch's fakes refuse, are let through.
+    Products by groups of other dtypes than bf16, which the CPU multiplies and torch's fakes refuse,
+    are let through.
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
@@ -195,7 +222,9 @@ def quiet() -> Iterator[None]:
             op_implementations_dict[_GROUPED] = had
 
 
-def _grouped_product(mode: Any, func: Any, a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+def _grouped_product(
+    mode: Any, func: Any, a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
     """The fake result of a product by groups, checked as one in bf16."""
     with mode:
         meta_grouped_mm(a.to(torch.bfloat16), b.to(torch.bfloat16), offs, bias)
@@ -203,7 +232,9 @@ def _grouped_product(mode: Any, func: Any, a: Any, b: Any, offs: Any = None, bia
 
 
 def given(program: ExportedProgram) -> list[PlaceholderInput]:
-    """The value of each placeholder of ``program``. Raises :class:`InputError` for anything but tensors and numbers."""
+    """The value of each placeholder of ``program``. Raises :class:`InputError` for anything but
+    tensors and numbers.
+    """
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     taken = []
     for spec in program.graph_signature.input_specs:
@@ -213,19 +244,30 @@ def given(program: ExportedProgram) -> list[PlaceholderInput]:
             continue
         value = nodes[name].meta.get("val")
         if not isinstance(spec.arg, TensorArgument):
-            if not isinstance(value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
-                raise InputError(f"input {name!r} is a {type(spec.arg).__name__}; only tensors and numbers can be imported")
+            if not isinstance(
+                value, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+            ):
+                raise InputError(
+                    f"input {name!r} is a {type(spec.arg).__name__}; only tensors and numbers can "
+                    "be imported"
+                )
             taken.append(PlaceholderInput(name, _concrete(value, name)))
             continue
         own = _own_tensor(program, spec.target)
         known = spec.target if spec.target is not None else name
         kind = kind_of(_HELD.get(spec.kind, "buffer"), known)
-        taken.append(PlaceholderInput(name, value if own is None else own, known, kind, own is not None))
+        taken.append(
+            PlaceholderInput(name, value if own is None else own, known, kind, own is not None)
+        )
     return taken
 
 
-def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -> tuple[dict[str, Any], list[Held]]:
-    """A value for each placeholder, by name: fakes that share a storage where the program's own tensors do."""
+def _placeholders(
+    taken: Sequence[PlaceholderInput], recorder: KernelRecorder
+) -> tuple[dict[str, Any], list[Held]]:
+    """A value for each placeholder, by name: fakes that share a storage where the program's own
+    tensors do.
+    """
     values: dict[str, Any] = {}
     held: dict[int, Held] = {}
     bases: dict[int, torch.Tensor] = {}
@@ -233,7 +275,9 @@ def _placeholders(taken: Sequence[PlaceholderInput], recorder: KernelRecorder) -
         if not isinstance(one.value, torch.Tensor):
             values[one.placeholder] = one.value
             continue
-        values[one.placeholder] = fake = _fake(one.value, one.placeholder, bases if one.own else None)
+        values[one.placeholder] = fake = _fake(
+            one.value, one.placeholder, bases if one.own else None
+        )
         number = recorder.number(fake)
         held.setdefault(number, Held(number, one.name, one.kind))
     return values, list(held.values())
@@ -250,7 +294,8 @@ def _own_tensor(program: ExportedProgram, name: str | None) -> torch.Tensor | No
 def _fake(example: torch.Tensor, name: str, bases: dict[int, torch.Tensor] | None) -> torch.Tensor:
     """A fake CPU tensor with the sizes, strides and storage size of ``example``.
 
-    ``bases`` are the fake storages made so far for the storages of the program's tensors, by address: tied parameters share one.
+    ``bases`` are the fake storages made so far for the storages of the program's tensors, by
+    address: tied parameters share one.
     """
     size = [_concrete(n, name) for n in example.size()]
     stride = [_concrete(n, name) for n in example.stride()]
@@ -265,20 +310,31 @@ def _fake(example: torch.Tensor, name: str, bases: dict[int, torch.Tensor] | Non
 
 
 def _concrete(number: Any, name: str) -> Any:
-    """The number of a symbolic size: that of the example input with which the program was exported."""
+    """The number of a symbolic size: that of the example input with which the program was
+    exported.
+    """
     if isinstance(number, (int, float)):
         return number
     hint = number.node.hint
     if hint is None:
-        raise InputError(f"{name!r} has the size {number}, of which the program keeps no example; export it with static shapes")
+        raise InputError(
+            f"{name!r} has the size {number}, of which the program keeps no example; export it "
+            "with static shapes"
+        )
     return hint
 
 
 def updated(program: ExportedProgram, spec: Any) -> str:
-    """The placeholder that an output of a functional program updates: by name for an input, by qualified name for a buffer."""
+    """The placeholder that an output of a functional program updates: by name for an input, by
+    qualified name for a buffer.
+    """
     if spec.kind is OutputKind.USER_INPUT_MUTATION:
         return str(spec.target)
-    return next(str(one.arg.name) for one in program.graph_signature.input_specs if one.target == spec.target)
+    return next(
+        str(one.arg.name)
+        for one in program.graph_signature.input_specs
+        if one.target == spec.target
+    )
 
 
 class _Machine:
@@ -295,9 +351,15 @@ class _Machine:
         self._scattered: dict[int, frozenset[int]] = {}
 
     def steps(
-        self, graph: torch.fx.Graph, env: Mapping[str, Any], owner: torch.nn.Module | None = None, prefix: str = ""
+        self,
+        graph: torch.fx.Graph,
+        env: Mapping[str, Any],
+        owner: torch.nn.Module | None = None,
+        prefix: str = "",
     ) -> Iterator[ProgramStep]:
-        """The steps of ``graph`` with ``env`` for its placeholders; ``returned`` has its results afterwards."""
+        """The steps of ``graph`` with ``env`` for its placeholders; ``returned`` has its results
+        afterwards.
+        """
         values = {node: env[node.name] for node in graph.nodes if node.op == "placeholder"}
         for node in graph.nodes:
             if node.op == "placeholder":
@@ -312,7 +374,12 @@ class _Machine:
                 context, inner, operands = _inside(node, values)
                 names = [n.name for n in inner.graph.nodes if n.op == "placeholder"]
                 with context:
-                    yield from self.steps(inner.graph, dict(zip(names, operands, strict=True)), inner, f"{prefix}{node.name}.")
+                    yield from self.steps(
+                        inner.graph,
+                        dict(zip(names, operands, strict=True)),
+                        inner,
+                        f"{prefix}{node.name}.",
+                    )
                 values[node] = self.returned
             elif node.op == "call_function" and cache_nodes.is_cache_node(node.target):
                 values[node] = self.cache(node.target, _resolved(node.args, values))
@@ -325,7 +392,10 @@ class _Machine:
                     self._made += 1
                     yield step
             else:
-                raise InputError(f"node {node.name!r} is a {node.op}; a program from torch.export has only functions")
+                raise InputError(
+                    f"node {node.name!r} is a {node.op}; a program from torch.export has only "
+                    "functions"
+                )
             if node.op != "output":
                 self._place(prefix + node.name, values[node])
 
@@ -352,16 +422,27 @@ class _Machine:
         return x if op == "prefetch" else None
 
     def update(self, name: str, target: torch.Tensor, value: torch.Tensor) -> list[ProgramStep]:
-        """The copy of a new value into the buffer or input that it updates, as the caller of a functional program makes it."""
+        """The copy of a new value into the buffer or input that it updates, as the caller of a
+        functional program makes it.
+        """
         _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
         same = self.recorder.number(target) == self.recorder.number(value)
         if step is None or same:
             return []
         if self.recorder.number(target) in self._scattered.get(self.recorder.number(value), ()):
-            return [replace(step, uses=tuple(replace(use, why=COPIED) if use.writes else use for use in step.uses))]
+            return [
+                replace(
+                    step,
+                    uses=tuple(
+                        replace(use, why=COPIED) if use.writes else use for use in step.uses
+                    ),
+                )
+            ]
         return [step]
 
-    def call(self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ProgramStep | None]:
+    def call(
+        self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, ProgramStep | None]:
         """The result of a node and, unless it only makes views or numbers, the step that it is."""
         recorder = self.recorder
         if target is torch.ops.aten._assert_tensor_metadata.default:
@@ -380,10 +461,16 @@ class _Machine:
         if not kernels:
             return result, None
         mutates = dict.fromkeys(n for kernel in kernels for n in kernel.writes if n < first)
-        inputs = dict.fromkeys(n for kernel in kernels for n in kernel.reads if n < first and n not in mutates)
+        inputs = dict.fromkeys(
+            n for kernel in kernels for n in kernel.reads if n < first and n not in mutates
+        )
         main = max(kernels, key=_weight)
         kept = [recorder.number(t) for t in tensors(partly_kept(target, args))]
-        self._scattered |= {n: frozenset(kept).union(*[self._scattered.get(k, ()) for k in kept]) for n in outputs if kept}
+        self._scattered |= {
+            n: frozenset(kept).union(*[self._scattered.get(k, ()) for k in kept])
+            for n in outputs
+            if kept
+        }
         return result, ProgramStep(
             name,
             str(target),
@@ -408,7 +495,8 @@ def _cannot_run(name: str, target: Any, error: Exception) -> InputError:
     first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
     if "DataDependent" in type(error).__name__ or "DynamicOutputShape" in type(error).__name__:
         return InputError(
-            f"node {name!r} ({target}) depends on the contents of a tensor; export the model with static shapes and control flow"
+            f"node {name!r} ({target}) depends on the contents of a tensor; export the model with "
+            "static shapes and control flow"
         )
     return InputError(f"node {name!r} ({target}) cannot run on fake tensors: {first_line[:200]}")
 
@@ -423,7 +511,9 @@ def _resolved(value: Any, values: Mapping[Node, Any]) -> Any:
 
 
 def wrapped(node: Node) -> str | None:
-    """The name of a higher-order op that only sets a mode around a subgraph; ``None`` for every other target."""
+    """The name of a higher-order op that only sets a mode around a subgraph; ``None`` for every
+    other target.
+    """
     name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else None
     return name if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast") else None
 

@@ -1,6 +1,8 @@
-"""Runs a training step on fake tensors and records what each aten op does to storages. Imports torch.
+"""Runs a training step on fake tensors and records what each aten op does to storages. Imports
+torch.
 
-A phase is the call in which an op runs: the model's (``forward``), ``backward()``'s or the optimizer's.
+A phase is the call in which an op runs: the model's (``forward``), ``backward()``'s or the
+optimizer's.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from hosim.importers.torch_programs.torch_run import ProgramStep, quiet
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded training step. ``held`` has the name and kind of what exists from the start, ``results`` the losses' storages."""
+    """A recorded training step. ``held`` has the name and kind of what exists from the start,
+    ``results`` the losses' storages.
+    """
 
     held: Mapping[int, tuple[str, str]]
     steps: Sequence[ProgramStep]
@@ -31,11 +35,16 @@ class Recorded:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The dtype with a name of hosim (``bf16``) or of torch. Raises :class:`InputError` for any other name."""
+    """The dtype with a name of hosim (``bf16``) or of torch. Raises :class:`InputError` for any
+    other name.
+    """
     known = {ours: dtype for dtype, ours in DTYPES.items() if ours != "fp8"}
     found = known.get(name) or getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise InputError(f"unknown dtype {name!r}; expected one of: {', '.join(known)}, or torch's own name of one")
+        raise InputError(
+            f"unknown dtype {name!r}; expected one of: {', '.join(known)}, or torch's own name of "
+            "one"
+        )
     return found
 
 
@@ -49,10 +58,17 @@ def record(
     autocast: torch.dtype | None,
     loss: Callable[[Any, Mapping[str, Any]], Any] | None,
 ) -> Recorded:
-    """Run one step; the parameters are those of :func:`hosim.importers.torch_programs.torch_train.import_training`."""
+    """Run one step; the parameters are those of
+    :func:`hosim.importers.torch_programs.torch_train.import_training`.
+    """
     recorder = _StepRecorder()
-    # from Python's point of view the fakes are CPU tensors: backward runs in this thread, where the recorder sees it
-    with failures("write the model with static shapes and control flow"), quiet(), FakeTensorMode(allow_non_fake_inputs=True):
+    # from Python's point of view the fakes are CPU tensors: backward runs in this thread, where the
+    # recorder sees it
+    with (
+        failures("write the model with static shapes and control flow"),
+        quiet(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
         with default_dtype(dtype):
             model = _off_meta(make_model().train())
         given = {name: _fake(value) for name, value in inputs.items()}
@@ -73,8 +89,15 @@ def record(
                 recorder.phase = "forward"
                 with nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast):
                     value = model(**given).loss if loss is None else loss(model, given)
-                if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-                    raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
+                if (
+                    not isinstance(value, torch.Tensor)
+                    or value.numel() != 1
+                    or not value.requires_grad
+                ):
+                    raise InputError(
+                        "the step gives no loss to differentiate; call the model with labels, or "
+                        "give its loss"
+                    )
                 if micro_batches > 1:
                     value = value / micro_batches
                 recorder.phase = "backward"
@@ -86,7 +109,9 @@ def record(
         for hook in hooks:
             hook.remove()
         numbers = frozenset(map(recorder.number, results))
-    return Recorded(held, recorder.steps, frozenset(gradients), numbers, recorder.sizes, recorder.shapes)
+    return Recorded(
+        held, recorder.steps, frozenset(gradients), numbers, recorder.sizes, recorder.shapes
+    )
 
 
 class _StepRecorder(KernelRecorder):
@@ -123,20 +148,26 @@ class _StepRecorder(KernelRecorder):
 
 @dataclass(frozen=True, slots=True)
 class _Updates:
-    """The optimizers of a step. ``masters``: for each one its parameter's fp32 copy; none where they update the parameters themselves."""
+    """The optimizers of a step. ``masters``: for each one its parameter's fp32 copy; none where
+    they update the parameters themselves.
+    """
 
     optimizers: Sequence[Any]
     learned: Sequence[Any]
     masters: Sequence[Any] | None
 
     def step(self, note: Callable[[Any], None]) -> None:
-        """Update every parameter. ``note`` sees the master weights when they have their gradients."""
+        """Update every parameter. ``note`` sees the master weights when they have their
+        gradients.
+        """
         if self.masters is None:
             for one in self.optimizers:
                 one.step()
             return
         with torch.no_grad():
-            for one, parameter, master in zip(self.optimizers, self.learned, self.masters, strict=True):
+            for one, parameter, master in zip(
+                self.optimizers, self.learned, self.masters, strict=True
+            ):
                 if parameter.grad is not None:
                     master.grad = parameter.grad.float()
                     note(master)
@@ -169,31 +200,44 @@ def _warm_up(learned: Sequence[Any], updates: _Updates) -> None:
 
 
 def _held(
-    recorder: KernelRecorder, model: torch.nn.Module, updates: _Updates, given: Mapping[str, torch.Tensor]
+    recorder: KernelRecorder,
+    model: torch.nn.Module,
+    updates: _Updates,
+    given: Mapping[str, torch.Tensor],
 ) -> dict[int, tuple[str, str]]:
     """Name and kind of every storage that exists from the start, by number."""
     held: dict[int, tuple[str, str]] = {}
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
         names[id(parameter)] = name
-        held.setdefault(recorder.number(parameter), (name, "expert" if "experts" in name.split(".") else "parameter"))
+        held.setdefault(
+            recorder.number(parameter),
+            (name, "expert" if "experts" in name.split(".") else "parameter"),
+        )
     for name, buffer in model.named_buffers():
         held.setdefault(recorder.number(buffer), (name, "buffer"))
     for parameter, master in zip(updates.learned, updates.masters or (), strict=False):
         names[id(master)] = names[id(parameter)]
-        held.setdefault(recorder.number(master), (f"{names[id(parameter)]}.master", "optimizer_state"))
+        held.setdefault(
+            recorder.number(master), (f"{names[id(parameter)]}.master", "optimizer_state")
+        )
     for one in updates.optimizers:
         for parameter, state in one.state.items():
             for key, value in state.items():
                 for tensor in tensors((value,)):
-                    held.setdefault(recorder.number(tensor), (f"{names[id(parameter)]}.{key}", "optimizer_state"))
+                    held.setdefault(
+                        recorder.number(tensor),
+                        (f"{names[id(parameter)]}.{key}", "optimizer_state"),
+                    )
     for name, value in given.items():
         held.setdefault(recorder.number(value), (name, "input"))
     return held
 
 
 def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
-    """``model`` with its parameters and buffers of the meta device on the CPU; what was one tensor (tied weights) stays one."""
+    """``model`` with its parameters and buffers of the meta device on the CPU; what was one tensor
+    (tied weights) stays one.
+    """
     moved: dict[int, Any] = {}
     for module in model.modules():
         for own in (module._parameters, module._buffers):
@@ -201,19 +245,33 @@ def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
                 if old is None or old.device.type != "meta":
                     continue
                 if id(old) not in moved:
-                    new = torch.empty_strided(old.size(), old.stride(), dtype=old.dtype, device="cpu")
-                    moved[id(old)] = torch.nn.Parameter(new, old.requires_grad) if isinstance(old, torch.nn.Parameter) else new
+                    new = torch.empty_strided(
+                        old.size(), old.stride(), dtype=old.dtype, device="cpu"
+                    )
+                    moved[id(old)] = (
+                        torch.nn.Parameter(new, old.requires_grad)
+                        if isinstance(old, torch.nn.Parameter)
+                        else new
+                    )
                 own[name] = moved[id(old)]
     return model
 
 
 def _fake(value: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu", requires_grad=value.requires_grad)
+    return torch.empty_strided(
+        value.size(),
+        value.stride(),
+        dtype=value.dtype,
+        device="cpu",
+        requires_grad=value.requires_grad,
+    )
 
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Parameters in ``dtype``; buffers that a model makes in fp32 on purpose stay so, as when it is loaded from a checkpoint."""
+    """Parameters in ``dtype``; buffers that a model makes in fp32 on purpose stay so, as when it is
+    loaded from a checkpoint.
+    """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -224,7 +282,9 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def failures(advice: str, done: str = "run") -> Iterator[None]:
-    """Whatever torch or the model's code raises while a step is ``done``, as an :class:`InputError`; ``advice`` is on data dependence."""
+    """Whatever torch or the model's code raises while a step is ``done``, as an
+    :class:`InputError`; ``advice`` is on data dependence.
+    """
     try:
         yield
     except InputError:
@@ -234,4 +294,6 @@ def failures(advice: str, done: str = "run") -> Iterator[None]:
         if "DataDependent" in name or "DynamicOutputShape" in name:
             raise InputError(f"the step depends on the contents of a tensor; {advice}") from error
         reason = (str(error).strip().splitlines() or [name])[0]
-        raise InputError(f"the step cannot {done} on fake tensors: {name}: {reason[:200]}") from error
+        raise InputError(
+            f"the step cannot {done} on fake tensors: {name}: {reason[:200]}"
+        ) from error

@@ -1,11 +1,13 @@
 """PyTorch execution traces (``torch.profiler.ExecutionTraceObserver``, JSON) as workload graphs.
 
-An op is an outermost operator call of the trace, including the calls inside it; if these run several kernels
-(:mod:`hosim.importers.trace_kernels`), each kernel is an op. Operators that only make a view compute nothing and are left out, and so are
-those without a tensor on an accelerator (in a trace that has such tensors). A tensor that an op touches without
-taking it was allocated by it: it is a new storage if the operator returns it or a later op uses it, else workspace. The trace shows which
-arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor the role of a tensor. FLOP follow from the
-shapes of the arguments (:mod:`hosim.importers.aten_flops`).
+An op is an outermost operator call of the trace, including the calls inside it; if these run
+several kernels (:mod:`hosim.importers.trace_kernels`), each kernel is an op. Operators that only
+make a view compute nothing and are left out, and so are those without a tensor on an accelerator
+(in a trace that has such tensors). A tensor that an op touches without taking it was allocated by
+it: it is a new storage if the operator returns it or a later op uses it, else workspace. The trace
+shows which arguments are written (``(a!)`` in an operator's schema), but neither durations nor
+streams nor the role of a tensor. FLOP follow from the shapes of the arguments
+(:mod:`hosim.importers.aten_flops`).
 """
 
 from __future__ import annotations
@@ -26,23 +28,34 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.importers.aten_flops import CallShapes, aten_flops, aten_kernel, composed_flops
 from hosim.importers.op_kinds import op_kind
 from hosim.importers.stored import LARGEST
-from hosim.importers.torch_programs.traced_tensors import Storages, TracedTensor, dtype_of_types, traced_tensors
+from hosim.importers.torch_programs.traced_tensors import (
+    Storages,
+    TracedTensor,
+    dtype_of_types,
+    traced_tensors,
+)
 from hosim.importers.trace_kernels import TracedCall, kernels_inside
 
 __all__ = ["RecordedCall", "import_torch_trace", "recorded_calls"]
 
 _NOTES = {
-    "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which follow from the operands' shapes",
-    "sizes": "the furthest byte that a recorded tensor reaches in its storage; old traces have no strides: elements side by side",
-    "kinds": "from the autograd and optimizer ranges, from what is there at the start, and from the names weight and bias",
-    "mutations": "only those that an operator's schema declares; running statistics of a batch norm are not",
+    "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which "
+    "follow from the operands' shapes",
+    "sizes": "the furthest byte that a recorded tensor reaches in its storage; old traces have no "
+    "strides: elements side by side",
+    "kinds": "from the autograd and optimizer ranges, from what is there at the start, and from "
+    "the names weight and bias",
+    "mutations": "only those that an operator's schema declares; running statistics of a batch "
+    "norm are not",
     "streams": "not in the trace; everything runs on compute",
 }
 
 _OVERWRITES = {"copy_", "fill_", "zero_"}
 _GATHERS = {"embedding", "gather"}
 _PHASES = ("forward", "backward", "optimizer")
-_COMMA = re.compile(r",\s+")  # lists in a schema's defaults have a comma and a space too, but only after the tensors of an operator
+_COMMA = re.compile(
+    r",\s+"
+)  # lists in a schema's defaults have a comma and a space too, but only after the tensors of an operator
 _WEIGHT = re.compile(r"Tensor\S* (weight|bias)\b")
 
 
@@ -62,8 +75,18 @@ class _TraceNode:
     def sets(self) -> frozenset[int]:
         """The ids of storages that the call returns without taking them, or writes."""
         given = {t.storage for tensors in self.inputs for t in tensors}
-        written = {t.storage for argument, tensors in self.arguments() if "!)" in argument for t in tensors if t.reach_bytes}
-        return frozenset(written.union(t.storage for t in self.outputs if t.reach_bytes and t.storage not in given))
+        written = {
+            t.storage
+            for argument, tensors in self.arguments()
+            if "!)" in argument
+            for t in tensors
+            if t.reach_bytes
+        }
+        return frozenset(
+            written.union(
+                t.storage for t in self.outputs if t.reach_bytes and t.storage not in given
+            )
+        )
 
     def arguments(self) -> Sequence[tuple[str, Sequence[TracedTensor]]]:
         """Each argument of the schema with its tensors."""
@@ -82,7 +105,9 @@ class _Computed:
 
 @dataclass(slots=True)
 class _Call:
-    """An op: storages by number. ``name`` is that of the operator call that it is all of, else of its kernel."""
+    """An op: storages by number. ``name`` is that of the operator call that it is all of, else of
+    its kernel.
+    """
 
     node: _TraceNode
     name: str
@@ -96,7 +121,8 @@ class _Call:
 
 
 def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the execution trace at ``path`` (plain or gzip), named after the file. Sizes are bytes; no op has a duration.
+    """The graph of the execution trace at ``path`` (plain or gzip), named after the file. Sizes are
+    bytes; no op has a duration.
 
     Raises :class:`InputError` for a file that is damaged, with the path inside it.
     """
@@ -111,7 +137,9 @@ def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """A call in an execution trace: its operator, its thread, and all tensors that it takes and returns."""
+    """A call in an execution trace: its operator, its thread, and all tensors that it takes and
+    returns.
+    """
 
     name: str
     thread: int
@@ -120,7 +148,9 @@ class RecordedCall:
 
 
 def recorded_calls(path: str | os.PathLike[str]) -> tuple[RecordedCall, ...]:
-    """The calls in the execution trace at ``path``, in the order in which they began. Raises :class:`InputError` for a damaged file."""
+    """The calls in the execution trace at ``path``, in the order in which they began. Raises
+    :class:`InputError` for a damaged file.
+    """
     listed = []
     try:
         for i, raw in enumerate(_nodes(_document(Path(path)))):
@@ -135,7 +165,11 @@ def recorded_calls(path: str | os.PathLike[str]) -> tuple[RecordedCall, ...]:
 
 
 def _attributes(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {a["name"]: a.get("value") for a in _listed(raw.get("attrs")) if isinstance(a, dict) and isinstance(a.get("name"), str)}
+    return {
+        a["name"]: a.get("value")
+        for a in _listed(raw.get("attrs"))
+        if isinstance(a, dict) and isinstance(a.get("name"), str)
+    }
 
 
 def _document(path: Path) -> Mapping[str, Any]:
@@ -154,16 +188,25 @@ def _nodes(document: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _node(position: int, raw: Any) -> _TraceNode:
-    """One node, of schema 1.0 (``inputs`` is a list, ``op_schema`` a key) or a later 1.x (``inputs.values``, ``attrs``)."""
+    """One node, of schema 1.0 (``inputs`` is a list, ``op_schema`` a key) or a later 1.x
+    (``inputs.values``, ``attrs``).
+    """
     where = f"nodes[{position}]"
     if not isinstance(raw, dict):
         raise InputError("expected an object", where=where)
     attrs = _attributes(raw)
     parent: Any = raw.get("parent", raw.get("ctrl_deps"))
     schema = raw.get("op_schema", attrs.get("op_schema", ""))
-    for key, value, expected in (("id", raw.get("id"), int), ("parent", parent, int), ("name", raw.get("name"), str)):
+    for key, value, expected in (
+        ("id", raw.get("id"), int),
+        ("parent", parent, int),
+        ("name", raw.get("name"), str),
+    ):
         if type(value) is not expected:
-            raise InputError(f"expected {'a name' if expected is str else 'a whole number'}", where=f"{where}.{key}")
+            raise InputError(
+                f"expected {'a name' if expected is str else 'a whole number'}",
+                where=f"{where}.{key}",
+            )
     if not isinstance(schema, str):
         raise InputError("expected text", where=f"{where}.op_schema")
     inputs, given, values, taken = _operands(raw, "input", where)
@@ -171,20 +214,34 @@ def _node(position: int, raw: Any) -> _TraceNode:
     operator = raw["name"].rpartition("::")[2] or raw["name"]
     call = CallShapes(operator, given, values, made)
     tensors = [t for tensors in outputs for t in tensors]
-    return _TraceNode(where, raw["id"], parent, raw["name"], schema, inputs, tensors, (taken, types), call)
+    return _TraceNode(
+        where, raw["id"], parent, raw["name"], schema, inputs, tensors, (taken, types), call
+    )
 
 
-def _operands(raw: Mapping[str, Any], side: str, where: str) -> tuple[Sequence[Sequence[TracedTensor]], Sequence[Any], Sequence[Any], Any]:
-    """The tensors of every input or output, the shapes of those that are one tensor, the values, and the list of types."""
+def _operands(
+    raw: Mapping[str, Any], side: str, where: str
+) -> tuple[Sequence[Sequence[TracedTensor]], Sequence[Any], Sequence[Any], Any]:
+    """The tensors of every input or output, the shapes of those that are one tensor, the values,
+    and the list of types.
+    """
     values = raw.get(f"{side}s", [])
     shapes, strides, types = raw.get(f"{side}_shapes"), None, raw.get(f"{side}_types")
     if isinstance(values, dict):
-        values, shapes, strides, types = (values.get(key) for key in ("values", "shapes", "strides", "types"))
+        values, shapes, strides, types = (
+            values.get(key) for key in ("values", "shapes", "strides", "types")
+        )
     if not isinstance(values, list):
         raise InputError("expected a list", where=f"{where}.{side}s")
-    shapes, strides = (part if isinstance(part, list) and len(part) == len(values) else [None] * len(values) for part in (shapes, strides))
+    shapes, strides = (
+        part if isinstance(part, list) and len(part) == len(values) else [None] * len(values)
+        for part in (shapes, strides)
+    )
     tensors = [traced_tensors(*argument) for argument in zip(values, shapes, strides, strict=True)]
-    single = [_dims(shape) if len(found) == 1 else None for found, shape in zip(tensors, shapes, strict=True)]
+    single = [
+        _dims(shape) if len(found) == 1 else None
+        for found, shape in zip(tensors, shapes, strict=True)
+    ]
     return tensors, single, values, types
 
 
@@ -216,12 +273,21 @@ def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
         without_work += not added
     if not calls:
         raise InputError("expected operators with tensors; the trace holds none", where="nodes")
-    meta = {"source": "PyTorch execution trace", "schema": str(schema)[:40], "calls_without_work": without_work, **_NOTES}
+    meta = {
+        "source": "PyTorch execution trace",
+        "schema": str(schema)[:40],
+        "calls_without_work": without_work,
+        **_NOTES,
+    }
     return _graph(name, calls, storages, meta)
 
 
-def _outermost(nodes: Sequence[_TraceNode], by_id: Mapping[int, _TraceNode]) -> Iterator[tuple[_TraceNode, str, Sequence[_TraceNode]]]:
-    """The outermost operator calls, in program order (ids increase as calls begin), with their phase and all calls inside them."""
+def _outermost(
+    nodes: Sequence[_TraceNode], by_id: Mapping[int, _TraceNode]
+) -> Iterator[tuple[_TraceNode, str, Sequence[_TraceNode]]]:
+    """The outermost operator calls, in program order (ids increase as calls begin), with their
+    phase and all calls inside them.
+    """
     owner: dict[int, tuple[int | None, str]] = {}
     inside: dict[int, list[_TraceNode]] = {}
     phases: dict[int, str] = {}
@@ -229,7 +295,10 @@ def _outermost(nodes: Sequence[_TraceNode], by_id: Mapping[int, _TraceNode]) -> 
         above = owner.get(node.parent) if node.parent != node.id else (None, "forward")
         if above is None:
             if node.parent in by_id:
-                raise InputError("expected a parent that begins before it, hence has a smaller id", where=f"{node.where}.parent")
+                raise InputError(
+                    "expected a parent that begins before it, hence has a smaller id",
+                    where=f"{node.where}.parent",
+                )
             above = (None, "forward")  # a trace may start inside a range
         root, phase = above
         if node.name.startswith("Optimizer.step"):
@@ -252,10 +321,21 @@ def _tensors(node: _TraceNode) -> Iterator[TracedTensor]:
     yield from node.outputs
 
 
-def _ops(root: _TraceNode, phase: str, inside: Sequence[_TraceNode], storages: Storages, accelerated: bool) -> Iterator[_Call]:
+def _ops(
+    root: _TraceNode,
+    phase: str,
+    inside: Sequence[_TraceNode],
+    storages: Storages,
+    accelerated: bool,
+) -> Iterator[_Call]:
     """The ops of an outermost call: itself, or its kernels if they are several."""
     kernels = kernels_inside(
-        [TracedCall(n.id, n.parent, n.shapes if n.schema else None, n.sets if n.schema else frozenset()) for n in inside]
+        [
+            TracedCall(
+                n.id, n.parent, n.shapes if n.schema else None, n.sets if n.schema else frozenset()
+            )
+            for n in inside
+        ]
     )
     if len(kernels) < 2:
         kernel = next((n for n in inside if n.id in kernels), root)
@@ -293,8 +373,14 @@ def _call(
     accelerated: bool,
     allocated: set[int],
 ) -> _Call:
-    """The op of a call, with what ``kernel`` in it computes. It makes what is ``allocated`` and not yet used, which is taken out there."""
-    given = {t.storage: storages.existing(t) for tensors in root.inputs for t in _kept(tensors, accelerated)}
+    """The op of a call, with what ``kernel`` in it computes. It makes what is ``allocated`` and not
+    yet used, which is taken out there.
+    """
+    given = {
+        t.storage: storages.existing(t)
+        for tensors in root.inputs
+        for t in _kept(tensors, accelerated)
+    }
     made: dict[int, int] = {}
     for node in inside:
         for tensor in _kept(_tensors(node), accelerated):
@@ -306,12 +392,33 @@ def _call(
     first = {storage: n for storage, n in given.items() if n in allocated}
     allocated.difference_update(first.values())
     arguments = [(argument, _kept(tensors, accelerated)) for argument, tensors in root.arguments()]
-    written = {given[t.storage] for argument, tensors in arguments if "!)" in argument for t in tensors if t.storage not in first}
-    weights = {given[t.storage] for argument, tensors in arguments if _WEIGHT.search(argument) for t in tensors}
+    written = {
+        given[t.storage]
+        for argument, tensors in arguments
+        if "!)" in argument
+        for t in tensors
+        if t.storage not in first
+    }
+    weights = {
+        given[t.storage]
+        for argument, tensors in arguments
+        if _WEIGHT.search(argument)
+        for t in tensors
+    }
     returned = {numbers[t.storage] for t in _kept(root.outputs, accelerated)}
     reads = [n for storage, n in given.items() if n not in written and storage not in first]
     work = _work(root, kernel, accelerated)
-    return _Call(root, root.shapes.operator, phase, reads, sorted(written), [*first.values(), *made.values()], returned, weights, work)
+    return _Call(
+        root,
+        root.shapes.operator,
+        phase,
+        reads,
+        sorted(written),
+        [*first.values(), *made.values()],
+        returned,
+        weights,
+        work,
+    )
 
 
 def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Computed:
@@ -319,16 +426,25 @@ def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Computed:
     if flops is None:
         flops = composed_flops(kernel.shapes)
     types = kernel.types[0 if flops else 1]
-    return _Computed(flops, _traffic(root, accelerated), dtype_of_types(types), aten_kernel(kernel.shapes, flops or 0))
+    return _Computed(
+        flops,
+        _traffic(root, accelerated),
+        dtype_of_types(types),
+        aten_kernel(kernel.shapes, flops or 0),
+    )
 
 
 def _traffic(call: _TraceNode, accelerated: bool) -> int:
-    """Bytes that a call reads and writes: of each tensor the elements that it shows, twice if they are changed."""
+    """Bytes that a call reads and writes: of each tensor the elements that it shows, twice if they
+    are changed.
+    """
     kind, operator = op_kind(call.shapes.operator), call.shapes.operator
     if kind == "allocate":
         return 0
     given = {t.storage for tensors in call.inputs for t in tensors}
-    made = sum(t.shown_bytes for t in set(_kept(call.outputs, accelerated)) if t.storage not in given)
+    made = sum(
+        t.shown_bytes for t in set(_kept(call.outputs, accelerated)) if t.storage not in given
+    )
     total, seen = made, set[TracedTensor]()
     for place, (argument, tensors) in enumerate(call.arguments()):
         times = 1 if "!)" not in argument or operator in _OVERWRITES else 2
@@ -341,7 +457,9 @@ def _traffic(call: _TraceNode, accelerated: bool) -> int:
 
 
 def _arguments(schema: str) -> Sequence[str]:
-    """The arguments of a schema such as ``aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1) -> Tensor(a!)``."""
+    """The arguments of a schema such as ``aten::add_.Tensor(Tensor(a!) self, Tensor other, *,
+    Scalar alpha=1) -> Tensor(a!)``.
+    """
     arguments = schema.partition("(")[2].rpartition("->")[0]
     return [text for text in _COMMA.split(arguments) if text != "*"]
 
@@ -356,7 +474,12 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
     def named(numbers: Sequence[int]) -> list[str]:
         for n in numbers:
             if n not in names:
-                names[n] = builder.tensor(f"storage{n}", storages.sizes[n], kinds[n], persistent=storages.at_start[n] or None)
+                names[n] = builder.tensor(
+                    f"storage{n}",
+                    storages.sizes[n],
+                    kinds[n],
+                    persistent=storages.at_start[n] or None,
+                )
         return [names[n] for n in numbers]
 
     for call in calls:
@@ -371,7 +494,11 @@ def _graph(name: str, calls: Sequence[_Call], storages: Storages, meta: Mapping[
             bytes_accessed=work.bytes_accessed,
             flops=work.flops or 0,
             dtype=work.dtype,
-            workspace_bytes=sum(storages.sizes[n] for n in call.made if n not in used_later and n not in call.returned),
+            workspace_bytes=sum(
+                storages.sizes[n]
+                for n in call.made
+                if n not in used_later and n not in call.returned
+            ),
             kernel=work.kernel[0],
             sizes=work.kernel[1],
         )

@@ -1,18 +1,25 @@
-"""A training step of an unmodified torch model as one workload graph: forward, backward and optimizer, on fake tensors.
+"""A training step of an unmodified torch model as one workload graph: forward, backward and
+optimizer, on fake tensors.
 
-torch runs the step with its own autograd, optimizer, activation checkpointing and autocast, but on fake CPU tensors, without weights, GPU
-or memory. The mapping:
+torch runs the step with its own autograd, optimizer, activation checkpointing and autocast, but on
+fake CPU tensors, without weights, GPU or memory. The mapping:
 
-- An op is an aten op that computes, named ``phase.op_n``; the phase is ``forward``, ``backward`` (with what
-  checkpointing recomputes there) or ``optimizer``. Views and allocations are as in :mod:`hosim.importers.torch_programs.torch_kernels`.
-- A tensor is a storage, so tied parameters are one. A gradient that accumulates in place is one tensor that is mutated.
-- Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer`` (constants of the code, too), ``input``,
-  ``optimizer_state`` (all that the optimizer keeps, master weights included), ``gradient`` (what ends up in ``.grad``), ``output`` (the
-  losses) and ``activation`` for all else. ``meta["saved"]`` names the activations that the forward pass makes and the backward
-  pass uses; the others are temporaries. ``meta["shapes"]`` has the shape of each tensor (of the first view seen).
-- A tensor lives from its first to its last use, as everywhere in hosim. Python's locals may keep one a little longer.
+- An op is an aten op that computes, named ``phase.op_n``; the phase is ``forward``, ``backward``
+  (with what checkpointing recomputes there) or ``optimizer``. Views and allocations are as in
+  :mod:`hosim.importers.torch_programs.torch_kernels`.
+- A tensor is a storage, so tied parameters are one. A gradient that accumulates in place is one
+  tensor that is mutated.
+- Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer``
+  (constants of the code, too), ``input``, ``optimizer_state`` (all that the optimizer keeps, master
+  weights included), ``gradient`` (what ends up in ``.grad``), ``output`` (the losses) and
+  ``activation`` for all else. ``meta["saved"]`` names the activations that the forward pass makes
+  and the backward pass uses; the others are temporaries. ``meta["shapes"]`` has the shape of each
+  tensor (of the first view seen).
+- A tensor lives from its first to its last use, as everywhere in hosim. Python's locals may keep
+  one a little longer.
 
-Memory is that of eager torch on the CPU: fused attention, one op at a time. torch is imported when a function is called.
+Memory is that of eager torch on the CPU: fused attention, one op at a time. torch is imported when
+a function is called.
 """
 
 from __future__ import annotations
@@ -29,8 +36,9 @@ if TYPE_CHECKING:
     from hosim.importers.torch_programs.torch_step import Recorded
 
 OPTIMIZERS = ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
-"""What ``optimizer`` may name. ``adamw`` is torch's fused one, in the parameters' dtype; ``adamw-master`` keeps fp32 weights and moments
-and updates one parameter after the other."""
+"""What ``optimizer`` may name. ``adamw`` is torch's fused one, in the parameters' dtype;
+``adamw-master`` keeps fp32 weights and moments and updates one parameter after the other.
+"""
 
 
 def import_training(
@@ -47,18 +55,23 @@ def import_training(
 ) -> Graph:
     """The graph of one training step, with existing optimizer state.
 
-    ``make_model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``. If its initialisation looks at
-    contents (``trunc_normal_``), let it work under ``torch.device("meta")``. ``inputs`` are tensors by argument name, of which only shapes
-    and dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS` or a function from the parameters to a
-    ``torch.optim.Optimizer``. Each of ``micro_batches`` passes takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of
-    ``torch.autocast`` around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not given. ``meta`` is added
-    to the graph's.
+    ``make_model`` makes the module; it is called on fake tensors and with the default dtype
+    ``dtype``. If its initialisation looks at contents (``trunc_normal_``), let it work under
+    ``torch.device("meta")``. ``inputs`` are tensors by argument name, of which only shapes and
+    dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS` or a
+    function from the parameters to a ``torch.optim.Optimizer``. Each of ``micro_batches`` passes
+    takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of ``torch.autocast``
+    around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not
+    given. ``meta`` is added to the graph's.
 
-    Raises :class:`InputError` for an unknown name and for a step that needs the contents of tensors.
+    Raises :class:`InputError` for an unknown name and for a step that needs the contents of
+    tensors.
     """
     require_torch()
     if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
-        raise InputError(f"unknown optimizer {optimizer!r}; expected one of: {', '.join(OPTIMIZERS)}")
+        raise InputError(
+            f"unknown optimizer {optimizer!r}; expected one of: {', '.join(OPTIMIZERS)}"
+        )
     if micro_batches < 1:
         raise InputError(f"micro_batches is {micro_batches}; expected at least 1")
     import torch
@@ -84,7 +97,13 @@ def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
     saved: dict[int, None] = {}
 
     def kind_of(storage: int) -> str:
-        return "gradient" if storage in recorded.gradients else "output" if storage in recorded.results else "activation"
+        return (
+            "gradient"
+            if storage in recorded.gradients
+            else "output"
+            if storage in recorded.results
+            else "activation"
+        )
 
     for storage, (wanted, kind) in recorded.held.items():
         graph.tensor(storage, wanted, kind)
@@ -96,6 +115,9 @@ def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
                 saved[storage] = None
         kinds = list(map(kind_of, step.outputs))
         graph.outputs(step, kinds)
-        made_in |= {s: step.phase if kind == "activation" else kind for s, kind in zip(step.outputs, kinds, strict=True)}
+        made_in |= {
+            s: step.phase if kind == "activation" else kind
+            for s, kind in zip(step.outputs, kinds, strict=True)
+        }
         graph.op(step)
     return graph.build({**meta, "saved": [graph.names[s] for s in saved]})

@@ -1,6 +1,8 @@
-"""Which part of a storage a kernel of torch reads or writes: what its arguments show, and what indices choose of it. Imports torch.
+"""Which part of a storage a kernel of torch reads or writes: what its arguments show, and what
+indices choose of it. Imports torch.
 
-The contents of indices are never looked at: an index of so many entries chooses so many rows, as if all were different.
+The contents of indices are never looked at: an index of so many entries chooses so many rows, as if
+all were different.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ _INDEXED: Mapping[Any, tuple[str, int]] = {
     aten.index: (_POINTS, 1),
     aten.index_put_: (_POINTS, 1),
 }
-"""Ops whose index chooses what they touch of their first argument: what it chooses, and its place; a dimension comes between."""
+"""Ops whose index chooses what they touch of their first argument: what it chooses, and its place;
+a dimension comes between.
+"""
 
 _ADDS = {aten.index_add_, aten.scatter_add_}
 _MASKS = {aten.masked_fill_, aten.masked_scatter_}
@@ -57,11 +61,16 @@ def extent(tensor: torch.Tensor) -> int:
     """Bytes of distinct elements of a view: expanded dimensions repeat the same ones."""
     if not tensor.numel():
         return 0
-    return int(tensor.itemsize * prod(n for n, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride))
+    return int(
+        tensor.itemsize
+        * prod(n for n, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride)
+    )
 
 
 def grouped_bytes(packet: Any, args: Sequence[Any]) -> int | None:
-    """Bytes that a product by groups reads of its matrices: no more groups have rows than there are rows; ``None`` for other ops."""
+    """Bytes that a product by groups reads of its matrices: no more groups have rows than there are
+    rows; ``None`` for other ops.
+    """
     if packet.__name__ not in _GROUPED or len(args) < 3 or args[0].dim() != 2 or args[1].dim() != 3:
         return None
     rows, groups = args[0].size(0), args[1].size(0)
@@ -75,7 +84,8 @@ def uses_of(
     watched: Sequence[tuple[int, torch.Tensor, bool | None]],
     which: Callable[[torch.Tensor], Hashable],
 ) -> Iterator[Use]:
-    """What a kernel does with tensors that are ``watched``: (number of its storage, tensor, ``None`` if read, else whether it is ``out``).
+    """What a kernel does with tensors that are ``watched``: (number of its storage, tensor,
+    ``None`` if read, else whether it is ``out``).
 
     ``which`` tells the contents of two index tensors apart.
     """
@@ -85,19 +95,35 @@ def uses_of(
     for number, tensor, out in watched:
         if not tensor.numel():
             continue
-        place = region(int(tensor.storage_offset()), tensor.size(), tensor.stride(), tensor.itemsize)
+        place = region(
+            int(tensor.storage_offset()), tensor.size(), tensor.stride(), tensor.itemsize
+        )
         count, key, why = None, None, ""
         if grouped is not None and tensor is args[1]:
-            count, key, why = grouped, which(args[2]) if isinstance(args[2], torch.Tensor) else None, GROUPED
+            count, key, why = (
+                grouped,
+                which(args[2]) if isinstance(args[2], torch.Tensor) else None,
+                GROUPED,
+            )
         elif args and tensor is args[0]:
             (count, key), why = chosen, masked
-        fresh = bool(out) or (out is False and (packet in OVERWRITES or (count is not None and not _adds(packet, args, kwargs))))
+        fresh = bool(out) or (
+            out is False
+            and (packet in OVERWRITES or (count is not None and not _adds(packet, args, kwargs)))
+        )
         if place is None:
-            place, count, why, fresh = whole(tensor.untyped_storage().nbytes()), None, OVERLAP, False
+            place, count, why, fresh = (
+                whole(tensor.untyped_storage().nbytes()),
+                None,
+                OVERLAP,
+                False,
+            )
         elif count is not None and count >= place.bytes:
             count, why, fresh = None, "", False  # some may be chosen twice, others not at all
         if count != 0:
-            yield Use(number, place, count, None if count is None else key, out is not None, fresh, why)
+            yield Use(
+                number, place, count, None if count is None else key, out is not None, fresh, why
+            )
 
 
 def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -107,8 +133,12 @@ def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return packet in _ADDS or "reduce" in kwargs
 
 
-def _chosen(packet: Any, args: Sequence[Any], which: Callable[[torch.Tensor], Hashable]) -> tuple[tuple[int | None, Hashable], str]:
-    """How many bytes of its first argument an op touches by an index, and what tells which; or why that is not known."""
+def _chosen(
+    packet: Any, args: Sequence[Any], which: Callable[[torch.Tensor], Hashable]
+) -> tuple[tuple[int | None, Hashable], str]:
+    """How many bytes of its first argument an op touches by an index, and what tells which; or why
+    that is not known.
+    """
     if packet in _MASKS:
         return (None, None), MASKED
     if packet not in _INDEXED:
@@ -120,7 +150,9 @@ def _chosen(packet: Any, args: Sequence[Any], which: Callable[[torch.Tensor], Ha
         if any(one.dtype in (torch.bool, torch.uint8) for one in listed):
             return (None, None), MASKED
         points = prod(torch.broadcast_shapes(*(one.shape for one in listed)))
-        inner = prod(n for n, one in zip(x.shape, (*index, *[None] * x.dim()), strict=False) if one is None)
+        inner = prod(
+            n for n, one in zip(x.shape, (*index, *[None] * x.dim()), strict=False) if one is None
+        )
         key: Hashable = (how, tuple(None if one is None else which(one) for one in index))
         return (points * inner * x.itemsize, key), ""
     dim = args[1] % max(x.dim(), 1) if place == 2 else 0 if how is _ROWS else None

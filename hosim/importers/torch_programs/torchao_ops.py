@@ -1,8 +1,10 @@
-"""The ops by which torchao's programs round to few bits and back and multiply by packed weights, as ops of hosim that know sizes alone.
+"""The ops by which torchao's programs round to few bits and back and multiply by packed weights, as
+ops of hosim that know sizes alone.
 
-Imports torch. A file that has them is read without torchao and without the libraries of its kernels. The ops that round are put together
-from a dozen of torch's: here each is one op, as a compiler makes it, which reads what it is given and writes what it returns. All have a
-library of their own, so that torchao can still be imported.
+Imports torch. A file that has them is read without torchao and without the libraries of its
+kernels. The ops that round are put together from a dozen of torch's: here each is one op, as a
+compiler makes it, which reads what it is given and writes what it returns. All have a library of
+their own, so that torchao can still be imported.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ LIBRARIES = ("torchao", "mslk", "fbgemm")
 _library = torch.library.Library(NAMESPACE, "DEF")
 
 
-def _rounded(x: Any, block_size: Any, scale: Any, zero_point: Any, output_dtype: Any, *_: Any) -> Any:
+def _rounded(
+    x: Any, block_size: Any, scale: Any, zero_point: Any, output_dtype: Any, *_: Any
+) -> Any:
     return torch.empty_like(x, dtype=output_dtype)
 
 
@@ -49,32 +53,48 @@ def _chosen(
     zero_point_dtype: Any = None,
     keepdim: bool = False,
 ) -> Any:
-    torch._check(len(block_size) == x.dim() and all(n > 0 for n in block_size), lambda: "a block has a size in each dimension")
+    torch._check(
+        len(block_size) == x.dim() and all(n > 0 for n in block_size),
+        lambda: "a block has a size in each dimension",
+    )
     blocks = [size // block for size, block in zip(x.shape, block_size, strict=True)]
-    shape = blocks if keepdim else [count for count, block in zip(blocks, block_size, strict=True) if block == 1]
-    return x.new_empty(shape, dtype=scale_dtype or x.dtype), x.new_empty(shape, dtype=zero_point_dtype or torch.int32)
+    shape = (
+        blocks
+        if keepdim
+        else [count for count, block in zip(blocks, block_size, strict=True) if block == 1]
+    )
+    return x.new_empty(shape, dtype=scale_dtype or x.dtype), x.new_empty(
+        shape, dtype=zero_point_dtype or torch.int32
+    )
 
 
 def _product(x: Any, weight: Any, scale: Any, zero_point: Any) -> Any:
-    torch._check(weight.dim() == 2 and x.shape[-1] == 2 * weight.shape[1], lambda: "two weights of 4 bits are a byte, by row")
+    torch._check(
+        weight.dim() == 2 and x.shape[-1] == 2 * weight.shape[1],
+        lambda: "two weights of 4 bits are a byte, by row",
+    )
     return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=torch.bfloat16)
 
 
 _RANGE = "Scalar? quant_min=None, Scalar? quant_max=None"
 for _schema, _kernel in (
     (
-        "quantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, ScalarType output_dtype, "
+        "quantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, "
+        "ScalarType output_dtype, "
         f"{_RANGE}) -> Tensor",
         _rounded,
     ),
     (
-        "dequantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, ScalarType input_dtype, "
+        "dequantize_affine(Tensor input, SymInt[] block_size, Tensor scale, Tensor? zero_point, "
+        "ScalarType input_dtype, "
         f"{_RANGE}, ScalarType output_dtype=float) -> Tensor",
         _unpacked,
     ),
     (
-        f"choose_qparams_affine(Tensor input, str mapping_type, SymInt[] block_size, ScalarType target_dtype, {_RANGE}, "
-        "float? eps=None, ScalarType? scale_dtype=None, ScalarType? zero_point_dtype=None, bool keepdim=False) -> (Tensor, Tensor)",
+        "choose_qparams_affine(Tensor input, str mapping_type, SymInt[] block_size, ScalarType "
+        f"target_dtype, {_RANGE}, "
+        "float? eps=None, ScalarType? scale_dtype=None, ScalarType? zero_point_dtype=None, bool "
+        "keepdim=False) -> (Tensor, Tensor)",
         _chosen,
     ),
     *[
@@ -82,7 +102,8 @@ for _schema, _kernel in (
         for name in ("bf16i4bf16_rowwise", "bf16i4bf16_shuffled")
         for schema in (
             "(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor",
-            ".before(Tensor X, Tensor WQ, Tensor w_scale, Tensor w_zp) -> Tensor",  # as earlier versions of the kernels call them
+            # as earlier versions of the kernels call them
+            ".before(Tensor X, Tensor WQ, Tensor w_scale, Tensor w_zp) -> Tensor",
         )
     ],
 ):
@@ -93,5 +114,9 @@ for _schema, _kernel in (
 def overload(name: str, arguments: Collection[str]) -> str:
     """Which overload of one of these ops has arguments of these names."""
     taken = getattr(getattr(torch.ops, NAMESPACE), name)
-    fitting = [each for each in taken.overloads() if set(arguments) <= {one.name for one in getattr(taken, each)._schema.arguments}]
+    fitting = [
+        each
+        for each in taken.overloads()
+        if set(arguments) <= {one.name for one in getattr(taken, each)._schema.arguments}
+    ]
     return fitting[0] if fitting else "default"

@@ -1,8 +1,9 @@
 """Tensors as execution traces record them, and the storages behind them.
 
-PyTorch's execution trace observer (and Chakra, which is made from it) writes a tensor as ``[tensor id, storage id, offset, elements, bytes
-per element, device]``. A storage id may be reused once its storage is freed, so a trace is followed in program order: a storage that an op
-returns without taking it is a new one.
+PyTorch's execution trace observer (and Chakra, which is made from it) writes a tensor as ``[tensor
+id, storage id, offset, elements, bytes per element, device]``. A storage id may be reused once its
+storage is freed, so a trace is followed in program order: a storage that an op returns without
+taking it is a new one.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TracedTensor:
-    """One mention of a tensor: its storage, by its id in the trace, and the bytes of it that the tensor reaches.
+    """One mention of a tensor: its storage, by its id in the trace, and the bytes of it that the
+    tensor reaches.
 
-    ``shown_bytes`` are those of its elements, each once: an expanded tensor shows the same ones again and again.
+    ``shown_bytes`` are those of its elements, each once: an expanded tensor shows the same ones
+    again and again.
     """
 
     storage: int
@@ -50,7 +53,8 @@ class TracedTensor:
 def traced_tensors(value: Any, shape: Any = None, strides: Any = None) -> tuple[TracedTensor, ...]:
     """Every tensor in a recorded argument, in lists of any depth (walked without recursion).
 
-    ``shape`` and ``strides``, if the trace has them, are nested as ``value`` is: an expanded tensor reaches less than its elements.
+    ``shape`` and ``strides``, if the trace has them, are nested as ``value`` is: an expanded tensor
+    reaches less than its elements.
     """
     found = []
     waiting = [(value, shape, strides)]
@@ -58,7 +62,11 @@ def traced_tensors(value: Any, shape: Any = None, strides: Any = None) -> tuple[
         value, shape, strides = waiting.pop()
         if not isinstance(value, (list, tuple)):
             continue
-        if len(value) == 6 and isinstance(value[5], str) and all(type(part) is int for part in value[:5]):
+        if (
+            len(value) == 6
+            and isinstance(value[5], str)
+            and all(type(part) is int for part in value[:5])
+        ):
             _, storage, offset, elements, item_bytes, device = value
             if min(storage, offset, elements, item_bytes) < 0:
                 continue
@@ -77,7 +85,9 @@ def _parts(nested: Any, count: int) -> Sequence[Any]:
 
 
 def _span(elements: int, shape: Any, strides: Any) -> int:
-    """The number of elements from a tensor's first to its last; contiguous if the strides are unknown."""
+    """The number of elements from a tensor's first to its last; contiguous if the strides are
+    unknown.
+    """
     for part in (shape, strides):
         if not isinstance(part, list) or not all(type(n) is int and n >= 0 for n in part):
             return elements
@@ -87,7 +97,9 @@ def _span(elements: int, shape: Any, strides: Any) -> int:
 
 
 def dtype_of_types(types: Any) -> str:
-    """The data type of the first tensor in a record's list of types, such as ``fp32`` for ``Tensor(float)``; ``fp32`` if it names none."""
+    """The data type of the first tensor in a record's list of types, such as ``fp32`` for
+    ``Tensor(float)``; ``fp32`` if it names none.
+    """
     for name in types if isinstance(types, list) else ():
         if isinstance(name, str) and name.startswith("Tensor("):
             return DTYPES.get(name[7:-1], "fp32")
@@ -95,7 +107,9 @@ def dtype_of_types(types: Any) -> str:
 
 
 class Storages:
-    """The storages of a trace, numbered in the order in which they are first seen, each with the largest reach of its tensors."""
+    """The storages of a trace, numbered in the order in which they are first seen, each with the
+    largest reach of its tensors.
+    """
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -107,7 +121,9 @@ class Storages:
         return tensor.storage in self._now
 
     def existing(self, tensor: TracedTensor) -> int:
-        """The number of the storage that holds ``tensor`` now; one not seen before existed when the trace began."""
+        """The number of the storage that holds ``tensor`` now; one not seen before existed when the
+        trace began.
+        """
         number = self._now.get(tensor.storage)
         if number is None:
             return self._new(tensor, at_start=True)

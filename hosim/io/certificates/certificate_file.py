@@ -1,6 +1,8 @@
-"""A certificate: a plan, what happened in its replay and why no plan is faster, in one file that hosim/check_certificate.py proves.
+"""A certificate: a plan, what happened in its replay and why no plan is faster, in one file that
+hosim/check_certificate.py proves.
 
-docs/contract.md says what it proves. Everything in it is a whole number of at least 0, a name, or a fraction as two numbers.
+docs/contract.md says what it proves. Everything in it is a whole number of at least 0, a name, or a
+fraction as two numbers.
 """
 
 from __future__ import annotations
@@ -29,18 +31,30 @@ DECIDED = -1
 
 
 def check_certifiable(plan: Plan, allocator: str = LEDGER, jitter: Jitter | None = None) -> None:
-    """Raise :class:`InputError` for what a certificate cannot say: times that vary, and an allocator's blocks instead of bytes."""
+    """Raise :class:`InputError` for what a certificate cannot say: times that vary, and an
+    allocator's blocks instead of bytes.
+    """
     if jitter is not None and not jitter.is_none:
-        raise InputError("a certificate has no times that vary; leave the spreads of ops and transfers out", source=_source(plan))
+        raise InputError(
+            "a certificate has no times that vary; leave the spreads of ops and transfers out",
+            source=_source(plan),
+        )
     if allocator != LEDGER:
-        raise InputError(f"a certificate counts bytes, not the blocks of {allocator!r}; use the allocator {LEDGER!r}", source=_source(plan))
+        raise InputError(
+            f"a certificate counts bytes, not the blocks of {allocator!r}; use the allocator "
+            f"{LEDGER!r}",
+            source=_source(plan),
+        )
 
 
-def to_certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: bool = True) -> dict[str, Any]:
+def to_certificate(
+    plan: Plan, hardware: Hardware, result: Result, *, repeats: bool = True
+) -> dict[str, Any]:
     """The certificate of a recorded replay, as data for JSON; the same for the same replay.
 
-    ``repeats`` says whether the plan restores what docs/contract.md, rule 2, wants restored; a runtime policy need not. Raises
-    :class:`InputError` for a result without a timeline, for a plan that does not fit, and as :func:`check_certifiable` does.
+    ``repeats`` says whether the plan restores what docs/contract.md, rule 2, wants restored; a
+    runtime policy need not. Raises :class:`InputError` for a result without a timeline, for a plan
+    that does not fit, and as :func:`check_certifiable` does.
 
     >>> import json
     >>> from hosim.check_certificate import prove
@@ -55,10 +69,16 @@ def to_certificate(plan: Plan, hardware: Hardware, result: Result, *, repeats: b
     >>> print(prove(text).splitlines()[3])
     proved: plans of these ops in this order, which restore what they change, take 50 ns at least; the gap is 0 ns
     """
-    check_certifiable(plan, LEDGER if result.allocator is None else result.allocator.name, result.jitter)
-    timelines = [each.timeline for each in result.by_device or (result,) if each.timeline is not None]
+    check_certifiable(
+        plan, LEDGER if result.allocator is None else result.allocator.name, result.jitter
+    )
+    timelines = [
+        each.timeline for each in result.by_device or (result,) if each.timeline is not None
+    ]
     if not (result.feasible and timelines):
-        raise InputError("expected a plan that fits, and a replay with record=True", source=_source(plan))
+        raise InputError(
+            "expected a plan that fits, and a replay with record=True", source=_source(plan)
+        )
     given, said = _given(plan, hardware, result.budget_bytes), _plan(plan, hardware, repeats)
     path, bound_ns = bound_path(given, said)
     return {
@@ -83,9 +103,15 @@ def _plan(plan: Plan, hardware: Hardware, repeats: bool) -> dict[str, Any]:
         "policy": plan.policy,
         "runtime": plan.runtime is not None,
         "repeats": repeats and plan.runtime is None,
-        "at_home": bool(homes) and all([plan.initial.get(t, home) == home for t, home in homes.items()]),
-        "initial": [[t, tier] for t, tiers in plan.residency(hardware.device_tier).items() for tier in tiers],
-        "cache_ops": [[x.op, x.tensor, x.source, x.destination, None if x.after == AT_START else x.after] for x in plan.cache_ops],
+        "at_home": bool(homes)
+        and all([plan.initial.get(t, home) == home for t, home in homes.items()]),
+        "initial": [
+            [t, tier] for t, tiers in plan.residency(hardware.device_tier).items() for tier in tiers
+        ],
+        "cache_ops": [
+            [x.op, x.tensor, x.source, x.destination, None if x.after == AT_START else x.after]
+            for x in plan.cache_ops
+        ],
     }
 
 
@@ -104,7 +130,10 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
 
     rooms = {tier.name: tier.capacity_bytes for tier in machine.tiers}
     rooms[hardware.device_tier] = min(rooms[hardware.device_tier], budget_bytes)
-    links = [Fabric(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c)) for c in machine.channels]
+    links = [
+        Fabric(c.name, c.bandwidth_bytes_per_s, (c.name,), machine.channel_scope(c))
+        for c in machine.channels
+    ]
     homes, durations = graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     return {
         "workload": graph.name,
@@ -112,12 +141,26 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
         "tensors": [[tensor.name, tensor.size_bytes, tensor.survives] for tensor in graph.tensors],
         "ops": _ops(graph, hardware, durations),
         "homes": [[t, home[0]] for t, home in homes.items()],
-        "tiers": {name: {"bytes": room, "of": of(machine.tier_scope(name))} for name, room in rooms.items()},
+        "tiers": {
+            name: {"bytes": room, "of": of(machine.tier_scope(name))}
+            for name, room in rooms.items()
+        },
         "channels": {
-            c.name: {"from": c.source, "to": c.destination, "latency_ns": c.latency_ns, "engines": c.engines} for c in machine.channels
+            c.name: {
+                "from": c.source,
+                "to": c.destination,
+                "latency_ns": c.latency_ns,
+                "engines": c.engines,
+            }
+            for c in machine.channels
         },
         "links": [
-            {"name": link.name, "bytes_per_s": link.bandwidth_bytes_per_s, "carries": list(link.channels), "of": of(link.scope)}
+            {
+                "name": link.name,
+                "bytes_per_s": link.bandwidth_bytes_per_s,
+                "carries": list(link.channels),
+                "of": of(link.scope),
+            }
             for link in (*links, *machine.fabrics)
         ],
     }
@@ -153,13 +196,21 @@ def _device(plan: Plan, timeline: Timeline, hardware: Hardware) -> dict[str, Any
     return {
         "ops": [list(at) for at in zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)],
         "transfers": [[k, x.channel, x.bytes, x.start_ns, x.end_ns] for k, x in planned],
-        "copies": [[r.tensor, r.tier, r.start_ns, r.end_ns] for r in timeline.residencies if r.tensor >= 0 and not r.staged],
+        "copies": [
+            [r.tensor, r.tier, r.start_ns, r.end_ns]
+            for r in timeline.residencies
+            if r.tensor >= 0 and not r.staged
+        ],
         "decided": moves,
     }
 
 
-def _decided(plan: Plan, timeline: Timeline, channels: Mapping[str, Channel]) -> Iterator[list[Transfer]]:
-    """The transfers of each copy that a runtime policy decided on: those of a tensor until all of it is where it stays."""
+def _decided(
+    plan: Plan, timeline: Timeline, channels: Mapping[str, Channel]
+) -> Iterator[list[Transfer]]:
+    """The transfers of each copy that a runtime policy decided on: those of a tensor until all of
+    it is where it stays.
+    """
     kept: dict[tuple[int, str], list[Residency]] = {}
     for r in timeline.residencies:
         if not r.staged:
@@ -170,7 +221,12 @@ def _decided(plan: Plan, timeline: Timeline, channels: Mapping[str, Channel]) ->
         if x.cache_op == DECIDED:
             under_way.setdefault(x.tensor, []).append(x)
             target = channels[x.channel].destination
-            if any([r.start_ns <= x.start_ns and x.end_ns <= r.end_ns for r in kept.get((x.tensor, target), ())]):
+            if any(
+                [
+                    r.start_ns <= x.start_ns and x.end_ns <= r.end_ns
+                    for r in kept.get((x.tensor, target), ())
+                ]
+            ):
                 arrived[x.tensor] = arrived.get(x.tensor, 0) + x.bytes
                 if arrived[x.tensor] >= plan.graph.tensors[x.tensor].size_bytes:
                     del arrived[x.tensor]

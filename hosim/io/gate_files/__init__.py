@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.io.gate_files.baseline_file import GraphModel, ListingModel, load_baseline, load_baselines
+    from hosim.io.gate_files.baseline_file import (
+        GraphModel,
+        ListingModel,
+        load_baseline,
+        load_baselines,
+    )
     from hosim.io.gate_files.cases_file import MatrixModel, load_cases, read_toml
 else:
     __getattr__, __dir__ = lazy_names(
@@ -16,4 +21,12 @@ else:
         },
     )
 
-__all__ = ["GraphModel", "ListingModel", "MatrixModel", "load_baseline", "load_baselines", "load_cases", "read_toml"]
+__all__ = [
+    "GraphModel",
+    "ListingModel",
+    "MatrixModel",
+    "load_baseline",
+    "load_baselines",
+    "load_cases",
+    "read_toml",
+]

@@ -1,6 +1,8 @@
-"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review, and ``hosim.baselines/1``, one line per case.
+"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review, and
+``hosim.baselines/1``, one line per case.
 
-:mod:`hosim.gate.records.baselines` and :mod:`hosim.gate.records.matrix_file` say what the lines mean.
+:mod:`hosim.gate.records.baselines` and :mod:`hosim.gate.records.matrix_file` say what the lines
+mean.
 """
 
 from __future__ import annotations
@@ -97,12 +99,16 @@ FORMAT = Format("baseline", lambda: TypeAdapter(BaselineModel))
 
 
 def load_baseline(path: str | os.PathLike[str]) -> BaselineModel:
-    """The baseline in a file, checked. Raises :class:`InputError` naming file and path inside it."""
+    """The baseline in a file, checked. Raises :class:`InputError` naming file and path inside
+    it.
+    """
     source = os.fspath(path)
     return FORMAT.check(read_toml(source), source)
 
 
 def load_baselines(path: str | os.PathLike[str]) -> BaselinesModel:
-    """The baselines of a matrix, checked. Raises :class:`InputError` naming file and path inside it."""
+    """The baselines of a matrix, checked. Raises :class:`InputError` naming file and path inside
+    it.
+    """
     source = os.fspath(path)
     return MATRIX.check(read_toml(source), source)

@@ -40,7 +40,9 @@ from hosim.io.validators import STRICT, Format, Name
 from hosim.limits import refusal, within
 
 _DOTTED = re.compile(r"""[\w\s.\[-]*""")
-"""The beginning of a line that may be a key with dots, up to its first quote: each dot is a table in a table."""
+"""The beginning of a line that may be a key with dots, up to its first quote: each dot is a table
+in a table.
+"""
 
 Tolerance = dict[Name, Name | dict[Name, Name]]
 """Tolerances by metric; a metric with a dot in its name may be written as a nested table."""
@@ -67,7 +69,9 @@ Names = Annotated[list[Name], Field(min_length=1)]
 
 @with_config(STRICT)
 class MatrixModel(TypedDict):
-    """Cases by their workloads, machines, policies and budgets: all combinations, or pairwise coverage."""
+    """Cases by their workloads, machines, policies and budgets: all combinations, or pairwise
+    coverage.
+    """
 
     workloads: Names
     hardware: Names
@@ -80,7 +84,9 @@ class MatrixModel(TypedDict):
 
 @with_config(STRICT)
 class CasesModel(TypedDict):
-    """Everything that a gate checks. ``format`` may be left out, because the file's place says what it is."""
+    """Everything that a gate checks. ``format`` may be left out, because the file's place says what
+    it is.
+    """
 
     format: Literal["hosim.cases/1"]
     baselines: NotRequired[Name]
@@ -108,11 +114,16 @@ def load_cases(path: str | os.PathLike[str]) -> CasesModel:
 
 
 def _refuse_served_matrix(data: Any, source: str) -> None:
-    """Raise :class:`InputError` for a matrix that has ``serve``, rather than ask for its workloads."""
+    """Raise :class:`InputError` for a matrix that has ``serve``, rather than ask for its
+    workloads.
+    """
     matrices = data.get("matrix") if isinstance(data, dict) else None
     for name, matrix in matrices.items() if isinstance(matrices, dict) else ():
         if isinstance(matrix, dict) and "serve" in matrix:
-            said = "a matrix plans single steps and cannot serve requests: write a table [cases.NAME] for each case that serves"
+            said = (
+                "a matrix plans single steps and cannot serve requests: write a table "
+                "[cases.NAME] for each case that serves"
+            )
             raise InputError(said, source=source, where=f"matrix.{name}.serve")
 
 
@@ -122,14 +133,24 @@ def read_toml(source: str) -> dict[str, Any]:
     check_lines(raw, source)
     text = decode(raw, source)
     within(
-        "nesting_depth", max((key[0].count(".") for line in text.splitlines() if (key := _DOTTED.match(line))), default=0), source=source
+        "nesting_depth",
+        max(
+            (key[0].count(".") for line in text.splitlines() if (key := _DOTTED.match(line))),
+            default=0,
+        ),
+        source=source,
     )
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        line = next((n for n, line in enumerate(text.splitlines(), 1) if line.startswith("<<<<<<< ")), 0)
+        line = next(
+            (n for n, line in enumerate(text.splitlines(), 1) if line.startswith("<<<<<<< ")), 0
+        )
         if line:
-            said = "a merge conflict: settle it by hand; of a baseline, 'hosim baseline update' writes the file again"
+            said = (
+                "a merge conflict: settle it by hand; of a baseline, 'hosim baseline update' "
+                "writes the file again"
+            )
             raise InputError(f"line {line}: {said}", source=source) from None
         raise InputError(f"broken TOML: {error}", source=source) from None
     except RecursionError:

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.io.runtimes.runtime_file import FORMAT, load_runtime, runtime_from_dict, runtime_to_dict
+    from hosim.io.runtimes.runtime_file import (
+        FORMAT,
+        load_runtime,
+        runtime_from_dict,
+        runtime_to_dict,
+    )
     from hosim.io.runtimes.runtime_of_workload import runtime_named, under_runtime, with_runtime
 else:
     __getattr__, __dir__ = lazy_names(
@@ -16,4 +21,12 @@ else:
         },
     )
 
-__all__ = ["FORMAT", "load_runtime", "runtime_from_dict", "runtime_named", "runtime_to_dict", "under_runtime", "with_runtime"]
+__all__ = [
+    "FORMAT",
+    "load_runtime",
+    "runtime_from_dict",
+    "runtime_named",
+    "runtime_to_dict",
+    "under_runtime",
+    "with_runtime",
+]

@@ -1,6 +1,7 @@
 """The runtime format: ``hosim.runtime/1`` and :class:`~hosim.data.runtime.Runtime`.
 
-Each figure is a mapping of its value, with its unit, its spread, its source, and whether it rests on one row.
+Each figure is a mapping of its value, with its unit, its spread, its source, and whether it rests
+on one row.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from hosim import files as reading
 from hosim.data.runtime import Runtime, RuntimeFigure
-from hosim.io.key_tables import FLAG, NAME, TEXT, Key, KeyTable, Kind, errors_of, format_key, mapping
+from hosim.io.key_tables import (
+    FLAG,
+    NAME,
+    TEXT,
+    Key,
+    KeyTable,
+    Kind,
+    errors_of,
+    format_key,
+    mapping,
+)
 from hosim.io.validators import Format, Name, Rate, Size, Time
 from hosim.units import exact_rate, exact_size, exact_time
 
@@ -27,7 +38,8 @@ _RATE = Kind(Rate, lambda rate: exact_rate(int(rate)), float)
 def _known(what: str, value: Kind) -> Kind:
     return KeyTable(
         f"{what}Model",
-        "A figure: the standard deviation of its logarithm, its source, and whether it rests on one measurement.",
+        "A figure: the standard deviation of its logarithm, its source, and whether it rests on "
+        "one measurement.",
         RuntimeFigure,
         Key("value", value),
         Key("spread", _SPREAD),
@@ -36,7 +48,12 @@ def _known(what: str, value: Kind) -> Kind:
     ).kind
 
 
-_RATIOS, _SHARES, _TIMES, _SIZES = _known("Ratio", _RATIO), _known("Share", _SHARE), _known("HostTime", _TIME), _known("Held", _SIZE)
+_RATIOS, _SHARES, _TIMES, _SIZES = (
+    _known("Ratio", _RATIO),
+    _known("Share", _SHARE),
+    _known("HostTime", _TIME),
+    _known("Held", _SIZE),
+)
 _RATES = _known("CopyRate", _RATE)
 
 
@@ -58,7 +75,8 @@ def _keys() -> list[Key]:
 
 TABLE = KeyTable(
     "RuntimeFileModel",
-    "A runtime: the software around the kernels of a step. ``options`` are parameters of a builder that it sets.",
+    "A runtime: the software around the kernels of a step. ``options`` are parameters of a "
+    "builder that it sets.",
     Runtime,
     format_key("runtime"),
     Key("name", NAME),
@@ -72,7 +90,8 @@ FORMAT = Format("runtime", lambda: TABLE.adapter)
 
 
 def load_runtime(path: str | os.PathLike[str]) -> Runtime:
-    """The runtime in a YAML or JSON file. Raises :class:`InputError`, which names the file and the path inside it.
+    """The runtime in a YAML or JSON file. Raises :class:`InputError`, which names the file and the
+    path inside it.
 
     >>> from hosim.shipped import find_runtime
     >>> load_runtime(find_runtime("vllm")).name
@@ -82,7 +101,9 @@ def load_runtime(path: str | os.PathLike[str]) -> Runtime:
 
 
 def runtime_from_dict(data: object, source: str | None = None) -> Runtime:
-    """The runtime as :func:`runtime_to_dict` gives it; ``source`` names it in errors. Raises :class:`InputError`."""
+    """The runtime as :func:`runtime_to_dict` gives it; ``source`` names it in errors. Raises
+    :class:`InputError`.
+    """
     with errors_of(source):
         return TABLE.read(FORMAT.check(data, source))
 

@@ -20,25 +20,35 @@ def runtime_named(asked: object) -> Runtime:
     if isinstance(asked, Mapping):
         return runtime_from_dict(dict(asked), source="runtime")
     if not isinstance(asked, str):
-        raise InputError(f"expected the name or the path of a runtime, got {asked!r}", source="runtime")
+        raise InputError(
+            f"expected the name or the path of a runtime, got {asked!r}", source="runtime"
+        )
     return load_runtime(find_runtime(asked))
 
 
 def with_runtime(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a builder, whose runtime is data and not the name of one. Raises :class:`InputError`."""
+    """The parameters of a builder, whose runtime is data and not the name of one. Raises
+    :class:`InputError`.
+    """
     asked = parameters.get(RUNTIME)
     named = isinstance(asked, str | Runtime) or (isinstance(asked, Mapping) and "format" in asked)
     return {**parameters, RUNTIME: as_data(runtime_named(asked))} if named else dict(parameters)
 
 
 def under_runtime(graph: Graph, asked: object) -> Graph:
-    """The graph under a runtime: built again with what it sets, where the graph is a builder's; else as it is, in its time and memory.
+    """The graph under a runtime: built again with what it sets, where the graph is a builder's;
+    else as it is, in its time and memory.
 
     Raises :class:`InputError`.
 
     >>> from hosim.models import build
-    >>> graph = under_runtime(build("step", {"model": "gpt2", "phase": "train"}), "torchtitan-compiled")
-    >>> graph.meta["runtime"]["name"], len(graph.ops) < len(build("step", {"model": "gpt2", "phase": "train"}).ops)
+    >>> graph = under_runtime(
+    ...     build("step", {"model": "gpt2", "phase": "train"}), "torchtitan-compiled"
+    ... )
+    >>> (
+    ...     graph.meta["runtime"]["name"],
+    ...     len(graph.ops) < len(build("step", {"model": "gpt2", "phase": "train"}).ops),
+    ... )
     ('torchtitan-compiled', True)
     """
     from hosim.models import build
@@ -50,4 +60,6 @@ def under_runtime(graph: Graph, asked: object) -> Graph:
     try:
         return build(graph.name, {**recipe, RUNTIME: as_data(runtime)})
     except (HardwareError, InputError) as error:
-        raise InputError(error.message, source=f"workload {graph.name} under {runtime.name}", where=error.where) from None
+        raise InputError(
+            error.message, source=f"workload {graph.name} under {runtime.name}", where=error.where
+        ) from None

@@ -1,4 +1,6 @@
-"""Work of the kit by name: what fails is noted in ``failed.json`` until it succeeds, and costs nothing of the others."""
+"""Work of the kit by name: what fails is noted in ``failed.json`` until it succeeds, and costs
+nothing of the others.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ FAILED = "failed.json"
 class Attempts:
     """Work in a folder. ``failed`` has a line for each that did not succeed.
 
-    ``minutes`` is how long after ``since_s`` of :func:`time.monotonic` work may begin; ``None`` is no limit.
+    ``minutes`` is how long after ``since_s`` of :func:`time.monotonic` work may begin; ``None`` is
+    no limit.
     """
 
     def __init__(self, out: Path, since_s: float, minutes: float | None = None) -> None:
@@ -31,14 +34,18 @@ class Attempts:
     def may_begin(self, name: str) -> bool:
         """Whether there is time for work of this name; if not, that is noted."""
         is_over = self._until_s is not None and time.monotonic() >= self._until_s
-        self._note(name, "not begun, as the time was up; the same command goes on with it" if is_over else None)
+        self._note(
+            name,
+            "not begun, as the time was up; the same command goes on with it" if is_over else None,
+        )
         return not is_over
 
     def do(self, name: str, work: Callable[[], object], device: Device | None = None) -> None:
-        """Do ``work``, which has this name, and note it if it fails; then return unused memory of the ``device``.
+        """Do ``work``, which has this name, and note it if it fails; then return unused memory of
+        the ``device``.
 
-        Errors of torch and of runs are noted, and so is a full memory: a kernel that a machine lacks must not end the rest. Raises
-        :class:`InputError` for a damaged folder.
+        Errors of torch and of runs are noted, and so is a full memory: a kernel that a machine
+        lacks must not end the rest. Raises :class:`InputError` for a damaged folder.
         """
         if not self.may_begin(name):
             return
@@ -48,7 +55,12 @@ class Attempts:
             work()
         except InputError:
             raise
-        except (HosimError, RuntimeError, MemoryError, OSError) as problem:  # torch's errors, such as of memory, are RuntimeErrors
+        except (
+            HosimError,
+            RuntimeError,
+            MemoryError,
+            OSError,
+        ) as problem:  # torch's errors, such as of memory, are RuntimeErrors
             reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
         finally:
             gc.collect()
@@ -71,7 +83,9 @@ class Attempts:
 
 
 def noted_failures(out: Path) -> Mapping[str, str]:
-    """What has failed in a folder and not succeeded since: the reason by name. Raises :class:`InputError` for a damaged file."""
+    """What has failed in a folder and not succeeded since: the reason by name. Raises
+    :class:`InputError` for a damaged file.
+    """
     path = out / FAILED
     if not path.exists():
         return {}

@@ -1,4 +1,6 @@
-"""What copies and kernels lose beside one another: a product of matrices and an addition, alone and with copies in each direction."""
+"""What copies and kernels lose beside one another: a product of matrices and an addition, alone and
+with copies in each direction.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,24 @@ import torch
 from hosim.on_torch.gpu.gpu_seam import TO_DEVICE, TO_HOST, Device
 
 
-def beside(device: Device, width: int, copy_bytes: int, times: int = 8, repeats: int = 5) -> list[dict[str, Any]]:
-    """A row for each kernel and direction: nanoseconds of the kernels alone, of the copies alone, and of both while the other ran.
+def beside(
+    device: Device, width: int, copy_bytes: int, times: int = 8, repeats: int = 5
+) -> list[dict[str, Any]]:
+    """A row for each kernel and direction: nanoseconds of the kernels alone, of the copies alone,
+    and of both while the other ran.
 
-    ``width`` is that of square matrices in bf16; the addition reads and writes as many bytes as 16 of them have. Kernels run ``times``
-    times, and copies as often as fills about the same time, so that each is beside the other nearly all the time. Medians of ``repeats``.
+    ``width`` is that of square matrices in bf16; the addition reads and writes as many bytes as 16
+    of them have. Kernels run ``times`` times, and copies as often as fills about the same time, so
+    that each is beside the other nearly all the time. Medians of ``repeats``.
     """
-    one, two, out = (device.empty(width * width, torch.bfloat16).zero_().view(width, width) for _ in range(3))
+    one, two, out = (
+        device.empty(width * width, torch.bfloat16).zero_().view(width, width) for _ in range(3)
+    )
     wide, also = (device.empty(16 * width * width, torch.bfloat16).zero_() for _ in range(2))
-    there, host = device.empty(copy_bytes, torch.uint8).zero_(), device.host(copy_bytes, torch.uint8).zero_()
+    there, host = (
+        device.empty(copy_bytes, torch.uint8).zero_(),
+        device.host(copy_bytes, torch.uint8).zero_(),
+    )
     kernels: dict[str, Callable[[], Any]] = {
         "product": lambda: torch.mm(one, two, out=out),
         "addition": lambda: torch.add(wide, 1.0, out=also),
@@ -52,7 +63,11 @@ def beside(device: Device, width: int, copy_bytes: int, times: int = 8, repeats:
 
 
 def _median(device: Device, work: list[list[Any]], repeats: int) -> tuple[int, int]:
-    """Nanoseconds that the kernels and the copies take when both begin together, after one round that does not count."""
+    """Nanoseconds that the kernels and the copies take when both begin together, after one round
+    that does not count.
+    """
     kernels, copies = work
     rounds = [device.time_both(kernels, copies) for _ in range(repeats + 1)][1:]
-    return round(statistics.median(one for one, _ in rounds)), round(statistics.median(two for _, two in rounds))
+    return round(statistics.median(one for one, _ in rounds)), round(
+        statistics.median(two for _, two in rounds)
+    )

@@ -1,4 +1,6 @@
-"""A step of the decoder as hosim captures it, and its runs by the executor: with everything resident, or under a plan."""
+"""A step of the decoder as hosim captures it, and its runs by the executor: with everything
+resident, or under a plan.
+"""
 
 from __future__ import annotations
 
@@ -45,27 +47,39 @@ class Work:
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A captured step with the tensors and the optimizer's numbers that it holds, and one call's inputs, by placeholder."""
+    """A captured step with the tensors and the optimizer's numbers that it holds, and one call's
+    inputs, by placeholder.
+    """
 
     program: TorchProgram
     held: Mapping[str, Any]
     inputs: Mapping[str, Any]
     renew: Callable[[], None] = field(default=lambda: None, repr=False)
-    """Gives what is held the contents that it had when the step was captured; capturing takes much longer."""
+    """Gives what is held the contents that it had when the step was captured; capturing takes much
+    longer.
+    """
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the allocator's blocks of all that the step holds and is given, in multiples of 512 B, when all is on the device."""
-        tensors = [value for value in (*self.held.values(), *self.inputs.values()) if isinstance(value, torch.Tensor)]
+        """Bytes of the allocator's blocks of all that the step holds and is given, in multiples of
+        512 B, when all is on the device.
+        """
+        tensors = [
+            value
+            for value in (*self.held.values(), *self.inputs.values())
+            if isinstance(value, torch.Tensor)
+        ]
         storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
         return sum(map(in_blocks, storages.values()))
 
 
 @dataclass(frozen=True)
 class Ran:
-    """Runs of a step: host times of the timed ones, peaks of the allocator (``None`` on a CPU), and one timeline for each recorded one.
+    """Runs of a step: host times of the timed ones, peaks of the allocator (``None`` on a CPU), and
+    one timeline for each recorded one.
 
-    ``digest`` is that of the results of the first runs, ``at_rest_bytes`` what was allocated between two runs.
+    ``digest`` is that of the results of the first runs, ``at_rest_bytes`` what was allocated
+    between two runs.
     """
 
     step_ns: tuple[int, ...]
@@ -77,14 +91,23 @@ class Ran:
 
 
 class DecoderModule(nn.Module):  # type: ignore[misc]
-    """The decoder with each weight as a parameter of its own, as models are written. ``forward`` gives the logits of the last token."""
+    """The decoder with each weight as a parameter of its own, as models are written. ``forward``
+    gives the logits of the last token.
+    """
 
     def __init__(self, config: Config, length: int, seed: int) -> None:
         super().__init__()
         self.config = config
-        shapes = (config.embedding_shapes, *[config.layer_shapes] * config.layers, config.head_shapes)
+        shapes = (
+            config.embedding_shapes,
+            *[config.layer_shapes] * config.layers,
+            config.head_shapes,
+        )
         self.groups = nn.ModuleList(
-            nn.ParameterList(nn.Parameter(torch.empty(shape, dtype=functional_decoder.DTYPE)) for shape in group) for group in shapes
+            nn.ParameterList(
+                nn.Parameter(torch.empty(shape, dtype=functional_decoder.DTYPE)) for shape in group
+            )
+            for group in shapes
         )
         self.seed = seed
         self.initialize()
@@ -128,11 +151,19 @@ def captured(work: Work, device: Any) -> CapturedStep:
         program = capture(exported, name=name)
         own = {**exported.state_dict, **exported.constants}
         held = {given.placeholder: own[given.name] for given in program.givens if given.own}
-        return CapturedStep(program, held, {given.placeholder: tokens for given in program.givens if not given.own})
+        return CapturedStep(
+            program, held, {given.placeholder: tokens for given in program.givens if not given.own}
+        )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     inputs = {"tokens": tokens, "targets": targets}
-    step = capture_training(model, inputs, optimizer, name=name, loss=lambda model, inputs: model.loss(**inputs))
-    held = {given.placeholder: value for given, value in zip(step.program.givens, step.values, strict=True) if value is not None}
+    step = capture_training(
+        model, inputs, optimizer, name=name, loss=lambda model, inputs: model.loss(**inputs)
+    )
+    held = {
+        given.placeholder: value
+        for given, value in zip(step.program.givens, step.values, strict=True)
+        if value is not None
+    }
     others = [given.placeholder for given in step.program.givens if given.placeholder not in held]
 
     def renew() -> None:
@@ -141,7 +172,12 @@ def captured(work: Work, device: Any) -> CapturedStep:
             for value in state.values():
                 value.zero_()
 
-    return CapturedStep(step.program, held, dict(zip(others, (inputs[name] for name in step.inputs), strict=True)), renew)
+    return CapturedStep(
+        step.program,
+        held,
+        dict(zip(others, (inputs[name] for name in step.inputs), strict=True)),
+        renew,
+    )
 
 
 def run_steps(
@@ -154,14 +190,18 @@ def run_steps(
     folder: Path,
     budget_bytes: int | None = None,
 ) -> Ran:
-    """Run the step under a plan of its own graph: to warm up, timed, recorded op by op, under the profiler, and under the memory's history.
+    """Run the step under a plan of its own graph: to warm up, timed, recorded op by op, under the
+    profiler, and under the memory's history.
 
-    The program holds at most ``budget_bytes`` of the device tier. The trace and the history are written into ``folder``.
+    The program holds at most ``budget_bytes`` of the device tier. The trace and the history are
+    written into ``folder``.
     """
     machine = CudaDevice(hardware) if device.kind == "cuda" else CpuDevice(hardware, throttle=True)
     samples: list[dict[str, str]] = []
     digest = hashlib.sha256()
-    with Executor(insert(step.program, plan, hardware.device_tier), hardware, machine, budget_bytes) as executor:
+    with Executor(
+        insert(step.program, plan, hardware.device_tier), hardware, machine, budget_bytes
+    ) as executor:
         executor.place(step.held)
 
         def run() -> None:
@@ -184,12 +224,16 @@ def run_steps(
         profiled.write_trace(device, run, 1, folder)
         profiled.write_history(device, run, 1, folder)
     at_rest_bytes = None if at_rest is None else at_rest["memory_allocated"]
-    return Ran(tuple(step_ns), peaks, at_rest_bytes, tuple(samples), tuple(timelines), digest.hexdigest())
+    return Ran(
+        tuple(step_ns), peaks, at_rest_bytes, tuple(samples), tuple(timelines), digest.hexdigest()
+    )
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """The number of threads for each op of a CPU: with one, the times of small ops are steady. ``None`` leaves it."""
+    """The number of threads for each op of a CPU: with one, the times of small ops are steady.
+    ``None`` leaves it.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -202,12 +246,23 @@ def events_of(plan: Plan, line: Timeline) -> dict[str, Any]:
     """Ops and transfers of a run in the Trace Event Format, for https://ui.perfetto.dev."""
     ops, tensors = plan.graph.ops, plan.graph.tensors
     rows: list[tuple[str, str, str, int, int]] = [
-        (op.name, op.kind, op.stream, start, end) for op, start, end in zip(ops, line.op_start_ns, line.op_end_ns, strict=True)
+        (op.name, op.kind, op.stream, start, end)
+        for op, start, end in zip(ops, line.op_start_ns, line.op_end_ns, strict=True)
     ]
-    rows += [(tensors[x.tensor].name, plan.cache_ops[x.cache_op].op, x.channel, x.start_ns, x.end_ns) for x in line.transfers]
+    rows += [
+        (tensors[x.tensor].name, plan.cache_ops[x.cache_op].op, x.channel, x.start_ns, x.end_ns)
+        for x in line.transfers
+    ]
     keys: Sequence[str] = ("name", "cat", "tid")
     events = [
-        {"ph": "X", **dict(zip(keys, row, strict=False)), "pid": 1, "ts": row[3] / 1000, "dur": (row[4] - row[3]) / 1000} for row in rows
+        {
+            "ph": "X",
+            **dict(zip(keys, row, strict=False)),
+            "pid": 1,
+            "ts": row[3] / 1000,
+            "dur": (row[4] - row[3]) / 1000,
+        }
+        for row in rows
     ]
     return {"displayTimeUnit": "ns", "traceEvents": events}
 

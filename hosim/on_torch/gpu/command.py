@@ -35,7 +35,9 @@ _DRY = "tiny"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse, do it, and return the exit code: 0 ok, 1 some work failed (see ``summary.json``), 2 wrong usage or bad input, 130 Ctrl-C."""
+    """Parse, do it, and return the exit code: 0 ok, 1 some work failed (see ``summary.json``), 2
+    wrong usage or bad input, 130 Ctrl-C.
+    """
     since_s = time.monotonic()
     options = _parser().parse_args(arguments)
     try:
@@ -52,38 +54,83 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hosim.gpu",
-        description="Measure a GPU and decoders on it, plan for shares of their memory, run the plans: predictions beside measurements.",
-        epilog="Steps that are done already are left alone, so an interrupted command goes on where it stopped.",
+        description="Measure a GPU and decoders on it, plan for shares of their memory, run the "
+        "plans: predictions beside measurements.",
+        epilog="Steps that are done already are left alone, so an interrupted command goes on "
+        "where it stopped.",
     )
     parser.add_argument(
-        "what", choices=("all", "measure", "plan", "run", "list"), help="one step, or all; list names the runs and does nothing"
+        "what",
+        choices=("all", "measure", "plan", "run", "list"),
+        help="one step, or all; list names the runs and does nothing",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
-    parser.add_argument("--only", default=",".join(_PARTS), help="what measure does (default: %(default)s)")
-    parser.add_argument("--configs", default="1b,3b", help=f"decoders, of {', '.join(CONFIGS)} (default: %(default)s)")
+    parser.add_argument(
+        "--only", default=",".join(_PARTS), help="what measure does (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--configs",
+        default="1b,3b",
+        help=f"decoders, of {', '.join(CONFIGS)} (default: %(default)s)",
+    )
     parser.add_argument("--modes", default=",".join(_MODES), help="default: %(default)s")
     parser.add_argument("--schemes", default=",".join(SCHEMES), help="default: %(default)s")
-    parser.add_argument("--lengths", default="1024", help="tokens of a sequence (default: %(default)s)")
+    parser.add_argument(
+        "--lengths", default="1024", help="tokens of a sequence (default: %(default)s)"
+    )
     parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
-    parser.add_argument("--iterations", type=int, default=10, help="timed steps, after two warm-up steps (default: 10)")
-    parser.add_argument("--profiled", type=int, default=2, help="steps of a scheme in the trace and in the history (default: 2)")
-    parser.add_argument("--shares", default="90,75,50", help="budgets of plans, in percent of the resident peak (default: %(default)s)")
-    parser.add_argument("--policy", default="hyperoffload", help="what plans (default: %(default)s)")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=10,
+        help="timed steps, after two warm-up steps (default: 10)",
+    )
+    parser.add_argument(
+        "--profiled",
+        type=int,
+        default=2,
+        help="steps of a scheme in the trace and in the history (default: 2)",
+    )
+    parser.add_argument(
+        "--shares",
+        default="90,75,50",
+        help="budgets of plans, in percent of the resident peak (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--policy", default="hyperoffload", help="what plans (default: %(default)s)"
+    )
     parser.add_argument(
         "--effort",
         type=float,
-        help="the policy's parameter effort: 0 plans in seconds, the policy's own in minutes (default: 0 with all, its own with plan)",
+        help="the policy's parameter effort: 0 plans in seconds, the policy's own in minutes "
+        "(default: 0 with all, its own with plan)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="seed of weights and tokens (default: 1)")
-    parser.add_argument("--minutes", type=float, metavar="N", help="begin nothing after so many minutes; the same command goes on")
-    parser.add_argument("--device", type=int, default=0, help="index of the CUDA device (default: 0)")
-    parser.add_argument("--dry-run", action="store_true", help="everything but the GPU: a tiny decoder on the CPU, small copies")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="seed of weights and tokens (default: 1)"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="begin nothing after so many minutes; the same command goes on",
+    )
+    parser.add_argument(
+        "--device", type=int, default=0, help="index of the CUDA device (default: 0)"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="everything but the GPU: a tiny decoder on the CPU, small copies",
+    )
     return parser
 
 
 def _do(options: argparse.Namespace, arguments: list[str], since_s: float) -> int:
     runs, work = _runs(options), _work(options)
-    parts, shares = _known(options.only, _PARTS, "--only"), [_percent(text) for text in _listed(options.shares, "--shares")]
+    parts, shares = (
+        _known(options.only, _PARTS, "--only"),
+        [_percent(text) for text in _listed(options.shares, "--shares")],
+    )
     if options.what == "list":
         print("\n".join([*(run.name for run in runs), *(f"{one.name}-step" for one in work)]))  # noqa: T201
         return 0
@@ -96,7 +143,14 @@ def _do(options: argparse.Namespace, arguments: list[str], since_s: float) -> in
         if options.what in ("all", "measure"):
             _measure(options, arguments, parts, runs, work, attempts)
         if options.what in ("all", "plan") and attempts.may_begin("plan"):
-            _plan(options.out, shares, options.policy, options.effort, attempts, quick=options.what == "all")
+            _plan(
+                options.out,
+                shares,
+                options.policy,
+                options.effort,
+                attempts,
+                quick=options.what == "all",
+            )
         if options.what in ("all", "run") and attempts.may_begin("run"):
             device = _device(options)
             _check_same(options.out / "meta.json", device)
@@ -107,7 +161,9 @@ def _do(options: argparse.Namespace, arguments: list[str], since_s: float) -> in
 
 
 def _summarize(options: argparse.Namespace) -> None:
-    """Write and print the summary of what there is, also after an error, which is the one to tell."""
+    """Write and print the summary of what there is, also after an error, which is the one to
+    tell.
+    """
     is_failing = sys.exc_info()[0] is not None
     try:
         if (options.out / "meta.json").exists():
@@ -119,15 +175,25 @@ def _summarize(options: argparse.Namespace) -> None:
             raise
 
 
-def _plan(out: Path, shares: Sequence[int], policy: str, effort: float | None, attempts: Attempts, *, quick: bool) -> None:
+def _plan(
+    out: Path,
+    shares: Sequence[int],
+    policy: str,
+    effort: float | None,
+    attempts: Attempts,
+    *,
+    quick: bool,
+) -> None:
     """Plan; ``quick`` is without effort unless some is asked for, while a GPU waits."""
     try:
         from hosim.on_torch.gpu.planning import plan_steps
         from hosim.policies import policy_named
     except ModuleNotFoundError as error:  # a GPU machine with torch and numpy alone
         raise InputError(
-            f"planning needs {error.name}, which is not here: copy the folder to where hosim is installed, run "
-            f"`python -m hosim.gpu plan --out {out}` there, and copy it back for `python -m hosim.gpu run`"
+            f"planning needs {error.name}, which is not here: copy the folder to where hosim is "
+            "installed, run "
+            f"`python -m hosim.gpu plan --out {out}` there, and copy it back for `python -m "
+            "hosim.gpu run`"
         ) from error
     if effort is None and quick and "effort" in policy_named(policy).settings:
         effort = 0.0
@@ -157,15 +223,23 @@ def _measure(
             attempts.do(name, measure, device)
 
     if "bandwidth" in parts:
-        unless_there("bandwidth", out / "bandwidth.json", partial(measure_channels, device, out, dry))
+        unless_there(
+            "bandwidth", out / "bandwidth.json", partial(measure_channels, device, out, dry)
+        )
     if "kernels" in parts:
         unless_there("kernels", out / "kernels.csv", partial(measure_kernels, device, out, dry))
     for run in runs if "schemes" in parts else ():
-        record = partial(record_run, device, CONFIGS[run.config], run, out, smallest_offload=_smallest(options))
+        record = partial(
+            record_run, device, CONFIGS[run.config], run, out, smallest_offload=_smallest(options)
+        )
         unless_there(run.name, out / run.name / "run.json", record)
     for one in work if "steps" in parts else ():
         name = f"{one.name}-step"
-        unless_there(name, out / name / "run.json", partial(measure_step, device, out / name, one, options.iterations))
+        unless_there(
+            name,
+            out / name / "run.json",
+            partial(measure_step, device, out / name, one, options.iterations),
+        )
     _write_meta(options, arguments, device)
 
 
@@ -182,12 +256,20 @@ def _check_same(path: Path, device: Device) -> None:
     before = device_then.get("name") if isinstance(device_then, dict) else None
     now = device.describe()["name"]
     if before != now:
-        raise InputError(f"the folder holds measurements of {before}, this is {now}: give another folder", source=str(path.parent))
+        raise InputError(
+            f"the folder holds measurements of {before}, this is {now}: give another folder",
+            source=str(path.parent),
+        )
 
 
 def _write_meta(options: argparse.Namespace, arguments: list[str], device: Device) -> None:
     models = {
-        config.name: {**asdict(config), "parameters": config.parameters, "layer_parameters": config.layer_parameters, "dtype": "bf16"}
+        config.name: {
+            **asdict(config),
+            "parameters": config.parameters,
+            "layer_parameters": config.layer_parameters,
+            "dtype": "bf16",
+        }
         for config in (CONFIGS[name] for name in _configs(options))
     }
     meta = {
@@ -213,12 +295,28 @@ def _lengths(options: argparse.Namespace) -> list[int]:
 
 
 def _runs(options: argparse.Namespace) -> list[RecordingRun]:
-    for name, value in (("--batch", options.batch), ("--iterations", options.iterations), ("--profiled", options.profiled)):
+    for name, value in (
+        ("--batch", options.batch),
+        ("--iterations", options.iterations),
+        ("--profiled", options.profiled),
+    ):
         if value < 1:
             raise InputError(f"expected at least 1, got {value}", source=name)
-    schemes, modes = _known(options.schemes, tuple(SCHEMES), "--schemes"), _known(options.modes, _MODES, "--modes")
+    schemes, modes = (
+        _known(options.schemes, tuple(SCHEMES), "--schemes"),
+        _known(options.modes, _MODES, "--modes"),
+    )
     return [
-        RecordingRun(config, mode, length, scheme, options.batch, options.iterations, options.profiled, options.seed)
+        RecordingRun(
+            config,
+            mode,
+            length,
+            scheme,
+            options.batch,
+            options.iterations,
+            options.profiled,
+            options.seed,
+        )
         for config in _configs(options)
         for mode in modes
         for length in _lengths(options)
@@ -242,7 +340,10 @@ def _device(options: argparse.Namespace) -> Device:
     if not torch.cuda.is_available():
         raise InputError("expected a CUDA device, torch finds none (--dry-run runs on the CPU)")
     if not 0 <= options.device < torch.cuda.device_count():
-        raise InputError(f"expected an index below {torch.cuda.device_count()}, got {options.device}", source="--device")
+        raise InputError(
+            f"expected an index below {torch.cuda.device_count()}, got {options.device}",
+            source="--device",
+        )
     return CudaBackend(options.device)
 
 
@@ -281,5 +382,7 @@ def _positive(text: str, option: str) -> int:
 
 def _percent(text: str) -> int:
     if not text.isdecimal() or not 0 < int(text) <= 100:
-        raise InputError(f"expected whole numbers from 1 to 100, such as 75,50, got {text!r}", source="--shares")
+        raise InputError(
+            f"expected whole numbers from 1 to 100, such as 75,50, got {text!r}", source="--shares"
+        )
     return int(text)

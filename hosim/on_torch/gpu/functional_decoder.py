@@ -1,7 +1,8 @@
-"""A Llama-type decoder as functions of its weights: grouped-query attention, SwiGLU, RMSNorm, rotary positions.
+"""A Llama-type decoder as functions of its weights: grouped-query attention, SwiGLU, RMSNorm,
+rotary positions.
 
-The weights of the embedding, of each layer and of the head are one flat tensor each (a *group*): one storage, which a scheme moves as a
-whole.
+The weights of the embedding, of each layer and of the head are one flat tensor each (a *group*):
+one storage, which a scheme moves as a whole.
 """
 
 from __future__ import annotations
@@ -60,7 +61,11 @@ class Config:
     @property
     def parameters(self) -> int:
         """Number of weights."""
-        return count(self.embedding_shapes) + self.layers * self.layer_parameters + count(self.head_shapes)
+        return (
+            count(self.embedding_shapes)
+            + self.layers * self.layer_parameters
+            + count(self.head_shapes)
+        )
 
 
 CONFIGS = {
@@ -79,7 +84,9 @@ def count(shapes: Sequence[tuple[int, ...]]) -> int:
 
 
 def initialize(weights: Sequence[Any], seed: int) -> None:
-    """Fill the weights of a group: norms with ones, matrices with normal numbers of deviation 0.02. A seed gives the same weights."""
+    """Fill the weights of a group: norms with ones, matrices with normal numbers of deviation 0.02.
+    A seed gives the same weights.
+    """
     generator = torch.Generator(device=weights[0].device).manual_seed(seed)
     for weight in weights:
         if weight.dim() == 1:
@@ -101,8 +108,12 @@ def views(flat: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
 
 def rotary(config: Config, length: int, device: Any) -> tuple[Any, Any]:
     """Cosines and sines of the positions, ``[length, head_size]``."""
-    exponents = torch.arange(0, config.head_size, 2, dtype=torch.float32, device=device) / config.head_size
-    angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), _THETA**-exponents)
+    exponents = (
+        torch.arange(0, config.head_size, 2, dtype=torch.float32, device=device) / config.head_size
+    )
+    angles = torch.outer(
+        torch.arange(length, dtype=torch.float32, device=device), _THETA**-exponents
+    )
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(DTYPE), angles.sin().to(DTYPE)
 
@@ -112,17 +123,26 @@ def embed(weights: Sequence[Any], tokens: Any) -> Any:
     return functional.embedding(tokens, weights[0])
 
 
-def layer(config: Config, weights: Sequence[Any], x: Any, positions: tuple[Any, Any]) -> tuple[Any, Any, Any]:
+def layer(
+    config: Config, weights: Sequence[Any], x: Any, positions: tuple[Any, Any]
+) -> tuple[Any, Any, Any]:
     """One layer: its output, and its keys and values ``[batch, kv_heads, length, head_size]``."""
     norm, wq, wk, wv, wo, ffn_norm, gate, up, down = weights
     batch, length, _ = x.shape
     y = _normalize(x, norm)
-    q, k, v = (functional.linear(y, w).view(batch, length, -1, config.head_size).transpose(1, 2) for w in (wq, wk, wv))
+    q, k, v = (
+        functional.linear(y, w).view(batch, length, -1, config.head_size).transpose(1, 2)
+        for w in (wq, wk, wv)
+    )
     q, k = _rotate(q, positions), _rotate(k, positions)
-    y = functional.scaled_dot_product_attention(q, _repeat(config, k), _repeat(config, v), is_causal=True)
+    y = functional.scaled_dot_product_attention(
+        q, _repeat(config, k), _repeat(config, v), is_causal=True
+    )
     x = x + functional.linear(y.transpose(1, 2).reshape(batch, length, config.hidden), wo)
     y = _normalize(x, ffn_norm)
-    x = x + functional.linear(functional.silu(functional.linear(y, gate)) * functional.linear(y, up), down)
+    x = x + functional.linear(
+        functional.silu(functional.linear(y, gate)) * functional.linear(y, up), down
+    )
     return x, k, v
 
 
@@ -138,7 +158,9 @@ def loss(weights: Sequence[Any], x: Any, targets: Any) -> Any:
 
 def _normalize(x: Any, weight: Any) -> Any:
     wide = x.float()
-    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _EPSILON)).to(x.dtype) * weight
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + _EPSILON)).to(
+        x.dtype
+    ) * weight
 
 
 def _rotate(x: Any, positions: tuple[Any, Any]) -> Any:
@@ -151,4 +173,8 @@ def _repeat(config: Config, x: Any) -> Any:
     """Each key or value head, once for every query head that it serves."""
     times = config.heads // config.kv_heads
     batch, heads, length, size = x.shape
-    return x[:, :, None].expand(batch, heads, times, length, size).reshape(batch, heads * times, length, size)
+    return (
+        x[:, :, None]
+        .expand(batch, heads, times, length, size)
+        .reshape(batch, heads * times, length, size)
+    )

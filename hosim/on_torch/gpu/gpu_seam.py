@@ -1,7 +1,9 @@
-"""The only access to the GPU: streams, events, copies, pinned memory, and the counters of the allocator.
+"""The only access to the GPU: streams, events, copies, pinned memory, and the counters of the
+allocator.
 
-`CudaBackend` is the real one. `CpuBackend` replaces it without a GPU: its compute stream works at once, and its copy streams as late as the
-waits allow. A scheme that forgets to wait thus computes with data that has not arrived, and its loss shows it.
+`CudaBackend` is the real one. `CpuBackend` replaces it without a GPU: its compute stream works at
+once, and its copy streams as late as the waits allow. A scheme that forgets to wait thus computes
+with data that has not arrived, and its loss shows it.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ class CudaBackend:
     def __init__(self, index: int = 0) -> None:
         torch.cuda.set_device(index)
         self.torch_device = torch.device("cuda", index)
-        self._streams = {MAIN: torch.cuda.current_stream(), TO_DEVICE: torch.cuda.Stream(), TO_HOST: torch.cuda.Stream()}
+        self._streams = {
+            MAIN: torch.cuda.current_stream(),
+            TO_DEVICE: torch.cuda.Stream(),
+            TO_HOST: torch.cuda.Stream(),
+        }
 
     def empty(self, count: int, dtype: Any) -> Any:
         """An uninitialised flat tensor on the device, allocated on the compute stream."""
@@ -59,7 +65,9 @@ class CudaBackend:
         torch.cuda.synchronize()
 
     def time_copies(self, copies: list[tuple[str, Any, Any]]) -> int:
-        """Nanoseconds from the start of the first to the end of the last of ``copies`` (stream, destination, source), by device events."""
+        """Nanoseconds from the start of the first to the end of the last of ``copies`` (stream,
+        destination, source), by device events.
+        """
         marks = []
         self.synchronize()
         for stream, destination, source in copies:
@@ -75,8 +83,12 @@ class CudaBackend:
         end_ms: float = max(first.elapsed_time(end) for _, end in marks)
         return round((end_ms - begin) * 1e6)
 
-    def time_both(self, kernels: Sequence[Callable[[], Any]], copies: list[tuple[str, Any, Any]]) -> tuple[int, int]:
-        """Nanoseconds that kernels on the compute stream, and copies (all on one stream) that are queued with them, take; 0 for none."""
+    def time_both(
+        self, kernels: Sequence[Callable[[], Any]], copies: list[tuple[str, Any, Any]]
+    ) -> tuple[int, int]:
+        """Nanoseconds that kernels on the compute stream, and copies (all on one stream) that are
+        queued with them, take; 0 for none.
+        """
         self.synchronize()
         spans = []
         for stream, work in ((copies[0][0] if copies else TO_DEVICE, copies), (MAIN, kernels)):
@@ -91,7 +103,9 @@ class CudaBackend:
         return took[1], took[0]
 
     def time_calls(self, call: Callable[[], Any], count: int) -> int:
-        """Nanoseconds of one of ``count`` calls that a CUDA graph runs one after the other, so that no launch of the host is in it."""
+        """Nanoseconds of one of ``count`` calls that a CUDA graph runs one after the other, so that
+        no launch of the host is in it.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(count):
@@ -104,7 +118,9 @@ class CudaBackend:
         torch.cuda.reset_peak_memory_stats()
 
     def peaks(self) -> dict[str, int] | None:
-        """``max_memory_allocated`` and ``max_memory_reserved`` since `reset_peaks`, and the bytes allocated now."""
+        """``max_memory_allocated`` and ``max_memory_reserved`` since `reset_peaks`, and the bytes
+        allocated now.
+        """
         return {
             "max_memory_allocated": torch.cuda.max_memory_allocated(),
             "max_memory_reserved": torch.cuda.max_memory_reserved(),
@@ -170,7 +186,9 @@ class _Queue:
 
 
 class CpuBackend:
-    """The CPU backend. If ``lazy``, copies happen only when something waits for them, otherwise at once."""
+    """The CPU backend. If ``lazy``, copies happen only when something waits for them, otherwise at
+    once.
+    """
 
     kind = "cpu"
 
@@ -215,7 +233,9 @@ class CpuBackend:
         self.synchronize()
         return time.perf_counter_ns() - start
 
-    def time_both(self, kernels: Sequence[Callable[[], Any]], copies: list[tuple[str, Any, Any]]) -> tuple[int, int]:
+    def time_both(
+        self, kernels: Sequence[Callable[[], Any]], copies: list[tuple[str, Any, Any]]
+    ) -> tuple[int, int]:
         """As `CudaBackend.time_both`, one after the other."""
         self.synchronize()
         looks = [time.perf_counter_ns()]
@@ -224,7 +244,10 @@ class CpuBackend:
                 self.copy(*one) if isinstance(one, tuple) else one()
             self.synchronize()
             looks.append(time.perf_counter_ns())
-        took = [max(1, after - before) if work else 0 for work, before, after in zip((kernels, copies), looks, looks[1:], strict=False)]
+        took = [
+            max(1, after - before) if work else 0
+            for work, before, after in zip((kernels, copies), looks, looks[1:], strict=False)
+        ]
         return took[0], took[1]
 
     def time_calls(self, call: Callable[[], Any], count: int) -> int:
@@ -252,7 +275,13 @@ class CpuBackend:
 
     def describe(self) -> dict[str, Any]:
         """The machine, for the record."""
-        return {"kind": self.kind, "index": 0, "name": platform.machine(), "driver": None, "host_memory_bytes": host_memory_bytes()}
+        return {
+            "kind": self.kind,
+            "index": 0,
+            "name": platform.machine(),
+            "driver": None,
+            "host_memory_bytes": host_memory_bytes(),
+        }
 
     def _queue(self, stream: str, work: Callable[[], None]) -> None:
         queue = self._queues.get(stream)

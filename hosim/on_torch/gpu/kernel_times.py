@@ -1,4 +1,6 @@
-"""Times of the kernels that hosim's cost model knows: products and attention, as rows that ``hosim import-kernels`` reads."""
+"""Times of the kernels that hosim's cost model knows: products and attention, as rows that ``hosim
+import-kernels`` reads.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _NO_WINDOW = 1 << 40
 
 @dataclass(frozen=True)
 class KernelShapes:
-    """Products: rows, (columns, depth). Prompts and steps: sequences, tokens of each, (heads, heads of keys), width of a head."""
+    """Products: rows, (columns, depth). Prompts and steps: sequences, tokens of each, (heads, heads
+    of keys), width of a head.
+    """
 
     products: Sequence[tuple[int, tuple[int, int]]]
     prompts: Sequence[tuple[int, int, tuple[int, int], int]]
@@ -46,13 +50,23 @@ SMALL = KernelShapes(((8, (16, 32)), (16, (32, 16))), ((1, 16, (4, 2), 8),), ((2
 Row = Mapping[str, Any]
 
 
-def kernel_rows(device: Device, machine: str, shapes: KernelShapes, calls: int = 20) -> Iterator[Row]:
-    """A row for each shape, with the time of one of ``calls`` calls in a row, in microseconds (the median of three such rows).
+def kernel_rows(
+    device: Device, machine: str, shapes: KernelShapes, calls: int = 20
+) -> Iterator[Row]:
+    """A row for each shape, with the time of one of ``calls`` calls in a row, in microseconds (the
+    median of three such rows).
 
     Shapes that do not fit in memory have no row.
     """
     for m, (n, k) in shapes.products:
-        yield from _timed(device, machine, "gemm", {"m": m, "n": n, "k": k}, partial(_product, device, m, n, k), calls)
+        yield from _timed(
+            device,
+            machine,
+            "gemm",
+            {"m": m, "n": n, "k": k},
+            partial(_product, device, m, n, k),
+            calls,
+        )
     for batch, queries, (heads, kv_heads), width in shapes.prompts:
         sizes = {
             "batch": batch,
@@ -71,7 +85,14 @@ def kernel_rows(device: Device, machine: str, shapes: KernelShapes, calls: int =
         yield from _timed(device, machine, "generation_attention", sizes, made, calls)
 
 
-def _timed(device: Device, machine: str, kernel: str, sizes: Row, made: Callable[[], Callable[[], Any]], calls: int) -> Iterator[Row]:
+def _timed(
+    device: Device,
+    machine: str,
+    kernel: str,
+    sizes: Row,
+    made: Callable[[], Callable[[], Any]],
+    calls: int,
+) -> Iterator[Row]:
     try:
         run = made()
         for _ in range(3):
@@ -80,20 +101,36 @@ def _timed(device: Device, machine: str, kernel: str, sizes: Row, made: Callable
     except torch.cuda.OutOfMemoryError:
         device.empty_caches()
         return
-    yield {"machine": machine, "kernel": kernel, "dtype": "bfloat16", **sizes, "latency_us": round(statistics.median(times) / 1000, 3)}
+    yield {
+        "machine": machine,
+        "kernel": kernel,
+        "dtype": "bfloat16",
+        **sizes,
+        "latency_us": round(statistics.median(times) / 1000, 3),
+    }
 
 
 def _product(device: Device, m: int, n: int, k: int) -> Callable[[], Any]:
-    left, right = (device.empty(rows * k, torch.bfloat16).normal_().view(rows, k) for rows in (m, n))
+    left, right = (
+        device.empty(rows * k, torch.bfloat16).normal_().view(rows, k) for rows in (m, n)
+    )
     return lambda: functional.linear(left, right)
 
 
-def _attention(device: Device, batch: int, queries: int, keys: int, heads: int, kv_heads: int, width: int) -> Callable[[], Any]:
+def _attention(
+    device: Device, batch: int, queries: int, keys: int, heads: int, kv_heads: int, width: int
+) -> Callable[[], Any]:
     """Causal attention; of one query over a cache there is nothing to mask."""
 
     def drawn(count: int, tokens: int) -> Any:
-        return device.empty(batch * count * tokens * width, torch.bfloat16).normal_().view(batch, count, tokens, width)
+        return (
+            device.empty(batch * count * tokens * width, torch.bfloat16)
+            .normal_()
+            .view(batch, count, tokens, width)
+        )
 
     q, k, v = drawn(heads, queries), drawn(kv_heads, keys), drawn(kv_heads, keys)
     grouped = {"enable_gqa": True} if kv_heads < heads else {}
-    return lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=queries > 1, **grouped)
+    return lambda: functional.scaled_dot_product_attention(
+        q, k, v, is_causal=queries > 1, **grouped
+    )

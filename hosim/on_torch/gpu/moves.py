@@ -1,6 +1,8 @@
-"""Moves between device and host: every copy is queued in its place, with the waits that it needs, and recorded.
+"""Moves between device and host: every copy is queued in its place, with the waits that it needs,
+and recorded.
 
-A copy waits for everything queued on the compute stream before it, so a buffer may be overwritten as soon as its last reader is queued.
+A copy waits for everything queued on the compute stream before it, so a buffer may be overwritten
+as soon as its last reader is queued.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class Mover:
             pass
 
     def fetch(self, tensor: str, destination: Any, source: Any, after: Any = None) -> Any:
-        """Copy to the device, at the earliest after the event ``after``; returns the event of its end."""
+        """Copy to the device, at the earliest after the event ``after``; returns the event of its
+        end.
+        """
         if after is not None:
             self.device.wait(TO_DEVICE, after)
         return self._copy("prefetch", TO_DEVICE, tensor, destination, source)
@@ -89,7 +93,9 @@ class ResidentGroups:
 
 
 class Streamed:
-    """The groups of the layers in host memory, and two buffers on the device: layer i comes into buffer i mod 2."""
+    """The groups of the layers in host memory, and two buffers on the device: layer i comes into
+    buffer i mod 2.
+    """
 
     def __init__(self, mover: Mover, kind: str, hosts: Sequence[Any]) -> None:
         self._mover = mover
@@ -101,13 +107,17 @@ class Streamed:
         self._stored: list[Any] = [None, None]
 
     def prefetch(self, index: int) -> None:
-        """Queue the copy of layer ``index`` to its buffer, unless it is there or the layer does not exist."""
+        """Queue the copy of layer ``index`` to its buffer, unless it is there or the layer does not
+        exist.
+        """
         if not 0 <= index < len(self._hosts) or self._holds[index % 2] == index:
             return
         slot = index % 2
         if self._holds[slot] is not None:
             self._mover.drop(self._name(self._holds[slot]), self._buffers[slot])
-        self._arrived[slot] = self._mover.fetch(self._name(index), self._buffers[slot], self._hosts[index], self._stored[slot])
+        self._arrived[slot] = self._mover.fetch(
+            self._name(index), self._buffers[slot], self._hosts[index], self._stored[slot]
+        )
         self._stored[slot] = None
         self._holds[slot] = index
 
@@ -122,7 +132,9 @@ class Streamed:
     def store(self, index: int) -> None:
         """Queue the copy of layer ``index``, changed in its buffer, back to the host."""
         slot = index % 2
-        self._stored[slot] = self._mover.store(self._name(index), self._hosts[index], self._buffers[slot])
+        self._stored[slot] = self._mover.store(
+            self._name(index), self._hosts[index], self._buffers[slot]
+        )
 
     def _name(self, index: int | None) -> str:
         return f"layer.{index}.{self._kind}"
@@ -132,7 +144,8 @@ Groups = ResidentGroups | Streamed
 
 
 class OffloadedActivations:
-    """The activations of layers: each is copied to the host while the next layer computes, and comes back one layer ahead of its use.
+    """The activations of layers: each is copied to the host while the next layer computes, and
+    comes back one layer ahead of its use.
 
     Host buffers are made at first use and reused in every step.
     """
@@ -150,12 +163,16 @@ class OffloadedActivations:
         places = self._places.setdefault(layer, {})
         sources = self._sources.setdefault(layer, [])
         pointer = tensor.untyped_storage().data_ptr()
-        if pointer not in places:  # the sources live until `end`: no other storage is where one of them is
+        if (
+            pointer not in places
+        ):  # the sources live until `end`: no other storage is where one of them is
             whole = _whole(tensor)
             number = places[pointer] = len(sources)
             host = self._hosts.get((layer, number))
             if host is None or host.numel() != whole.numel():
-                host = self._hosts[layer, number] = self._mover.device.host(whole.numel(), torch.uint8)
+                host = self._hosts[layer, number] = self._mover.device.host(
+                    whole.numel(), torch.uint8
+                )
             self._events[layer] = self._mover.store(_name(layer, number), host, whole)
             sources.append(whole)
         return places[pointer]
@@ -211,4 +228,6 @@ def _name(layer: int, number: int) -> str:
 
 def _whole(tensor: Any) -> Any:
     """The storage of a tensor, as bytes."""
-    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.detach().untyped_storage())
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+        tensor.detach().untyped_storage()
+    )

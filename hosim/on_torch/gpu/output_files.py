@@ -16,9 +16,16 @@ from hosim.errors import InputError
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, gzipped (the same bytes for the same content) if the name ends in ``.gz``; whole or not at all."""
+    """Write JSON, gzipped (the same bytes for the same content) if the name ends in ``.gz``; whole
+    or not at all.
+    """
     if path.suffix == ".gz":
-        write_whole(path, gzip.compress(json.dumps(content, separators=(",", ":")).encode(), compresslevel=9, mtime=0))
+        write_whole(
+            path,
+            gzip.compress(
+                json.dumps(content, separators=(",", ":")).encode(), compresslevel=9, mtime=0
+            ),
+        )
     else:
         write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
 

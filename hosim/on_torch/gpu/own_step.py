@@ -1,4 +1,6 @@
-"""``hosim.record``: a trace, the allocator's history and the peaks of any code of torch. Imports torch when called."""
+"""``hosim.record``: a trace, the allocator's history and the peaks of any code of torch. Imports
+torch when called.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,15 @@ from hosim.errors import InputError
 def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     """Record what runs inside: training or inference, on a GPU if torch finds one.
 
-    Run the step once or twice before, so that nothing is loaded or tuned in the recording, and a few times inside. After an error inside,
-    nothing is written.
+    Run the step once or twice before, so that nothing is loaded or tuned in the recording, and a
+    few times inside. After an error inside, nothing is written.
 
     Parameters
     ----------
     folder
-        Where to write; it must not exist, or be empty. It gets ``trace.json.gz`` (torch's profiler, with shapes and memory),
-        ``memory.json.gz`` (the history of the CUDA allocator; not on a CPU) and ``run.json`` (time and peaks in nanoseconds and bytes).
+        Where to write; it must not exist, or be empty. It gets ``trace.json.gz`` (torch's profiler,
+        with shapes and memory), ``memory.json.gz`` (the history of the CUDA allocator; not on a
+        CPU) and ``run.json`` (time and peaks in nanoseconds and bytes).
 
     Returns
     -------
@@ -62,13 +65,17 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     path = Path(folder)
     try:
         if path.exists() and any(path.iterdir()):
-            raise InputError("the folder holds something already; give another one", source=str(path))
+            raise InputError(
+                "the folder holds something already; give another one", source=str(path)
+            )
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be a folder: {error.strerror}", source=str(path)) from error
     device = CudaBackend(torch.cuda.current_device()) if torch.cuda.is_available() else CpuBackend()
     snapshots: list[object] = []
-    with new_folder(path) as beside:  # before the step, so that a folder that cannot be made costs no recording
+    with new_folder(
+        path
+    ) as beside:  # before the step, so that a folder that cannot be made costs no recording
         device.synchronize()
         device.reset_peaks()
         with profiled.profiler(device, modules=True) as recorded, device.history(snapshots):
@@ -78,4 +85,12 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
             wall_ns = time.perf_counter_ns() - start
         profiled.save_trace(recorded, beside)
         profiled.save_history(snapshots, beside)
-        write_json(beside / "run.json", {"format": FORMAT, "wall_ns": [wall_ns], "memory": device.peaks(), "device": device.describe()})
+        write_json(
+            beside / "run.json",
+            {
+                "format": FORMAT,
+                "wall_ns": [wall_ns],
+                "memory": device.peaks(),
+                "device": device.describe(),
+            },
+        )

@@ -1,4 +1,6 @@
-"""The second step, on any machine: plans for shares of each captured step's resident peak, and what hosim predicts of them."""
+"""The second step, on any machine: plans for shares of each captured step's resident peak, and what
+hosim predicts of them.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,11 @@ from hosim.result import CACHING, IN_PROGRAM_ORDER, Result
 from hosim.validate.kit import FORMAT, kit_run, measured_device, read_json, whole
 
 
-def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mapping[str, Any], attempts: Attempts) -> None:
-    """Plan for each ``MODEL-MODE-LENGTH-step`` of the folder; a share that does not fit is said in its folder.
+def plan_steps(
+    out: Path, shares: Sequence[int], policy: str, parameters: Mapping[str, Any], attempts: Attempts
+) -> None:
+    """Plan for each ``MODEL-MODE-LENGTH-step`` of the folder; a share that does not fit is said in
+    its folder.
 
     What the same policy has planned for the same budget, with these parameters, is left alone.
     Raises :class:`InputError` for a folder that the first step did not write.
@@ -36,7 +41,10 @@ def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mappin
     check = rule_of(CACHING if is_gpu else None)
     found = sorted(path.parent for path in out.glob("[!.]*-step/run.json"))
     if not found:
-        raise InputError("no measured step (MODEL-MODE-LENGTH-step); run `python -m hosim.gpu measure` first", source=str(out))
+        raise InputError(
+            "no measured step (MODEL-MODE-LENGTH-step); run `python -m hosim.gpu measure` first",
+            source=str(out),
+        )
     for folder in found:
         path = folder / "run.json"
         run, _ = read_json(path), kit_run(path)
@@ -44,7 +52,10 @@ def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mappin
         outside_bytes = whole(run.get("outside_bytes"), str(path), "outside_bytes")
         resident = replay(Plan(graph), hardware, account=IN_PROGRAM_ORDER, allocator=CACHING)
         beyond_ns = max(0, round(statistics.median(run["wall_ns"])) - (resident.makespan_ns or 0))
-        write_json(folder / "predicted.json", {"format": FORMAT, "share_percent": 100, **_figures(resident, outside_bytes, 0)})
+        write_json(
+            folder / "predicted.json",
+            {"format": FORMAT, "share_percent": 100, **_figures(resident, outside_bytes, 0)},
+        )
         for share in shares:
             path = out / f"{folder.name.removesuffix('-step')}-plan-{share}"
             about = {
@@ -57,11 +68,20 @@ def plan_steps(out: Path, shares: Sequence[int], policy: str, parameters: Mappin
             if _is_planned(path, about):
                 say(f"{path.name}: planned already")
                 continue
-            attempts.do(path.name, partial(_plan, path, graph, hardware, about, outside_bytes, beyond_ns, check))
+            attempts.do(
+                path.name,
+                partial(_plan, path, graph, hardware, about, outside_bytes, beyond_ns, check),
+            )
 
 
 def _plan(
-    path: Path, graph: Graph, hardware: Hardware, about: Mapping[str, Any], outside_bytes: int, beyond_ns: int, check: Replayed
+    path: Path,
+    graph: Graph,
+    hardware: Hardware,
+    about: Mapping[str, Any],
+    outside_bytes: int,
+    beyond_ns: int,
+    check: Replayed,
 ) -> None:
     path.mkdir(exist_ok=True)
     plan, said = _planned(path.name, graph, hardware, about, outside_bytes, beyond_ns, check)
@@ -74,16 +94,27 @@ def _is_planned(path: Path, about: Mapping[str, Any]) -> bool:
     if not kept.exists():
         return False
     said = read_json(kept)
-    return all(said.get(key) == value for key, value in about.items()) and ("error" in said or (path / "plan.json").exists())
+    return all(said.get(key) == value for key, value in about.items()) and (
+        "error" in said or (path / "plan.json").exists()
+    )
 
 
 def _write(path: Path, plan: Plan | None, said: Mapping[str, Any]) -> None:
-    """Write a plan, if there is one, and its prediction; leave a folder alone that has the run of another plan."""
+    """Write a plan, if there is one, and its prediction; leave a folder alone that has the run of
+    another plan.
+    """
     kept = path / "plan.json"
     data = None if plan is None else json.loads(json.dumps(plan_to_dict(plan)))
-    before = files.read_json(str(kept), "a plan", "delete the folder and plan again") if kept.exists() else None
+    before = (
+        files.read_json(str(kept), "a plan", "delete the folder and plan again")
+        if kept.exists()
+        else None
+    )
     if (path / "run.json").exists() and data != before:
-        say(f"{path.name}: another plan has run there, and is left alone; to plan again, delete the folder or give another --out")
+        say(
+            f"{path.name}: another plan has run there, and is left alone; to plan again, delete "
+            "the folder or give another --out"
+        )
         return
     if plan is None:
         kept.unlink(missing_ok=True)
@@ -105,16 +136,32 @@ def _planned(
     budget = about["budget_bytes"]
     try:
         if budget <= outside_bytes:
-            raise InfeasibleError(f"{about['share_percent']} % of the resident peak is less than the {outside_bytes} B outside the program")
-        plan, predicted = planned(graph, hardware, budget - outside_bytes, about["policy"], about["parameters"], replayed=check)
+            raise InfeasibleError(
+                f"{about['share_percent']} % of the resident peak is less than the "
+                f"{outside_bytes} B outside the program"
+            )
+        plan, predicted = planned(
+            graph,
+            hardware,
+            budget - outside_bytes,
+            about["policy"],
+            about["parameters"],
+            replayed=check,
+        )
     except InfeasibleError as error:
         say(f"{name}: {error}")
         return None, {**about, "error": str(error)}
-    return plan, {**about, "cache_ops": len(plan.cache_ops), **_figures(predicted, outside_bytes, beyond_ns)}
+    return plan, {
+        **about,
+        "cache_ops": len(plan.cache_ops),
+        **_figures(predicted, outside_bytes, beyond_ns),
+    }
 
 
 def _figures(result: Result, outside_bytes: int, beyond_ns: int) -> dict[str, Any]:
-    """``step_ns`` is the makespan and what the resident step took beyond its ops, such as launches."""
+    """``step_ns`` is the makespan and what the resident step took beyond its ops, such as
+    launches.
+    """
     assert result.allocator is not None
     assert result.makespan_ns is not None
     return {

@@ -1,4 +1,6 @@
-"""Steps timed by the host's clock, under torch's profiler, and under the history of its allocator."""
+"""Steps timed by the host's clock, under torch's profiler, and under the history of its
+allocator.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Run = Callable[[], object]
 
 
 def timed(device: Device, run: Run, count: int) -> list[int]:
-    """Nanoseconds of each of ``count`` steps, from the host's first launch to the end of the device's last work."""
+    """Nanoseconds of each of ``count`` steps, from the host's first launch to the end of the
+    device's last work.
+    """
     device.synchronize()
     took = []
     for _ in range(count):
@@ -49,7 +53,9 @@ def save_trace(recorded: Any, folder: Path) -> None:
 
 
 def write_history(device: Device, run: Run, count: int, folder: Path) -> bool:
-    """Write ``memory.json.gz``, the allocator's history of ``count`` steps; whether there is one (not on a CPU)."""
+    """Write ``memory.json.gz``, the allocator's history of ``count`` steps; whether there is one
+    (not on a CPU).
+    """
     snapshots: list[Any] = []
     with device.history(snapshots):
         for _ in range(count):
@@ -67,11 +73,14 @@ def save_history(snapshots: list[Any], folder: Path) -> None:
 def profiler(device: Device, *, modules: bool = False) -> Any:
     """A profiler with memory and shapes, and with the waits of streams where torch can record them.
 
-    ``modules`` says whether calls of modules are recorded, which torch does by tracing Python: ``with_modules`` is for TorchScript alone.
+    ``modules`` says whether calls of modules are recorded, which torch does by tracing Python:
+    ``with_modules`` is for TorchScript alone.
     """
     settings: dict[str, Any] = {"with_stack": True} if modules else {}
     config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
     if config is not None and device.kind == "cuda":
         with contextlib.suppress(TypeError):  # older releases do not know it
             settings["experimental_config"] = config(enable_cuda_sync_events=True)
-    return torch.profiler.profile(activities=device.activities(), record_shapes=True, profile_memory=True, **settings)
+    return torch.profiler.profile(
+        activities=device.activities(), record_shapes=True, profile_memory=True, **settings
+    )

@@ -1,4 +1,6 @@
-"""The third step, on the GPU: run each plan, and write what was measured beside what was predicted."""
+"""The third step, on the GPU: run each plan, and write what was measured beside what was
+predicted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def run_plans(device: Device, out: Path, steps: int, attempts: Attempts) -> None
     """
     plans = sorted(out.glob("[!.]*-plan-*/predicted.json"))
     if not plans:
-        raise InputError("no plan (MODEL-MODE-LENGTH-plan-SHARE); run `python -m hosim.gpu plan` first", source=str(out))
+        raise InputError(
+            "no plan (MODEL-MODE-LENGTH-plan-SHARE); run `python -m hosim.gpu plan` first",
+            source=str(out),
+        )
     hardware, steps_of = measured_machine(out), _Steps(device)
     for folder in (path.parent for path in plans):
         if not (folder / "plan.json").exists():
@@ -38,12 +43,16 @@ def run_plans(device: Device, out: Path, steps: int, attempts: Attempts) -> None
         elif (folder / "run.json").exists():
             say(f"{folder.name}: there already")
         else:
-            attempts.do(folder.name, partial(_run, device, hardware, folder, out, steps, steps_of), device)
+            attempts.do(
+                folder.name, partial(_run, device, hardware, folder, out, steps, steps_of), device
+            )
         write_summary(out)
 
 
 class _Steps:
-    """Captured steps. The last one is kept, because its plans stand together; one whose run failed is captured again."""
+    """Captured steps. The last one is kept, because its plans stand together; one whose run failed
+    is captured again.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -61,7 +70,9 @@ class _Steps:
         self._kept[work] = step
 
 
-def _run(device: Device, hardware: Hardware, folder: Path, out: Path, steps: int, steps_of: _Steps) -> None:
+def _run(
+    device: Device, hardware: Hardware, folder: Path, out: Path, steps: int, steps_of: _Steps
+) -> None:
     resident = out / f"{folder.name.rpartition('-plan-')[0]}-step" / "run.json"
     work = work_of(resident)
     path = folder / "plan.json"
@@ -76,7 +87,9 @@ def _run(device: Device, hardware: Hardware, folder: Path, out: Path, steps: int
 
 
 def _budget(folder: Path, resident: Path) -> int:
-    """The bytes that the program of a plan may hold: its budget without what was allocated outside the program."""
+    """The bytes that the program of a plan may hold: its budget without what was allocated outside
+    the program.
+    """
     path = folder / "predicted.json"
     budget = whole(kit_json(path).get("budget_bytes"), str(path), "budget_bytes")
     return budget - whole(kit_json(resident).get("outside_bytes"), str(resident), "outside_bytes")

@@ -39,7 +39,9 @@ class RecordingRun:
         return f"{self.config}-{self.mode}-{self.length}-{self.scheme}"
 
 
-def record_run(device: Device, config: Config, run: RecordingRun, out: Path, *, smallest_offload: int) -> None:
+def record_run(
+    device: Device, config: Config, run: RecordingRun, out: Path, *, smallest_offload: int
+) -> None:
     """Record one run into its folder, as a whole or not at all."""
     with new_folder(out / run.name) as folder:
         _measure(device, config, run, folder, smallest_offload)
@@ -47,7 +49,9 @@ def record_run(device: Device, config: Config, run: RecordingRun, out: Path, *, 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A folder beside ``path`` that becomes it if all goes well, and goes away if not. Raises :class:`InputError`."""
+    """A folder beside ``path`` that becomes it if all goes well, and goes away if not. Raises
+    :class:`InputError`.
+    """
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
@@ -60,8 +64,12 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _measure(device: Device, config: Config, run: RecordingRun, folder: Path, smallest_offload: int) -> None:
-    """Two steps to warm up, timed steps without a profiler, steps under the profiler, steps under the allocator's history."""
+def _measure(
+    device: Device, config: Config, run: RecordingRun, folder: Path, smallest_offload: int
+) -> None:
+    """Two steps to warm up, timed steps without a profiler, steps under the profiler, steps under
+    the allocator's history.
+    """
     work = Workload(
         device,
         config,

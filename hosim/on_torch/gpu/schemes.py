@@ -1,4 +1,6 @@
-"""A step of the decoder, prefill or training, under a scheme: what stays on the device, and what moves."""
+"""A step of the decoder, prefill or training, under a scheme: what stays on the device, and what
+moves.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _RATE, _DECAY, _EPSILON, _BETA_1, _BETA_2 = 1e-4, 0.1, 1e-8, 0.9, 0.95
 
 
 class Workload:
-    """Weights, inputs and whatever else persists between steps. ``step`` runs one and returns its loss (for prefill, a check figure)."""
+    """Weights, inputs and whatever else persists between steps. ``step`` runs one and returns its
+    loss (for prefill, a check figure).
+    """
 
     def __init__(
         self,
@@ -52,9 +56,16 @@ class Workload:
         self._targets = tokens[:, 1:].contiguous().to(device.torch_device)
         self._positions = functional_decoder.rotary(config, length, device.torch_device)
         if train:
-            sizes = [self._embedding.numel(), *[functional_decoder.count(config.layer_shapes)] * config.layers, self._head.numel()]
+            sizes = [
+                self._embedding.numel(),
+                *[functional_decoder.count(config.layer_shapes)] * config.layers,
+                self._head.numel(),
+            ]
             self._gradients = [device.empty(size, functional_decoder.DTYPE) for size in sizes]
-            outer = [torch.zeros(2 * size, dtype=torch.float32, device=device.torch_device) for size in (sizes[0], sizes[-1])]
+            outer = [
+                torch.zeros(2 * size, dtype=torch.float32, device=device.torch_device)
+                for size in (sizes[0], sizes[-1])
+            ]
             self._outer_states = outer
             states = [self._states(sizes[1]) for _ in range(config.layers)]
             self._layer_states = self._groups("optimizer_state", states, scheme.optimizer)
@@ -71,7 +82,9 @@ class Workload:
         config, mover = self._config, self.mover
         mover.enter("embedding.forward")
         self._layers.prefetch(0)
-        x = functional_decoder.embed(functional_decoder.views(self._embedding, config.embedding_shapes), self._tokens)
+        x = functional_decoder.embed(
+            functional_decoder.views(self._embedding, config.embedding_shapes), self._tokens
+        )
         cache = []
         for index in range(config.layers):
             mover.enter(f"layer.{index}.forward")
@@ -87,7 +100,14 @@ class Workload:
         mover.enter("head.forward")
         if self._offloaded is not None:
             self._offloaded.finish(config.layers)
-        return functional_decoder.logits(functional_decoder.views(self._head, config.head_shapes), x[:, -1:]).float().logsumexp(-1).mean()
+        return (
+            functional_decoder.logits(
+                functional_decoder.views(self._head, config.head_shapes), x[:, -1:]
+            )
+            .float()
+            .logsumexp(-1)
+            .mean()
+        )
 
     def _train_step(self) -> Any:
         config, mover = self._config, self.mover
@@ -96,7 +116,9 @@ class Workload:
         self._layers.prefetch(0)
         for gradient in self._gradients:
             gradient.zero_()
-        x = functional_decoder.embed(self._weights(self._embedding, config.embedding_shapes, 0), self._tokens)
+        x = functional_decoder.embed(
+            self._weights(self._embedding, config.embedding_shapes, 0), self._tokens
+        )
         x = _Mark.apply(x, self._embedding_backward)
         for index in range(config.layers):
             mover.enter(f"layer.{index}.forward")
@@ -109,7 +131,9 @@ class Workload:
             x = _Mark.apply(x, lambda index=index: self._layer_backward(index))
             del weights, group
         mover.enter("head.forward")
-        loss = functional_decoder.loss(self._weights(self._head, config.head_shapes, config.layers + 1), x, self._targets)
+        loss = functional_decoder.loss(
+            self._weights(self._head, config.head_shapes, config.layers + 1), x, self._targets
+        )
         del x
         mover.enter("head.backward")
         loss.backward()
@@ -131,7 +155,9 @@ class Workload:
             self._offloaded.release(0)
 
     def _update(self) -> None:
-        """AdamW, group by group. States and parameters of the next layer are fetched while one is updated, and stored after it."""
+        """AdamW, group by group. States and parameters of the next layer are fetched while one is
+        updated, and stored after it.
+        """
         config, mover = self._config, self.mover
         mover.enter("embedding.update")
         self._layer_states.prefetch(0)
@@ -157,7 +183,9 @@ class Workload:
             del wide
             scale = (second / (1 - _BETA_2**self._steps)).sqrt_().add_(_EPSILON)
             weight = group.float()
-            weight.mul_(1 - _RATE * _DECAY).addcdiv_(first, scale, value=-_RATE / (1 - _BETA_1**self._steps))
+            weight.mul_(1 - _RATE * _DECAY).addcdiv_(
+                first, scale, value=-_RATE / (1 - _BETA_1**self._steps)
+            )
             group.copy_(weight)
 
     def _ready(self, index: int, following: int) -> Any:
@@ -167,7 +195,8 @@ class Workload:
         return group
 
     def _saving(self, index: int, group: Any) -> contextlib.AbstractContextManager[Any]:
-        """How autograd saves what layer ``index`` needs again: views of a streamed group by their place in it, activations on the host.
+        """How autograd saves what layer ``index`` needs again: views of a streamed group by their
+        place in it, activations on the host.
 
         The activations of the last layer stay, because they are needed at once.
         """
@@ -179,28 +208,47 @@ class Workload:
         positions_at = {table.untyped_storage().data_ptr() for table in self._positions}
 
         def pack(tensor: Any) -> Callable[[], Any]:
-            shape, strides, offset, dtype = tensor.size(), tensor.stride(), tensor.storage_offset(), tensor.dtype
+            shape, strides, offset, dtype = (
+                tensor.size(),
+                tensor.stride(),
+                tensor.storage_offset(),
+                tensor.dtype,
+            )
             pointer = tensor.untyped_storage().data_ptr()
             if pointer == group_at:
                 return lambda: torch.as_strided(groups.ready(index), shape, strides, offset)
             if offloaded is None or pointer in positions_at or not self._worth_moving(tensor):
-                kept = tensor.detach()  # not the tensor itself: an output would keep itself alive through this
+                kept = (
+                    tensor.detach()
+                )  # not the tensor itself: an output would keep itself alive through this
                 return lambda: kept
             number = offloaded.keep(index, tensor)
-            return lambda: torch.as_strided(offloaded.get(index, number).view(dtype), shape, strides, offset)
+            return lambda: torch.as_strided(
+                offloaded.get(index, number).view(dtype), shape, strides, offset
+            )
 
-        hooks: contextlib.AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(pack, lambda load: load())
+        hooks: contextlib.AbstractContextManager[Any] = torch.autograd.graph.saved_tensors_hooks(
+            pack, lambda load: load()
+        )
         return hooks
 
     def _weights(self, group: Any, shapes: tuple[tuple[int, ...], ...], place: int) -> list[Any]:
-        """The weights of a group as leaves of the graph, whose gradients add up in the flat gradient of the group."""
-        leaves = [view.detach().requires_grad_() for view in functional_decoder.views(group, shapes)]
-        for leaf, gradient in zip(leaves, functional_decoder.views(self._gradients[place], shapes), strict=True):
+        """The weights of a group as leaves of the graph, whose gradients add up in the flat
+        gradient of the group.
+        """
+        leaves = [
+            view.detach().requires_grad_() for view in functional_decoder.views(group, shapes)
+        ]
+        for leaf, gradient in zip(
+            leaves, functional_decoder.views(self._gradients[place], shapes), strict=True
+        ):
             leaf.grad = gradient
         return leaves
 
     def _worth_moving(self, tensor: Any) -> bool:
-        """Whether it is on the device (the seeds of an attention kernel need not be), and large enough."""
+        """Whether it is on the device (the seeds of an attention kernel need not be), and large
+        enough.
+        """
         on_device = tensor.device.type == self.mover.device.kind
         return bool(on_device and tensor.untyped_storage().nbytes() >= self._smallest)
 

@@ -13,15 +13,23 @@ from hosim.validate.kit import FORMAT, read_json
 
 
 def write_summary(out: Path) -> list[dict[str, Any]]:
-    """Write ``summary.json`` from the folders that are there, with what failed; returns its rows."""
+    """Write ``summary.json`` from the folders that are there, with what failed; returns its
+    rows.
+    """
     rows, device = plan_rows(out), read_json(out / "meta.json", ["device"])["device"]
-    write_json(out / "summary.json", {"format": FORMAT, "device": device, "runs": rows, "failed": dict(noted_failures(out))})
+    write_json(
+        out / "summary.json",
+        {"format": FORMAT, "device": device, "runs": rows, "failed": dict(noted_failures(out))},
+    )
     return rows
 
 
 def table(rows: Sequence[Mapping[str, Any]], failed: Mapping[str, str]) -> str:
     """The rows as text, and a line for each that failed."""
-    lines = [f"{'':28} {'budget':>15} {'allocated':>15} {'predicted':>15} {'off':>7} {'step ms':>9} {'predicted':>9} {'off':>7}"]
+    lines = [
+        f"{'':28} {'budget':>15} {'allocated':>15} {'predicted':>15} {'off':>7} {'step ms':>9} "
+        f"{'predicted':>9} {'off':>7}"
+    ]
     for row in rows:
         got, said = row["measured"], row["predicted"]
         if row["error"] is not None:
@@ -40,4 +48,7 @@ def _beside(got: int | None, said: int, width: int, form: str, unit: float) -> s
     predicted = form.format(said / unit if unit != 1 else said)
     if got is None:
         return f"{'-':>{width}} {predicted:>{width}} {'':>7}"
-    return f"{form.format(got / unit if unit != 1 else got):>{width}} {predicted:>{width}} {said / got - 1:>+7.1%}"
+    return (
+        f"{form.format(got / unit if unit != 1 else got):>{width}} {predicted:>{width}} "
+        f"{said / got - 1:>+7.1%}"
+    )

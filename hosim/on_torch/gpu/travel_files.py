@@ -1,6 +1,8 @@
-"""Workloads and plans in files, written and read with the standard library alone: a GPU machine may have nothing else.
+"""Workloads and plans in files, written and read with the standard library alone: a GPU machine may
+have nothing else.
 
-`workload_mapping` gives what ``hosim.load_workload`` reads, `plan_of_mapping` reads what ``hosim.save_plan`` wrote.
+`workload_mapping` gives what ``hosim.load_workload`` reads, `plan_of_mapping` reads what
+``hosim.save_plan`` wrote.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ def workload_mapping(graph: Graph) -> dict[str, Any]:
     """The graph as the mapping of a workload file."""
     tensors = []
     for tensor in graph.tensors:
-        entry: dict[str, Any] = {"name": tensor.name, "bytes": tensor.size_bytes, "kind": tensor.kind}
+        entry: dict[str, Any] = {
+            "name": tensor.name,
+            "bytes": tensor.size_bytes,
+            "kind": tensor.kind,
+        }
         if tensor.home is not None:
             entry["home"] = tensor.home
         if tensor.persistent != (tensor.kind in PERSISTENT_KINDS):
@@ -49,15 +55,22 @@ def _op(graph: Graph, op: Op) -> dict[str, Any]:
 
 
 def plan_of_mapping(data: Any, workload: Graph, source: str) -> Plan:
-    """The plan in a plan file, for its workload. Raises :class:`InputError` for a plan of another one."""
+    """The plan in a plan file, for its workload. Raises :class:`InputError` for a plan of another
+    one.
+    """
     if not isinstance(data, Mapping):
         raise InputError("expected a plan, an object of JSON; plan again", source=source)
     if data.get("workload") != workload.name:
-        raise InputError(f"expected a plan for {workload.name}, got one for {data.get('workload')}; plan again", source=source)
+        raise InputError(
+            f"expected a plan for {workload.name}, got one for {data.get('workload')}; plan again",
+            source=source,
+        )
     try:
         if data.get("processors"):
             raise ValueError("it chooses processors of ops")
-        again = tuple(Recompute(row["op"], row["before"], row["name"]) for row in data.get("recompute", ()))
+        again = tuple(
+            Recompute(row["op"], row["before"], row["name"]) for row in data.get("recompute", ())
+        )
         edits = Edits(workload, tuple(data.get("order", ())), again)
         graph = edits.graph()
         moves = tuple(
@@ -70,8 +83,15 @@ def plan_of_mapping(data: Any, workload: Graph, source: str) -> Plan:
             )
             for row in data["cache_ops"]
         )
-        initial = {graph.tensor_index[name]: tuple(tiers) for name, tiers in data.get("initial", {}).items()}
+        initial = {
+            graph.tensor_index[name]: tuple(tiers)
+            for name, tiers in data.get("initial", {}).items()
+        }
         changed = edits if edits.order or edits.recompute else None
-        return Plan(workload if changed is None else graph, data["policy"], moves, initial, edits=changed)
+        return Plan(
+            workload if changed is None else graph, data["policy"], moves, initial, edits=changed
+        )
     except (GraphError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the plan is not for this decoder ({error}); plan again", source=source) from error
+        raise InputError(
+            f"the plan is not for this decoder ({error}); plan again", source=source
+        ) from error

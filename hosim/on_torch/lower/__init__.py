@@ -1,4 +1,6 @@
-"""A plan as a torch graph that runs: capture, cache ops as nodes, executors, bridges. Nothing here imports torch before it is called."""
+"""A plan as a torch graph that runs: capture, cache ops as nodes, executors, bridges. Nothing here
+imports torch before it is called.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -39,7 +41,8 @@ else:
     )
 
 __all__ = [
-    "STREAM", "Barrier", "Executor", "Guard", "Replayed", "Replicas", "Shards", "StepValues", "TorchProgram", "barriers", "capture",
-    "capture_training", "exported_with", "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of",
-    "planned", "read", "require_free", "rule_of", "training", "within_reserved",
+    "STREAM", "Barrier", "Executor", "Guard", "Replayed", "Replicas", "Shards", "StepValues",
+    "TorchProgram", "barriers", "capture", "capture_training", "exported_with", "inference",
+    "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of", "planned", "read",
+    "require_free", "rule_of", "training", "within_reserved",
 ]  # fmt: skip

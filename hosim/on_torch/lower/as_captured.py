@@ -1,4 +1,6 @@
-"""What a captured program takes as given of its model, which must still be so at each call. Imports torch."""
+"""What a captured program takes as given of its model, which must still be so at each call. Imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +20,46 @@ class AsCaptured:
     ``called`` is what is called for it: the model, or its compiled one.
     """
 
-    def __init__(self, model: torch.nn.Module, called: torch.nn.Module | None, reached: Reached) -> None:
+    def __init__(
+        self, model: torch.nn.Module, called: torch.nn.Module | None, reached: Reached
+    ) -> None:
         self._model = model
         self._called = model if called is None else called
         self._modes = _modes(model)
         self._reached = reached
         self._members = [
-            (name, now, dict(now)) for name, module in unwrapped(model).named_modules() for now in (vars(module)[key] for key in _MEMBERS)
+            (name, now, dict(now))
+            for name, module in unwrapped(model).named_modules()
+            for now in (vars(module)[key] for key in _MEMBERS)
         ]
 
     def require(self) -> None:
-        """Raise :class:`InputError` if the model is in another mode, has other members or hooks, or reaches other things."""
+        """Raise :class:`InputError` if the model is in another mode, has other members or hooks, or
+        reaches other things.
+        """
         if _modes(self._model) != self._modes:
             raise InputError(
-                "the model was captured in another mode (train or eval, autocast or none); switch back to it, or offload it again"
+                "the model was captured in another mode (train or eval, autocast or none); switch "
+                "back to it, or offload it again"
             )
         for name, now, before in self._members:
-            if now.keys() != before.keys() or any(now[key] is not value for key, value in before.items()):
+            if now.keys() != before.keys() or any(
+                now[key] is not value for key, value in before.items()
+            ):
                 key = next(key for key in (*before, *now) if now.get(key) is not before.get(key))
-                raise self._other(f"module {name!r}" if name else type(unwrapped(self._model)).__name__, key)
+                raise self._other(
+                    f"module {name!r}" if name else type(unwrapped(self._model)).__name__, key
+                )
         found = self._reached.changed(by_forward=False)
         if found is not None:
             raise self._other(*found)
         require_no_hooks(self._called)
 
     def _other(self, place: str, key: str) -> InputError:
-        return InputError(f"{place} has another {key!r} than when it was captured; set it back, or offload the model again")
+        return InputError(
+            f"{place} has another {key!r} than when it was captured; set it back, or offload the "
+            "model again"
+        )
 
 
 def _modes(model: torch.nn.Module) -> list[bool]:

@@ -1,4 +1,6 @@
-"""What :func:`hosim.offload` returns: a captured model, its plan and the executor that runs it. Imports torch."""
+"""What :func:`hosim.offload` returns: a captured model, its plan and the executor that runs it.
+Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ from hosim.hardware import Hardware
 from hosim.importers.torch_programs import quiet
 from hosim.on_torch.lower.as_captured import AsCaptured, is_autocast
 from hosim.on_torch.lower.compiled import CompiledModel, require_no_hooks, require_one_process
-from hosim.on_torch.lower.devices import Loader, fake_on, fakes, late_launch_ns, named_tensors, origins, views
+from hosim.on_torch.lower.devices import (
+    Loader,
+    fake_on,
+    fakes,
+    late_launch_ns,
+    named_tensors,
+    origins,
+    views,
+)
 from hosim.on_torch.lower.guard import Guard
 from hosim.on_torch.lower.insert import insert
 from hosim.on_torch.lower.python_state import python_state_kept, writes_undone_in
@@ -33,7 +43,12 @@ from hosim.on_torch.lower.run import Executor
 from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device, RunMemory
 from hosim.on_torch.lower.torch_program import TorchProgram, capture
-from hosim.on_torch.lower.two_traces import require_of_modules, require_own_results, settled, written
+from hosim.on_torch.lower.two_traces import (
+    require_of_modules,
+    require_own_results,
+    settled,
+    written,
+)
 from hosim.plain_text import counted
 from hosim.result import Result
 
@@ -42,11 +57,13 @@ from hosim.result import Result
 class Captured:
     """A program with the tensors that it holds.
 
-    ``model`` is the captured model; ``held`` has its tensors and the optimizer's by placeholder. ``flat`` returns a call's inputs in the
-    order of ``inputs``, the other placeholders; ``result`` turns the program's results into those of the call. ``settings`` are the inputs
-    that are the optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and ``load`` gives what
-    tensors on meta have to contain. ``others`` are further tensors with the contents of those in ``held``.
-    ``called`` is what ``torch.compile`` has made of the model. ``reached`` is the state of Python that it was captured with.
+    ``model`` is the captured model; ``held`` has its tensors and the optimizer's by placeholder.
+    ``flat`` returns a call's inputs in the order of ``inputs``, the other placeholders; ``result``
+    turns the program's results into those of the call. ``settings`` are the inputs that are the
+    optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and
+    ``load`` gives what tensors on meta have to contain. ``others`` are further tensors with the
+    contents of those in ``held``. ``called`` is what ``torch.compile`` has made of the model.
+    ``reached`` is the state of Python that it was captured with.
     """
 
     model: torch.nn.Module
@@ -67,7 +84,13 @@ class PlannedProgram:
     """A program under a plan, with the executor that runs it."""
 
     def __init__(
-        self, program: TorchProgram, plan: Plan, result: Result, hardware: Hardware, device: Device, inputs: Sequence[str]
+        self,
+        program: TorchProgram,
+        plan: Plan,
+        result: Result,
+        hardware: Hardware,
+        device: Device,
+        inputs: Sequence[str],
     ) -> None:
         self.program = program
         self.plan = plan
@@ -79,14 +102,21 @@ class PlannedProgram:
         self._examples = {given.placeholder: given.value for given in program.givens}
         graph, tensor_of = program.graph, program.tensor_of
         written = {t for op in graph.ops for t in op.mutates}
-        self._bytes = {name: graph.tensors[tensor_of[name]].size_bytes for name in self.inputs if name in tensor_of}
+        self._bytes = {
+            name: graph.tensors[tensor_of[name]].size_bytes
+            for name in self.inputs
+            if name in tensor_of
+        }
         self._written = {name for name in self._bytes if tensor_of[name] in written}
 
-    def values(self, given: Sequence[Any], held: Set[int], unchecked: Set[str], *, moves: bool = False) -> dict[str, Any]:
+    def values(
+        self, given: Sequence[Any], held: Set[int], unchecked: Set[str], *, moves: bool = False
+    ) -> dict[str, Any]:
         """The inputs by placeholder, each tensor on a storage of its own.
 
-        ``held`` are the storages of offloaded tensors. Values of ``unchecked`` may differ from the example's. With ``moves``, inputs may be
-        on the CPU. Raises :class:`InputError` for inputs unlike the example's.
+        ``held`` are the storages of offloaded tensors. Values of ``unchecked`` may differ from the
+        example's. With ``moves``, inputs may be on the CPU. Raises :class:`InputError` for inputs
+        unlike the example's.
         """
         values = dict(zip(self.inputs, given, strict=True))
         taken: set[int] = set()
@@ -99,48 +129,69 @@ class PlannedProgram:
                 values[name] = self._by_itself(name, value, taken, held)
         return values
 
-    def _by_itself(self, name: str, value: torch.Tensor, taken: set[int], held: Set[int]) -> torch.Tensor:
+    def _by_itself(
+        self, name: str, value: torch.Tensor, taken: set[int], held: Set[int]
+    ) -> torch.Tensor:
         """``value`` on a storage of its own, laid out like the example: unchanged, or a copy."""
         storage = value.untyped_storage()
         if storage._cdata in held:  # it may be empty, which crashes torch
-            raise InputError(f"input {name!r} is a tensor of the offloaded model; give a copy made before offloading")
+            raise InputError(
+                f"input {name!r} is a tensor of the offloaded model; give a copy made before "
+                "offloading"
+            )
         own = storage._cdata not in taken and self.fits(name, value)
         taken.add(storage._cdata)
         if own:
             return value
         if name in self._written:
-            raise InputError(f"input {name!r} is written by the model, and is part of another tensor or has another layout; give a copy")
+            raise InputError(
+                f"input {name!r} is written by the model, and is part of another tensor or has "
+                "another layout; give a copy"
+            )
         return self.copy(name, value)
 
     def _moved(self, name: str, value: torch.Tensor) -> torch.Tensor:
         if name in self._written:
-            raise InputError(f"input {name!r} is written by the model, and is not on {self._device.torch_device}; give it there")
+            raise InputError(
+                f"input {name!r} is written by the model, and is not on "
+                f"{self._device.torch_device}; give it there"
+            )
         return self.on_device(value)
 
     def on_device(self, value: torch.Tensor) -> torch.Tensor:
         """A copy on the device of the program's tensors."""
-        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=self._device.torch_device).copy_(value)
+        return torch.empty_strided(
+            value.size(), value.stride(), dtype=value.dtype, device=self._device.torch_device
+        ).copy_(value)
 
     def fits(self, name: str, value: torch.Tensor) -> bool:
         """Whether a tensor has the layout and the storage of the example."""
-        return bool(value.stride() == self._examples[name].stride() and value.untyped_storage().nbytes() == self._bytes.get(name))
+        return bool(
+            value.stride() == self._examples[name].stride()
+            and value.untyped_storage().nbytes() == self._bytes.get(name)
+        )
 
     def filled(self, name: str, value: Any) -> torch.Tensor:
-        """A tensor like the example with a value everywhere, on the device of the program's tensors."""
+        """A tensor like the example with a value everywhere, on the device of the program's
+        tensors.
+        """
         example = self._examples[name]
-        return torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device=example.device).copy_(
-            torch.as_tensor(value)
-        )
+        return torch.empty_strided(
+            example.size(), example.stride(), dtype=example.dtype, device=example.device
+        ).copy_(torch.as_tensor(value))
 
     def copy(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """A copy with the layout of the example."""
-        return torch.empty_strided(value.size(), self._examples[name].stride(), dtype=value.dtype, device=value.device).copy_(value)
+        return torch.empty_strided(
+            value.size(), self._examples[name].stride(), dtype=value.dtype, device=value.device
+        ).copy_(value)
 
 
 class OffloadedModel:
     """A model under a plan; calling it runs it.
 
-    ``plan``, ``program`` (its graph is the plan's workload) and ``result`` (the replay in program order) may be inspected.
+    ``plan``, ``program`` (its graph is the plan's workload) and ``result`` (the replay in program
+    order) may be inspected.
     """
 
     def __init__(
@@ -151,14 +202,18 @@ class OffloadedModel:
         hardware: Hardware,
         device: Device,
     ) -> None:
-        self._whole = whole = PlannedProgram(captured.program, plan, result, hardware, device, captured.inputs)
+        self._whole = whole = PlannedProgram(
+            captured.program, plan, result, hardware, device, captured.inputs
+        )
         self.program = captured.program
         self.plan = plan
         self.result = result
         self.lowered = whole.lowered
         self._captured = captured
         self._running = [whole.executor]
-        models = {name: tensor for name, tensor in captured.held.items() if name not in captured.constants}
+        models = {
+            name: tensor for name, tensor in captured.held.items() if name not in captured.constants
+        }
         found = origins(models, captured.model, device, captured.load)
         placed = {**captured.held, **views({name: captured.held[name] for name in found}, device)}
         self._is_elsewhere = bool(found)
@@ -172,7 +227,10 @@ class OffloadedModel:
                 self.close()
                 raise
             raise self._with_what_is_left(error) from error
-        self._held = frozenset(tensor.untyped_storage()._cdata for tensor in (*captured.held.values(), *placed.values()))
+        self._held = frozenset(
+            tensor.untyped_storage()._cdata
+            for tensor in (*captured.held.values(), *placed.values())
+        )
         self._guard()
 
     def _guard(self) -> None:
@@ -183,9 +241,17 @@ class OffloadedModel:
         self._forgotten.atexit = False
 
     def _with_what_is_left(self, error: BaseException) -> ExecutionError:
-        """An error of the placement by which the caller can bring back what there was no room for."""
+        """An error of the placement by which the caller can bring back what there was no room
+        for.
+        """
         said = error if isinstance(error, ExecutionError) else ExecutionError("interrupted")
-        return ExecutionError(said.message, lost=said.lost, left=self.executor.left, for_host=self.executor.left_for_host, held=self)
+        return ExecutionError(
+            said.message,
+            lost=said.lost,
+            left=self.executor.left,
+            for_host=self.executor.left_for_host,
+            held=self,
+        )
 
     @property
     def executor(self) -> Executor:
@@ -194,13 +260,17 @@ class OffloadedModel:
 
     @property
     def predicted_peak_bytes(self) -> int:
-        """The predicted peak of the device memory that the program allocates, in bytes, in program order."""
+        """The predicted peak of the device memory that the program allocates, in bytes, in program
+        order.
+        """
         assert self.result.allocator is not None
         return self.result.allocator.peak_allocated_bytes
 
     @property
     def memory(self) -> RunMemory:
-        """What the last call held of the device's memory at most: allocated, still read by transfers, both at once, and reserved."""
+        """What the last call held of the device's memory at most: allocated, still read by
+        transfers, both at once, and reserved.
+        """
         memory: RunMemory = self.executor.device.memory
         return memory
 
@@ -211,19 +281,25 @@ class OffloadedModel:
 
     @property
     def predicted_makespan_ns(self) -> int:
-        """The predicted time of a call, with the times of the hardware profile and what the host takes to launch its ops and copies."""
+        """The predicted time of a call, with the times of the hardware profile and what the host
+        takes to launch its ops and copies.
+        """
         op_ns, cache_op_ns = self.executor.device.launch_ns
         late = 0
         if op_ns or cache_op_ns:
-            timeline = replay(self.plan, self.executor.hardware, self.result.budget_bytes, record=True).timeline
-            late = 0 if timeline is None else late_launch_ns(self.plan, timeline, op_ns, cache_op_ns)
+            timeline = replay(
+                self.plan, self.executor.hardware, self.result.budget_bytes, record=True
+            ).timeline
+            late = (
+                0 if timeline is None else late_launch_ns(self.plan, timeline, op_ns, cache_op_ns)
+            )
         return (self.result.makespan_ns or 0) + late
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results for these inputs, or the loss of a training step.
 
-        Raises :class:`InputError` for inputs of other sizes than the example's. Raises :class:`hosim.errors.ExecutionError` if the call
-        fails; then everything is closed.
+        Raises :class:`InputError` for inputs of other sizes than the example's. Raises
+        :class:`hosim.errors.ExecutionError` if the call fails; then everything is closed.
         """
         with self._one_at_a_time:
             return self._call(*args, **kwargs)
@@ -237,8 +313,12 @@ class OffloadedModel:
         self._as_captured.require()
 
     def _run(self, planned: PlannedProgram, given: Sequence[Any]) -> tuple[Any, ...]:
-        """The results of a program for its inputs. The tensors move to where its plan has them, if another one ran before."""
-        values = planned.values(given, self._held, self._captured.settings, moves=self._is_elsewhere)
+        """The results of a program for its inputs. The tensors move to where its plan has them, if
+        another one ran before.
+        """
+        values = planned.values(
+            given, self._held, self._captured.settings, moves=self._is_elsewhere
+        )
         try:
             if planned.executor is not self.executor:
                 before, self._running[0] = self.executor, planned.executor
@@ -252,7 +332,8 @@ class OffloadedModel:
     def close(self) -> None:
         """Move every tensor back into the model, and release memory and files.
 
-        Raises :class:`hosim.errors.ExecutionError` if there is no room for some: they are kept, and closing again goes on with them.
+        Raises :class:`hosim.errors.ExecutionError` if there is no room for some: they are kept, and
+        closing again goes on with them.
         """
         try:
             self.executor.close()
@@ -268,8 +349,13 @@ class OffloadedModel:
         self.close()
 
     def __repr__(self) -> str:
-        state = f"{counted(len(self.plan.graph.ops), 'op')}, {counted(len(self.plan.cache_ops), 'cache op')}, policy {self.plan.policy}"
-        return f"<offloaded {self.program.graph.name}: {state}, peak {self.predicted_peak_bytes:,} B>"
+        state = (
+            f"{counted(len(self.plan.graph.ops), 'op')}, "
+            f"{counted(len(self.plan.cache_ops), 'cache op')}, policy {self.plan.policy}"
+        )
+        return (
+            f"<offloaded {self.program.graph.name}: {state}, peak {self.predicted_peak_bytes:,} B>"
+        )
 
 
 def inference(
@@ -280,7 +366,8 @@ def inference(
     load: Loader | None = None,
     compiled: CompiledModel | None = None,
 ) -> Captured:
-    """``model`` exported for inputs like the example, on the device that is to run it, and compiled as ``compiled`` is, if given.
+    """``model`` exported for inputs like the example, on the device that is to run it, and compiled
+    as ``compiled`` is, if given.
 
     Raises :class:`InputError` if it cannot be.
     """
@@ -289,7 +376,8 @@ def inference(
         compiled.require_cpu(device.torch_device)
     if is_autocast():
         raise InputError(
-            f"torch.export does not see autocast; offload {name} outside of it, and convert the model to the dtype that it should "
+            f"torch.export does not see autocast; offload {name} outside of it, and convert the "
+            "model to the dtype that it should "
             "compute in"
         )
     require_one_process(model)
@@ -299,7 +387,9 @@ def inference(
     if any(not device.has(tensor) for tensor in own.values()):
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         there = partial(stand_ins, model, fakes(mode, model, device.torch_device))
-        args, kwargs = tree_map_only(torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs))
+        args, kwargs = tree_map_only(
+            torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs)
+        )
     reached = Reached(model, {})
     first, kept = _exported(model, (args, kwargs), name, reached, there, [])
 
@@ -325,7 +415,10 @@ def inference(
     def flat(*args: Any, **kwargs: Any) -> list[Any]:
         order = list(in_spec.child(1).context)
         if set(order) != set(kwargs):
-            raise InputError(f"expected the arguments {', '.join(order) or 'by position alone'}, got {', '.join(kwargs) or 'none by name'}")
+            raise InputError(
+                f"expected the arguments {', '.join(order) or 'by position alone'}, got "
+                f"{', '.join(kwargs) or 'none by name'}"
+            )
         values, spec = tree_flatten((args, {key: kwargs[key] for key in order}))
         if spec != in_spec:
             raise InputError("expected inputs nested like the example's")
@@ -336,7 +429,18 @@ def inference(
     def result(results: tuple[Any, ...]) -> Any:
         return tree_unflatten(results, out_spec)
 
-    return Captured(model, program, held, inputs, flat, result, reached, constants=constants, load=load, called=called)
+    return Captured(
+        model,
+        program,
+        held,
+        inputs,
+        flat,
+        result,
+        reached,
+        constants=constants,
+        load=load,
+        called=called,
+    )
 
 
 def _exported(
@@ -347,15 +451,29 @@ def _exported(
     there: Callable[[], contextlib.AbstractContextManager[None]],
     kept: Sequence[Made],
 ) -> tuple[ExportedProgram, list[Made]]:
-    """``model`` as torch exports it for inputs within what ``there`` gives, and the tensors that it keeps (``kept`` were, before)."""
+    """``model`` as torch exports it for inputs within what ``there`` gives, and the tensors that it
+    keeps (``kept`` were, before).
+    """
     try:
-        with torch.no_grad(), quiet(), python_state_kept(model, reached, kept=kept) as made, writes_undone_in(model), there():
+        with (
+            torch.no_grad(),
+            quiet(),
+            python_state_kept(model, reached, kept=kept) as made,
+            writes_undone_in(model),
+            there(),
+        ):
             return torch.export.export(model, *inputs, strict=False), made
     except InputError:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(" See https")[0]
-        hint = "; with config.use_cache = False, models of transformers return only tensors" if "Cache" in reason else ""
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(
+            " See https"
+        )[0]
+        hint = (
+            "; with config.use_cache = False, models of transformers return only tensors"
+            if "Cache" in reason
+            else ""
+        )
         raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
 
 
@@ -375,29 +493,55 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _check_input(name: str, value: Any, example: Any, moves: bool) -> None:
     if not isinstance(example, torch.Tensor):
         if value != example:
-            raise InputError(f"input {name!r} is {example!r} in the captured program, got {value!r}; offload it again")
+            raise InputError(
+                f"input {name!r} is {example!r} in the captured program, got {value!r}; offload "
+                "it again"
+            )
         return
-    if not isinstance(value, torch.Tensor) or value.shape != example.shape or value.dtype != example.dtype:
-        got = f"{tuple(value.shape)} of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
-        raise InputError(f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of {example.dtype}")
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.shape != example.shape
+        or value.dtype != example.dtype
+    ):
+        got = (
+            f"{tuple(value.shape)} of {value.dtype}"
+            if isinstance(value, torch.Tensor)
+            else type(value).__name__
+        )
+        raise InputError(
+            f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of "
+            f"{example.dtype}"
+        )
     if value.device != example.device and not (moves and value.device.type == "cpu"):
-        raise InputError(f"input {name!r} is on {value.device}; it was captured on {example.device}")
+        raise InputError(
+            f"input {name!r} is on {value.device}; it was captured on {example.device}"
+        )
 
 
-def machine_of(model: torch.nn.Module, device: Any, hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]]) -> Device:
-    """The machine that runs a model: the given one, or the one of torch's device; by default the GPU that has the model.
+def machine_of(
+    model: torch.nn.Module,
+    device: Any,
+    hardware: Hardware,
+    directories: Mapping[str, str | os.PathLike[str]],
+) -> Device:
+    """The machine that runs a model: the given one, or the one of torch's device; by default the
+    GPU that has the model.
 
-    A model on meta goes to a GPU, if there is one. Without a GPU the machine is made of the CPU's memory. Raises :class:`InputError` for
-    what is no machine.
+    A model on meta goes to a GPU, if there is one. Without a GPU the machine is made of the CPU's
+    memory. Raises :class:`InputError` for what is no machine.
     """
     if device is None:
         kinds = {tensor.device.type: tensor.device for tensor in named_tensors(model).values()}
-        device = kinds.get("cuda", torch.device("cuda" if "meta" in kinds and torch.cuda.is_available() else "cpu"))
+        device = kinds.get(
+            "cuda", torch.device("cuda" if "meta" in kinds and torch.cuda.is_available() else "cpu")
+        )
     elif isinstance(device, str):
         try:
             device = torch.device(device)
         except RuntimeError as error:
-            raise InputError(f"torch knows no device {device!r}; expected cuda, cuda:1 or cpu", source="device") from error
+            raise InputError(
+                f"torch knows no device {device!r}; expected cuda, cuda:1 or cpu", source="device"
+            ) from error
     if not isinstance(device, torch.device):
         return cast(Device, device)
     if device.type == "cuda":

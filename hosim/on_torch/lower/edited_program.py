@@ -1,7 +1,9 @@
-"""The program of a plan that runs ops again: their nodes are there again, in the plan's order. Imports torch.
+"""The program of a plan that runs ops again: their nodes are there again, in the plan's order.
+Imports torch.
 
-A copy of an op takes the values that are current where it stands, and so does every later node, as in :mod:`hosim.edits`. Views and items
-cost nothing: where one is needed after its storage was made again, it is made again too.
+A copy of an op takes the values that are current where it stands, and so does every later node, as
+in :mod:`hosim.edits`. Views and items cost nothing: where one is needed after its storage was made
+again, it is made again too.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ def edited_program(program: TorchProgram, plan: Plan) -> TorchProgram:
 class _Editing:
     """Copies the nodes that compute in the plan's order, and the others when they are needed.
 
-    ``env`` has the current copy of each node, ``current[t]`` the tensor that holds the contents of tensor t where it is another,
-    and ``writer[t]`` the op that wrote it last.
+    ``env`` has the current copy of each node, ``current[t]`` the tensor that holds the contents of
+    tensor t where it is another, and ``writer[t]`` the op that wrote it last.
     """
 
     def __init__(self, program: TorchProgram, plan: Plan) -> None:
@@ -40,7 +42,9 @@ class _Editing:
         self.items: dict[str, list[tuple[str, int]]] = {}
         for name, t in program.tensor_of.items():
             if name.endswith("]"):
-                self.items.setdefault(name.partition("[")[0], []).append((name.partition("[")[2], t))
+                self.items.setdefault(name.partition("[")[0], []).append(
+                    (name.partition("[")[2], t)
+                )
 
     def program(self) -> TorchProgram:
         base, edits = self.base.graph, self.plan.edits
@@ -61,12 +65,21 @@ class _Editing:
                 self.op_of[self.add(node, {}).name] = position
         output = self.base.module.graph.output_node()
         for node in self.base.module.graph.nodes:
-            if node is output or (node not in self.env and node.op != "placeholder" and node.is_impure()):
+            if node is output or (
+                node not in self.env and node.op != "placeholder" and node.is_impure()
+            ):
                 self.bring(node)
                 self.graph.node_copy(node, self.env.__getitem__)
         module = GraphModule(self.base.module, self.graph)
         module.graph.lint()
-        return TorchProgram(module, self.plan.graph, self.base.givens, self.tensor_of, self.op_of, self.base.gradients)
+        return TorchProgram(
+            module,
+            self.plan.graph,
+            self.base.givens,
+            self.tensor_of,
+            self.op_of,
+            self.base.gradients,
+        )
 
     def bring(self, wanted: Node) -> None:
         """Make the views and items from which a node is made."""
@@ -92,12 +105,17 @@ class _Editing:
         return copied
 
     def run_again(self, node: Node, first: Op, op: Op, position: int) -> None:
-        """The copy of an op that has run; later nodes take its results, unless the first ones were written since or survive the step."""
+        """The copy of an op that has run; later nodes take its results, unless the first ones were
+        written since or survive the step.
+        """
         made = dict(zip(first.outputs, op.outputs, strict=True))
-        kept = {t for t in first.outputs if self.base.graph.survives[t] or self.writer[t] != first.name}
+        kept = {
+            t for t in first.outputs if self.base.graph.survives[t] or self.writer[t] != first.name
+        }
         if kept and len(kept) < len(made):
             raise PlanError(
-                f"op {first.name!r} runs again for some of its results alone, which cannot be lowered; plan with recompute=false"
+                f"op {first.name!r} runs again for some of its results alone, which cannot be "
+                "lowered; plan with recompute=false"
             )
         before = self.env[node]
         self.op_of[self.add(node, made).name] = position

@@ -1,4 +1,6 @@
-"""Exchanges with other processes that an op has begun and that run beside later ops, until something uses their tensors."""
+"""Exchanges with other processes that an op has begun and that run beside later ops, until
+something uses their tensors.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 class ExchangesUnderWay:
     """What has begun and not been waited for, by the tensor that it reads and writes.
 
-    Torch's ``wait`` lets the device's queue wait, or the host for a CPU; either way what comes after it finds the result.
+    Torch's ``wait`` lets the device's queue wait, or the host for a CPU; either way what comes
+    after it finds the result.
     """
 
     def __init__(self) -> None:

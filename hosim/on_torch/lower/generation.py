@@ -1,10 +1,12 @@
-"""Generation on an offloaded model: prompt and tokens as programs of their own over the same tensors. Imports torch.
+"""Generation on an offloaded model: prompt and tokens as programs of their own over the same
+tensors. Imports torch.
 
-``generate`` itself is transformers' and runs as ever, on a twin of the model whose ``forward`` runs captured programs. A call of the model
-with a cache runs them too. A call with other
-sizes or constants than all before is traced by torch on fake tensors and planned within the same budget. With a static cache that is one
-program for the prompt and one for every token after it. The cache's tensors are inputs, which the program writes in place or, where
-transformers makes them, results.
+``generate`` itself is transformers' and runs as ever, on a twin of the model whose ``forward`` runs
+captured programs. A call of the model with a cache runs them too. A call with other
+sizes or constants than all before is traced by torch on fake tensors and planned within the same
+budget. With a static cache that is one program for the prompt and one for every token after it. The
+cache's tensors are inputs, which the program writes in place or, where transformers makes them,
+results.
 """
 
 from __future__ import annotations
@@ -39,14 +41,18 @@ from hosim.on_torch.lower.two_traces import require_own_results
 from hosim.result import Result
 
 _FORMER = "past_key_values"
-"""What transformers before 5.24 calls a model's cache, in arguments and results. Later versions take it, too."""
+"""What transformers before 5.24 calls a model's cache, in arguments and results. Later versions
+take it, too.
+"""
 
 _CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 """Types of arguments that are constants of a program."""
 
 _STATIC = (
-    "an offloaded model needs a cache of fixed sizes, because one that grows needs a program for each token: give generate "
-    "cache_implementation='static', or the model a StaticCache(config=model.config, max_cache_len=...)"
+    "an offloaded model needs a cache of fixed sizes, because one that grows needs a program for "
+    "each token: give generate "
+    "cache_implementation='static', or the model a StaticCache(config=model.config, "
+    "max_cache_len=...)"
 )
 _ADVICE = "write the model's forward without looking at what tensors contain"
 
@@ -77,21 +83,29 @@ class OffloadedGenerator(OffloadedModel):
         return [one.planned.result for one in self._programs.values()]
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model's ``generate`` returns for these arguments; with a static cache unless a cache is given.
+        """What the model's ``generate`` returns for these arguments; with a static cache unless a
+        cache is given.
 
-        The first call for a prompt of some length captures and plans a program for it, and one for each further token. The cache, which
-        stays in device memory between programs, counts.
+        The first call for a prompt of some length captures and plans a program for it, and one for
+        each further token. The cache, which stays in device memory between programs, counts.
 
-        Raises :class:`InputError` for a cache that grows, an encoder with a decoder, or anything else that needs other sizes at each token.
-        Raises :class:`hosim.errors.ExecutionError` as calling the model does.
+        Raises :class:`InputError` for a cache that grows, an encoder with a decoder, or anything
+        else that needs other sizes at each token. Raises :class:`hosim.errors.ExecutionError` as
+        calling the model does.
         """
         model = self._captured.model
         self._require_caches()
         if getattr(model.config, "is_encoder_decoder", False):
-            raise InputError("generate calls encoder and decoder apart, and only models without an encoder can do so offloaded")
+            raise InputError(
+                "generate calls encoder and decoder apart, and only models without an encoder can "
+                "do so offloaded"
+            )
         config = args[1] if len(args) > 1 else kwargs.get("generation_config")
         no_cache = all(kwargs.get(name) is None for name in (self._cache, _FORMER))
-        if no_cache and getattr(config or model.generation_config, "cache_implementation", None) is None:
+        if (
+            no_cache
+            and getattr(config or model.generation_config, "cache_implementation", None) is None
+        ):
             kwargs.setdefault("cache_implementation", "static")
         kwargs["disable_compile"] = True
         with self._one_at_a_time:
@@ -113,7 +127,10 @@ class OffloadedGenerator(OffloadedModel):
 
     def _require_caches(self) -> None:
         if self._is_elsewhere:
-            raise InputError("a cache needs the model on the device that runs it when it is offloaded; this one was on the CPU or on meta")
+            raise InputError(
+                "a cache needs the model on the device that runs it when it is offloaded; this "
+                "one was on the CPU or on meta"
+            )
 
     def _copy(self) -> Any:
         """The twin of the model, made at its first use."""
@@ -124,14 +141,23 @@ class OffloadedGenerator(OffloadedModel):
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         self._require_as_captured()
         if args:
-            raise InputError("generate calls this model with arguments by position, which it cannot do offloaded")
+            raise InputError(
+                "generate calls this model with arguments by position, which it cannot do offloaded"
+            )
         cache = kwargs.pop(self._cache, None)
         layers = _static_layers(cache)
         for layer in layers:
             for name, tensor in _tensors(layer).items():
                 setattr(layer, name, tensor.to(self._twin.device))
         leaves, spec = tree_flatten(kwargs)
-        key = spec, tuple(map(_kind, leaves)), tuple(tuple((name, _kind(value)) for name, value in vars(layer).items()) for layer in layers)
+        key = (
+            spec,
+            tuple(map(_kind, leaves)),
+            tuple(
+                tuple((name, _kind(value)) for name, value in vars(layer).items())
+                for layer in layers
+            ),
+        )
         if key not in self._programs:
             self._programs[key] = self._captured_forward(leaves, spec, cache)
         return self._programs[key].result(self._run, leaves, cache)
@@ -139,18 +165,26 @@ class OffloadedGenerator(OffloadedModel):
     def _captured_forward(self, leaves: Sequence[Any], spec: TreeSpec, cache: Any) -> _Program:
         name = f"{self.program.graph.name}: generate {len(self._programs) + 1}"
         traced = _traced(self._twin, self._by_id, self._whole.program, leaves, spec, cache, name)
-        program = at_home(traced.program, [self._whole, *(one.planned for one in self._programs.values())], self._hardware.device_tier)
+        program = at_home(
+            traced.program,
+            [self._whole, *(one.planned for one in self._programs.values())],
+            self._hardware.device_tier,
+        )
         plan, result = self._planner(program.graph)
-        planned = PlannedProgram(program, plan, result, self._hardware, self.executor.device, traced.inputs)
+        planned = PlannedProgram(
+            program, plan, result, self._hardware, self.executor.device, traced.inputs
+        )
         return _Program(planned, traced)
 
 
 @dataclass(frozen=True)
 class _Traced:
-    """A traced call. ``inputs`` are the placeholders of its tensors, of the cache's, and of ``constants``.
+    """A traced call. ``inputs`` are the placeholders of its tensors, of the cache's, and of
+    ``constants``.
 
-    The program returns the tensors of ``spec`` (the others are ``leaves``), and then the cache's new tensors: ``made`` has layer and name
-    of each. ``after`` are the other attributes of each layer after the call. ``cache`` is its name among the results.
+    The program returns the tensors of ``spec`` (the others are ``leaves``), and then the cache's
+    new tensors: ``made`` has layer and name of each. ``after`` are the other attributes of each
+    layer after the call. ``cache`` is its name among the results.
     """
 
     program: TorchProgram
@@ -174,9 +208,15 @@ class _Program:
         """What the model returns, with the cache as it leaves it."""
         traced = self.traced
         own = [tensor for layer in cache.layers for tensor in _tensors(layer).values()]
-        given = [*(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), *own, *traced.constants]
+        given = [
+            *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
+            *own,
+            *traced.constants,
+        ]
         results = iter(run(self.planned, given))
-        output = tree_unflatten([next(results) if leaf is _TENSOR else leaf for leaf in traced.leaves], traced.spec)
+        output = tree_unflatten(
+            [next(results) if leaf is _TENSOR else leaf for leaf in traced.leaves], traced.spec
+        )
         for i, name in traced.made:
             setattr(cache.layers[i], name, next(results))
         for layer, after in zip(cache.layers, traced.after, strict=True):
@@ -190,20 +230,42 @@ _TENSOR = object()
 
 
 def _traced(
-    twin: Any, placeholders: Mapping[int, str], whole: TorchProgram, leaves: Sequence[Any], spec: TreeSpec, cache: Any, name: str
+    twin: Any,
+    placeholders: Mapping[int, str],
+    whole: TorchProgram,
+    leaves: Sequence[Any],
+    spec: TreeSpec,
+    cache: Any,
+    name: str,
 ) -> _Traced:
-    """The program of ``forward``, whose tensors are those of ``placeholders``, for arguments like ``leaves`` and a cache like this one."""
+    """The program of ``forward``, whose tensors are those of ``placeholders``, for arguments like
+    ``leaves`` and a cache like this one.
+    """
     held = [one for one in whole.givens if one.own]
     cache_name = _cache_name(twin)
     traced = copy.copy(cache)
     traced.layers = [copy.copy(layer) for layer in cache.layers]
     places = [(i, key) for i, layer in enumerate(cache.layers) for key in _tensors(layer)]
-    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with (
+        failures(_ADVICE, "be traced"),
+        quiet(),
+        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+    ):
         by_name = {one.placeholder: _like(one.value) for one in held}
-        given = [mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        given = [
+            mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
+            for leaf in leaves
+        ]
         for i, key in places:
-            setattr(traced.layers[i], key, mode.from_tensor(getattr(cache.layers[i], key), static_shapes=True))
-        inputs = [*(one for one in given if isinstance(one, torch.Tensor)), *(getattr(traced.layers[i], key) for i, key in places)]
+            setattr(
+                traced.layers[i],
+                key,
+                mode.from_tensor(getattr(cache.layers[i], key), static_shapes=True),
+            )
+        inputs = [
+            *(one for one in given if isinstance(one, torch.Tensor)),
+            *(getattr(traced.layers[i], key) for i, key in places),
+        ]
         before = {id(tensor) for tensor in inputs}
         seen: dict[str, Any] = {}
 
@@ -212,38 +274,68 @@ def _traced(
             kept: Any = getattr(output, cache_name, None)
             if kept is not traced:
                 raise InputError(
-                    "the model does not return the cache that it is given; call it with use_cache=True, and not with return_dict=False"
+                    "the model does not return the cache that it is given; call it with "
+                    "use_cache=True, and not with return_dict=False"
                 )
             output[cache_name] = None
             results, seen["spec"] = tree_flatten(output)
-            seen["leaves"] = tuple(_TENSOR if isinstance(result, torch.Tensor) else result for result in results)
+            seen["leaves"] = tuple(
+                _TENSOR if isinstance(result, torch.Tensor) else result for result in results
+            )
             seen["made"] = tuple(
-                (i, key) for i, layer in enumerate(traced.layers) for key, value in _tensors(layer).items() if id(value) not in before
+                (i, key)
+                for i, layer in enumerate(traced.layers)
+                for key, value in _tensors(layer).items()
+                if id(value) not in before
             )
             made = [getattr(traced.layers[i], key) for i, key in seen["made"]]
             return [result for result in results if isinstance(result, torch.Tensor)] + made
 
         by_id = {one: by_name[name] for one, name in placeholders.items()}
         reached = Reached(twin, {})
-        with torch.no_grad(), python_state_kept(twin, reached), stand_ins(twin, by_id), WritesUndone():
+        with (
+            torch.no_grad(),
+            python_state_kept(twin, reached),
+            stand_ins(twin, by_id),
+            WritesUndone(),
+        ):
             module = make_fx(call, tracing_mode="real")(*by_name.values(), *inputs)
     for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
         if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):
             raise InputError(
-                f"{type(old).__name__} changes at each token in a way that a captured program cannot repeat; give generate no cache, "
+                f"{type(old).__name__} changes at each token in a way that a captured program "
+                "cannot repeat; give generate no cache, "
                 "and it makes one that keeps all tokens"
             )
     module.graph.eliminate_dead_code()
     constants = lift_constants(module)
     names = [*by_name, *(f"input_{i}" for i in range(len(inputs))), *constants]
-    givens = [*held, *(PlaceholderInput("", value, "", "input") for value in (*inputs, *constants.values()))]
+    givens = [
+        *held,
+        *(PlaceholderInput("", value, "", "input") for value in (*inputs, *constants.values())),
+    ]
     module = _renamed(module, names)
-    named = [replace(one, placeholder=key, name=one.name or key) for one, key in zip(givens, names, strict=True)]
+    named = [
+        replace(one, placeholder=key, name=one.name or key)
+        for one, key in zip(givens, names, strict=True)
+    ]
     program, _ = read(module, named, name=name, meta={"source": "transformers generate"})
     require_own_results(program)
-    after = tuple({key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)} for layer in traced.layers)
+    after = tuple(
+        {key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)}
+        for layer in traced.layers
+    )
     inputs_of_call = tuple(names[len(held) :])
-    return _Traced(program, inputs_of_call, tuple(constants.values()), seen["spec"], seen["leaves"], seen["made"], after, cache_name)
+    return _Traced(
+        program,
+        inputs_of_call,
+        tuple(constants.values()),
+        seen["spec"],
+        seen["leaves"],
+        seen["made"],
+        after,
+        cache_name,
+    )
 
 
 def _renamed(module: GraphModule, names: Sequence[str]) -> GraphModule:
@@ -260,16 +352,23 @@ def _renamed(module: GraphModule, names: Sequence[str]) -> GraphModule:
 
 
 def _twin(model: Any, forward: Callable[[], Any]) -> Any:
-    """A model that shares everything with ``model`` but its guard, and whose ``forward`` is what ``forward`` returns."""
+    """A model that shares everything with ``model`` but its guard, and whose ``forward`` is what
+    ``forward`` returns.
+    """
     twin = copy.copy(model)
     twin._forward_pre_hooks = OrderedDict()
-    twin._prepare_static_cache = functools.partial(_whole_cache, type(twin)._prepare_static_cache, twin)
-    twin.forward = functools.wraps(model.forward)(lambda *args, **kwargs: forward()(*args, **kwargs))
+    twin._prepare_static_cache = functools.partial(
+        _whole_cache, type(twin)._prepare_static_cache, twin
+    )
+    twin.forward = functools.wraps(model.forward)(
+        lambda *args, **kwargs: forward()(*args, **kwargs)
+    )
     return twin
 
 
 def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: Any) -> Any:
-    """The static cache that ``generate`` makes, without layers that slide: they keep all tokens, and the mask of attention has the window.
+    """The static cache that ``generate`` makes, without layers that slide: they keep all tokens,
+    and the mask of attention has the window.
 
     A layer that slides counts tokens in Python, so that each token would need a program of its own.
     """
@@ -277,7 +376,10 @@ def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: 
 
     cache = prepared(twin, *args, **kwargs)
     length = twin._previous_max_cache_length
-    cache.layers = [StaticLayer(max_cache_len=length) if type(one) is StaticSlidingWindowLayer else one for one in cache.layers]
+    cache.layers = [
+        StaticLayer(max_cache_len=length) if type(one) is StaticSlidingWindowLayer else one
+        for one in cache.layers
+    ]
     return cache
 
 
@@ -289,14 +391,26 @@ def _cache_name(model: Any) -> str:
 def _static_layers(cache: Any) -> Sequence[Any]:
     """The layers of a cache of fixed sizes. Raises :class:`InputError` for another one."""
     layers = getattr(cache, "layers", None)
-    if not layers or cache.offloading or not all(getattr(layer, "is_compileable", False) for layer in layers):
-        got = "no cache" if cache is None else f"an offloaded {type(cache).__name__}" if cache.offloading else type(cache).__name__
+    if (
+        not layers
+        or cache.offloading
+        or not all(getattr(layer, "is_compileable", False) for layer in layers)
+    ):
+        got = (
+            "no cache"
+            if cache is None
+            else f"an offloaded {type(cache).__name__}"
+            if cache.offloading
+            else type(cache).__name__
+        )
         raise InputError(f"{_STATIC} (got {got})")
     return list(layers)
 
 
 def _counts(before: Any, after: Any) -> bool:
-    """Whether a layer has a number that differs after each call, so that each token would need another program."""
+    """Whether a layer has a number that differs after each call, so that each token would need
+    another program.
+    """
     old = {key: value for key, value in vars(before).items() if type(value) is int}
     return any(vars(after)[key] != value for key, value in old.items())
 
@@ -311,9 +425,15 @@ def _kind(value: Any) -> Any:
         return value.shape, value.dtype, value.device
     if isinstance(value, (*_CONSTANTS, torch.Size, torch.device)):
         return type(value).__name__, value
-    raise InputError(f"generate gives the model a {type(value).__name__}, which a captured program cannot take")
+    raise InputError(
+        f"generate gives the model a {type(value).__name__}, which a captured program cannot take"
+    )
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    like = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return like.requires_grad_(tensor.requires_grad)  # by which torch chooses kernels, also without gradients
+    like = torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    return like.requires_grad_(
+        tensor.requires_grad
+    )  # by which torch chooses kernels, also without gradients

@@ -1,7 +1,8 @@
-"""Guards an offloaded model: using its tensors is an error, where torch would read memory that is not there.
+"""Guards an offloaded model: using its tensors is an error, where torch would read memory that is
+not there.
 
-While a model is offloaded, its tensors are of a class that answers questions about themselves (shape, dtype) and refuses everything else:
-reading, writing, copying, saving. Imports torch.
+While a model is offloaded, its tensors are of a class that answers questions about themselves
+(shape, dtype) and refuses everything else: reading, writing, copying, saving. Imports torch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,18 @@ _ANSWERED = (
         "nbytes",
         "itemsize",
     ),
-    *("size", "dim", "numel", "nelement", "stride", "element_size", "storage_offset", "is_floating_point", "is_complex", "untyped_storage"),
+    *(
+        "size",
+        "dim",
+        "numel",
+        "nelement",
+        "stride",
+        "element_size",
+        "storage_offset",
+        "is_floating_point",
+        "is_complex",
+        "untyped_storage",
+    ),
 )
 
 
@@ -49,7 +61,9 @@ class GuardedTensor:
     """Mixed into the class of an offloaded tensor."""
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Answer, or raise :class:`InputError`."""
         if function in _answers():
             with torch._C.DisableTorchFunctionSubclass():
@@ -65,17 +79,27 @@ class GuardedTensor:
 class Lost(GuardedTensor):
     """Mixed into the class of a tensor whose contents were lost in a failure."""
 
-    reason = "the contents of this tensor were lost when its offloaded model failed: make or load the model again"
+    reason = (
+        "the contents of this tensor were lost when its offloaded model failed: make or load "
+        "the model again"
+    )
 
 
 class Guard:
     """Guards ``model`` and ``tensors`` until it is released."""
 
     def __init__(self, model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
-        guarded = {id(module): module for module in (model, *(module for module, _ in sharded_modules(model)))}
-        self._hooks = [module.register_forward_pre_hook(_refuse, prepend=True) for module in guarded.values()]
+        guarded = {
+            id(module): module
+            for module in (model, *(module for module, _ in sharded_modules(model)))
+        }
+        self._hooks = [
+            module.register_forward_pre_hook(_refuse, prepend=True) for module in guarded.values()
+        ]
         self._hooks.append(model.register_load_state_dict_pre_hook(_refuse))
-        self._guarded: list[tuple[Any, Any]] = [(tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+        self._guarded: list[tuple[Any, Any]] = [
+            (tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()
+        ]
         for tensor, kind in self._guarded:
             tensor.__class__ = _kind(kind, GuardedTensor)
 
@@ -91,14 +115,20 @@ class Guard:
 
 
 def require_free(model: Any) -> None:
-    """Raise :class:`InputError` for anything but a model, and for a model with an offloaded or lost tensor."""
+    """Raise :class:`InputError` for anything but a model, and for a model with an offloaded or lost
+    tensor.
+    """
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source="model")
     for tensor in (*model.parameters(), *model.buffers()):
         if isinstance(tensor, GuardedTensor):
             raise InputError(f"{type(model).__name__}: {tensor.reason}")
         if tensor.device.type not in ("cpu", "cuda", "meta"):
-            raise InputError(f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU or a GPU", source="model")
+            raise InputError(
+                f"{type(model).__name__} has tensors on {tensor.device}; expected all on the CPU "
+                "or a GPU",
+                source="model",
+            )
 
 
 @contextmanager
@@ -120,4 +150,7 @@ def _kind(kind: Any, mixed: Any) -> Any:
 
 
 def _refuse(model: torch.nn.Module, *_: Any) -> None:
-    raise InputError(f"this {type(model).__name__} is offloaded: call what hosim.offload returned, or close that first")
+    raise InputError(
+        f"this {type(model).__name__} is offloaded: call what hosim.offload returned, or close "
+        "that first"
+    )

@@ -1,11 +1,13 @@
 """The pass that puts a plan's cache ops into the graph of its program as nodes. Imports torch.
 
-It is the last pass: those that fuse, merge or remove ops come before it, because the plan refers to the ops of the final graph. Afterwards,
-dead-code elimination and the like leave the cache nodes alone, and :func:`barriers` lists the nodes that nothing may be moved across.
+It is the last pass: those that fuse, merge or remove ops come before it, because the plan refers to
+the ops of the final graph. Afterwards, dead-code elimination and the like leave the cache nodes
+alone, and :func:`barriers` lists the nodes that nothing may be moved across.
 
-Each cache op stands right behind the op that it is issued after. Its argument is some value of the storage. A storage keeps its identity,
-so a detach frees it and a prefetch fills it again under all existing views. Consumers behind a prefetch to the device tier take the
-prefetch's value, or ``ready(view, prefetch)`` if they take another view, so that the graph shows what they wait for.
+Each cache op stands right behind the op that it is issued after. Its argument is some value of the
+storage. A storage keeps its identity, so a detach frees it and a prefetch fills it again under all
+existing views. Consumers behind a prefetch to the device tier take the prefetch's value, or
+``ready(view, prefetch)`` if they take another view, so that the graph shows what they wait for.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from hosim.processors import refuse_other_processors
 class Lowered:
     """A plan as a graph module.
 
-    ``op_of`` are positions in ``plan.graph.ops``, ``tensor_of`` positions in ``plan.graph.tensors`` of values that are one tensor, and
-    ``cache_op_of`` positions in ``plan.cache_ops``, all by the name of the node.
+    ``op_of`` are positions in ``plan.graph.ops``, ``tensor_of`` positions in ``plan.graph.tensors``
+    of values that are one tensor, and ``cache_op_of`` positions in ``plan.cache_ops``, all by the
+    name of the node.
     """
 
     program: TorchProgram
@@ -45,8 +48,9 @@ class Lowered:
 class Barrier:
     """A node across which no use of ``tensor`` may be moved or fused.
 
-    ``op`` is prefetch, store, detach or initial. ``before`` are the nodes above it that use the tensor since the previous barrier,
-    ``after`` those below it up to the next one: nodes of different lists stay in different kernels.
+    ``op`` is prefetch, store, detach or initial. ``before`` are the nodes above it that use the
+    tensor since the previous barrier, ``after`` those below it up to the next one: nodes of
+    different lists stay in different kernels.
     """
 
     node: str
@@ -57,17 +61,26 @@ class Barrier:
 
 
 def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lowered:
-    """``program`` with the cache ops of ``plan`` as nodes and its ops in the plan's order; ``program`` itself stays as it is.
+    """``program`` with the cache ops of ``plan`` as nodes and its ops in the plan's order;
+    ``program`` itself stays as it is.
 
-    Raises :class:`PlanError` for a plan of another workload, and for one that decides during the replay. The verifier checks that the plan
-    is legal.
+    Raises :class:`PlanError` for a plan of another workload, and for one that decides during the
+    replay. The verifier checks that the plan is legal.
     """
     if plan.workload != program.graph:
-        raise PlanError(f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; plan for its graph")
+        raise PlanError(
+            f"the plan is for workload {plan.workload.name!r}, not for the graph of this program; "
+            "plan for its graph"
+        )
     if plan.runtime is not None:
-        raise PlanError(f"policy {plan.policy} decides during the run; a graph needs a plan that is made beforehand")
+        raise PlanError(
+            f"policy {plan.policy} decides during the run; a graph needs a plan that is made "
+            "beforehand"
+        )
     refuse_other_processors(plan.graph, "a program runs all of its ops on the device")
-    return _Pass(edited_program(program, plan) if plan.recomputes else program, plan, device_tier).lowered()
+    return _Pass(
+        edited_program(program, plan) if plan.recomputes else program, plan, device_tier
+    ).lowered()
 
 
 def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
@@ -81,7 +94,8 @@ def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
     Returns
     -------
     tuple[Barrier, ...]
-        The barriers in the order of the graph: nodes that nothing which uses their tensor may be moved or fused across.
+        The barriers in the order of the graph: nodes that nothing which uses their tensor may be
+        moved or fused across.
 
     References
     ----------
@@ -94,8 +108,9 @@ def barriers(lowered: Lowered) -> tuple[Barrier, ...]:
 class _Pass:
     """Copies the nodes of a program one by one.
 
-    ``env`` has the copy of each node, ``root[t]`` an existing value of tensor t, ``fresh[t]`` the last prefetch of t to the device tier,
-    and ``basis[n]`` the prefetch from whose value the copy n was made.
+    ``env`` has the copy of each node, ``root[t]`` an existing value of tensor t, ``fresh[t]`` the
+    last prefetch of t to the device tier, and ``basis[n]`` the prefetch from whose value the copy n
+    was made.
     """
 
     def __init__(self, program: TorchProgram, plan: Plan, device_tier: str) -> None:
@@ -111,7 +126,9 @@ class _Pass:
         self.tensor_of: dict[str, int] = {}
         self.cache_op_of: dict[str, int] = {}
         same = program.graph is plan.graph
-        self.op_of = {name: i if same else plan.graph.op_index[name] for name, i in program.op_of.items()}
+        self.op_of = {
+            name: i if same else plan.graph.op_index[name] for name, i in program.op_of.items()
+        }
         self.node_of = {i: name for name, i in self.op_of.items()}
         self.after: dict[int, list[int]] = {}
         for k, cache_op in enumerate(plan.cache_ops):
@@ -138,8 +155,14 @@ class _Pass:
         return Lowered(self.program, self.plan, module, op_of, self.tensor_of, self.cache_op_of)
 
     def order(self, output: Node) -> Iterator[Node]:
-        """The nodes between placeholders and output, unchanged; if the plan has its own order, views come when they are needed."""
-        between = [node for node in self.program.module.graph.nodes if node.op not in ("placeholder", "output")]
+        """The nodes between placeholders and output, unchanged; if the plan has its own order,
+        views come when they are needed.
+        """
+        between = [
+            node
+            for node in self.program.module.graph.nodes
+            if node.op not in ("placeholder", "output")
+        ]
         if self.plan.edits is None or not self.plan.edits.order or self.plan.recomputes:
             yield from between
             return
@@ -149,7 +172,9 @@ class _Pass:
             path = [wanted]
             while path:  # no recursion: chains of views may be long
                 node = path[-1]
-                missing = [n for n in node.all_input_nodes if n not in done and n.op != "placeholder"]
+                missing = [
+                    n for n in node.all_input_nodes if n not in done and n.op != "placeholder"
+                ]
                 path += missing
                 if not missing:
                     path.pop()
@@ -159,7 +184,9 @@ class _Pass:
         yield from (node for node in between if node not in done and node.is_impure())
 
     def copy(self, node: Node) -> None:
-        """The copy of a node, made if it does not exist; its arguments are the values of the last prefetches of their storages."""
+        """The copy of a node, made if it does not exist; its arguments are the values of the last
+        prefetches of their storages.
+        """
         if node in self.env:
             return
         self.env[node] = copied = self.graph.node_copy(node, self.current)
@@ -200,7 +227,9 @@ class _Pass:
                     self.fresh[t] = made
 
     def take(self, t: int) -> None:
-        """The first value of a tensor that is one of several results of an op: its ``getitem``, further down or missing."""
+        """The first value of a tensor that is one of several results of an op: its ``getitem``,
+        further down or missing.
+        """
         producer = self.node_of[self.plan.graph.users[t][0]]
         node = next(n for n in self.env if n.name == producer)
         for user in node.users:
@@ -209,7 +238,12 @@ class _Pass:
                 return
         index = next(i for i in count() if self.program.tensor_of.get(f"{producer}[{i}]") == t)
         value = node.meta.get("val")
-        item = self.graph.create_node("call_function", operator.getitem, (self.env[node], index), name=f"{producer}_item_{index}")
+        item = self.graph.create_node(
+            "call_function",
+            operator.getitem,
+            (self.env[node], index),
+            name=f"{producer}_item_{index}",
+        )
         self.root[t] = item
         item.meta["val"] = None if value is None else value[index]
         self.tensor_of[item.name] = t
@@ -220,7 +254,11 @@ def _barriers(lowered: Lowered) -> Iterator[Barrier]:
     open_: dict[int, Barrier] = {}
     used: dict[int, list[str]] = {}
     for node in lowered.module.graph.nodes:
-        taken = dict.fromkeys(t for n in (node, *node.all_input_nodes) if (t := lowered.tensor_of.get(n.name)) is not None)
+        taken = dict.fromkeys(
+            t
+            for n in (node, *node.all_input_nodes)
+            if (t := lowered.tensor_of.get(n.name)) is not None
+        )
         if not nodes.is_cache_node(node.target):
             for t in taken:
                 used.setdefault(t, []).append(node.name)
@@ -230,5 +268,11 @@ def _barriers(lowered: Lowered) -> Iterator[Barrier]:
         (t,) = taken
         if t in open_:
             yield replace(open_[t], after=tuple(used.get(t, ())))
-        open_[t] = Barrier(node.name, str(node.target.overloadpacket.__name__), tensors[t].name, tuple(used.pop(t, ())), ())
+        open_[t] = Barrier(
+            node.name,
+            str(node.target.overloadpacket.__name__),
+            tensors[t].name,
+            tuple(used.pop(t, ())),
+            (),
+        )
     yield from (replace(barrier, after=tuple(used.get(t, ()))) for t, barrier in open_.items())

@@ -1,4 +1,6 @@
-"""How many bytes of the device tier a lowered graph holds in program order, step by step. Imports torch."""
+"""How many bytes of the device tier a lowered graph holds in program order, step by step. Imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,20 @@ if TYPE_CHECKING:
 
 def resident_bytes(plan: Plan, device_tier: str) -> int:
     """The bytes of blocks of what the device tier holds at time 0."""
-    return sum(in_blocks(plan.graph.tensors[t].size_bytes) for t, tiers in plan.residency(device_tier).items() if device_tier in tiers)
+    return sum(
+        in_blocks(plan.graph.tensors[t].size_bytes)
+        for t, tiers in plan.residency(device_tier).items()
+        if device_tier in tiers
+    )
 
 
 def levels(lowered: Lowered, steps: Sequence[Node], device_tier: str) -> Mapping[Node, int]:
-    """For each step that allocates in the device tier, the bytes held there once it has, in this order of the steps.
+    """For each step that allocates in the device tier, the bytes held there once it has, in this
+    order of the steps.
 
-    An op's outputs and workspace count from that op on, the bytes of a prefetch from its issue, and those of a detached or dead tensor up
-    to where it is dropped (docs/contract.md, rule 10), all in blocks of the caching allocator.
+    An op's outputs and workspace count from that op on, the bytes of a prefetch from its issue, and
+    those of a detached or dead tensor up to where it is dropped (docs/contract.md, rule 10), all in
+    blocks of the caching allocator.
     """
     plan, graph = lowered.plan, lowered.plan.graph
     sizes = [in_blocks(tensor.size_bytes) for tensor in graph.tensors]

@@ -1,4 +1,6 @@
-"""Cache ops as nodes of a torch.fx graph: which node is which. Imports torch. The ops themselves: :mod:`hosim.importers.cache_nodes`."""
+"""Cache ops as nodes of a torch.fx graph: which node is which. Imports torch. The ops themselves:
+:mod:`hosim.importers.cache_nodes`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _NUMBERED = (importers.prefetch, importers.store, importers.detach)
 
 
 def number_of(node: Node) -> int | None:
-    """The position in the plan of a node's cache op; ``None`` for every other node, including ``ready`` and ``initial``."""
+    """The position in the plan of a node's cache op; ``None`` for every other node, including
+    ``ready`` and ``initial``.
+    """
     return int(node.args[-1]) if node.op == "call_function" and node.target in _NUMBERED else None
 
 

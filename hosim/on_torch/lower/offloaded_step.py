@@ -1,4 +1,6 @@
-"""A training step under a plan: whole, or forward and backward apart from the optimizer's update. Imports torch."""
+"""A training step under a plan: whole, or forward and backward apart from the optimizer's update.
+Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,12 @@ from hosim.on_torch.lower.compiled import CompiledModel
 from hosim.on_torch.lower.homes import Planner, at_home
 from hosim.on_torch.lower.parameter_hooks import hooks_after
 from hosim.on_torch.lower.sharded_tensors import behind, local, sharded_like
-from hosim.on_torch.lower.step_parts import LOSS_GRADIENT, backward_part, gradient_input, update_part
+from hosim.on_torch.lower.step_parts import (
+    LOSS_GRADIENT,
+    backward_part,
+    gradient_input,
+    update_part,
+)
 from hosim.on_torch.lower.tiers import Device, resizable
 from hosim.on_torch.lower.training import Loss, TrainingStep, capture_training
 from hosim.result import Result
@@ -40,8 +47,9 @@ class CapturedTraining(Captured):
 class OffloadedStep(OffloadedModel):
     """A training step under a plan: calling it performs a whole one.
 
-    :meth:`backward` and :meth:`optimizer_step` are its parts, between which gradients are tensors to read and write. ``optimizer.step()``
-    is the latter until the step is closed. ``parts`` has the plan's replay of each part that has run.
+    :meth:`backward` and :meth:`optimizer_step` are its parts, between which gradients are tensors
+    to read and write. ``optimizer.step()`` is the latter until the step is closed. ``parts`` has
+    the plan's replay of each part that has run.
     """
 
     def __init__(
@@ -76,10 +84,12 @@ class OffloadedStep(OffloadedModel):
         return {name: planned.result for name, planned in self._planned.items()}
 
     def backward(self, *args: Any, gradient: Any = None, **kwargs: Any) -> torch.Tensor:
-        """Forward and backward for these inputs: returns the loss, and leaves each parameter its gradient (``.grad``), as torch does.
+        """Forward and backward for these inputs: returns the loss, and leaves each parameter its
+        gradient (``.grad``), as torch does.
 
-        If the parameters have gradients, new ones are added to them. ``gradient`` scales the loss for its gradients:
-        ``scaler.scale(torch.ones(()))`` with a ``GradScaler``. The first call plans this part, within the same budget.
+        If the parameters have gradients, new ones are added to them. ``gradient`` scales the loss
+        for its gradients: ``scaler.scale(torch.ones(()))`` with a ``GradScaler``. The first call
+        plans this part, within the same budget.
 
         Raises as calling the step does.
         """
@@ -87,16 +97,21 @@ class OffloadedStep(OffloadedModel):
             return self._backward(gradient, *args, **kwargs)
 
     def optimizer_step(self) -> None:
-        """Update parameters and states by the gradients that the parameters have, with all hooks of the optimizer's step.
+        """Update parameters and states by the gradients that the parameters have, with all hooks of
+        the optimizer's step.
 
-        Without any gradient it does nothing else. Raises :class:`InputError` if only some parameters have one.
+        Without any gradient it does nothing else. Raises :class:`InputError` if only some
+        parameters have one.
         """
         with self._one_at_a_time:
             self._update()
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if any(p.grad is not None for p in self._learned):
-            raise InputError("a parameter has a gradient already, which this step would not add to: call zero_grad() first")
+            raise InputError(
+                "a parameter has a gradient already, which this step would not add to: call "
+                "zero_grad() first"
+            )
         if not any((*_hooks_before(self._optimizer), *_hooks_after(self._optimizer))):
             return super()._call(*args, **kwargs)
         loss = self._backward(None, *args, **kwargs)
@@ -111,17 +126,24 @@ class OffloadedStep(OffloadedModel):
         for name, p in self._captured.model.named_parameters():
             if p.requires_grad and id(p) not in learned:
                 raise InputError(
-                    f"parameter {name!r} is not the optimizer's, so that it would get no gradient: first requires_grad_(False)"
+                    f"parameter {name!r} is not the optimizer's, so that it would get no "
+                    "gradient: first requires_grad_(False)"
                 )
         values = self._named(*args, **kwargs)
         there = [n for n in self._step.parts.gradients if self._learned[n].grad is not None]
         if there and len(there) < len(self._step.parts.gradients):
-            raise InputError("some parameters have gradients already and others have none: call zero_grad() first")
+            raise InputError(
+                "some parameters have gradients already and others have none: call zero_grad() "
+                "first"
+            )
         part, device = self._part(_ACCUMULATE if there else _BACKWARD), self.executor.device
         if LOSS_GRADIENT in part.inputs:
             values[LOSS_GRADIENT] = part.filled(LOSS_GRADIENT, 1 if gradient is None else gradient)
         elif gradient is not None:
-            raise InputError("the loss does not begin with a gradient of its own, so that none can be given; scale the loss itself")
+            raise InputError(
+                "the loss does not begin with a gradient of its own, so that none can be given; "
+                "scale the loss itself"
+            )
         for n in there:
             name, p = gradient_input(n), self._learned[n]
             if not part.fits(name, local(p.grad)):
@@ -156,10 +178,16 @@ class OffloadedStep(OffloadedModel):
         for hook in _hooks_before(optimizer):
             hook(optimizer, (), {})
         gradients = {n: local(p.grad) for n, p in enumerate(self._learned) if p.grad is not None}
-        scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+        scale, skipped = (
+            getattr(optimizer, "grad_scale", None),
+            getattr(optimizer, "found_inf", None),
+        )
         if gradients and not (skipped is not None and skipped.item()):
             if set(gradients) != set(self._step.parts.gradients):
-                raise InputError("the parameters with gradients are not those of the captured step; call backward() first")
+                raise InputError(
+                    "the parameters with gradients are not those of the captured step; call "
+                    "backward() first"
+                )
             if scale is not None:
                 if any(g.dtype != torch.float32 for g in gradients.values()):
                     raise InputError("call unscale_(optimizer) of the GradScaler before its step")
@@ -167,28 +195,47 @@ class OffloadedStep(OffloadedModel):
             part = self._part(_UPDATE)
             values = dict(zip(self._step.settings, self._step.settings_now(), strict=True))
             for n, gradient in gradients.items():
-                values[gradient_input(n)] = gradient if self.executor.device.has(gradient) else part.on_device(gradient)
+                values[gradient_input(n)] = (
+                    gradient if self.executor.device.has(gradient) else part.on_device(gradient)
+                )
             self._run(part, [values[name] for name in part.inputs])
         optimizer._opt_called = True
         for hook in _hooks_after(optimizer):
             hook(optimizer, (), {})
 
     def _part(self, name: str) -> PlannedProgram:
-        """A part under its plan. Tensors that others have below the device tier between runs begin there, so that they need not move."""
+        """A part under its plan. Tensors that others have below the device tier between runs begin
+        there, so that they need not move.
+        """
         if name not in self._planned:
             title = f"{self.program.graph.name}: {name}"
             parts = self._step.parts
-            program = update_part(parts, title) if name == _UPDATE else backward_part(parts, title, accumulate=name == _ACCUMULATE)
-            program = at_home(program, [self._whole, *self._planned.values()], self._hardware.device_tier)
+            program = (
+                update_part(parts, title)
+                if name == _UPDATE
+                else backward_part(parts, title, accumulate=name == _ACCUMULATE)
+            )
+            program = at_home(
+                program, [self._whole, *self._planned.values()], self._hardware.device_tier
+            )
             plan, result = self._planner(program.graph)
-            inputs = [one.placeholder for one in program.givens if one.placeholder not in self._captured.held]
-            self._planned[name] = PlannedProgram(program, plan, result, self._hardware, self.executor.device, inputs)
+            inputs = [
+                one.placeholder
+                for one in program.givens
+                if one.placeholder not in self._captured.held
+            ]
+            self._planned[name] = PlannedProgram(
+                program, plan, result, self._hardware, self.executor.device, inputs
+            )
         return self._planned[name]
 
     def close(self) -> None:
         """Move every tensor back into the model and the optimizer, and release memory and files."""
         own = self._optimizer.__dict__.get("step")
-        if isinstance(own, MethodType) and getattr(own.__func__, "offloaded", None) is self._forgotten:
+        if (
+            isinstance(own, MethodType)
+            and getattr(own.__func__, "offloaded", None) is self._forgotten
+        ):
             if self._replaced is None:
                 del self._optimizer.step
             else:
@@ -205,7 +252,8 @@ def training(
     device: Device,
     compiled: CompiledModel | None = None,
 ) -> CapturedTraining:
-    """A training step of ``model``, or of what ``torch.compile`` has made of it, on the device that is to run it.
+    """A training step of ``model``, or of what ``torch.compile`` has made of it, on the device that
+    is to run it.
 
     Raises :class:`InputError` if it cannot be captured.
     """
@@ -213,18 +261,26 @@ def training(
         compiled.require_cpu(device.torch_device)
     is_elsewhere = any(not device.has(p) for p in model.parameters())
     if any(p.is_meta for p in model.parameters()):
-        raise InputError("a model on meta has no place for what a step learns; load it on the CPU", source="model")
+        raise InputError(
+            "a model on meta has no place for what a step learns; load it on the CPU",
+            source="model",
+        )
     if is_elsewhere and any(hooks_after(p) for p in model.parameters()):
         raise InputError(
-            f"the parameters are on the CPU and their gradients on {device.torch_device}, so that hooks that see both cannot be called; "
+            f"the parameters are on the CPU and their gradients on {device.torch_device}, so that "
+            "hooks that see both cannot be called; "
             "remove those of register_post_accumulate_grad_hook, or move the model"
         )
     if is_elsewhere and any(local(p) is not p for p in model.parameters()):
         raise InputError(
-            f"the model is sharded by FSDP on the CPU, and the plan is for {device.torch_device}; shard it there", source="model"
+            f"the model is sharded by FSDP on the CPU, and the plan is for {device.torch_device}; "
+            "shard it there",
+            source="model",
         )
     elsewhere = device.torch_device if is_elsewhere else None
-    step = capture_training(model, inputs, optimizer, name=name, loss=loss, device=elsewhere, compiled=compiled)
+    step = capture_training(
+        model, inputs, optimizer, name=name, loss=loss, device=elsewhere, compiled=compiled
+    )
     settings = frozenset(step.settings)
     held = {
         one.placeholder: value
@@ -237,13 +293,21 @@ def training(
     def named(*args: Any, **kwargs: Any) -> dict[str, Any]:
         given = {**dict(zip(inputs, args, strict=False)), **kwargs}
         if set(given) != set(inputs) or len(args) > len(inputs):
-            raise InputError(f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}")
+            raise InputError(
+                f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}"
+            )
         for key in step.inputs:
             if isinstance(given[key], torch.Tensor) and given[key].requires_grad:
-                raise InputError(f"input {key!r} requires a gradient, which a captured step would not give it; detach() it")
+                raise InputError(
+                    f"input {key!r} requires a gradient, which a captured step would not give it; "
+                    "detach() it"
+                )
         for key in set(inputs) - set(step.inputs):
             if given[key] is not inputs[key] and given[key] != inputs[key]:
-                raise InputError(f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; offload it again")
+                raise InputError(
+                    f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; "
+                    "offload it again"
+                )
         return dict(zip(own, (given[key] for key in step.inputs), strict=True))
 
     def flat(*args: Any, **kwargs: Any) -> list[Any]:
@@ -256,7 +320,9 @@ def training(
             step.exchanges.ended()
         return results[0]
 
-    constants = frozenset(one.placeholder for one in step.program.givens if one.own and one.name in step.constants)
+    constants = frozenset(
+        one.placeholder for one in step.program.givens if one.own and one.name in step.constants
+    )
     states = (value for state in optimizer.state.values() for value in state.values())
     sharded = [one for one in (*model.parameters(), *states) if local(one) is not one]
     return CapturedTraining(
@@ -286,7 +352,9 @@ def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) ->
         if owner is None or owner.executor.closed:
             return type(self).step(self, closure)
         if closure is not None:
-            raise InputError("an offloaded step takes no closure: call backward() and then optimizer_step()")
+            raise InputError(
+                "an offloaded step takes no closure: call backward() and then optimizer_step()"
+            )
         return owner.optimizer_step()
 
     step.offloaded = offloaded._forgotten  # type: ignore[attr-defined]
@@ -295,8 +363,18 @@ def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) ->
 
 
 def _hooks_before(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:
-    return list(chain(optimizers._global_optimizer_pre_hooks.values(), optimizer._optimizer_step_pre_hooks.values()))
+    return list(
+        chain(
+            optimizers._global_optimizer_pre_hooks.values(),
+            optimizer._optimizer_step_pre_hooks.values(),
+        )
+    )
 
 
 def _hooks_after(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:
-    return list(chain(optimizer._optimizer_step_post_hooks.values(), optimizers._global_optimizer_post_hooks.values()))
+    return list(
+        chain(
+            optimizer._optimizer_step_post_hooks.values(),
+            optimizers._global_optimizer_post_hooks.values(),
+        )
+    )

@@ -1,4 +1,6 @@
-"""``hosim.offload``: a torch model that runs under hosim's plan, within a budget of device memory. Imports torch when called."""
+"""``hosim.offload``: a torch model that runs under hosim's plan, within a budget of device memory.
+Imports torch when called.
+"""
 
 from __future__ import annotations
 
@@ -51,28 +53,32 @@ def offload(
     loader: Callable[[str], Any] | str | os.PathLike[str] | None = None,
     name: str | None = None,
 ) -> OffloadedModel:
-    """Make a callable that computes exactly what a torch model computes, with its tensors where hosim's plan puts them.
+    """Make a callable that computes exactly what a torch model computes, with its tensors where
+    hosim's plan puts them.
 
-    The tensors of the model belong to the callable until it is closed. Until then they cannot be read, written, copied or saved, and the
-    model cannot be called. The callable closes as a context manager, by ``close``, or when it is garbage collected. Calls from several
-    threads run one after the other.
+    The tensors of the model belong to the callable until it is closed. Until then they cannot be
+    read, written, copied or saved, and the model cannot be called. The callable closes as a context
+    manager, by ``close``, or when it is garbage collected. Calls from several threads run one after
+    the other.
 
     Parameters
     ----------
     model
-        A ``torch.nn.Module``, or what ``torch.compile`` has made of one. It is where it is to run or, for another
-        ``device``, on the CPU or on meta (with a ``loader``). It is never on the device as a whole: only what the plan has there.
+        A ``torch.nn.Module``, or what ``torch.compile`` has made of one. It is where it is to run
+        or, for another ``device``, on the CPU or on meta (with a ``loader``). It is never on the
+        device as a whole: only what the plan has there.
     example_inputs
         A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
     hardware
         A profile, its path, or the name of a shipped one.
     budget
-        Device memory that the program may use: bytes, a size (``"12 GiB"``), a share of the resident peak (``"75%"`` or 0.75), or ``None``
-        for all of it.
+        Device memory that the program may use: bytes, a size (``"12 GiB"``), a share of the
+        resident peak (``"75%"`` or 0.75), or ``None`` for all of it.
     optimizer
-        Makes each call a whole training step, which updates parameters and states in place and returns the loss. Without it a call is
-        inference, without gradients, and returns what the model returns. ``step.backward(**batch)`` and ``step.optimizer_step()`` are the
-        parts of a step.
+        Makes each call a whole training step, which updates parameters and states in place and
+        returns the loss. Without it a call is inference, without gradients, and returns what the
+        model returns. ``step.backward(**batch)`` and ``step.optimizer_step()`` are the parts of a
+        step.
     loss
         ``loss(model, inputs)``; by default ``model(**inputs).loss``.
     policy
@@ -80,15 +86,18 @@ def offload(
     parameters
         The policy's parameters.
     plan
-        A plan for the program as it runs, whose tensors are whole (``hosim.offload(...).plan.graph``), instead of a policy.
+        A plan for the program as it runs, whose tensors are whole
+        (``hosim.offload(...).plan.graph``), instead of a policy.
     device
-        What runs it: torch's device or its name (``"cuda"``), or a :class:`hosim.on_torch.lower.tiers.Device`. By default the GPU that has
-        the parameters, or a machine made of the CPU's memory; for a model on meta a GPU, if there is one.
+        What runs it: torch's device or its name (``"cuda"``), or a
+        :class:`hosim.on_torch.lower.tiers.Device`. By default the GPU that has the parameters, or a
+        machine made of the CPU's memory; for a model on meta a GPU, if there is one.
     directories
         A folder for each tier that consists of files.
     loader
-        The contents of tensors on meta: a function from the name of a parameter or buffer to a tensor, a ``.safetensors`` file, or a folder
-        of them. A model on meta stays there, for inference alone.
+        The contents of tensors on meta: a function from the name of a parameter or buffer to a
+        tensor, a ``.safetensors`` file, or a folder of them. A model on meta stays there, for
+        inference alone.
     name
         What results call the workload; by default the class of the model.
 
@@ -106,8 +115,9 @@ def offload(
     InputError
         If the model cannot be captured, or an argument is not what it should be.
     ExecutionError
-        If tensors cannot be moved to where the plan has them, such as host memory that cannot be pinned; the model is as it was before.
-        Where there is no room to bring contents back, the error names them, and its ``held.close()`` tries again.
+        If tensors cannot be moved to where the plan has them, such as host memory that cannot be
+        pinned; the model is as it was before. Where there is no room to bring contents back, the
+        error names them, and its ``held.close()`` tries again.
 
     References
     ----------
@@ -116,10 +126,16 @@ def offload(
     Examples
     --------
     >>> import torch
-    >>> model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))), torch.ones(4, 64)
+    >>> model, x = (
+    ...     torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))),
+    ...     torch.ones(4, 64),
+    ... )
     >>> wanted = model(x)
     >>> with offload(model, x, hardware="h100-80gb-sxm", budget="50%") as offloaded:
-    ...     bool((offloaded(x) == wanted).all()), offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes
+    ...     (
+    ...         bool((offloaded(x) == wanted).all()),
+    ...         offloaded.predicted_peak_bytes <= offloaded.result.budget_bytes,
+    ...     )
     (True, True)
     """
     require_torch()
@@ -135,7 +151,11 @@ def offload(
     require_free(model)
     require_contents(model, loader)
     load = None if loader is None else loader_of(loader)
-    machine = hardware if isinstance(hardware, Hardware) else load_hardware(find_hardware(os.fspath(hardware)))
+    machine = (
+        hardware
+        if isinstance(hardware, Hardware)
+        else load_hardware(find_hardware(os.fspath(hardware)))
+    )
     title = name or type(unwrapped(model)).__name__
     runs_on = callables.machine_of(model, device, machine, directories or {})
     try:
@@ -143,7 +163,15 @@ def offload(
         if optimizer is None:
             captured = callables.inference(model, example_inputs, title, runs_on, load, compiled)
         else:
-            captured = steps.training(model, _by_name(unwrapped(model), example_inputs), optimizer, loss, title, runs_on, compiled)
+            captured = steps.training(
+                model,
+                _by_name(unwrapped(model), example_inputs),
+                optimizer,
+                loss,
+                title,
+                runs_on,
+                compiled,
+            )
         graph = captured.program.graph
         budget_bytes = parse_budget(budget, graph, machine)[1]
         check = rule_of(runs_on.allocator)
@@ -176,13 +204,15 @@ def planned(
     parameters: Mapping[str, Any] | None = None,
     replayed: Replayed | None = None,
 ) -> tuple[Plan, Result]:
-    """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and its replay with that account.
+    """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and
+    its replay with that account.
 
-    If a plan does not fit, its prefetches are issued later (:mod:`hosim.schedule.late_prefetches`). If it still does not, the policy gets
-    less than the budget until its plan fits: first without effort, if it has such a parameter, and then with the wanted effort at the share
-    found. Unless the parameters say whether ops may run again, they do only where no plan fits otherwise, or, with effort, where one waits
-    and such a plan is faster. ``replayed`` checks and replays a plan; by default the verifier and a replay do. Raises
-    :class:`InfeasibleError` if no plan fits.
+    If a plan does not fit, its prefetches are issued later (:mod:`hosim.schedule.late_prefetches`).
+    If it still does not, the policy gets less than the budget until its plan fits: first without
+    effort, if it has such a parameter, and then with the wanted effort at the share found. Unless
+    the parameters say whether ops may run again, they do only where no plan fits otherwise, or,
+    with effort, where one waits and such a plan is faster. ``replayed`` checks and replays a plan;
+    by default the verifier and a replay do. Raises :class:`InfeasibleError` if no plan fits.
     """
     chosen = policies.policy_named(policy)
     asked = dict(parameters or {})
@@ -191,12 +221,18 @@ def planned(
     failure: InfeasibleError | None = None
     best: tuple[Plan, Result] | None = None
     try:
-        best = _planned(graph, hardware, budget_bytes, policy, {**asked, "recompute": False}, replayed)
+        best = _planned(
+            graph, hardware, budget_bytes, policy, {**asked, "recompute": False}, replayed
+        )
     except InfeasibleError as error:
         failure = error
-    if is_repeatable(graph) and (best is None or (asked.get("effort") != 0 and sum(best[1].stall_ns.values()))):
+    if is_repeatable(graph) and (
+        best is None or (asked.get("effort") != 0 and sum(best[1].stall_ns.values()))
+    ):
         with suppress(InfeasibleError):
-            other = _planned(graph, hardware, budget_bytes, policy, {**asked, "recompute": True}, replayed)
+            other = _planned(
+                graph, hardware, budget_bytes, policy, {**asked, "recompute": True}, replayed
+            )
             best = other if best is None else min(best, other, key=_makespan_ns)
     if best is None:
         assert failure is not None
@@ -209,7 +245,12 @@ def _makespan_ns(draft: tuple[Plan, Result]) -> int:
 
 
 def _planned(
-    graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, asked: Mapping[str, Any], replayed: Replayed | None
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    policy: str,
+    asked: Mapping[str, Any],
+    replayed: Replayed | None,
 ) -> tuple[Plan, Result]:
     """A plan of one policy with these parameters alone, as :func:`planned` looks for it."""
     chosen = policies.policy_named(policy)
@@ -224,9 +265,16 @@ def _planned(
                 failure = failure or str(error)
                 break
             if plan.runtime is not None:
-                raise InputError(f"policy {policy} decides during the run; expected one that plans beforehand", source="policy")
+                raise InputError(
+                    f"policy {policy} decides during the run; expected one that plans beforehand",
+                    source="policy",
+                )
             result = check(plan, hardware, budget_bytes)
-            timeline = None if result.feasible else replay(plan, hardware, budget_bytes, record=True).timeline
+            timeline = (
+                None
+                if result.feasible
+                else replay(plan, hardware, budget_bytes, record=True).timeline
+            )
             if timeline is not None:
                 plan = late_prefetches(plan, hardware.device_tier, timeline)
                 result = check(plan, hardware, budget_bytes)
@@ -236,7 +284,10 @@ def _planned(
             drafts.append((plan, result))
         if drafts:
             return min(drafts, key=_makespan_ns)
-    raise InfeasibleError(f"no plan of policy {policy} stays within {human_size(budget_bytes)} in program order: {failure}")
+    raise InfeasibleError(
+        f"no plan of policy {policy} stays within {human_size(budget_bytes)} in program order: "
+        f"{failure}"
+    )
 
 
 def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
@@ -247,12 +298,16 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
 
 
 def rule_of(allocator: str | None) -> Replayed:
-    """How plans are checked: by their account in program order, and with one of torch's allocators by what that reserves."""
+    """How plans are checked: by their account in program order, and with one of torch's allocators
+    by what that reserves.
+    """
     return _checked if allocator is None else partial(within_reserved, allocator=allocator)
 
 
 def within_reserved(plan: Plan, hardware: Hardware, budget_bytes: int, allocator: str) -> Result:
-    """The replay in program order; infeasible also if torch's ``allocator``, which may reserve no more than the budget, runs out of it."""
+    """The replay in program order; infeasible also if torch's ``allocator``, which may reserve no
+    more than the budget, runs out of it.
+    """
     result = _checked(plan, hardware, budget_bytes)
     if not result.feasible:
         return result
@@ -267,5 +322,8 @@ def _by_name(model: Any, inputs: Any) -> dict[str, Any]:
     values = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
     names = list(inspect.signature(model.forward).parameters)
     if len(values) > len(names):
-        raise InputError(f"{len(values)} example inputs; {type(model).__name__} takes {len(names)}", source="example_inputs")
+        raise InputError(
+            f"{len(values)} example inputs; {type(model).__name__} takes {len(names)}",
+            source="example_inputs",
+        )
     return dict(zip(names, values, strict=False))

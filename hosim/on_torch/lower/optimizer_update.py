@@ -1,8 +1,10 @@
-"""An optimizer's update on fake tensors: traced once, and asked again for the numbers in it whenever a setting has changed. Imports torch.
+"""An optimizer's update on fake tensors: traced once, and asked again for the numbers in it
+whenever a setting has changed. Imports torch.
 
-The learning rate and all other settings that are numbers reach torch's ops as numbers, some of them computed from others. The optimizer's
-own code runs again to compute them, so a schedule of any kind gives what it would give without hosim. Whether a tensor is a setting is
-asked of the optimizer's groups.
+The learning rate and all other settings that are numbers reach torch's ops as numbers, some of them
+computed from others. The optimizer's own code runs again to compute them, so a schedule of any kind
+gives what it would give without hosim. Whether a tensor is a setting is asked of the optimizer's
+groups.
 """
 
 from __future__ import annotations
@@ -25,23 +27,34 @@ _NUMBERS = (
     *("float", "number", "Tensor", "Optional[float]", "Optional[number]", "Optional[Tensor]"),
     *("List[float]", "List[number]", "Optional[List[float]]"),
 )
-"""Types of arguments that may be numbers computed from settings: torch also takes a number for a tensor."""
+"""Types of arguments that may be numbers computed from settings: torch also takes a number for a
+tensor.
+"""
 
 _CHANGED = "the optimizer's settings have changed since the step was captured; offload it again"
 
 
 @dataclass(frozen=True, slots=True)
 class _UpdateOp:
-    """One op of an update: everything about it that is neither a tensor nor a number, and its numbers."""
+    """One op of an update: everything about it that is neither a tensor nor a number, and its
+    numbers.
+    """
 
     what: tuple[Any, ...]
     numbers: tuple[float, ...]
 
 
 class Update:
-    """The update of ``optimizer`` on fakes (by the address of what they stand for), which must all be of ``mode``."""
+    """The update of ``optimizer`` on fakes (by the address of what they stand for), which must all
+    be of ``mode``.
+    """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, fakes: Mapping[int, torch.Tensor], mode: FakeTensorMode) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        fakes: Mapping[int, torch.Tensor],
+        mode: FakeTensorMode,
+    ) -> None:
         self._optimizer = optimizer
         self._fakes = fakes
         self._mode = mode
@@ -52,33 +65,44 @@ class Update:
         self._numbers: list[float] = []
 
     def apply(self) -> None:
-        """Let the optimizer update the fakes by the gradients that they have; its hooks are not called.
+        """Let the optimizer update the fakes by the gradients that they have; its hooks are not
+        called.
 
         Raises :class:`InputError` for an optimizer that counts in numbers of its own.
         """
         twin = copy.copy(self._optimizer)
         twin.param_groups = [
-            {key: [self._fakes[id(p)] for p in value] if key == "params" else self._faked(value) for key, value in group.items()}
+            {
+                key: [self._fakes[id(p)] for p in value] if key == "params" else self._faked(value)
+                for key, value in group.items()
+            }
             for group in self._optimizer.param_groups
         ]
         twin.state = defaultdict(dict)
         for p, state in self._optimizer.state.items():
-            twin.state[self._fakes[id(p)]] = {key: self._faked(value) for key, value in state.items()}
+            twin.state[self._fakes[id(p)]] = {
+                key: self._faked(value) for key, value in state.items()
+            }
         before = _kept(twin)
         with torch.no_grad():
             step_alone(twin)
         if _kept(twin) != before:
             name = type(self._optimizer).__name__
-            raise InputError(f"{name} replaces numbers or tensors that it keeps, instead of writing into tensors; use one of torch.optim")
+            raise InputError(
+                f"{name} replaces numbers or tensors that it keeps, instead of writing into "
+                "tensors; use one of torch.optim"
+            )
         self._with_gradient = [p for p in self.learned if self._fakes[id(p)].grad is not None]
 
     def _faked(self, value: Any) -> Any:
         return self._fakes.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
     def numbers_as_inputs(self, module: GraphModule, nodes: list[Node]) -> list[Node]:
-        """Make each number in the ops of the update a placeholder behind the others; ``nodes`` are the update's. Returns the placeholders.
+        """Make each number in the ops of the update a placeholder behind the others; ``nodes`` are
+        the update's. Returns the placeholders.
 
-        None if the graph has other ops than the optimizer runs by itself; then a change of settings is refused.
+        None if the graph has other ops than the optimizer runs by itself; then a change of settings
+        is refused.
         """
         calls = self._calls()
         ops = [node for node in nodes if _counts(node.target)]
@@ -103,7 +127,8 @@ class Update:
     def numbers(self) -> list[float]:
         """The numbers of the update for the settings that the optimizer has now.
 
-        Raises :class:`InputError` if the optimizer would now run other ops, or has other parameters or states.
+        Raises :class:`InputError` if the optimizer would now run other ops, or has other parameters
+        or states.
         """
         now = settings_of(self._optimizer)
         if now != self._seen:
@@ -138,28 +163,53 @@ def step_alone(optimizer: torch.optim.Optimizer) -> None:
     step(optimizer)
 
 
-def settings_of(optimizer: torch.optim.Optimizer) -> tuple[list[dict[str, Any]], list[list[int]], list[int]]:
-    """The optimizer's settings by group, the parameters by group, and the tensors that are states; tensors by their address."""
+def settings_of(
+    optimizer: torch.optim.Optimizer,
+) -> tuple[list[dict[str, Any]], list[list[int]], list[int]]:
+    """The optimizer's settings by group, the parameters by group, and the tensors that are states;
+    tensors by their address.
+    """
     groups = [
-        {key: id(value) if isinstance(value, torch.Tensor) else copy.copy(value) for key, value in group.items() if key != "params"}
+        {
+            key: id(value) if isinstance(value, torch.Tensor) else copy.copy(value)
+            for key, value in group.items()
+            if key != "params"
+        }
         for group in optimizer.param_groups
     ]
     parameters = [[id(p) for p in group["params"]] for group in optimizer.param_groups]
-    states = [id(value) for state in optimizer.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    states = [
+        id(value)
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    ]
     return groups, parameters, states
 
 
 def tensor_settings(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     """The settings that are tensors, such as a learning rate on the device."""
-    found = {id(value): value for group in optimizer.param_groups for value in group.values() if isinstance(value, torch.Tensor)}
+    found = {
+        id(value): value
+        for group in optimizer.param_groups
+        for value in group.values()
+        if isinstance(value, torch.Tensor)
+    }
     return list(found.values())
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer would rebind, if it did not write into tensors: the storages of parameters, and its states."""
-    storages = [p.untyped_storage()._cdata for group in optimizer.param_groups for p in group["params"]]
+    """What an optimizer would rebind, if it did not write into tensors: the storages of parameters,
+    and its states.
+    """
+    storages = [
+        p.untyped_storage()._cdata for group in optimizer.param_groups for p in group["params"]
+    ]
     states = [
-        {key: id(value) if isinstance(value, torch.Tensor) else copy.copy(value) for key, value in state.items()}
+        {
+            key: id(value) if isinstance(value, torch.Tensor) else copy.copy(value)
+            for key, value in state.items()
+        }
         for state in optimizer.state.values()
         if state
     ]
@@ -168,7 +218,11 @@ def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 def _counts(target: Any) -> bool:
     """Whether a call is an op that computes: questions about a tensor and detaching do not."""
-    return isinstance(target, torch._ops.OpOverload) and target.namespace != "prim" and target is not torch.ops.aten.detach.default
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace != "prim"
+        and target is not torch.ops.aten.detach.default
+    )
 
 
 class _UpdateLog(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
@@ -205,7 +259,9 @@ def _with_numbers(
             return [replaced(item) if _is_number(item) else item for item in value]
         return replaced(value) if _is_number(value) else value
 
-    return tuple(of(n, v) for n, v in zip(types, args, strict=False)), {key: of(key, value) for key, value in kwargs.items()}
+    return tuple(of(n, v) for n, v in zip(types, args, strict=False)), {
+        key: of(key, value) for key, value in kwargs.items()
+    }
 
 
 def _is_number(value: Any) -> bool:

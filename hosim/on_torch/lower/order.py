@@ -1,8 +1,9 @@
 """The order of a lowered graph's nodes, and how long values are needed. Imports torch.
 
-A *step* is a node that does something: it computes, it is a cache op, or it is the output. All other nodes make views or numbers, which
-cost nothing; a step that needs one makes it from its sources. So no view is made of a storage that is elsewhere at that moment, and no view
-keeps a storage alive longer than its last step does.
+A *step* is a node that does something: it computes, it is a cache op, or it is the output. All
+other nodes make views or numbers, which cost nothing; a step that needs one makes it from its
+sources. So no view is made of a storage that is elsewhere at that moment, and no view keeps a
+storage alive longer than its last step does.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The steps of a lowered graph in listed order, the output last, each with the steps that must precede it.
+    """The steps of a lowered graph in listed order, the output last, each with the steps that must
+    precede it.
 
-    ``sources`` are the values from which a step's arguments are made: results of earlier steps, and inputs.
+    ``sources`` are the values from which a step's arguments are made: results of earlier steps, and
+    inputs.
     """
 
     steps: tuple[Node, ...]
@@ -34,40 +37,59 @@ class StepOrder:
     sources: Mapping[Node, tuple[Node, ...]]
 
     def of(self, names: Sequence[str] | None) -> tuple[Node, ...]:
-        """The steps in another order, or in listed order. Raises :class:`InputError` for an order that the graph forbids."""
+        """The steps in another order, or in listed order. Raises :class:`InputError` for an order
+        that the graph forbids.
+        """
         if names is None:
             return self.steps
         by_name = {node.name: node for node in self.steps}
         if sorted(names) != sorted(by_name):
             odd = sorted(set(names) ^ set(by_name))
             raise InputError(
-                f"an order has every step once; {odd[0]!r} is wrong" if odd else "an order has every step once", source="order"
+                f"an order has every step once; {odd[0]!r} is wrong"
+                if odd
+                else "an order has every step once",
+                source="order",
             )
         done: set[Node] = set()
         for name in names:
             node = by_name[name]
             missing = [earlier.name for earlier in self.before[node] if earlier not in done]
             if missing:
-                raise InputError(f"{name!r} cannot be before {min(missing)!r}, which it needs", source="order")
+                raise InputError(
+                    f"{name!r} cannot be before {min(missing)!r}, which it needs", source="order"
+                )
             done.add(node)
         return tuple(by_name[name] for name in names)
 
 
 def order_of(lowered: Lowered, device_tier: str) -> StepOrder:
     """The steps of a lowered graph and the dependencies between them."""
-    steps = [n for n in lowered.module.graph.nodes if n.op == "output" or n.name in lowered.op_of or n.name in lowered.cache_op_of]
+    steps = [
+        n
+        for n in lowered.module.graph.nodes
+        if n.op == "output" or n.name in lowered.op_of or n.name in lowered.cache_op_of
+    ]
     sources = dict(_sources(lowered))
     makers = {source: _maker(source) for listed in sources.values() for source in listed}
     before: dict[Node, set[Node]] = {}
     for node in steps:
-        before[node] = {makers[s] for s in sources[node] if makers[s].op != "placeholder" and makers[s].op != "get_attr"}
+        before[node] = {
+            makers[s]
+            for s in sources[node]
+            if makers[s].op != "placeholder" and makers[s].op != "get_attr"
+        }
     for earlier, later in (*_by_storage(lowered, steps, device_tier), *_by_random_numbers(steps)):
         before[later].add(earlier)
     before[steps[-1]].update(steps[:-1])
-    return StepOrder(tuple(steps), {node: frozenset(nodes) for node, nodes in before.items()}, sources)
+    return StepOrder(
+        tuple(steps), {node: frozenset(nodes) for node, nodes in before.items()}, sources
+    )
 
 
-def last_needs(order: Sequence[Node], sources: Mapping[Node, tuple[Node, ...]]) -> dict[Node, list[Node]]:
+def last_needs(
+    order: Sequence[Node], sources: Mapping[Node, tuple[Node, ...]]
+) -> dict[Node, list[Node]]:
     """For each step, the values that no later step of this order needs."""
     last = {source: node for node in order for source in sources[node]}
     dropped: dict[Node, list[Node]] = {}
@@ -83,7 +105,11 @@ def _sources(lowered: Lowered) -> Iterator[tuple[Node, tuple[Node, ...]]]:
         above = dict.fromkeys(source for n in node.all_input_nodes for source in made[n])
         if node.op == "output" or node.name in lowered.op_of or node.name in lowered.cache_op_of:
             yield node, tuple(above)
-        if node.op in ("placeholder", "get_attr") or node.name in lowered.op_of or _is_item(node, lowered):
+        if (
+            node.op in ("placeholder", "get_attr")
+            or node.name in lowered.op_of
+            or _is_item(node, lowered)
+        ):
             made[node] = {node: None}
         else:
             made[node] = above
@@ -105,11 +131,14 @@ def _maker(node: Node) -> Node:
     return node
 
 
-def _by_storage(lowered: Lowered, steps: Sequence[Node], device_tier: str) -> Iterator[tuple[Node, Node]]:
+def _by_storage(
+    lowered: Lowered, steps: Sequence[Node], device_tier: str
+) -> Iterator[tuple[Node, Node]]:
     """Pairs of steps that touch the same storage and may not change places.
 
-    A write waits for everything before it, and a read for the last write. Cache ops of a tensor stay in order; one that changes the
-    contents of the device tier waits for the reads before it, and later reads wait for it.
+    A write waits for everything before it, and a read for the last write. Cache ops of a tensor
+    stay in order; one that changes the contents of the device tier waits for the reads before it,
+    and later reads wait for it.
     """
     plan = lowered.plan
     written: dict[int, Node] = {}
@@ -124,7 +153,10 @@ def _by_storage(lowered: Lowered, steps: Sequence[Node], device_tier: str) -> It
                 yield from _pairs((written.get(t), brought.get(t)), node)
                 reads.setdefault(t, []).append(node)
             for t in op.writes:
-                yield from _pairs((written.get(t), moved.get(t), *(n for n in reads.get(t, ()) if n is not node)), node)
+                yield from _pairs(
+                    (written.get(t), moved.get(t), *(n for n in reads.get(t, ()) if n is not node)),
+                    node,
+                )
                 written[t], reads[t] = node, []
         elif node.name in lowered.cache_op_of:
             cache_op = plan.cache_ops[lowered.cache_op_of[node.name]]

@@ -1,8 +1,10 @@
-"""Hooks of parameters as ops of a captured step, and the marks that its tracing leaves. Imports torch.
+"""Hooks of parameters as ops of a captured step, and the marks that its tracing leaves. Imports
+torch.
 
-A hook is Python code that may do anything, so it is not traced but called: at each run, where torch would call it, with what torch would
-give it. Its op is ``hosim_step::hooked`` for hooks that see a gradient before it is accumulated (``Tensor.register_hook``), and
-``hosim_step::accumulated`` for those after it (``register_post_accumulate_grad_hook``), which also see the parameter.
+A hook is Python code that may do anything, so it is not traced but called: at each run, where torch
+would call it, with what torch would give it. Its op is ``hosim_step::hooked`` for hooks that see a
+gradient before it is accumulated (``Tensor.register_hook``), and ``hosim_step::accumulated`` for
+those after it (``register_post_accumulate_grad_hook``), which also see the parameter.
 ``hosim_step::mark`` marks a value while a step is traced.
 """
 
@@ -22,9 +24,13 @@ from hosim.on_torch.lower.guard import unguarded
 _library = torch.library.Library("hosim_step", "DEF")
 _library.define("mark(Tensor(a!) x, int number) -> ()")
 _library.define("hooked(Tensor gradient, int number) -> Tensor", tags=IN_ORDER)
-_library.define("accumulated(Tensor(a!) parameter, Tensor(b!) gradient, int number) -> ()", tags=IN_ORDER)
+_library.define(
+    "accumulated(Tensor(a!) parameter, Tensor(b!) gradient, int number) -> ()", tags=IN_ORDER
+)
 _library.impl("mark", lambda x, number: None, "CompositeExplicitAutograd")
-_library.impl("hooked", lambda gradient, number: torch.empty_like(gradient), "CompositeExplicitAutograd")
+_library.impl(
+    "hooked", lambda gradient, number: torch.empty_like(gradient), "CompositeExplicitAutograd"
+)
 _library.impl("accumulated", lambda parameter, gradient, number: None, "CompositeExplicitAutograd")
 
 mark = torch.ops.hosim_step.mark.default
@@ -43,7 +49,9 @@ def hooks_after(parameter: torch.Tensor) -> tuple[Callable[..., Any], ...]:
 
 
 def register(fake: torch.Tensor, parameter: torch.Tensor, number: int) -> list[Any]:
-    """Let tracing call the ops of a parameter's hooks on its fake, and mark the gradient; returns the handles of what was registered."""
+    """Let tracing call the ops of a parameter's hooks on its fake, and mark the gradient; returns
+    the handles of what was registered.
+    """
     handles = []
     if hooks_before(parameter):
         handles.append(fake.register_hook(lambda gradient: hooked(gradient, number)))
@@ -59,7 +67,9 @@ def register(fake: torch.Tensor, parameter: torch.Tensor, number: int) -> list[A
 
 
 def _call_before(parameter: torch.Tensor, gradient: torch.Tensor, number: int) -> torch.Tensor:
-    """What the hooks that see a gradient before it is accumulated make of it, in memory of its own."""
+    """What the hooks that see a gradient before it is accumulated make of it, in memory of its
+    own.
+    """
     result = gradient
     for hook in hooks_before(parameter):
         given = hook(result)
@@ -67,8 +77,12 @@ def _call_before(parameter: torch.Tensor, gradient: torch.Tensor, number: int) -
     return torch.empty_like(gradient).copy_(_like(result, gradient))
 
 
-def _call_after(parameter: torch.Tensor, traced: torch.Tensor, gradient: torch.Tensor, number: int) -> None:
-    """Call the hooks that see the parameter when its gradient is accumulated, and take over the gradient that they leave."""
+def _call_after(
+    parameter: torch.Tensor, traced: torch.Tensor, gradient: torch.Tensor, number: int
+) -> None:
+    """Call the hooks that see the parameter when its gradient is accumulated, and take over the
+    gradient that they leave.
+    """
     with unguarded(parameter) as own:
         before, own.grad = own.grad, gradient
         try:
@@ -78,7 +92,10 @@ def _call_after(parameter: torch.Tensor, traced: torch.Tensor, gradient: torch.T
         finally:
             own.grad = before
     if left is None:
-        raise InputError("a hook takes the gradient of a parameter away, so that the step would not learn it; leave it to the optimizer")
+        raise InputError(
+            "a hook takes the gradient of a parameter away, so that the step would not learn it; "
+            "leave it to the optimizer"
+        )
     if left is not gradient:
         gradient.copy_(_like(left, gradient))
 
@@ -94,6 +111,10 @@ def call_hooks(module: GraphModule, parameters: Sequence[torch.Tensor]) -> None:
 
 
 def _like(value: Any, gradient: torch.Tensor) -> torch.Tensor:
-    if isinstance(value, torch.Tensor) and value.shape == gradient.shape and value.dtype == gradient.dtype:
+    if (
+        isinstance(value, torch.Tensor)
+        and value.shape == gradient.shape
+        and value.dtype == gradient.dtype
+    ):
         return value
     raise InputError("a hook gives a gradient of another shape or dtype")

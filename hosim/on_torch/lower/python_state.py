@@ -1,4 +1,6 @@
-"""Refuses models whose code changes what Python or a random generator keeps, which a captured program would not do. Imports torch."""
+"""Refuses models whose code changes what Python or a random generator keeps, which a captured
+program would not do. Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import tree_leaves
 
 from hosim.errors import InputError
@@ -23,17 +29,30 @@ _TRACED = (FakeTensor, FunctionalTensor)
 
 @contextmanager
 def python_state_kept(
-    model: torch.nn.Module, reached: Reached, called: torch.nn.Module | None = None, kept: Sequence[Made] = ()
+    model: torch.nn.Module,
+    reached: Reached,
+    called: torch.nn.Module | None = None,
+    kept: Sequence[Made] = (),
 ) -> Iterator[list[Made]]:
-    """Trace a model within, by calling it or ``called``: afterwards what is ``reached`` and the random generators are as before.
+    """Trace a model within, by calling it or ``called``: afterwards what is ``reached`` and the
+    random generators are as before.
 
-    Gives the tensors that forward keeps where none was, once it has ended; within, those ``kept`` by a trace before are there.
-    Raises :class:`InputError` if the code has changed a number or what is in a container, has read a tensor among the attributes and then
-    replaced it, has seeded torch's generator, or has drawn from another one.
+    Gives the tensors that forward keeps where none was, once it has ended; within, those ``kept``
+    by a trace before are there. Raises :class:`InputError` if the code has changed a number or what
+    is in a container, has read a tensor among the attributes and then replaced it, has seeded
+    torch's generator, or has drawn from another one.
     """
     had = [(place, module, dict(vars(module))) for place, module in reached.modules.values()]
     generators = _Generators()
-    reads = _Reads({id(t) for _, _, known in had for key, value in known.items() if key not in OF_MODULES for t in _tensors(value)})
+    reads = _Reads(
+        {
+            id(t)
+            for _, _, known in had
+            for key, value in known.items()
+            if key not in OF_MODULES
+            for t in _tensors(value)
+        }
+    )
     for box, key, tensor in kept:
         box[key] = tensor
     made: list[Made] = []
@@ -47,9 +66,15 @@ def python_state_kept(
             for key, value in known.items():
                 if key not in OF_MODULES and reads.are_replaced(value, vars(module).get(key)):
                     changed.append(f"{place} changes its {key!r} at each call")
-        made.extend(one for one in reached.made() if not any(one[0] is box and one[1] == key for box, key, _ in (*kept, *made)))
+        made.extend(
+            one
+            for one in reached.made()
+            if not any(one[0] is box and one[1] == key for box, key, _ in (*kept, *made))
+        )
 
-    handle = (model if called is None else called).register_forward_hook(look)  # now, because torch.export sets attributes back
+    handle = (model if called is None else called).register_forward_hook(
+        look
+    )  # now, because torch.export sets attributes back
     try:
         with reads if reads.watched and called in (None, model) else nullcontext():
             yield made
@@ -63,14 +88,17 @@ def python_state_kept(
         changed += generators.restored()
     if changed:
         raise InputError(
-            f"{changed[0]}, which a captured program would not do again; keep numbers and tensors in buffers that forward writes into, "
+            f"{changed[0]}, which a captured program would not do again; keep numbers and tensors "
+            "in buffers that forward writes into, "
             "and draw with torch"
         )
 
 
 @contextmanager
 def writes_undone_in(model: torch.nn.Module) -> Iterator[None]:
-    """Within, what calls of ``model`` write into real tensors is undone at their end (:class:`WritesUndone`)."""
+    """Within, what calls of ``model`` write into real tensors is undone at their end
+    (:class:`WritesUndone`).
+    """
     within = ExitStack()
     handles = (
         model.register_forward_pre_hook(lambda *_: within.enter_context(WritesUndone()) and None),
@@ -85,9 +113,11 @@ def writes_undone_in(model: torch.nn.Module) -> Iterator[None]:
 
 
 class WritesUndone(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
-    """Real tensors that ops write into have at the end what they had: the traced program writes into them, and not its trace.
+    """Real tensors that ops write into have at the end what they had: the traced program writes
+    into them, and not its trace.
 
-    Parameters, buffers and inputs are fake ones while a model is traced; tensors among its attributes are not.
+    Parameters, buffers and inputs are fake ones while a model is traced; tensors among its
+    attributes are not.
     """
 
     supports_higher_order_operators = True
@@ -99,7 +129,9 @@ class WritesUndone(TorchDispatchMode):  # type: ignore[misc]  # torch is not the
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         schema = getattr(func, "_schema", None)
         if schema is not None and schema.is_mutable:
-            given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | (kwargs or {})
+            given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | (
+                kwargs or {}
+            )
             for argument in schema.arguments:
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     self._keep(given.get(argument.name))
@@ -107,11 +139,17 @@ class WritesUndone(TorchDispatchMode):  # type: ignore[misc]  # torch is not the
 
     def _keep(self, value: Any) -> None:
         for tensor in tree_leaves(value):
-            if isinstance(tensor, torch.Tensor) and not isinstance(tensor, _TRACED) and not is_traceable_wrapper_subclass(tensor):
+            if (
+                isinstance(tensor, torch.Tensor)
+                and not isinstance(tensor, _TRACED)
+                and not is_traceable_wrapper_subclass(tensor)
+            ):
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self._before:
                     with _disable_current_modes():
-                        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+                        whole = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(
+                            storage
+                        )
                         self._before[storage._cdata] = whole, whole.clone()
 
     def __exit__(self, *error: Any) -> None:
@@ -123,8 +161,14 @@ class WritesUndone(TorchDispatchMode):  # type: ignore[misc]  # torch is not the
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in an attribute that is one, or a list, a tuple or a dictionary, without parameters."""
-    return [t for t in tree_leaves(value) if isinstance(t, torch.Tensor) and not isinstance(t, torch.nn.Parameter)]
+    """The tensors in an attribute that is one, or a list, a tuple or a dictionary, without
+    parameters.
+    """
+    return [
+        t
+        for t in tree_leaves(value)
+        if isinstance(t, torch.Tensor) and not isinstance(t, torch.nn.Parameter)
+    ]
 
 
 class _Reads(TorchFunctionMode):  # type: ignore[misc]  # torch is not there for the type checker
@@ -135,7 +179,9 @@ class _Reads(TorchFunctionMode):  # type: ignore[misc]  # torch is not there for
         self.watched = watched
         self.read: set[int] = set()
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         self.read |= {id(leaf) for leaf in tree_leaves((args, kwargs))} & self.watched
         return function(*args, **kwargs)
@@ -167,7 +213,9 @@ class _Generators:
             torch.set_rng_state(self.of_torch)
         if now.of_python != self.of_python:
             told.append("the model draws from Python's random")
-        if any(not numpy.array_equal(a, b) for a, b in zip(now.of_numpy, self.of_numpy, strict=True)):
+        if any(
+            not numpy.array_equal(a, b) for a, b in zip(now.of_numpy, self.of_numpy, strict=True)
+        ):
             told.append("the model draws from numpy's random")
         random.setstate(self.of_python)
         numpy.random.set_state(self.of_numpy)

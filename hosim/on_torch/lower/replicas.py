@@ -1,12 +1,15 @@
-"""DistributedDataParallel in a captured step: its exchanges with other processes as ops of their own. Imports torch.
+"""DistributedDataParallel in a captured step: its exchanges with other processes as ops of their
+own. Imports torch.
 
 The ops of FSDP's exchanges (:mod:`hosim.on_torch.lower.sharded`) are defined here too.
 
-The model inside is traced, and the exchanges stand where torch makes them: each gradient is averaged when it is accumulated, after the
-parameter's own hooks, and buffers are broadcast from the first process before forward. Whether a call exchanges at all
-(``no_sync``) is asked at each run. The ops keep their order, which must be that of the other processes.
+The model inside is traced, and the exchanges stand where torch makes them: each gradient is
+averaged when it is accumulated, after the parameter's own hooks, and buffers are broadcast from the
+first process before forward. Whether a call exchanges at all (``no_sync``) is asked at each run.
+The ops keep their order, which must be that of the other processes.
 
-Torch adds gradients up in buckets of several: with two processes that gives the same bits, with more the last ones may differ.
+Torch adds gradients up in buckets of several: with two processes that gives the same bits, with
+more the last ones may differ.
 """
 
 from __future__ import annotations
@@ -33,8 +36,16 @@ _library.impl("all_reduce", lambda gradient: None, "CompositeExplicitAutograd")
 _library.impl("broadcast", lambda buffer: None, "CompositeExplicitAutograd")
 _library.define("all_gather(Tensor shard, int world, int group) -> Tensor", tags=IN_ORDER)
 _library.define("reduce_scatter(Tensor gradient, int world, int group) -> Tensor", tags=IN_ORDER)
-_library.impl("all_gather", lambda x, world, group: x.new_empty(world * len(x), *x.shape[1:]), "CompositeExplicitAutograd")
-_library.impl("reduce_scatter", lambda x, world, group: x.new_empty(len(x) // world, *x.shape[1:]), "CompositeExplicitAutograd")
+_library.impl(
+    "all_gather",
+    lambda x, world, group: x.new_empty(world * len(x), *x.shape[1:]),
+    "CompositeExplicitAutograd",
+)
+_library.impl(
+    "reduce_scatter",
+    lambda x, world, group: x.new_empty(len(x) // world, *x.shape[1:]),
+    "CompositeExplicitAutograd",
+)
 
 all_reduce = torch.ops.hosim_step.all_reduce.default
 broadcast = torch.ops.hosim_step.broadcast.default
@@ -46,7 +57,9 @@ COLLECTIVES = (all_reduce, broadcast, all_gather, reduce_scatter)
 
 
 class Replicas:
-    """The exchanges of a wrapped model. Raises :class:`InputError` for settings that exchange in another way."""
+    """The exchanges of a wrapped model. Raises :class:`InputError` for settings that exchange in
+    another way.
+    """
 
     def __init__(self, wrapped: Any) -> None:
         odd = {
@@ -56,7 +69,10 @@ class Replicas:
         }
         for what, there in odd.items():
             if there:
-                raise InputError(f"DistributedDataParallel has {what}, which a captured step does not follow; wrap the model without it")
+                raise InputError(
+                    f"DistributedDataParallel has {what}, which a captured step does not follow; "
+                    "wrap the model without it"
+                )
         self._wrapped = wrapped
         self._reduced = {id(p) for p in wrapped._module_parameters}
 
@@ -66,8 +82,12 @@ class Replicas:
             for buffer in self._wrapped.modules_buffers:
                 broadcast(fakes(buffer))
 
-    def register(self, fakes: Mapping[int, torch.Tensor], learned: Sequence[torch.Tensor]) -> list[Any]:
-        """Before a step is traced: let each gradient be averaged when it is accumulated, behind all other hooks; returns the handles."""
+    def register(
+        self, fakes: Mapping[int, torch.Tensor], learned: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        """Before a step is traced: let each gradient be averaged when it is accumulated, behind all
+        other hooks; returns the handles.
+        """
 
         def accumulated(traced: torch.Tensor) -> None:
             all_reduce(traced.grad)
@@ -76,9 +96,17 @@ class Replicas:
         return [fake.register_post_accumulate_grad_hook(accumulated) for fake in mine]
 
     def require_gradients(self, learned: Sequence[torch.Tensor], there: Sequence[int]) -> None:
-        """Raise :class:`InputError` for a parameter without a gradient, which another process may have."""
-        if any(id(p) in self._reduced and p.requires_grad and i not in there for i, p in enumerate(learned)):
-            raise InputError("a parameter under DistributedDataParallel gets no gradient; give the optimizer those that do")
+        """Raise :class:`InputError` for a parameter without a gradient, which another process may
+        have.
+        """
+        if any(
+            id(p) in self._reduced and p.requires_grad and i not in there
+            for i, p in enumerate(learned)
+        ):
+            raise InputError(
+                "a parameter under DistributedDataParallel gets no gradient; give the optimizer "
+                "those that do"
+            )
 
     def bind(self, module: GraphModule) -> None:
         """Let the ops of a graph exchange."""
@@ -98,12 +126,16 @@ class Replicas:
         """Before a call: settings that may change are asked at each exchange."""
 
     def ended(self) -> None:
-        """After a call, as after torch's forward: the next one broadcasts if this one exchanged gradients."""
+        """After a call, as after torch's forward: the next one broadcasts if this one exchanged
+        gradients.
+        """
         self._wrapped.require_forward_param_sync = self._wrapped.require_backward_grad_sync
 
 
 def _average(wrapped: Any, gradient: torch.Tensor) -> Any:
-    """Begin to average a gradient over the processes, as torch does (scaled first, then added up); returns what to wait for."""
+    """Begin to average a gradient over the processes, as torch does (scaled first, then added up);
+    returns what to wait for.
+    """
     if not wrapped.require_backward_grad_sync:
         return None
     group = wrapped.process_group

@@ -1,12 +1,15 @@
-"""Runs a lowered graph on a machine: ops on the compute queue, cache ops on the queues of the channels. Imports torch.
+"""Runs a lowered graph on a machine: ops on the compute queue, cache ops on the queues of the
+channels. Imports torch.
 
-The host only queues work, in any order that the graph allows. Events order it: an op waits for the last prefetch of each tensor that it
-reads, and for every transfer of each tensor that it writes; a transfer waits for the op that it is issued after, and for the tensor's
-previous cache op. Memory follows the program (docs/contract.md, rule 10): a prefetch's bytes are allocated where it is issued; those of a
-detached or dead tensor are released where it is dropped, or when the transfers that read them have ended.
+The host only queues work, in any order that the graph allows. Events order it: an op waits for the
+last prefetch of each tensor that it reads, and for every transfer of each tensor that it writes; a
+transfer waits for the op that it is issued after, and for the tensor's previous cache op. Memory
+follows the program (docs/contract.md, rule 10): a prefetch's bytes are allocated where it is
+issued; those of a detached or dead tensor are released where it is dropped, or when the transfers
+that read them have ended.
 
-All ops run on one queue, whatever their stream; exchanges with other processes that an op begins run beside it. Random numbers are drawn in
-the listed order.
+All ops run on one queue, whatever their stream; exchanges with other processes that an op begins
+run beside it. Random numbers are drawn in the listed order.
 """
 
 from __future__ import annotations
@@ -47,32 +50,44 @@ if TYPE_CHECKING:
 class Executor:
     """Runs one lowered graph again and again on one machine.
 
-    *Placed* tensors stay between runs where the plan has them at time 0; if that is not the device tier, their storage is empty.
-    :meth:`close`, or the end of a ``with``, brings everything back. After a failure the executor is closed: it recovers what it can, and
-    ``ExecutionError.lost`` names what is lost.
+    *Placed* tensors stay between runs where the plan has them at time 0; if that is not the device
+    tier, their storage is empty. :meth:`close`, or the end of a ``with``, brings everything back.
+    After a failure the executor is closed: it recovers what it can, and ``ExecutionError.lost``
+    names what is lost.
 
-    ``budget_bytes`` is what the program may hold in the device tier, what transfers still read of freed tensors included: the host waits
-    for them where it has to. ``device.memory`` has what the last run held.
+    ``budget_bytes`` is what the program may hold in the device tier, what transfers still read of
+    freed tensors included: the host waits for them where it has to. ``device.memory`` has what the
+    last run held.
 
     Raises :class:`PlanError` for a plan that the verifier refuses.
     """
 
-    def __init__(self, lowered: Lowered, hardware: Hardware, device: Device, budget_bytes: int | None = None) -> None:
+    def __init__(
+        self, lowered: Lowered, hardware: Hardware, device: Device, budget_bytes: int | None = None
+    ) -> None:
         self.lowered = lowered
         self.hardware = hardware
         self.device = device
         self.timeline: Timeline | None = None
-        """The timeline of the last recorded run: :func:`hosim.on_torch.lower.tiers.measured_timeline.timeline_of`."""
+        """The timeline of the last recorded run:
+        :func:`hosim.on_torch.lower.tiers.measured_timeline.timeline_of`.
+        """
         self._plan = plan = lowered.plan
         if findings := verify(plan, hardware):
             raise illegal_plan("the plan breaks a rule", findings)
         self._order = order_of(lowered, hardware.device_tier)
         self._drops = last_needs(self._order.steps, self._order.sources)
-        self._default_levels = self._levels = levels(lowered, self._order.steps, hardware.device_tier)
+        self._default_levels = self._levels = levels(
+            lowered, self._order.steps, hardware.device_tier
+        )
         self._resident_bytes = resident_bytes(plan, hardware.device_tier)
         self._budget_bytes = budget_bytes
-        self._values = StepValues(lowered, {source for sources in self._order.sources.values() for source in sources})
-        self._placeholders = {n.name: n for n in lowered.module.graph.nodes if n.op == "placeholder"}
+        self._values = StepValues(
+            lowered, {source for sources in self._order.sources.values() for source in sources}
+        )
+        self._placeholders = {
+            n.name: n for n in lowered.module.graph.nodes if n.op == "placeholder"
+        }
         self._residents = Residents(plan, hardware, device)
         self._holders = [self._residents]
         self._written = {t for op in plan.graph.ops for t in op.writes}
@@ -88,13 +103,16 @@ class Executor:
         self.left_for_host: list[str] = []
         """Those of ``left`` that belong in the host's memory, which has no room."""
 
-    # -- what is there between runs ----------------------------------------------------------------------------
+    # -- what is there between runs
+    # ----------------------------------------------------------------------------
 
     def place(self, values: Mapping[str, Any], origins: Mapping[str, Origin] | None = None) -> None:
-        """Keep these placeholders' values for all runs, and move their storages to where the plan has them at time 0.
+        """Keep these placeholders' values for all runs, and move their storages to where the plan
+        has them at time 0.
 
-        The contents of those with ``origins``, whose storages are empty, come from there. Raises :class:`InputError` for values that do
-        not fit, and :class:`ExecutionError` if they cannot be moved.
+        The contents of those with ``origins``, whose storages are empty, come from there. Raises
+        :class:`InputError` for values that do not fit, and :class:`ExecutionError` if they cannot
+        be moved.
         """
         origins = origins or {}
         there = {name: value for name, value in values.items() if name not in origins}
@@ -104,7 +122,10 @@ class Executor:
             self._place(values, origins)
         except BaseException as error:
             raise self._failed(error, isinstance(error, InputError)) from error
-        self._placed.update((name, _own_view(value) if isinstance(value, torch.Tensor) else value) for name, value in values.items())
+        self._placed.update(
+            (name, _own_view(value) if isinstance(value, torch.Tensor) else value)
+            for name, value in values.items()
+        )
 
     def _check(self, values: Mapping[str, Any]) -> None:
         if self.closed:
@@ -112,11 +133,14 @@ class Executor:
         for name, value in values.items():
             if name not in self._placeholders:
                 known = ", ".join(self._placeholders) or "none"
-                raise InputError(f"no placeholder {name!r} (placeholders: {known})", source="values")
+                raise InputError(
+                    f"no placeholder {name!r} (placeholders: {known})", source="values"
+                )
             self._residents.check(self.lowered.tensor_of.get(name), name, value)
 
     def _apart(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values, with copies of those that share a storage but are different tensors of the graph.
+        """The values, with copies of those that share a storage but are different tensors of the
+        graph.
 
         Raises :class:`InputError` if the graph writes one of them.
         """
@@ -129,14 +153,18 @@ class Executor:
                 if other != t:
                     if self._written & {t, other}:
                         raise InputError(
-                            f"placeholders {its_name!r} and {name!r} share a storage, which the program writes", source="values"
+                            f"placeholders {its_name!r} and {name!r} share a storage, which the "
+                            "program writes",
+                            source="values",
                         )
                     value = value.clone()
             if name in values:
                 apart[name] = value
         return apart
 
-    def _place(self, values: Mapping[str, Any], origins: Mapping[str, Origin] | None = None) -> list[int]:
+    def _place(
+        self, values: Mapping[str, Any], origins: Mapping[str, Origin] | None = None
+    ) -> list[int]:
         """Place values; returns the tensors that were not placed before."""
         placed: dict[int, list[Any]] = {}
         origin_of: dict[int, Origin] = {}
@@ -155,33 +183,50 @@ class Executor:
         return list(placed)
 
     def take_over(self, other: Executor) -> None:
-        """Keep what another executor on the same machine has placed, moved to where this plan has it; ``other`` may take it back later.
+        """Keep what another executor on the same machine has placed, moved to where this plan has
+        it; ``other`` may take it back later.
 
-        Raises :class:`ExecutionError` if it cannot be moved; then both are closed, and closing this one goes on with what is left.
+        Raises :class:`ExecutionError` if it cannot be moved; then both are closed, and closing this
+        one goes on with what is left.
         """
         if self.closed or other.closed:
             raise ExecutionError("this executor is closed; make a new one")
         ours, theirs = self.lowered.tensor_of, other.lowered.tensor_of
-        self._placed = {name: value for name, value in other._placed.items() if name in self._placeholders}
-        shared = {ours[name]: (theirs[name], ours[name], self._placed[name].untyped_storage()) for name in self._placed if name in ours}
+        self._placed = {
+            name: value for name, value in other._placed.items() if name in self._placeholders
+        }
+        shared = {
+            ours[name]: (theirs[name], ours[name], self._placed[name].untyped_storage())
+            for name in self._placed
+            if name in ours
+        }
         try:
             self._residents.take_over(other._residents, shared.values())
         except BaseException as error:
             other.closed = True
-            self._holders.append(other._residents)  # what is not taken over is brought back from there
+            self._holders.append(
+                other._residents
+            )  # what is not taken over is brought back from there
             raise self._failed(error) from error
 
     def close(self) -> None:
         """Move everything placed back into its storage, and release all memory and files.
 
-        Raises :class:`ExecutionError` if some contents are lost, or if there is no room for some: these are ``left`` where they are, and
-        closing again goes on with them.
+        Raises :class:`ExecutionError` if some contents are lost, or if there is no room for some:
+        these are ``left`` where they are, and closing again goes on with them.
         """
         lost = self._close()
         if lost:
-            raise ExecutionError("a tier has lost its contents", lost=lost, left=self.left, for_host=self.left_for_host)
+            raise ExecutionError(
+                "a tier has lost its contents",
+                lost=lost,
+                left=self.left,
+                for_host=self.left_for_host,
+            )
         if self.left:
-            raise ExecutionError("not all contents are back", left=self.left, for_host=self.left_for_host)
+            raise ExecutionError(
+                "not all contents are back", left=self.left, for_host=self.left_for_host
+            )
 
     def _close(self) -> list[str]:
         if self.closed and not self.left:
@@ -195,8 +240,12 @@ class Executor:
                 lost += residents.bring_back(residents.kept())
             return lost
         finally:
-            self.left = [name for residents in self._holders for name in residents.left(residents.kept())]
-            self.left_for_host = [name for residents in self._holders for name in residents.left_for_host()]
+            self.left = [
+                name for residents in self._holders for name in residents.left(residents.kept())
+            ]
+            self.left_for_host = [
+                name for residents in self._holders for name in residents.left_for_host()
+            ]
             if not self.left:
                 self._placed.clear()
                 self.device.close()
@@ -208,40 +257,66 @@ class Executor:
         self.close()
 
     def _failed(self, error: BaseException, is_refusal: bool = False) -> BaseException:
-        """Close everything after ``error``; returns the error to raise, which is a refusal unchanged if nothing is lost or left."""
+        """Close everything after ``error``; returns the error to raise, which is a refusal
+        unchanged if nothing is lost or left.
+        """
         lost = self._close()
         if not isinstance(error, Exception) or (is_refusal and not lost and not self.left):
             return error
-        failed = ExecutionError(self.device.blame(error), lost=lost, left=self.left, for_host=self.left_for_host)
-        failed.lost = (*getattr(error, "lost", ()), *failed.lost)  # the message has the former already
+        failed = ExecutionError(
+            self.device.blame(error), lost=lost, left=self.left, for_host=self.left_for_host
+        )
+        failed.lost = (
+            *getattr(error, "lost", ()),
+            *failed.lost,
+        )  # the message has the former already
         return failed
 
-    # -- a run -------------------------------------------------------------------------------------------------
+    # -- a run
+    # ----------------------------------------------------------------------------------------------
 
-    def run(self, values: Mapping[str, Any], *, order: Sequence[str] | None = None, record: bool = False) -> tuple[Any, ...]:
-        """Run the graph for ``values`` (by placeholder, without those that are placed); returns its results.
+    def run(
+        self, values: Mapping[str, Any], *, order: Sequence[str] | None = None, record: bool = False
+    ) -> tuple[Any, ...]:
+        """Run the graph for ``values`` (by placeholder, without those that are placed); returns its
+        results.
 
-        ``order`` names all steps (:class:`hosim.on_torch.lower.order.StepOrder`) in another order that the graph allows. Inputs that the
-        plan has elsewhere at time 0 are moved there first, and back at the end; results are moved to the device tier. With ``record``,
-        ``timeline`` has what happened.
+        ``order`` names all steps (:class:`hosim.on_torch.lower.order.StepOrder`) in another order
+        that the graph allows. Inputs that the plan has elsewhere at time 0 are moved there first,
+        and back at the end; results are moved to the device tier. With ``record``, ``timeline`` has
+        what happened.
 
-        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if the run fails; then nothing is returned. An
-        interrupt (Ctrl-C) is raised unchanged. In both cases everything is stopped and closed first.
+        Raises :class:`InputError` for values that do not fit, and :class:`ExecutionError` if the
+        run fails; then nothing is returned. An interrupt (Ctrl-C) is raised unchanged. In both
+        cases everything is stopped and closed first.
         """
         self._check(values)
-        missing = [name for name in self._placeholders if name not in values and name not in self._placed]
+        missing = [
+            name for name in self._placeholders if name not in values and name not in self._placed
+        ]
         if missing:
             raise InputError(f"no value for placeholder {missing[0]!r}", source="values")
         values = self._apart(values)
         steps = self._order.of(order)
         drops = self._drops if order is None else last_needs(steps, self._order.sources)
-        self._levels = self._default_levels if order is None else levels(self.lowered, steps, self.hardware.device_tier)
+        self._levels = (
+            self._default_levels
+            if order is None
+            else levels(self.lowered, steps, self.hardware.device_tier)
+        )
         try:
             inputs = self._place(values)
-            self._values.kept.update((self._placeholders[name], value) for name, value in {**self._placed, **values}.items())
+            self._values.kept.update(
+                (self._placeholders[name], value)
+                for name, value in {**self._placed, **values}.items()
+            )
             self.device.recording, self.device.budget_bytes = record, self._budget_bytes
             self._residents.begin()
-            with torch.no_grad(), torch._C._DisableAutocast(), self.device.running(self._resident_bytes):
+            with (
+                torch.no_grad(),
+                torch._C._DisableAutocast(),
+                self.device.running(self._resident_bytes),
+            ):
                 for node in steps:
                     self._queue(node, drops.get(node, ()))
                 self.device.compute.launch(self._exchanges.settle_all, (), None)
@@ -251,9 +326,13 @@ class Executor:
             if lost:
                 raise ExecutionError("a tier has lost its contents", lost=lost)
             if left := self._residents.left(inputs):
-                raise ExecutionError(f"no room for input {left[0]!r} in {self.hardware.device_tier}")
+                raise ExecutionError(
+                    f"no room for input {left[0]!r} in {self.hardware.device_tier}"
+                )
             self._bring_results(steps[-1])
-            results = self._values.returned(steps[-1])  # not earlier: a storage without bytes has no views
+            results = self._values.returned(
+                steps[-1]
+            )  # not earlier: a storage without bytes has no views
             self.device.hand_over(results)
             self._residents.end()
             self._values.kept.clear()
@@ -264,7 +343,11 @@ class Executor:
     def _queue(self, node: Node, drops: Sequence[Node]) -> None:
         """Queue one step."""
         if node.op == "output":
-            returned = [self.lowered.tensor_of[s.name] for s in self._order.sources[node] if s.name in self.lowered.tensor_of]
+            returned = [
+                self.lowered.tensor_of[s.name]
+                for s in self._order.sources[node]
+                if s.name in self.lowered.tensor_of
+            ]
             self.device.compute.launch(lambda: None, self._residents.arriving(returned), None)
         elif node.name in self.lowered.op_of:
             self._compute(node, self.lowered.op_of[node.name], drops)
@@ -272,7 +355,9 @@ class Executor:
             self._cache_op(node, self.lowered.cache_op_of[node.name], drops)
 
     def _compute(self, node: Node, i: int, drops: Sequence[Node]) -> None:
-        """Queue an op. Other copies of what it writes become stale; what dies with it is released."""
+        """Queue an op. Other copies of what it writes become stale; what dies with it is
+        released.
+        """
         residents = self._residents
         after: dict[Event, None] = {}
         for t in residents.reads[i]:
@@ -317,8 +402,12 @@ class Executor:
         else:
             self._copy(node, k, cache_op, resident, drops)
 
-    def _copy(self, node: Node, k: int, cache_op: CacheOp, resident: TensorCopies, drops: Sequence[Node]) -> None:
-        """Queue a prefetch or a store: its issue, with what it allocates, on the compute queue, then its transfers."""
+    def _copy(
+        self, node: Node, k: int, cache_op: CacheOp, resident: TensorCopies, drops: Sequence[Node]
+    ) -> None:
+        """Queue a prefetch or a store: its issue, with what it allocates, on the compute queue,
+        then its transfers.
+        """
         device, tier = self.device, self.hardware.device_tier
         tensor = self._plan.graph.tensors[cache_op.tensor]
         value = node.args[0]
@@ -341,7 +430,11 @@ class Executor:
 
         issued = device.compute.submit(issue)
         source = inside if empties else resident.blocks[cache_op.source]
-        block = None if fills else device.block(str(cache_op.destination), tensor.size_bytes, tensor.name)
+        block = (
+            None
+            if fills
+            else device.block(str(cache_op.destination), tensor.size_bytes, tensor.name)
+        )
 
         def arrived() -> None:
             if block is None:
@@ -352,10 +445,14 @@ class Executor:
 
         joins = (issued, *resident.last) if resident.is_late else (issued,)
         hops, parts = self._ways[k]
-        resident.last, read = self._chunks.queue(hops, parts, source, block or inside, (issued, *resident.last), joins, arrived)
+        resident.last, read = self._chunks.queue(
+            hops, parts, source, block or inside, (issued, *resident.last), joins, arrived
+        )
         if empties:
             resident.leaving = read  # which begins when the cache op before has ended
-            device.later(read, inside.close)  # what is freed meanwhile is there as long as it is read
+            device.later(
+                read, inside.close
+            )  # what is freed meanwhile is there as long as it is read
         resident.is_late |= len(hops) > 1
         if block is None:
             resident.ready = resident.last
@@ -366,12 +463,21 @@ class Executor:
         if gone is not None:
             self._give_back([gone])
 
-    def _detach(self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]) -> None:
+    def _detach(
+        self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]
+    ) -> None:
         last, leaving = resident.last, resident.leaving
         unused: tuple[Event, ...] = ()
-        block = None if cache_op.source == self.hardware.device_tier else resident.blocks.pop(cache_op.source)
+        block = (
+            None
+            if cache_op.source == self.hardware.device_tier
+            else resident.blocks.pop(cache_op.source)
+        )
         if block is None:
-            unused, resident.ready = resident.ready, ()  # an unused prefetch has to arrive before it is released
+            unused, resident.ready = (
+                resident.ready,
+                (),
+            )  # an unused prefetch has to arrive before it is released
             resident.on_device = False
         gone = self._residents.used(cache_op.tensor)
 
@@ -388,19 +494,28 @@ class Executor:
         self.device.compute.launch(detach, unused, None)
 
     def _give_back(self, dead: Sequence[TensorCopies]) -> None:
-        """Release what dead tensors hold below the device tier, and count what transfers still read in it, until they have ended."""
+        """Release what dead tensors hold below the device tier, and count what transfers still read
+        in it, until they have ended.
+        """
         for resident in dead:
             for block in resident.blocks.values():
                 block.release(resident.last)
             if resident.on_device and resident.leaving:
                 self.device.linger(resident.size_bytes, resident.leaving)
 
-    # -- values ------------------------------------------------------------------------------------------------
+    # -- values
+    # ----------------------------------------------------------------------------------------------
 
     def _bring_results(self, node: Node) -> None:
         """Move results that were not given and are not there to the device tier."""
-        sources = [s for s in self._order.sources[node] if s.op != "placeholder" and s.name in self.lowered.tensor_of]
-        storages = {self.lowered.tensor_of[s.name]: self._values.value(s).untyped_storage() for s in sources}
+        sources = [
+            s
+            for s in self._order.sources[node]
+            if s.op != "placeholder" and s.name in self.lowered.tensor_of
+        ]
+        storages = {
+            self.lowered.tensor_of[s.name]: self._values.value(s).untyped_storage() for s in sources
+        }
         away = self._residents.returned(storages)
         lost = self._residents.bring_back(away)
         if lost:
@@ -409,15 +524,22 @@ class Executor:
             raise ExecutionError(f"no room for result {left[0]!r} in {self.hardware.device_tier}")
 
     def _call_op(self, node: Node) -> Any:
-        """The results of an op. One that finds no room is done again where that may help, unless it may have begun to change something."""
+        """The results of an op. One that finds no room is done again where that may help, unless it
+        may have begun to change something.
+        """
         while True:
             try:
                 return self._values.call(node)
             except self.device.out_of_memory:
-                if getattr(getattr(node.target, "_schema", None), "is_mutable", True) or not self.device.recover():
+                if (
+                    getattr(getattr(node.target, "_schema", None), "is_mutable", True)
+                    or not self.device.recover()
+                ):
                     raise
 
 
 def _own_view(value: torch.Tensor) -> torch.Tensor:
-    """A view of a tensor, which may be guarded meanwhile. It requires a gradient where the tensor does: torch chooses kernels by that."""
+    """A view of a tensor, which may be guarded meanwhile. It requires a gradient where the tensor
+    does: torch chooses kernels by that.
+    """
     return value.detach().requires_grad_(value.requires_grad)

@@ -1,9 +1,12 @@
-"""FSDP2 (``fully_shard``) in a captured step: parameters are gathered and gradients reduced by ops of their own. Imports torch.
+"""FSDP2 (``fully_shard``) in a captured step: parameters are gathered and gradients reduced by ops
+of their own. Imports torch.
 
-The step holds each process's shards, as the optimizer does. Where torch gathers a module's parameters, before its forward and again
-before its backward if it is resharded between, the traced step has an all-gather of each; where torch reduces a gradient, a reduce-scatter.
-Both are copies of bytes and sums of the same values as torch's, so the bits are eager's. Torch sends a module's parameters in one message,
-and this step each by itself; with more than two processes the order of a sum, and so its last bits, may differ.
+The step holds each process's shards, as the optimizer does. Where torch gathers a module's
+parameters, before its forward and again before its backward if it is resharded between, the traced
+step has an all-gather of each; where torch reduces a gradient, a reduce-scatter. Both are copies of
+bytes and sums of the same values as torch's, so the bits are eager's. Torch sends a module's
+parameters in one message, and this step each by itself; with more than two processes the order of a
+sum, and so its last bits, may differ.
 
 What of torch's is read here has no public name: the states that ``fully_shard`` gives modules.
 """
@@ -28,7 +31,9 @@ from hosim.on_torch.lower.replicas import all_gather, reduce_scatter
 from hosim.on_torch.lower.sharded_tensors import is_sharded, local, sharded_modules
 
 _DTYPES = (torch.float32, torch.bfloat16)
-"""Those whose gradients torch lets the collective average; for others it scales before and after."""
+"""Those whose gradients torch lets the collective average; for others it scales before and
+after.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,9 @@ class _ShardedParameter:
 
 @dataclass(frozen=True)
 class _GatheredTogether:
-    """What is gathered together for a module: ``regathers`` says whether it is gathered again for backward."""
+    """What is gathered together for a module: ``regathers`` says whether it is gathered again for
+    backward.
+    """
 
     number: int
     module: torch.nn.Module
@@ -56,7 +63,9 @@ class _GatheredTogether:
 
 
 class Shards:
-    """The exchanges of a model that ``fully_shard`` has sharded. Raises :class:`InputError` for what is exchanged in another way."""
+    """The exchanges of a model that ``fully_shard`` has sharded. Raises :class:`InputError` for
+    what is exchanged in another way.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._states = sharded_modules(model)
@@ -80,8 +89,12 @@ class Shards:
     def begin(self, fakes: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """While a step is traced, before forward: nothing is exchanged."""
 
-    def register(self, fakes: Mapping[int, torch.Tensor], learned: Sequence[torch.Tensor]) -> list[Any]:
-        """Before a step is traced: gradients are reduced where parameters were gathered, and need no hooks."""
+    def register(
+        self, fakes: Mapping[int, torch.Tensor], learned: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        """Before a step is traced: gradients are reduced where parameters were gathered, and need
+        no hooks.
+        """
         return []
 
     def require_gradients(self, learned: Sequence[torch.Tensor], there: Sequence[int]) -> None:
@@ -89,22 +102,38 @@ class Shards:
 
     @contextmanager
     def tracing(self, fakes: Mapping[int, torch.Tensor]) -> Iterator[None]:
-        """While a step is traced: modules gather fakes of their shards where torch would gather the shards."""
+        """While a step is traced: modules gather fakes of their shards where torch would gather the
+        shards.
+        """
         traced = _GatheredInTrace(self._groups, fakes)
         with ExitStack() as stack:
             for module, state in self._states:
-                policy, mine = self._policies[id(module)], [group for group in self._groups if group.module is module]
-                stack.enter_context(_hooks_replaced(module, state, traced.before(mine, policy), traced.after(mine, policy)))
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(traced.pack, traced.unpack))
+                policy, mine = (
+                    self._policies[id(module)],
+                    [group for group in self._groups if group.module is module],
+                )
+                stack.enter_context(
+                    _hooks_replaced(
+                        module, state, traced.before(mine, policy), traced.after(mine, policy)
+                    )
+                )
+            stack.enter_context(
+                torch.autograd.graph.saved_tensors_hooks(traced.pack, traced.unpack)
+            )
             yield
 
     def bind(self, module: GraphModule) -> None:
         """Let the ops of a graph exchange."""
         for node in module.graph.nodes:
             if node.target is all_gather:
-                node.target = StepOp("all_gather", partial(_all_gather, self._groups[node.args[2]].gathers_in))
+                node.target = StepOp(
+                    "all_gather", partial(_all_gather, self._groups[node.args[2]].gathers_in)
+                )
             elif node.target is reduce_scatter:
-                node.target = StepOp("reduce_scatter", partial(_reduce_scatter, self._groups[node.args[2]].reduces_in))
+                node.target = StepOp(
+                    "reduce_scatter",
+                    partial(_reduce_scatter, self._groups[node.args[2]].reduces_in),
+                )
         module.recompile()
 
     def ready(self) -> None:
@@ -121,40 +150,63 @@ class Shards:
         mesh = group.mesh_info
         after = group.post_forward_mesh_info
         trained = [one for one in group.fsdp_params if one.sharded_param.requires_grad]
-        reduced = {group.mp_policy.reduce_dtype or group.mp_policy.param_dtype or one.sharded_param.dtype for one in trained}
+        reduced = {
+            group.mp_policy.reduce_dtype or group.mp_policy.param_dtype or one.sharded_param.dtype
+            for one in trained
+        }
         odd = {
             "several modules in one group": len(state._modules) != 1,
             "its parameters gathered: call reshard() first": group._sharded_state.name != "SHARDED",
             "a mesh of more than one dimension": type(mesh).__name__ != "FSDPMeshInfo",
-            "reshard_after_forward to fewer processes": after is not None and after.shard_mesh_size != mesh.shard_mesh_size,
+            "reshard_after_forward to fewer processes": after is not None
+            and after.shard_mesh_size != mesh.shard_mesh_size,
             "an offload policy": type(group.offload_policy).__name__ != "OffloadPolicy",
-            "gradients of a dtype that torch scales before it adds them": any(dtype not in _DTYPES for dtype in reduced),
+            "gradients of a dtype that torch scales before it adds them": any(
+                dtype not in _DTYPES for dtype in reduced
+            ),
             "set_requires_gradient_sync(False)": not group.reduce_grads,
             "a factor for gradients": group.gradient_divide_factor is not None,
             "sums forced for its collectives": group.force_sum_reduction_for_comms,
             "gradients of unused parameters": group.reduce_scatter_unused_params,
             "an all-reduce hook": group._all_reduce_hook is not None,
-            "collectives of its own": (type(group._all_gather_comm).__name__, type(group._reduce_scatter_comm).__name__)
+            "collectives of its own": (
+                type(group._all_gather_comm).__name__,
+                type(group._reduce_scatter_comm).__name__,
+            )
             != ("DefaultAllGather", "DefaultReduceScatter"),
-            "parameters sharded along another dimension": any(one.fsdp_placement.dim for one in group.fsdp_params),
-            "parameters that were sharded already": any(one.is_dtensor for one in group.fsdp_params),
+            "parameters sharded along another dimension": any(
+                one.fsdp_placement.dim for one in group.fsdp_params
+            ),
+            "parameters that were sharded already": any(
+                one.is_dtensor for one in group.fsdp_params
+            ),
             "parameters that gather in a way of their own": any(
-                hasattr(local(one.sharded_param), "fsdp_pre_all_gather") for one in group.fsdp_params
+                hasattr(local(one.sharded_param), "fsdp_pre_all_gather")
+                for one in group.fsdp_params
             ),
             "shards loaded since it ran: run its forward once": any(
-                _storage(local(one.sharded_param)) != _storage(one._sharded_param_data) for one in group.fsdp_params
+                _storage(local(one.sharded_param)) != _storage(one._sharded_param_data)
+                for one in group.fsdp_params
             ),
-            "hooks of parameters": any(hooks_before(one.sharded_param) or hooks_after(one.sharded_param) for one in group.fsdp_params),
+            "hooks of parameters": any(
+                hooks_before(one.sharded_param) or hooks_after(one.sharded_param)
+                for one in group.fsdp_params
+            ),
         }
         for what, there in odd.items():
             if there:
-                raise InputError(f"{name or 'the model'} is sharded by FSDP with {what}, which a captured step does not follow")
+                raise InputError(
+                    f"{name or 'the model'} is sharded by FSDP with {what}, which a captured step "
+                    "does not follow"
+                )
 
 
 class _GatheredInTrace:
     """The parameters that a step gathers while it is traced."""
 
-    def __init__(self, groups: Sequence[_GatheredTogether], fakes: Mapping[int, torch.Tensor]) -> None:
+    def __init__(
+        self, groups: Sequence[_GatheredTogether], fakes: Mapping[int, torch.Tensor]
+    ) -> None:
         self._fakes = fakes
         self._forward: set[int] = set()
         self._saved: dict[int, tuple[_GatheredTogether, _ShardedParameter]] = {}
@@ -189,7 +241,8 @@ class _GatheredInTrace:
         is_backward = torch._C._current_graph_task_id() != -1  # checkpointing runs forward again
         if not is_backward and group.number in self._forward:
             raise InputError(
-                "a module sharded by FSDP is called twice in a step, which a captured step does not follow; shard one around it"
+                "a module sharded by FSDP is called twice in a step, which a captured step does "
+                "not follow; shard one around it"
             )
         self._forward.add(group.number)
         for shard in group.shards:
@@ -200,7 +253,9 @@ class _GatheredInTrace:
             _set(shard, full)
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """What is kept for backward: where a tensor is part of a parameter that is gathered again, only which part."""
+        """What is kept for backward: where a tensor is part of a parameter that is gathered again,
+        only which part.
+        """
         found = self._saved.get(_storage(tensor))
         if found is None or tensor.dtype != (found[0].param_dtype or found[1].parameter.dtype):
             return tensor
@@ -213,12 +268,16 @@ class _GatheredInTrace:
         (group, shard), size, stride, offset = kept
         if id(shard) not in self._again:
             with torch.no_grad():
-                self._again[id(shard)] = _gathered(self._fakes[id(shard.parameter)], group, shard.rows)
+                self._again[id(shard)] = _gathered(
+                    self._fakes[id(shard.parameter)], group, shard.rows
+                )
         return self._again[id(shard)].as_strided(size, stride, offset)
 
 
 class _Gathered(torch.autograd.Function):  # type: ignore[misc]  # torch is not there for the type checker
-    """Gathers a parameter, whose gradient is averaged over the processes, each of which gets its rows."""
+    """Gathers a parameter, whose gradient is averaged over the processes, each of which gets its
+    rows.
+    """
 
     @staticmethod
     def forward(ctx: Any, shard: torch.Tensor, group: _GatheredTogether, rows: int) -> torch.Tensor:
@@ -237,11 +296,15 @@ class _Gathered(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
 def _gathered(shard: torch.Tensor, group: _GatheredTogether, rows: int) -> torch.Tensor:
     shard = shard.detach().to(group.param_dtype or shard.dtype)
     each = -(-rows // group.world)
-    return all_gather(_padded(shard, each - len(shard)), group.world, group.number).narrow(0, 0, rows)
+    return all_gather(_padded(shard, each - len(shard)), group.world, group.number).narrow(
+        0, 0, rows
+    )
 
 
 def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """A tensor with rows of zeros behind it: the last processes have fewer rows than the first ones, if not all have the same."""
+    """A tensor with rows of zeros behind it: the last processes have fewer rows than the first
+    ones, if not all have the same.
+    """
     return torch.cat((tensor, tensor.new_zeros(rows, *tensor.shape[1:]))) if rows else tensor
 
 
@@ -271,7 +334,13 @@ def _group(number: int, module: torch.nn.Module, group: Any, regathers: bool) ->
     for one in group.fsdp_params:
         info = one._module_info
         others = zip(info.shared_modules, info.shared_param_names, strict=True)
-        shards.append(_ShardedParameter(one.sharded_param, one.sharded_param.shape[0], ((info.module, info.param_name), *others)))
+        shards.append(
+            _ShardedParameter(
+                one.sharded_param,
+                one.sharded_param.shape[0],
+                ((info.module, info.param_name), *others),
+            )
+        )
     return _GatheredTogether(
         number,
         module,
@@ -308,7 +377,9 @@ def _set(shard: _ShardedParameter, value: torch.Tensor) -> None:
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:
     """All floating-point tensors in nested arguments in a dtype, as torch casts them."""
-    return tree_map_only(torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, value)
+    return tree_map_only(
+        torch.Tensor, lambda one: one.to(dtype) if one.is_floating_point() else one, value
+    )
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -1,4 +1,6 @@
-"""Tensors and modules that FSDP2 (``fully_shard``) has sharded: which they are, and what of them this process has. Imports torch."""
+"""Tensors and modules that FSDP2 (``fully_shard``) has sharded: which they are, and what of them
+this process has. Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import torch
 
 
 def sharded_modules(model: torch.nn.Module) -> list[tuple[torch.nn.Module, Any]]:
-    """The modules that ``fully_shard`` has sharded, from outside to inside, with torch's state of each."""
+    """The modules that ``fully_shard`` has sharded, from outside to inside, with torch's state of
+    each.
+    """
     return [(module, module._get_fsdp_state()) for module in model.modules() if is_sharded(module)]
 
 
@@ -23,13 +27,17 @@ def local(tensor: Any) -> Any:
 
 
 def sharded_like(parameter: Any, part: torch.Tensor) -> torch.Tensor:
-    """A tensor sharded as a parameter is, of which ``part`` is this process's; ``part`` itself if the parameter is not sharded."""
+    """A tensor sharded as a parameter is, of which ``part`` is this process's; ``part`` itself if
+    the parameter is not sharded.
+    """
     if local(parameter) is parameter:
         return part
     from torch.distributed.tensor import DTensor
 
     sizes = {"shape": parameter.shape, "stride": parameter.stride()}
-    made: torch.Tensor = DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **sizes)
+    made: torch.Tensor = DTensor.from_local(
+        part, parameter.device_mesh, parameter.placements, run_check=False, **sizes
+    )
     return made
 
 

@@ -11,16 +11,20 @@ import torch
 
 @contextmanager
 def stand_ins(model: torch.nn.Module, by_id: Mapping[int, torch.Tensor]) -> Iterator[None]:
-    """Within, each parameter and buffer with its ``id`` in ``by_id`` is that tensor, wherever modules of ``model`` have it.
+    """Within, each parameter and buffer with its ``id`` in ``by_id`` is that tensor, wherever
+    modules of ``model`` have it.
 
-    Afterwards every module has what it had. (torch's own ``functional_call`` leaves the stand-ins in a module that has two names.)
+    Afterwards every module has what it had. (torch's own ``functional_call`` leaves the stand-ins
+    in a module that has two names.)
     """
     had: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for module in model.modules():
         had += [(held, dict(held)) for held in (module._parameters, module._buffers)]
     try:
         for held, tensors in had:
-            held.update((name, by_id[id(tensor)]) for name, tensor in tensors.items() if id(tensor) in by_id)
+            held.update(
+                (name, by_id[id(tensor)]) for name, tensor in tensors.items() if id(tensor) in by_id
+            )
         yield
     finally:
         for held, tensors in had:

@@ -1,7 +1,9 @@
-"""The two parts of a captured training step as programs of their own: forward and backward, and the optimizer's update. Imports torch.
+"""The two parts of a captured training step as programs of their own: forward and backward, and the
+optimizer's update. Imports torch.
 
-Between them gradients are tensors that the caller may read and write. Each part holds the same tensors as the whole step, at the same
-positions of its graph, also those that it does not use: their memory counts in each.
+Between them gradients are tensors that the caller may read and write. Each part holds the same
+tensors as the whole step, at the same positions of its graph, also those that it does not use:
+their memory counts in each.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ LOSS_GRADIENT = "loss_gradient"
 class StepParts:
     """What a step consists of, by the names of nodes of ``module``.
 
-    ``updating`` are the nodes of the update, ``settings`` the placeholders that only they take, ``inputs`` those of a call, and
-    ``gradients`` the node of each gradient, by the position of its parameter among ``learned``. ``begins`` is the gradient of the loss.
-    ``bind`` lets ops that are not torch's compute.
+    ``updating`` are the nodes of the update, ``settings`` the placeholders that only they take,
+    ``inputs`` those of a call, and ``gradients`` the node of each gradient, by the position of its
+    parameter among ``learned``. ``begins`` is the gradient of the loss. ``bind`` lets ops that are
+    not torch's compute.
     """
 
     module: GraphModule = field(repr=False)
@@ -49,8 +52,9 @@ def gradient_input(number: int) -> str:
 def backward_part(parts: StepParts, name: str, *, accumulate: bool) -> TorchProgram:
     """Forward and backward, which return the loss and the gradients.
 
-    With ``accumulate`` it returns the loss alone, and adds to gradients that it is given. As torch does, a gradient is added in place where
-    it would be assigned, before the hooks that see what is accumulated.
+    With ``accumulate`` it returns the loss alone, and adds to gradients that it is given. As torch
+    does, a gradient is added in place where it would be assigned, before the hooks that see what is
+    accumulated.
     """
     graph, env = Graph(), dict[Node, Node]()
     givens = _placeholders(parts, graph, env, parts.settings)
@@ -69,7 +73,11 @@ def backward_part(parts: StepParts, name: str, *, accumulate: bool) -> TorchProg
             graph.call_function(torch.ops.aten.add_.Tensor, (targets[node.name], env[node]))
             env[node] = targets[node.name]
     (loss,) = parts.module.graph.output_node().args[0]
-    wanted = [loss] if accumulate else [loss, *(by_name[gradient] for gradient in parts.gradients.values())]
+    wanted = (
+        [loss]
+        if accumulate
+        else [loss, *(by_name[gradient] for gradient in parts.gradients.values())]
+    )
     graph.output(tuple(_copied(node, graph, env) for node in wanted))
     return _program(parts, graph, givens, name)
 
@@ -86,16 +94,23 @@ def update_part(parts: StepParts, name: str) -> TorchProgram:
         if node.name not in parts.updating or node is loss:
             continue
         if any(n not in env for n in node.all_input_nodes):
-            raise InputError("the optimizer's update uses more than gradients and states, so that it cannot run by itself")
+            raise InputError(
+                "the optimizer's update uses more than gradients and states, so that it cannot "
+                "run by itself"
+            )
         env[node] = graph.node_copy(node, env.__getitem__)
     graph.output(())
     return _program(parts, graph, givens, name)
 
 
-def _placeholders(parts: StepParts, graph: Graph, env: dict[Node, Node], without: frozenset[str]) -> list[PlaceholderInput]:
+def _placeholders(
+    parts: StepParts, graph: Graph, env: dict[Node, Node], without: frozenset[str]
+) -> list[PlaceholderInput]:
     """Copy all placeholders but some."""
     kept = []
-    for node, one in zip(parts.module.graph.find_nodes(op="placeholder"), parts.givens, strict=True):
+    for node, one in zip(
+        parts.module.graph.find_nodes(op="placeholder"), parts.givens, strict=True
+    ):
         if node.name not in without:
             env[node] = graph.node_copy(node)
             env[node].name = node.name
@@ -119,7 +134,9 @@ def _copied(node: Node, graph: Graph, env: dict[Node, Node]) -> Node:
     return env[node]
 
 
-def _program(parts: StepParts, graph: Graph, givens: Sequence[PlaceholderInput], name: str) -> TorchProgram:
+def _program(
+    parts: StepParts, graph: Graph, givens: Sequence[PlaceholderInput], name: str
+) -> TorchProgram:
     module = GraphModule(parts.module, graph)
     module.graph.lint()
     return program_of(module, givens, name, parts.bind)
@@ -132,11 +149,17 @@ def program_of(
     bind: Callable[[GraphModule], None],
     gradients: frozenset[str] = frozenset(),
 ) -> TorchProgram:
-    """The program of a training step or of a part of it. Its exchanges with other processes have a stream of their own."""
-    program, _ = read(module, givens, name=name, meta={"source": "torch training step"}, gradients=gradients)
+    """The program of a training step or of a part of it. Its exchanges with other processes have a
+    stream of their own.
+    """
+    program, _ = read(
+        module, givens, name=name, meta={"source": "torch training step"}, gradients=gradients
+    )
     exchanges = {node.name for node in module.graph.nodes if node.target in COLLECTIVES}
     bind(module)
     if not exchanges:
         return program
-    ops = tuple(replace(op, stream=STREAM) if op.name in exchanges else op for op in program.graph.ops)
+    ops = tuple(
+        replace(op, stream=STREAM) if op.name in exchanges else op for op in program.graph.ops
+    )
     return replace(program, graph=replace(program.graph, ops=ops))

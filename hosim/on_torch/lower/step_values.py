@@ -1,6 +1,8 @@
-"""The values of a lowered graph while it runs: what steps keep for later ones, and calls compiled once for all runs. Imports torch.
+"""The values of a lowered graph while it runs: what steps keep for later ones, and calls compiled
+once for all runs. Imports torch.
 
-A step's call makes the views that it needs from kept values, which costs the host a look-up for each argument and not a walk of the graph.
+A step's call makes the views that it needs from kept values, which costs the host a look-up for
+each argument and not a walk of the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class StepValues:
-    """``kept`` has the values of placeholders and steps that later steps need. ``needed`` are all that any step needs."""
+    """``kept`` has the values of placeholders and steps that later steps need. ``needed`` are all
+    that any step needs.
+    """
 
     def __init__(self, lowered: Lowered, needed: set[Node]) -> None:
         self.kept: dict[Node, Any] = {}
@@ -43,7 +47,9 @@ class StepValues:
         return self._calls[node](self.kept)
 
     def keep(self, node: Node, value: Any) -> None:
-        """Keep a step's results for later steps, each of several separately, so that each may be freed separately."""
+        """Keep a step's results for later steps, each of several separately, so that each may be
+        freed separately.
+        """
         if node in self._needed:
             self.kept[node] = value
         for item, path in self._items[node]:
@@ -80,7 +86,9 @@ class StepValues:
 
 
 class _Calls:
-    """The steps' calls as one text of Python, each a function of the kept values; other nodes, targets and constants are names in it."""
+    """The steps' calls as one text of Python, each a function of the kept values; other nodes,
+    targets and constants are names in it.
+    """
 
     def __init__(self, values: StepValues, steps: Sequence[Node]) -> None:
         self._values = values
@@ -99,7 +107,9 @@ class _Calls:
         return {step: self._names[f"step_{i}"] for i, step in enumerate(self._steps)}
 
     def _lines(self, step: Node, made: dict[Node, str]) -> Iterator[str]:
-        """Each view once, before what needs it, and the call itself last; no recursion, because chains of views may be long."""
+        """Each view once, before what needs it, and the call itself last; no recursion, because
+        chains of views may be long.
+        """
         path = [step]
         while path:
             node = path[-1]
@@ -120,7 +130,9 @@ class _Calls:
                 made[node] = made[source]
             else:
                 positional = [self._text(argument, made) for argument in node.args]
-                named = [f"**{self._text(node.kwargs, made)}"] if node.kwargs else []  # a keyword of torch may be one of Python
+                named = (
+                    [f"**{self._text(node.kwargs, made)}"] if node.kwargs else []
+                )  # a keyword of torch may be one of Python
                 call = f"{self._name(node.target)}({', '.join([*positional, *named])})"
                 if node is step:
                     yield f"return {call}"
@@ -146,7 +158,9 @@ class _Calls:
             return f"slice({', '.join(self._text(one, made) for one in (value.start, value.stop, value.step))})"
         if isinstance(value, dict):
             return f"{{{', '.join(f'{key!r}: {self._text(one, made)}' for key, one in value.items())}}}"
-        return repr(value) if value is None or type(value) in (bool, int, str) else self._name(value)
+        return (
+            repr(value) if value is None or type(value) in (bool, int, str) else self._name(value)
+        )
 
     def _name(self, value: Any) -> str:
         """A name for an object; the same for the same one."""
@@ -156,8 +170,12 @@ class _Calls:
         return self._named[id(value)]
 
 
-def _items(node: Node, path: tuple[Any, ...], needed: set[Node]) -> Iterator[tuple[Node, tuple[Any, ...]]]:
-    """The single results of a step that has several, as far as steps need them, with where each is in the step's value."""
+def _items(
+    node: Node, path: tuple[Any, ...], needed: set[Node]
+) -> Iterator[tuple[Node, tuple[Any, ...]]]:
+    """The single results of a step that has several, as far as steps need them, with where each is
+    in the step's value.
+    """
     for user in node.users:
         if user.target is operator.getitem and user.args[0] is node:
             inner = (*path, user.args[1])

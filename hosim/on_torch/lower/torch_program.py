@@ -1,7 +1,9 @@
-"""A torch program as one flat graph of aten nodes beside the workload graph that hosim makes of it. Imports torch.
+"""A torch program as one flat graph of aten nodes beside the workload graph that hosim makes of it.
+Imports torch.
 
-Everything that the program holds or is called with is a placeholder; subgraphs that only set a mode are inlined. If a functional program
-returns a new value of a buffer, a node of the graph copies it into the buffer. A node that computes is the op of the same name.
+Everything that the program holds or is called with is a placeholder; subgraphs that only set a mode
+are inlined. If a functional program returns a new value of a buffer, a node of the graph copies it
+into the buffer. A node that computes is the op of the same name.
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ from hosim.graph import Graph
 from hosim.importers import torch_programs
 from hosim.importers.torch_programs import PlaceholderInput, plan_of, workload_of
 
-OWN_GENERATOR = "the model draws from a generator of its own, which a captured program cannot; draw from torch's default one"
+OWN_GENERATOR = (
+    "the model draws from a generator of its own, which a captured program cannot; "
+    "draw from torch's default one"
+)
 
 
 @dataclass(frozen=True)
 class TorchProgram:
     """A graph module and its workload graph.
 
-    ``givens`` say what each placeholder takes, in the placeholders' order. ``tensor_of`` has the position in ``graph.tensors`` of each
-    node's value that is one tensor (by ``name[0]`` of one in a value that is several), ``op_of`` the position in ``graph.ops`` of each node
-    that computes; both by the node's name. ``gradients`` are the nodes whose values' tensors are of that kind.
+    ``givens`` say what each placeholder takes, in the placeholders' order. ``tensor_of`` has the
+    position in ``graph.tensors`` of each node's value that is one tensor (by ``name[0]`` of one in
+    a value that is several), ``op_of`` the position in ``graph.ops`` of each node that computes;
+    both by the node's name. ``gradients`` are the nodes whose values' tensors are of that kind.
     """
 
     module: GraphModule = field(repr=False)
@@ -46,10 +52,16 @@ class TorchProgram:
 def capture(program: ExportedProgram, *, name: str) -> TorchProgram:
     """The program of an exported inference. Its module returns the user's outputs as a flat tuple.
 
-    Raises :class:`InputError` as :func:`hosim.importers.torch_programs.torch_export.import_exported` does, and for a subgraph under
-    autocast.
+    Raises :class:`InputError` as
+    :func:`hosim.importers.torch_programs.torch_export.import_exported` does, and for a subgraph
+    under autocast.
     """
-    return read(flattened(program), torch_programs.given(program), name=name, meta={"source": "torch.export"})[0]
+    return read(
+        flattened(program),
+        torch_programs.given(program),
+        name=name,
+        meta={"source": "torch.export"},
+    )[0]
 
 
 def read(
@@ -61,30 +73,40 @@ def read(
     policy: str = "imported",
     gradients: frozenset[str] = frozenset(),
 ) -> tuple[TorchProgram, Plan]:
-    """The program of a flat module, and the plan in its cache nodes (an empty plan without cache nodes).
+    """The program of a flat module, and the plan in its cache nodes (an empty plan without cache
+    nodes).
 
-    Raises :class:`InputError` for a module that cannot run on fake tensors, and for cache nodes that are not those of one plan.
+    Raises :class:`InputError` for a module that cannot run on fake tensors, and for cache nodes
+    that are not those of one plan.
     """
     placeholders = module.graph.find_nodes(op="placeholder")
-    givens = [replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)]  # passes may rename them
+    givens = [
+        replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)
+    ]  # passes may rename them
     run = torch_programs.run_module(module, givens)
     kinds = {run.places[node]: "gradient" for node in gradients}
     graph, positions = workload_of(run, name, meta or {}, kinds)
     # a storage that no op touches and that does not exist from the start holds nothing
-    tensor_of = {node: positions[storage] for node, storage in run.places.items() if storage in positions}
+    tensor_of = {
+        node: positions[storage] for node, storage in run.places.items() if storage in positions
+    }
     program = TorchProgram(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
     return program, plan_of(run, graph, positions, policy)
 
 
 def flattened(program: ExportedProgram) -> GraphModule:
-    """The graph of ``program`` without subgraphs, with its updates as nodes, and returning the user's outputs alone."""
+    """The graph of ``program`` without subgraphs, with its updates as nodes, and returning the
+    user's outputs alone.
+    """
     source = program.graph_module
     graph = torch.fx.Graph()
     env: dict[Node, Any] = {}
     for node in source.graph.nodes:
         if node.op == "placeholder":
             env[node] = graph.node_copy(node)
-            env[node].name = node.name  # which may be that of a builtin (``input``): fx would give another
+            env[
+                node
+            ].name = node.name  # which may be that of a builtin (``input``): fx would give another
     returned = _inline(source.graph, source, graph, env)
     placeholders = {node.name: env[node] for node in source.graph.nodes if node.op == "placeholder"}
     results = []
@@ -102,8 +124,12 @@ def flattened(program: ExportedProgram) -> GraphModule:
     return module
 
 
-def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Graph, env: dict[Node, Any]) -> Sequence[Any]:
-    """Copy the nodes of ``source`` that compute into ``graph``; returns what it returns. ``env`` has a value for each placeholder."""
+def _inline(
+    source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Graph, env: dict[Node, Any]
+) -> Sequence[Any]:
+    """Copy the nodes of ``source`` that compute into ``graph``; returns what it returns. ``env``
+    has a value for each placeholder.
+    """
     for node in source.nodes:
         if node.op == "placeholder":
             continue
@@ -119,7 +145,10 @@ def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Grap
             names = (n for n in inner.graph.nodes if n.op == "placeholder")
             env[node] = _inline(inner.graph, inner, graph, dict(zip(names, operands, strict=True)))
         elif wrapped is not None:
-            raise InputError(f"node {node.name!r} sets autocast around a subgraph, which cannot be lowered; export without it")
+            raise InputError(
+                f"node {node.name!r} sets autocast around a subgraph, which cannot be lowered; "
+                "export without it"
+            )
         elif node.target is operator.getitem and isinstance(env[node.args[0]], (list, tuple)):
             env[node] = env[node.args[0]][node.args[1]]  # of what a subgraph returned
         else:
@@ -128,7 +157,9 @@ def _inline(source: torch.fx.Graph, owner: torch.nn.Module, graph: torch.fx.Grap
 
 
 def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
-    """Make every constant tensor of the graph a placeholder after the others; returns them by name."""
+    """Make every constant tensor of the graph a placeholder after the others; returns them by
+    name.
+    """
     constants: dict[str, torch.Tensor] = {}
     *_, last = (node for node in module.graph.nodes if node.op == "placeholder")
     for node in module.graph.find_nodes(op="get_attr"):
@@ -144,14 +175,19 @@ def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
 
 
 def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
-    """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and passes after it.
+    """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and
+    passes after it.
 
-    ``torch.export.save`` writes it, and :func:`hosim.importers.torch_programs.torch_export.import_plan` reads the plan in it. Raises
-    :class:`InputError` for a functional program that updates buffers or inputs: its signature refers to results that the graph no longer
-    has.
+    ``torch.export.save`` writes it, and
+    :func:`hosim.importers.torch_programs.torch_export.import_plan` reads the plan in it. Raises
+    :class:`InputError` for a functional program that updates buffers or inputs: its signature
+    refers to results that the graph no longer has.
     """
     if any(spec.kind in torch_programs.UPDATES for spec in program.graph_signature.output_specs):
-        raise InputError("a functional program that updates its buffers or inputs cannot be written with cache nodes; export it again")
+        raise InputError(
+            "a functional program that updates its buffers or inputs cannot be written with cache "
+            "nodes; export it again"
+        )
     outputs = module.graph.output_node().args[0]
     signature = copy.deepcopy(program.graph_signature)
     for spec, value in zip(signature.output_specs, outputs, strict=True):

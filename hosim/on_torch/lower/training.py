@@ -1,14 +1,17 @@
-"""A training step as one program: forward, backward and optimizer, traced by torch on fake tensors. Imports torch.
+"""A training step as one program: forward, backward and optimizer, traced by torch on fake tensors.
+Imports torch.
 
-The step runs torch's own code (autograd, checkpointing, the optimizer), so the program's aten ops are those of the eager step, in the same
-order and in place where it works in place. An update over lists of tensors (``_fused_adamw_``, ``_foreach_add_``) becomes one op per
-tensor, which computes the same and needs only one parameter's states at a time. Gradients are made and released within the step. Numbers
-in the update, which come from the optimizer's settings, are inputs (:mod:`hosim.on_torch.lower.optimizer_update`). Hooks of parameters
-are ops (:mod:`hosim.on_torch.lower.parameter_hooks`).
+The step runs torch's own code (autograd, checkpointing, the optimizer), so the program's aten ops
+are those of the eager step, in the same order and in place where it works in place. An update over
+lists of tensors (``_fused_adamw_``, ``_foreach_add_``) becomes one op per tensor, which computes
+the same and needs only one parameter's states at a time. Gradients are made and released within the
+step. Numbers in the update, which come from the optimizer's settings, are inputs
+(:mod:`hosim.on_torch.lower.optimizer_update`). Hooks of parameters are ops
+(:mod:`hosim.on_torch.lower.parameter_hooks`).
 
-A model whose code looks at the contents of tensors takes its path for tracing, which may use another kernel: without a mask, Llama of
-transformers uses causal attention when called, and makes a mask when traced, whose gradients differ in the last bits. With a mask given,
-both are the same.
+A model whose code looks at the contents of tensors takes its path for tracing, which may use
+another kernel: without a mask, Llama of transformers uses causal attention when called, and makes a
+mask when traced, whose gradients differ in the last bits. With a mask given, both are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +32,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hosim.errors import InputError
 from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
 from hosim.on_torch.lower import parameter_hooks
-from hosim.on_torch.lower.compiled import CompiledModel, StepOp, bind_calls, require_no_hooks, require_one_process, traced_by_calls
+from hosim.on_torch.lower.compiled import (
+    CompiledModel,
+    StepOp,
+    bind_calls,
+    require_no_hooks,
+    require_one_process,
+    traced_by_calls,
+)
 from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
@@ -40,15 +50,24 @@ from hosim.on_torch.lower.sharded_tensors import local, sharded_like
 from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.step_parts import StepParts, program_of
 from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants
-from hosim.on_torch.lower.two_traces import require_of_modules, require_own_results, settled, written
+from hosim.on_torch.lower.two_traces import (
+    require_of_modules,
+    require_own_results,
+    settled,
+    written,
+)
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers for which a first step without state equals one from a state of zeros, if no momentum is dampened."""
+"""Optimizers for which a first step without state equals one from a state of zeros, if no momentum
+is dampened.
+"""
 
 _ADVICE = "make the optimizer with fused=True, and the model with static control flow"
 
 _KEEPS = (torch.ops.aten.mkldnn_rnn_layer.default,)
-"""Ops that give backward what it needs only while gradients are on; a program runs with them off."""
+"""Ops that give backward what it needs only while gradients are on; a program runs with them
+off.
+"""
 
 Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 
@@ -60,8 +79,9 @@ Exchanges = Replicas | Shards
 class TrainingStep:
     """A captured step.
 
-    ``values`` are what the program's placeholders take, with None for the inputs of the call (``inputs`` are their names). ``settings`` are
-    the placeholders of what comes from the optimizer's settings, which ``settings_now`` returns as they are now.
+    ``values`` are what the program's placeholders take, with None for the inputs of the call
+    (``inputs`` are their names). ``settings`` are the placeholders of what comes from the
+    optimizer's settings, which ``settings_now`` returns as they are now.
     """
 
     program: TorchProgram
@@ -86,22 +106,27 @@ def capture_training(
     device: torch.device | None = None,
     compiled: CompiledModel | None = None,
 ) -> TrainingStep:
-    """The program of one step of ``model`` on ``inputs`` (tensors or constants by argument name) with ``optimizer``; it returns the loss.
+    """The program of one step of ``model`` on ``inputs`` (tensors or constants by argument name)
+    with ``optimizer``; it returns the loss.
 
-    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``; with ``compiled``, what torch.compile has made of the
-    model, it is given that. The step is that of a model on ``device``, by default where it is. Missing state of the optimizer is made here,
-    of zeros; nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step that depends on the contents of
-    tensors (make the optimizer with ``fused=True``).
+    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``; with
+    ``compiled``, what torch.compile has made of the model, it is given that. The step is that of a
+    model on ``device``, by default where it is. Missing state of the optimizer is made here, of
+    zeros; nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step
+    that depends on the contents of tensors (make the optimizer with ``fused=True``).
     """
     exchanges: Exchanges | None = replicas_of(model) or shards_of(model)
     if compiled is not None and exchanges is not None:
         raise InputError(
-            "the model is compiled by torch.compile and exchanges tensors with other processes (DistributedDataParallel or FSDP), which "
+            "the model is compiled by torch.compile and exchanges tensors with other processes "
+            "(DistributedDataParallel or FSDP), which "
             "its programs do not show; train it uncompiled"
         )
     own = {id(parameter) for parameter in model.parameters()}
     if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
-        raise InputError("the optimizer has parameters of another model; make it with model.parameters()")
+        raise InputError(
+            "the optimizer has parameters of another model; make it with model.parameters()"
+        )
     model = unwrapped(model)
     require_one_process(model, sharded=isinstance(exchanges, Shards))
     require_no_hooks(model)
@@ -112,7 +137,10 @@ def capture_training(
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with failures(_ADVICE, "be traced"), quiet(), mode:
         fakes = {id(tensor): _fake(mode, tensor, device) for _, _, tensor in _held(model, {})}
-        given = {key: _fake(mode, value, device) if key in tensors else value for key, value in inputs.items()}
+        given = {
+            key: _fake(mode, value, device) if key in tensors else value
+            for key, value in inputs.items()
+        }
         stepping = _Stepping(model, learned, fakes, given, loss, exchanges, compiled, reached)
         first = [*fakes.values(), *(given[key] for key in tensors)]
         trial = stepping.traced(first)
@@ -120,9 +148,17 @@ def capture_training(
     held = list(_held(model, optimizer.state))
     with failures(_ADVICE, "be traced"), quiet(), mode:
         for one in (*(tensor for _, _, tensor in held), *rates):
-            fakes[id(one)] = fakes[id(one)] if id(one) in fakes else _fake(mode, one, None if any(one is r for r in rates) else device)
+            fakes[id(one)] = (
+                fakes[id(one)]
+                if id(one) in fakes
+                else _fake(mode, one, None if any(one is r for r in rates) else device)
+            )
         update = Update(optimizer, fakes, mode)
-        flat = [*(fakes[id(t)] for _, _, t in held), *(given[k] for k in tensors), *(fakes[id(t)] for t in rates)]
+        flat = [
+            *(fakes[id(t)] for _, _, t in held),
+            *(given[k] for k in tensors),
+            *(fakes[id(t)] for t in rates),
+        ]
 
         def again() -> tuple[_TracedStep, list[Any]]:
             found = stepping.traced(flat, update, trial.kept)
@@ -131,24 +167,36 @@ def capture_training(
         backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
         traced = settled(written(trial.module, first, backward_done), trial.kept, again)
     module, gradients = traced.module, traced.gradients
-    before = [getattr(trial.module, node.target) for node in trial.module.graph.find_nodes(op="get_attr")]
+    before = [
+        getattr(trial.module, node.target) for node in trial.module.graph.find_nodes(op="get_attr")
+    ]
     if exchanges is not None:
         exchanges.require_gradients(learned, list(gradients))
     module.graph.eliminate_dead_code()
     updating, begins = _marked(module)
     last = updating[0].prev if updating else module.graph.output_node().prev
-    givens = [PlaceholderInput("", local(tensor), wanted, kind, own=True) for wanted, kind, tensor in held]
+    givens = [
+        PlaceholderInput("", local(tensor), wanted, kind, own=True) for wanted, kind, tensor in held
+    ]
     givens += [PlaceholderInput("", value, key, "input") for key, value in tensors.items()]
-    givens += [PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)]
+    givens += [
+        PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)
+    ]
     values = [local(tensor) for _, _, tensor in held] + [None] * len(tensors) + rates
     constants = lift_constants(module)
     require_of_modules(constants, before, reached)
     for value in constants.values():
-        if any(value.untyped_storage()._cdata == local(tensor).untyped_storage()._cdata for _, _, tensor in held):
+        if any(
+            value.untyped_storage()._cdata == local(tensor).untyped_storage()._cdata
+            for _, _, tensor in held
+        ):
             raise InputError(
-                "the model computes with a parameter or buffer that it keeps under no name, which a captured step cannot follow"
+                "the model computes with a parameter or buffer that it keeps under no name, which "
+                "a captured step cannot follow"
             )
-    givens += [PlaceholderInput("", value, key, "buffer", own=True) for key, value in constants.items()]
+    givens += [
+        PlaceholderInput("", value, key, "buffer", own=True) for key, value in constants.items()
+    ]
     values += constants.values()
     count = len(update.numbers_as_inputs(module, updating))
     givens += [PlaceholderInput("", value) for value in update.numbers()[:count]]
@@ -158,18 +206,24 @@ def capture_training(
     module.recompile()
     placeholders = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     named = [
-        PlaceholderInput(placeholder, one.value, one.name, one.kind, one.own) for placeholder, one in zip(placeholders, givens, strict=True)
+        PlaceholderInput(placeholder, one.value, one.name, one.kind, one.own)
+        for placeholder, one in zip(placeholders, givens, strict=True)
     ]
     whole = Graph()
     whole.output(whole.graph_copy(module.graph, {}))
-    names = [*placeholders[len(held) + len(tensors) :][: len(rates)], *placeholders[len(placeholders) - count :]]
+    names = [
+        *placeholders[len(held) + len(tensors) :][: len(rates)],
+        *placeholders[len(placeholders) - count :],
+    ]
     after = list(module.graph.nodes)[list(module.graph.nodes).index(last) + 1 : -1]
 
     def bind(bound: GraphModule) -> None:
         for node in bound.graph.nodes:
             if node.target in _KEEPS:
                 op = node.target
-                node.target = StepOp(op.overloadpacket.__name__, partial(_with_gradients_on, op), tags=op.tags)
+                node.target = StepOp(
+                    op.overloadpacket.__name__, partial(_with_gradients_on, op), tags=op.tags
+                )
         bind_calls(bound)
         parameter_hooks.call_hooks(bound, update.learned)
         if exchanges is not None:
@@ -193,7 +247,17 @@ def capture_training(
         changed = update.numbers()  # it raises an error for settings that need another program
         return [*(rate.clone() for rate in rates), *changed[:count]]
 
-    return TrainingStep(program, tuple(values), tuple(tensors), tuple(names), settings_now, parts, reached, exchanges, frozenset(constants))
+    return TrainingStep(
+        program,
+        tuple(values),
+        tuple(tensors),
+        tuple(names),
+        settings_now,
+        parts,
+        reached,
+        exchanges,
+        frozenset(constants),
+    )
 
 
 def _with_gradients_on(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +266,9 @@ def _with_gradients_on(op: Any, *args: Any, **kwargs: Any) -> Any:
         return op(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
 
 
-def _held(model: torch.nn.Module, states: Mapping[torch.Tensor, Mapping[str, Any]]) -> Iterator[tuple[str, str, torch.Tensor]]:
+def _held(
+    model: torch.nn.Module, states: Mapping[torch.Tensor, Mapping[str, Any]]
+) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Name, kind and tensor of everything that outlives the step, each tensor once."""
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
@@ -217,31 +283,53 @@ def _held(model: torch.nn.Module, states: Mapping[torch.Tensor, Mapping[str, Any
 
 
 def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor]) -> None:
-    """Give each of these parameters, which get gradients, the state with which the optimizer would begin."""
+    """Give each of these parameters, which get gradients, the state with which the optimizer would
+    begin.
+    """
     if all(optimizer.state.get(p) for p in learned):
         return
     fresh = copy.copy(optimizer)
-    with failures(_ADVICE, "be traced"), quiet(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with (
+        failures(_ADVICE, "be traced"),
+        quiet(),
+        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+    ):
         twins = {id(p): _fake(mode, p) for group in optimizer.param_groups for p in group["params"]}
         for p in learned:
             twins[id(p)].grad = torch.empty_like(twins[id(p)])
-        fresh.param_groups = [{**group, "params": [twins[id(p)] for p in group["params"]]} for group in optimizer.param_groups]
+        fresh.param_groups = [
+            {**group, "params": [twins[id(p)] for p in group["params"]]}
+            for group in optimizer.param_groups
+        ]
         fresh.state = defaultdict(dict)
         with torch.no_grad():
             step_alone(fresh)
         made = {id(p): dict(fresh.state[twins[id(p)]]) for p in learned}
-    damped = any(group.get("momentum") and group.get("dampening") for group in optimizer.param_groups)
+    damped = any(
+        group.get("momentum") and group.get("dampening") for group in optimizer.param_groups
+    )
     if any(made.values()) and (damped or not isinstance(optimizer, _ZEROED)):
-        raise InputError(f"{type(optimizer).__name__} has no state yet; take one step with it before the step is captured")
+        raise InputError(
+            f"{type(optimizer).__name__} has no state yet; take one step with it before the step "
+            "is captured"
+        )
     for p in learned:
         for key, value in made[id(p)].items():
             if isinstance(value, torch.Tensor) and key not in optimizer.state[p]:
                 like = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-                like = like.as_strided(value.size(), value.stride()) if value.stride() != like.stride() else like
-                optimizer.state[p][key] = sharded_like(p, like) if value.shape == local(p).shape else like
+                like = (
+                    like.as_strided(value.size(), value.stride())
+                    if value.stride() != like.stride()
+                    else like
+                )
+                optimizer.state[p][key] = (
+                    sharded_like(p, like) if value.shape == local(p).shape else like
+                )
 
 
-def _fake(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+def _fake(
+    mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None
+) -> torch.Tensor:
     if device not in (None, tensor.device):
         return fake_on(mode, tensor, device)
     fake = mode.from_tensor(local(tensor), static_shapes=True)
@@ -253,12 +341,16 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | Non
 
 
 _FORWARD_DONE, _BACKWARD_DONE = -1, -2
-"""Numbers of the marks in a traced step; those of gradients are the positions of their parameters."""
+"""Numbers of the marks in a traced step; those of gradients are the positions of their
+parameters.
+"""
 
 
 @dataclass(frozen=True)
 class _TracedStep:
-    """A traced step with marks, the node of each gradient by its parameter's position among the learned, and what it kept in Python."""
+    """A traced step with marks, the node of each gradient by its parameter's position among the
+    learned, and what it kept in Python.
+    """
 
     module: GraphModule
     gradients: dict[int, str]
@@ -267,7 +359,9 @@ class _TracedStep:
 
 @dataclass(frozen=True)
 class _Stepping:
-    """What a step is traced on: the tensors of ``given`` are fakes, and those of the model and the optimizer are ``fakes`` by address."""
+    """What a step is traced on: the tensors of ``given`` are fakes, and those of the model and the
+    optimizer are ``fakes`` by address.
+    """
 
     model: torch.nn.Module
     learned: Sequence[torch.Tensor]
@@ -278,15 +372,26 @@ class _Stepping:
     compiled: CompiledModel | None
     reached: Reached
 
-    def traced(self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()) -> _TracedStep:
+    def traced(
+        self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()
+    ) -> _TracedStep:
         """The graph of the step over ``flat``, of forward and backward alone without ``update``."""
         model, fakes = self.model, self.fakes
         for fake in fakes.values():
             fake.grad = None
         named = dict((*model.named_parameters(), *model.named_buffers()))
-        called, calling = (model, nullcontext()) if self.compiled is None else (self.compiled.module, traced_by_calls(self.compiled))
+        called, calling = (
+            (model, nullcontext())
+            if self.compiled is None
+            else (self.compiled.module, traced_by_calls(self.compiled))
+        )
         learned = [(i, p, fakes[id(p)]) for i, p in enumerate(self.learned)]
-        handles = [h for i, p, fake in learned if p.requires_grad for h in parameter_hooks.register(fake, p, i)]
+        handles = [
+            h
+            for i, p, fake in learned
+            if p.requires_grad
+            for h in parameter_hooks.register(fake, p, i)
+        ]
         exchanging: Any = nullcontext()
         if self.exchanges is not None:
             handles += self.exchanges.register(fakes, self.learned)
@@ -294,15 +399,24 @@ class _Stepping:
         by_id = {id(t): fakes[id(t)] for t in named.values()}
 
         def step(*_: torch.Tensor) -> list[torch.Tensor]:
-            with WritesUndone() if self.compiled is None else nullcontext():  # torch.compile compiles nothing under a mode
-                value = self._differentiated(called, {key: fakes[id(t)] for key, t in named.items()})
+            with (
+                WritesUndone() if self.compiled is None else nullcontext()
+            ):  # torch.compile compiles nothing under a mode
+                value = self._differentiated(
+                    called, {key: fakes[id(t)] for key, t in named.items()}
+                )
             gradients = [fake.grad for _, _, fake in learned if fake.grad is not None]
             if update is not None:
                 update.apply()
             return [value, *gradients]
 
         try:
-            with python_state_kept(model, self.reached, called, kept) as made, stand_ins(model, by_id), exchanging, calling:
+            with (
+                python_state_kept(model, self.reached, called, kept) as made,
+                stand_ins(model, by_id),
+                exchanging,
+                calling,
+            ):
                 module = make_fx(step, tracing_mode="real")(*flat)
         finally:
             for handle in handles:
@@ -311,20 +425,34 @@ class _Stepping:
         (output,) = module.graph.find_nodes(op="output")
         result, *gradients = output.args[0]
         output.args = ((result,),)
-        return _TracedStep(module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made)
+        return _TracedStep(
+            module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made
+        )
 
-    def _differentiated(self, called: torch.nn.Module, buffers: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """The loss, whose gradients the fakes have then. Raises :class:`InputError` without one, and for buffers that are replaced."""
+    def _differentiated(
+        self, called: torch.nn.Module, buffers: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """The loss, whose gradients the fakes have then. Raises :class:`InputError` without one,
+        and for buffers that are replaced.
+        """
         if self.exchanges is not None:
             self.exchanges.begin(lambda buffer: self.fakes[id(buffer)])
         with torch.enable_grad():
-            value = getattr(called(**self.given), "loss", None) if self.loss is None else self.loss(called, self.given)
+            value = (
+                getattr(called(**self.given), "loss", None)
+                if self.loss is None
+                else self.loss(called, self.given)
+            )
             if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-                raise InputError("the step gives no loss to differentiate; call the model with labels, or give its loss")
+                raise InputError(
+                    "the step gives no loss to differentiate; call the model with labels, or give "
+                    "its loss"
+                )
             for key, buffer in self.model.named_buffers():
                 if key in buffers and buffer is not buffers[key]:
                     raise InputError(
-                        f"the model replaces its buffer {key!r}, which a captured step would not repeat; write into it (copy_)"
+                        f"the model replaces its buffer {key!r}, which a captured step would not "
+                        "repeat; write into it (copy_)"
                     )
             parameter_hooks.mark(value.detach(), _FORWARD_DONE)
             value.backward()
@@ -346,8 +474,10 @@ def _marked(module: GraphModule) -> tuple[list[Node], str | None]:
             update.append(node)
         elif is_backward and _draws(node):
             raise InputError(
-                "the model draws random numbers in backward, as checkpointing does to repeat dropout, and a captured step would draw "
-                "others: leave out dropout or checkpointing (hosim's plans run ops again where that pays)"
+                "the model draws random numbers in backward, as checkpointing does to repeat "
+                "dropout, and a captured step would draw "
+                "others: leave out dropout or checkpointing (hosim's plans run ops again where "
+                "that pays)"
             )
         elif is_backward and begins is None and node.target is torch.ops.aten.ones_like.default:
             begins = node.name
@@ -359,9 +489,15 @@ def _marked(module: GraphModule) -> tuple[list[Node], str | None]:
 def _draws(node: Node) -> bool:
     """Whether an op of torch draws random numbers; attention does with dropout alone."""
     op = node.target
-    if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or torch.Tag.nondeterministic_seeded not in op.tags:
+    if (
+        not isinstance(op, torch._ops.OpOverload)
+        or op.namespace != "aten"
+        or torch.Tag.nondeterministic_seeded not in op.tags
+    ):
         return False
-    given = dict(zip((one.name for one in op._schema.arguments), node.args, strict=False)) | node.kwargs
+    given = (
+        dict(zip((one.name for one in op._schema.arguments), node.args, strict=False)) | node.kwargs
+    )
     return "attention" not in op.overloadpacket.__name__ or bool(given.get("dropout_p"))
 
 
@@ -371,15 +507,23 @@ def _split_lists(module: GraphModule) -> None:
         name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
         if not name.startswith(("_fused_", "_foreach_")) or not name.endswith("_") or node.users:
             continue
-        lists = [a for a in (*node.args, *node.kwargs.values()) if isinstance(a, (list, tuple)) and a]
+        lists = [
+            a for a in (*node.args, *node.kwargs.values()) if isinstance(a, (list, tuple)) and a
+        ]
         length = max((len(a) for a in lists), default=0)
         if length < 2 or any(len(a) != length for a in lists):
             continue
         for i in range(length):
 
             def one(argument: Any, i: int = i) -> Any:
-                return [argument[i]] if isinstance(argument, (list, tuple)) and argument else argument
+                return (
+                    [argument[i]] if isinstance(argument, (list, tuple)) and argument else argument
+                )
 
             with module.graph.inserting_before(node):
-                module.graph.call_function(node.target, tuple(map(one, node.args)), {k: one(v) for k, v in node.kwargs.items()})
+                module.graph.call_function(
+                    node.target,
+                    tuple(map(one, node.args)),
+                    {k: one(v) for k, v in node.kwargs.items()},
+                )
         module.graph.erase_node(node)

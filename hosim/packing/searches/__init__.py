@@ -1,4 +1,6 @@
-"""How tensors are placed for a whole plan: greedily, by an exact search, and by a sweep that wastes next to nothing."""
+"""How tensors are placed for a whole plan: greedily, by an exact search, and by a sweep that wastes
+next to nothing.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,8 +1,10 @@
-"""Static allocation by greedy placement: quick; more than 20,000 tensors are placed in order of time, in one sweep.
+"""Static allocation by greedy placement: quick; more than 20,000 tensors are placed in order of
+time, in one sweep.
 
-Tensors are placed one after the other, each at the lowest offset where it fits. All depends on the order: the largest first, the longest,
-the largest area, those where most else lives at the same time; then the best order is improved by moving those that end up highest to the
-front (they were the contention), with a few random moves so that it does not go round in circles.
+Tensors are placed one after the other, each at the lowest offset where it fits. All depends on the
+order: the largest first, the longest, the largest area, those where most else lives at the same
+time; then the best order is improved by moving those that end up highest to the front (they were
+the contention), with a few random moves so that it does not go round in circles.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _MANY = 20_000
 
 
 def first_fit(first: _Ints, last: _Ints, size: _Ints, order: _Ints) -> _Ints:
-    """Offsets of tensors that live over sections ``[first, last)``, placed in ``order``, each at the lowest offset free over its life."""
+    """Offsets of tensors that live over sections ``[first, last)``, placed in ``order``, each at
+    the lowest offset free over its life.
+    """
     offsets = np.zeros(len(size), np.int64)
     # First section, last, bottom and top of those placed so far, by bottom.
     placed = np.empty((4, len(size) + 1), np.int64)
@@ -41,7 +45,8 @@ def first_fit(first: _Ints, last: _Ints, size: _Ints, order: _Ints) -> _Ints:
 
 
 def sweep(first: _Ints, last: _Ints, size: _Ints) -> _Ints:
-    """Offsets given in order of time, in O(n log n): to each tensor the smallest free gap that fits, the lowest of several.
+    """Offsets given in order of time, in O(n log n): to each tensor the smallest free gap that
+    fits, the lowest of several.
 
     The largest that start together come first. What does not fit into a gap extends the top.
     """
@@ -89,8 +94,12 @@ def sweep(first: _Ints, last: _Ints, size: _Ints) -> _Ints:
     return np.array(offsets, np.int64)
 
 
-def improve(first: _Ints, last: _Ints, size: _Ints, duration: _Ints, enough: int, seed: int) -> _Ints:
-    """The offsets of the lowest of many greedy packings; it stops at one that is no higher than ``enough``."""
+def improve(
+    first: _Ints, last: _Ints, size: _Ints, duration: _Ints, enough: int, seed: int
+) -> _Ints:
+    """The offsets of the lowest of many greedy packings; it stops at one that is no higher than
+    ``enough``.
+    """
     if len(size) > _MANY:
         return sweep(first, last, size)
     best = np.empty(0, np.int64)
@@ -136,7 +145,9 @@ def _orders(first: _Ints, last: _Ints, size: _Ints, duration: _Ints) -> list[_In
 
 
 def _nudged(order: _Ints, offsets: _Ints, size: _Ints, rng: random.Random) -> _Ints:
-    """The order with one of the highest tensors moved forward, and a random pair of neighbours or so exchanged."""
+    """The order with one of the highest tensors moved forward, and a random pair of neighbours or
+    so exchanged.
+    """
     tops = offsets + size
     highest = np.flatnonzero(tops >= tops.max() - tops.max() // 50)
     tensor = highest[rng.randrange(len(highest))]

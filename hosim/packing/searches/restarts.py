@@ -2,7 +2,8 @@
 
 
 def restart_length(attempt: int) -> int:
-    """The Luby series 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..., the best there is for attempts of unknown luck (Luby, Sinclair, Zuckerman 1993).
+    """The Luby series 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ..., the best there is for attempts of unknown
+    luck (Luby, Sinclair, Zuckerman 1993).
 
     >>> [restart_length(attempt) for attempt in range(15)]
     [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]

@@ -1,15 +1,18 @@
-"""Static allocation where next to nothing is wasted: the search for a packing that is as low as the most that ever lives at once.
+"""Static allocation where next to nothing is wasted: the search for a packing that is as low as the
+most that ever lives at once.
 
-Where no memory is free before and after a moment, the tensors that start take exactly the place of those that end. So a sweep over time
-has to know no offsets, but only in which orders, from the bottom up, the tensors may stand that live: what ends together has to stand
-together, and what starts there takes its place. A tree holds all these orders at once (`.tiling_moves.order_tree`). Where equal
-sums leave a choice of who takes whose place (`.tiling_moves.exchanges`), the sweep is a search: depth first, and back to the last
-choice that is among the reasons of what failed. At the end it goes back in time through the trees, which gives an order for each section,
-and the offsets.
+Where no memory is free before and after a moment, the tensors that start take exactly the place of
+those that end. So a sweep over time has to know no offsets, but only in which orders, from the
+bottom up, the tensors may stand that live: what ends together has to stand together, and what
+starts there takes its place. A tree holds all these orders at once (`.tiling_moves.order_tree`).
+Where equal sums leave a choice of who takes whose place (`.tiling_moves.exchanges`), the sweep is a
+search: depth first, and back to the last choice that is among the reasons of what failed. At the
+end it goes back in time through the trees, which gives an order for each section, and the offsets.
 
-Free memory is treated as holes that start and end like tensors. Attempts differ in how many of them are guessed beforehand
-(`.tiling_moves.holes`), the others come about as what remains of an exchange; in what they try first; and in the direction of
-time. Holes have one size from start to end, and few are filled together, so that a sweep without a result proves nothing.
+Free memory is treated as holes that start and end like tensors. Attempts differ in how many of them
+are guessed beforehand (`.tiling_moves.holes`), the others come about as what remains of an
+exchange; in what they try first; and in the direction of time. Holes have one size from start to
+end, and few are filled together, so that a sweep without a result proves nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ _Failures: TypeAlias = Counter[tuple[frozenset[int], frozenset[int]]]
 _GUESSES = (Guess.ALL, Guess.PAIRS, Guess.TRIPLES, Guess.NOTHING)
 _OVERHEAD = 10_000
 _PER_ITEM = 500
-"""Steps of an exchange however little lives, and for each item that lives; a step takes about 5 ns."""
+"""Steps of an exchange however little lives, and for each item that lives; a step takes about 5
+ns.
+"""
 _ATTEMPT = 600
 """Exchanges tried in the shortest attempt."""
 _MOST_NOISE = 3.0
@@ -57,12 +62,14 @@ _MOST_LIVE = 400
 
 @dataclass(slots=True)
 class _ExchangeChoice:
-    """An exchange to choose at the start of a section, where ``ending`` and ``starting`` tensors are left to exchange.
+    """An exchange to choose at the start of a section, where ``ending`` and ``starting`` tensors
+    are left to exchange.
 
-    ``tree`` has the orders of the ``live`` items before. ``holes`` has the holes then, with the bit of the choice that made each, and
-    ``usable`` those from before the moment. ``made`` is the size of holes made at this moment. ``reasons`` has the bits of the choices that
-    decide which ways there are, and ``blame`` those that are the reason that ways failed. ``way`` is the one taken, and ``instead`` has the
-    items that live after it.
+    ``tree`` has the orders of the ``live`` items before. ``holes`` has the holes then, with the bit
+    of the choice that made each, and ``usable`` those from before the moment. ``made`` is the size
+    of holes made at this moment. ``reasons`` has the bits of the choices that decide which ways
+    there are, and ``blame`` those that are the reason that ways failed. ``way`` is the one taken,
+    and ``instead`` has the items that live after it.
     """
 
     section: int
@@ -81,7 +88,9 @@ class _ExchangeChoice:
 
 
 class TilingSearch:
-    """The search for a packing of tensors of ``size``, living over sections ``[first, last)``, that is no higher than ``target``."""
+    """The search for a packing of tensors of ``size``, living over sections ``[first, last)``, that
+    is no higher than ``target``.
+    """
 
     def __init__(self, first: _Ints, last: _Ints, size: _Ints, target: int, seed: int) -> None:
         sections = int(last.max())
@@ -97,7 +106,8 @@ class TilingSearch:
         self._too_many = _most_live(SectionEvents.of(*self._directions[0])) > _MOST_LIVE
 
     def run(self, effort: int) -> tuple[_Ints | None, int]:
-        """The offsets of a packing, or None if none was found, and the steps spent, which exceed ``effort`` by one exchange at most.
+        """The offsets of a packing, or None if none was found, and the steps spent, which exceed
+        ``effort`` by one exchange at most.
 
         Called again, it goes on with further attempts.
         """
@@ -107,7 +117,9 @@ class TilingSearch:
             offsets = sweep.run()
             spent += sweep.spent
             if offsets is not None:
-                return np.array([offsets[tensor] for tensor in range(len(self._size))], np.int64), spent
+                return np.array(
+                    [offsets[tensor] for tensor in range(len(self._size))], np.int64
+                ), spent
         return None, spent
 
     def _attempt(self, attempt: int, effort: int) -> _Sweep:
@@ -115,23 +127,45 @@ class TilingSearch:
         rng = Random(f"{self._seed} {attempt}")
         begins, ends = self._directions[length % 2]
         events = SectionEvents.of(begins, ends)
-        holes = guessed_holes(events, self._size, self._target, _GUESSES[guess], rng if attempt else None)
-        events = SectionEvents.of(begins + [hole[0] for hole in holes], ends + [hole[1] for hole in holes])
+        holes = guessed_holes(
+            events, self._size, self._target, _GUESSES[guess], rng if attempt else None
+        )
+        events = SectionEvents.of(
+            begins + [hole[0] for hole in holes], ends + [hole[1] for hole in holes]
+        )
         steps = restart_length(length) * _ATTEMPT * (_OVERHEAD + _PER_ITEM * _most_live(events))
         failures = self._failures[length % 2]
         taste = Taste(rng.random(), rng.uniform(0, _MOST_NOISE), rng, failures)
-        return _Sweep(events, self._size + [hole[2] for hole in holes], self._target, min(steps, effort), taste, failures)
+        return _Sweep(
+            events,
+            self._size + [hole[2] for hole in holes],
+            self._target,
+            min(steps, effort),
+            taste,
+            failures,
+        )
 
 
 def _most_live(events: SectionEvents) -> int:
-    change = [len(starting) - len(ending) for starting, ending in zip(events.starting, events.ending, strict=True)]
+    change = [
+        len(starting) - len(ending)
+        for starting, ending in zip(events.starting, events.ending, strict=True)
+    ]
     return int(np.cumsum(change).max())
 
 
 class _Sweep:
     """One attempt. Items are the tensors, and the holes, which get the numbers after them."""
 
-    def __init__(self, events: SectionEvents, size: list[int], target: int, effort: int, taste: Taste, failures: _Failures) -> None:
+    def __init__(
+        self,
+        events: SectionEvents,
+        size: list[int],
+        target: int,
+        effort: int,
+        taste: Taste,
+        failures: _Failures,
+    ) -> None:
         self._events = events
         self._size = size.copy()
         self._free = events.free(size, target)
@@ -175,19 +209,38 @@ class _Sweep:
         self._size.append(size)
         return len(self._size) - 1
 
-    def _first_choice(self, section: int, tree: OrderTree, holes: Mapping[int, int]) -> _ExchangeChoice | None:
-        """The first choice at the start of a section, or of a later one if nothing happens there; None at the end of time."""
+    def _first_choice(
+        self, section: int, tree: OrderTree, holes: Mapping[int, int]
+    ) -> _ExchangeChoice | None:
+        """The first choice at the start of a section, or of a later one if nothing happens there;
+        None at the end of time.
+        """
         events = self._events
-        while section < len(self._free) and not events.ending[section] and not events.starting[section]:
+        while (
+            section < len(self._free)
+            and not events.ending[section]
+            and not events.starting[section]
+        ):
             section += 1
         if section == len(self._free):
             return None
         return self._choice(
-            section, frozenset(events.ending[section]), frozenset(events.starting[section]), tree, holes, sorted(holes), 0, 0
+            section,
+            frozenset(events.ending[section]),
+            frozenset(events.starting[section]),
+            tree,
+            holes,
+            sorted(holes),
+            0,
+            0,
         )
 
-    def _next_choice(self, choice: _ExchangeChoice, exchange: Exchange, tree: OrderTree) -> _ExchangeChoice | None:
-        """The choice after an exchange, at the same moment if there is more to exchange; None at the end of time."""
+    def _next_choice(
+        self, choice: _ExchangeChoice, exchange: Exchange, tree: OrderTree
+    ) -> _ExchangeChoice | None:
+        """The choice after an exchange, at the same moment if there is more to exchange; None at
+        the end of time.
+        """
         bit = 1 << len(self._path) - 1
         holes = {hole: maker for hole, maker in choice.holes.items() if hole not in exchange.filled}
         if exchange.left:
@@ -196,7 +249,16 @@ class _Sweep:
         if not ending and not starting:
             return self._first_choice(choice.section + 1, tree, holes)
         usable = [hole for hole in choice.usable if hole in holes]
-        return self._choice(choice.section, ending, starting, tree, holes, usable, choice.made + exchange.left, choice.reasons | bit)
+        return self._choice(
+            choice.section,
+            ending,
+            starting,
+            tree,
+            holes,
+            usable,
+            choice.made + exchange.left,
+            choice.reasons | bit,
+        )
 
     def _choice(
         self,
@@ -219,10 +281,14 @@ class _Sweep:
             ways = exchanges(moment, tree, self._size, self._taste)
         for maker in holes.values():
             reasons |= maker
-        return _ExchangeChoice(section, ending, starting, tree, live, holes, usable, made, reasons, reasons, ways)
+        return _ExchangeChoice(
+            section, ending, starting, tree, live, holes, usable, made, reasons, reasons, ways
+        )
 
     def _exchanged(self, choice: _ExchangeChoice, exchange: Exchange) -> OrderTree | None:
-        """The orders after an exchange; None if what it takes the place of stands together in none of those before."""
+        """The orders after an exchange; None if what it takes the place of stands together in none
+        of those before.
+        """
         bit = 1 << len(self._path) - 1
         choice.way = exchange
         choice.instead = tuple(sorted(exchange.starting))
@@ -236,7 +302,9 @@ class _Sweep:
             return None
 
     def _go_back(self) -> None:
-        """Drop the last choice, which has no more ways, and all before it down to the last one that is a reason for that."""
+        """Drop the last choice, which has no more ways, and all before it down to the last one that
+        is a reason for that.
+        """
         blame = self._path[-1].blame & ~(1 << len(self._path) - 1)
         del self._path[blame.bit_length() :]
         if blame:
@@ -245,7 +313,9 @@ class _Sweep:
             self._failures[choice.way.ending, choice.way.starting] += 1
 
     def _offsets(self, tree: OrderTree) -> dict[int, int]:
-        """The offset of each item, from an order of the items that live last, and back in time through the exchanges."""
+        """The offset of each item, from an order of the items that live last, and back in time
+        through the exchanges.
+        """
         order = items_in_order(tree)
         offsets: dict[int, int] = {}
         self._stack(order, offsets)

@@ -1,4 +1,6 @@
-"""What the sweep over time chooses from: who takes whose place, which holes there are, and the orders that are left."""
+"""What the sweep over time chooses from: who takes whose place, which holes there are, and the
+orders that are left.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +9,14 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.packing.tiling_moves.exchanges import NOTHING, Exchange, Moment, Taste, exchanges
     from hosim.packing.tiling_moves.holes import Guess, guessed_holes
-    from hosim.packing.tiling_moves.order_tree import ApartError, OrderTree, any_order, gather, items_in_order, order_like
+    from hosim.packing.tiling_moves.order_tree import (
+        ApartError,
+        OrderTree,
+        any_order,
+        gather,
+        items_in_order,
+        order_like,
+    )
     from hosim.packing.tiling_moves.section_events import SectionEvents
 else:
     __getattr__, __dir__ = lazy_names(
@@ -21,6 +30,6 @@ else:
     )
 
 __all__ = [
-    "NOTHING", "ApartError", "Exchange", "Guess", "Moment", "OrderTree", "SectionEvents", "Taste", "any_order", "exchanges", "gather",
-    "guessed_holes", "items_in_order", "order_like",
+    "NOTHING", "ApartError", "Exchange", "Guess", "Moment", "OrderTree", "SectionEvents", "Taste",
+    "any_order", "exchanges", "gather", "guessed_holes", "items_in_order", "order_like",
 ]  # fmt: skip

@@ -1,7 +1,9 @@
-"""Which tensors that start may take exactly the place of which that end, where next to no memory is free.
+"""Which tensors that start may take exactly the place of which that end, where next to no memory is
+free.
 
-What ends at a moment falls into groups, and each group's place is filled by tensors that start then, but for a hole; or holes from before
-are filled, too. Listed are the groups that the first tensor can be in, the likely ones first.
+What ends at a moment falls into groups, and each group's place is filled by tensors that start
+then, but for a hole; or holes from before are filled, too. Listed are the groups that the first
+tensor can be in, the likely ones first.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _EMPTY: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """``starting`` tensors and a hole of size ``left`` take the place of ``ending`` tensors and ``filled`` holes, which stand together."""
+    """``starting`` tensors and a hole of size ``left`` take the place of ``ending`` tensors and
+    ``filled`` holes, which stand together.
+    """
 
     ending: frozenset[int]
     filled: frozenset[int]
@@ -42,9 +46,11 @@ NOTHING = Exchange(_EMPTY, _EMPTY, _EMPTY, 0)
 
 @dataclass(frozen=True, slots=True)
 class Taste:
-    """What counts as a likely exchange: a small one, or (1) one whose sums are hardly equal by chance; and some ``noise`` on it.
+    """What counts as a likely exchange: a small one, or (1) one whose sums are hardly equal by
+    chance; and some ``noise`` on it.
 
-    ``failures`` counts how often an exchange of some tensors for others led to nothing, which makes it less likely.
+    ``failures`` counts how often an exchange of some tensors for others led to nothing, which makes
+    it less likely.
     """
 
     by_chance: float
@@ -57,8 +63,9 @@ class Taste:
 class Moment:
     """What has to find a place at one moment.
 
-    ``ending`` and ``starting`` tensors that are not in an exchange yet, ``holes`` from before, ``room`` for new holes at most, and
-    ``freed``, how much more is free after the moment than before.
+    ``ending`` and ``starting`` tensors that are not in an exchange yet, ``holes`` from before,
+    ``room`` for new holes at most, and ``freed``, how much more is free after the moment than
+    before.
     """
 
     ending: frozenset[int]
@@ -68,8 +75,11 @@ class Moment:
     freed: int
 
 
-def exchanges(moment: Moment, tree: OrderTree, size: Sequence[int], taste: Taste) -> Iterator[Exchange]:
-    """The exchanges of the first tensor that ends, or starts if none ends, the likely ones by ``taste`` first.
+def exchanges(
+    moment: Moment, tree: OrderTree, size: Sequence[int], taste: Taste
+) -> Iterator[Exchange]:
+    """The exchanges of the first tensor that ends, or starts if none ends, the likely ones by
+    ``taste`` first.
 
     ``tree`` has the orders of all that lives before the moment.
     """
@@ -79,11 +89,14 @@ def exchanges(moment: Moment, tree: OrderTree, size: Sequence[int], taste: Taste
         yield from _into_holes(moment, size, taste)
 
 
-def _of_ending(moment: Moment, tree: OrderTree, size: Sequence[int], taste: Taste) -> Iterator[Exchange]:
+def _of_ending(
+    moment: Moment, tree: OrderTree, size: Sequence[int], taste: Taste
+) -> Iterator[Exchange]:
     ending, starting = moment.ending, moment.starting
     parts = together(tree, ending)
     if len(parts) == 1 and not moment.holes and not moment.room:
-        # They stand together anyhow, so that all smaller groups are among the orders that this one leaves open.
+        # They stand together anyhow, so that all smaller groups are among the orders that this one
+        # leaves open.
         yield Exchange(ending, _EMPTY, starting, 0)
         return
     by_sum: dict[int, list[frozenset[int]]] = {}
@@ -91,12 +104,16 @@ def _of_ending(moment: Moment, tree: OrderTree, size: Sequence[int], taste: Tast
         by_sum.setdefault(_sum(subset, size), []).append(frozenset(subset))
     tensor = min(ending)
     groups = [frozenset((tensor, *others)) for others in _subsets(sorted(ending - {tensor}))]
-    groups += [group for part in parts if tensor in part and (group := frozenset(part)) not in groups]
+    groups += [
+        group for part in parts if tensor in part and (group := frozenset(part)) not in groups
+    ]
     listed: list[tuple[float, Exchange]] = []
     for group in groups:
         used = [part for part in parts if not group.isdisjoint(part)]
         whole = sum(map(len, used)) == len(group)
-        chances = comb(len(parts) - 1, len(used) - 1) if whole else comb(len(ending) - 1, len(group) - 1)
+        chances = (
+            comb(len(parts) - 1, len(used) - 1) if whole else comb(len(ending) - 1, len(group) - 1)
+        )
         for chosen in by_sum.get(_sum(group, size), ()):
             if chosen:
                 chance = log2(chances * comb(len(starting), len(chosen)))
@@ -108,7 +125,10 @@ def _of_ending(moment: Moment, tree: OrderTree, size: Sequence[int], taste: Tast
 
 
 def _with_holes(
-    moment: Moment, groups: list[frozenset[int]], by_sum: dict[int, list[frozenset[int]]], size: Sequence[int]
+    moment: Moment,
+    groups: list[frozenset[int]],
+    by_sum: dict[int, list[frozenset[int]]],
+    size: Sequence[int],
 ) -> list[tuple[float, Exchange]]:
     listed: list[tuple[float, Exchange]] = []
     sums = sorted(by_sum)
@@ -135,25 +155,38 @@ def _with_holes(
 
 def _into_holes(moment: Moment, size: Sequence[int], taste: Taste) -> Iterator[Exchange]:
     tensor = min(moment.starting)
-    groups = [frozenset((tensor, *others)) for others in _subsets(sorted(moment.starting - {tensor}))]
+    groups = [
+        frozenset((tensor, *others)) for others in _subsets(sorted(moment.starting - {tensor}))
+    ]
     listed: list[tuple[float, Exchange]] = []
     for filled in _some_holes(moment.holes, 3):
         free = _sum(filled, size)
         for group in groups:
             left = free - _sum(group, size)
             if 0 <= left <= moment.room:
-                listed.append((100 * (left > 0) + len(group) + len(filled), Exchange(_EMPTY, filled, group, left)))
+                listed.append(
+                    (
+                        100 * (left > 0) + len(group) + len(filled),
+                        Exchange(_EMPTY, filled, group, left),
+                    )
+                )
         if len(listed) > _LISTED:
             break
     yield from _ranked([entry for entry in listed if entry[1].filled], taste)
 
 
 def _some_holes(holes: Sequence[int], most: int) -> Iterator[frozenset[int]]:
-    return (frozenset(chosen) for count in range(most + 1) for chosen in combinations(sorted(holes), count))
+    return (
+        frozenset(chosen)
+        for count in range(most + 1)
+        for chosen in combinations(sorted(holes), count)
+    )
 
 
 def _subsets(items: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All subsets of a few items; of many those with few items, or all but few, as there are not too many."""
+    """All subsets of a few items; of many those with few items, or all but few, as there are not
+    too many.
+    """
     subsets = 0
     for count in range(len(items) // 2 + 1):
         subsets += 2 * comb(len(items), count)
@@ -166,7 +199,12 @@ def _subsets(items: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def _ranked(listed: list[tuple[float, Exchange]], taste: Taste) -> Iterator[Exchange]:
     noisy = [
-        (rank + taste.rng.uniform(0, taste.noise) + log2(1 + taste.failures.get((exchange.ending, exchange.starting), 0)), exchange)
+        (
+            rank
+            + taste.rng.uniform(0, taste.noise)
+            + log2(1 + taste.failures.get((exchange.ending, exchange.starting), 0)),
+            exchange,
+        )
         for rank, exchange in listed
     ]
     return (exchange for _, exchange in sorted(noisy, key=lambda entry: entry[0]))

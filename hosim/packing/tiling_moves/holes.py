@@ -1,8 +1,10 @@
-"""Guesses what the free memory of a packing looks like: holes with a time and a size, as if they were tensors.
+"""Guesses what the free memory of a packing looks like: holes with a time and a size, as if they
+were tensors.
 
-Where a packing wastes next to nothing, a hole is mostly the place of one tensor that is missing, so as much becomes free at once as is
-taken at once later. Such pairs are looked for first, the nearest in time; then what becomes free is split between two moments, or is put
-together from two; last all that is left is paired somehow.
+Where a packing wastes next to nothing, a hole is mostly the place of one tensor that is missing, so
+as much becomes free at once as is taken at once later. Such pairs are looked for first, the nearest
+in time; then what becomes free is split between two moments, or is put together from two; last all
+that is left is paired somehow.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ class Guess(IntEnum):
     ALL = 3
 
 
-def guessed_holes(events: SectionEvents, size: list[int], target: int, guess: Guess, rng: Random | None) -> list[tuple[int, int, int]]:
-    """The first section, the last and the size of each hole in memory of ``target``; with ``rng`` some of the likely ones, at random."""
+def guessed_holes(
+    events: SectionEvents, size: list[int], target: int, guess: Guess, rng: Random | None
+) -> list[tuple[int, int, int]]:
+    """The first section, the last and the size of each hole in memory of ``target``; with ``rng``
+    some of the likely ones, at random.
+    """
     guessing = _Guessing(events, size, target, rng)
     if guess >= Guess.PAIRS:
         guessing.pairs()
@@ -39,9 +45,13 @@ def guessed_holes(events: SectionEvents, size: list[int], target: int, guess: Gu
 
 
 class _Guessing:
-    """What becomes free at the start of each section, less what is taken there; and what is free in it: both without the holes so far."""
+    """What becomes free at the start of each section, less what is taken there; and what is free in
+    it: both without the holes so far.
+    """
 
-    def __init__(self, events: SectionEvents, size: list[int], target: int, rng: Random | None) -> None:
+    def __init__(
+        self, events: SectionEvents, size: list[int], target: int, rng: Random | None
+    ) -> None:
         self._events, self._size, self._rng = events, size, rng
         self._freed = [
             sum(size[tensor] for tensor in ending) - sum(size[tensor] for tensor in starting)
@@ -57,7 +67,9 @@ class _Guessing:
         """Pair moments where as much becomes free as is taken at the other."""
         freed = self._freed
         opened = [at for at in range(self._end) if freed[at] > 0]
-        found = [(a, b) for a in opened for b in range(a + 1, self._end + 1) if freed[a] == -freed[b]]
+        found = [
+            (a, b) for a in opened for b in range(a + 1, self._end + 1) if freed[a] == -freed[b]
+        ]
         for a, b in self._nearest_first(found):
             if freed[a] > 0 and freed[a] == -freed[b]:
                 self._add_all([(a, b, freed[a])])
@@ -67,8 +79,18 @@ class _Guessing:
         freed = self._freed
         opened = [at for at, size in enumerate(freed) if size > 0]
         closed = [at for at, size in enumerate(freed) if size < 0]
-        found = [(a, b, c) for a in opened for b, c in combinations(closed, 2) if a < b and freed[a] + freed[b] + freed[c] == 0]
-        found += [(a, b, c) for c in closed for a, b in combinations(opened, 2) if b < c and freed[a] + freed[b] + freed[c] == 0]
+        found = [
+            (a, b, c)
+            for a in opened
+            for b, c in combinations(closed, 2)
+            if a < b and freed[a] + freed[b] + freed[c] == 0
+        ]
+        found += [
+            (a, b, c)
+            for c in closed
+            for a, b in combinations(opened, 2)
+            if b < c and freed[a] + freed[b] + freed[c] == 0
+        ]
         for a, b, c in self._nearest_first(found):
             if 0 in (freed[a], freed[b], freed[c]) or freed[a] + freed[b] + freed[c]:
                 continue
@@ -80,7 +102,9 @@ class _Guessing:
                 self._add_all([(a, c, freed[a]), (b, c, freed[b])])
 
     def rest(self) -> None:
-        """Pair all that is left: what is taken comes from a hole of this size, else from part of a larger one, else from several."""
+        """Pair all that is left: what is taken comes from a hole of this size, else from part of a
+        larger one, else from several.
+        """
         opened: list[tuple[int, int]] = []
         for at, freed in enumerate(self._freed):
             if freed > 0:
@@ -96,7 +120,9 @@ class _Guessing:
                 wanted -= min(size, wanted)
 
     def _source(self, sizes: list[int], wanted: int) -> int:
-        """The index of the hole to take ``wanted`` from: the last of this size, else the smallest that is larger, else the largest."""
+        """The index of the hole to take ``wanted`` from: the last of this size, else the smallest
+        that is larger, else the largest.
+        """
         indices = range(len(sizes))
         if wanted in sizes:
             return max(index for index in indices if sizes[index] == wanted)
@@ -107,7 +133,9 @@ class _Guessing:
 
     def _nearest_first(self, found: list[_Moments]) -> list[_Moments]:
         rng = self._rng
-        return sorted(found, key=lambda at: (at[-1] - at[0]) * (1.0 if rng is None else rng.uniform(0.5, 2)))
+        return sorted(
+            found, key=lambda at: (at[-1] - at[0]) * (1.0 if rng is None else rng.uniform(0.5, 2))
+        )
 
     def _add_all(self, holes: list[tuple[int, int, int]]) -> None:
         """Add the holes if there is room for all of them."""

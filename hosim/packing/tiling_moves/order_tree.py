@@ -1,8 +1,10 @@
 """All orders of some items in which certain groups of them stand together, held as one tree.
 
-This is the PQ-tree of Booth and Lueker (1976) in its simple form: asking for one more group takes time proportional to the tree. A node's
-children may stand in any order, or, if it is fixed, in the order given or its reverse. Trees never change, so a search can go back to an
-earlier one for nothing. Each node has a *cause*: bits that say which groups asked for are the reason that its items stand as they do.
+This is the PQ-tree of Booth and Lueker (1976) in its simple form: asking for one more group takes
+time proportional to the tree. A node's children may stand in any order, or, if it is fixed, in the
+order given or its reverse. Trees never change, so a search can go back to an earlier one for
+nothing. Each node has a *cause*: bits that say which groups asked for are the reason that its items
+stand as they do.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ _NONE, _SOME, _ALL = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderNode:
-    """Items that stand together, for the reasons in ``cause``: its children in any order, or in this one or its reverse if ``fixed``."""
+    """Items that stand together, for the reasons in ``cause``: its children in any order, or in
+    this one or its reverse if ``fixed``.
+    """
 
     children: tuple[OrderTree, ...]
     fixed: bool
@@ -42,13 +46,21 @@ def any_order(children: Iterable[OrderTree], cause: int = 0) -> OrderTree:
 
 def items_in_order(tree: OrderTree) -> list[int]:
     """The items in one of the tree's orders."""
-    return [tree] if isinstance(tree, int) else [item for child in tree.children for item in items_in_order(child)]
+    return (
+        [tree]
+        if isinstance(tree, int)
+        else [item for child in tree.children for item in items_in_order(child)]
+    )
 
 
-def gather(tree: OrderTree, group: Set[int], cause: int, instead: OrderTree | None = None) -> OrderTree:
-    """The orders of ``tree`` in which the items of ``group`` stand together, with ``instead`` in their place if it is given.
+def gather(
+    tree: OrderTree, group: Set[int], cause: int, instead: OrderTree | None = None
+) -> OrderTree:
+    """The orders of ``tree`` in which the items of ``group`` stand together, with ``instead`` in
+    their place if it is given.
 
-    Raises `ApartError` if there is none, with ``cause`` and the causes of all nodes that the group takes a part of.
+    Raises `ApartError` if there is none, with ``cause`` and the causes of all nodes that the group
+    takes a part of.
     """
     return _Gathering(tree, group, cause, instead).result
 
@@ -61,12 +73,16 @@ def together(tree: OrderTree, group: Set[int]) -> list[list[int]]:
 
 
 def order_like(tree: OrderTree, positions: Mapping[int, int]) -> list[int]:
-    """The items in the tree's order that agrees with ``positions``; there has to be one, up to items of one position."""
+    """The items in the tree's order that agrees with ``positions``; there has to be one, up to
+    items of one position.
+    """
     return _order_like(tree, positions)[2]
 
 
 def _together(tree: OrderTree, group: Set[int], parts: list[list[int]]) -> list[int] | None:
-    """The tree's items if all are in the group; otherwise None, and what stands together within it is added to ``parts``."""
+    """The tree's items if all are in the group; otherwise None, and what stands together within it
+    is added to ``parts``.
+    """
     if isinstance(tree, int):
         return [tree] if tree in group else None
     of_children = [_together(child, group, parts) for child in tree.children]
@@ -99,7 +115,9 @@ def _order_like(tree: OrderTree, positions: Mapping[int, int]) -> tuple[int, int
 class _Gathering:
     """One call of `gather`: how much of each node is in the group, and the causes met."""
 
-    def __init__(self, tree: OrderTree, group: Set[int], cause: int, instead: OrderTree | None) -> None:
+    def __init__(
+        self, tree: OrderTree, group: Set[int], cause: int, instead: OrderTree | None
+    ) -> None:
         self._group = group
         self._cause = cause
         self._instead = instead
@@ -123,12 +141,20 @@ class _Gathering:
         within = [index for index, child in enumerate(children) if self._share[child] != _NONE]
         a, b = within[0], within[-1]
         if a == b:
-            return OrderNode((*children[:a], self._gathered(children[a]), *children[a + 1 :]), tree.fixed, tree.cause)
+            return OrderNode(
+                (*children[:a], self._gathered(children[a]), *children[a + 1 :]),
+                tree.fixed,
+                tree.cause,
+            )
         self._blame(tree)
         if tree.fixed:
             if any(self._share[child] != _ALL for child in children[a + 1 : b]):
                 raise ApartError(self._cause)
-            middle = [*self._all_last(children[a]), *children[a + 1 : b], *reversed(self._all_last(children[b]))]
+            middle = [
+                *self._all_last(children[a]),
+                *children[a + 1 : b],
+                *reversed(self._all_last(children[b])),
+            ]
             return self._row([*children[:a], *self._replaced(middle), *children[b + 1 :]])
         none, some, all_ = self._sorted(children)
         if len(some) > 2:
@@ -166,12 +192,19 @@ class _Gathering:
         self._share.update((part, _NONE) for part in row[: bool(none)])
         return row
 
-    def _sorted(self, children: Sequence[OrderTree]) -> tuple[list[OrderTree], list[OrderTree], list[OrderTree]]:
-        none, some, all_ = ([child for child in children if self._share[child] == share] for share in (_NONE, _SOME, _ALL))
+    def _sorted(
+        self, children: Sequence[OrderTree]
+    ) -> tuple[list[OrderTree], list[OrderTree], list[OrderTree]]:
+        none, some, all_ = (
+            [child for child in children if self._share[child] == share]
+            for share in (_NONE, _SOME, _ALL)
+        )
         return none, some, all_
 
     def _replaced(self, row: list[OrderTree]) -> list[OrderTree]:
-        """The row with ``instead`` in the place of the group. A node made on the way that is not known holds items of the group alone."""
+        """The row with ``instead`` in the place of the group. A node made on the way that is not
+        known holds items of the group alone.
+        """
         if self._instead is None:
             return row
         inside = [index for index, part in enumerate(row) if self._share.get(part, _ALL) == _ALL]

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SectionEvents:
-    """The tensors that start, and those that end, where each section starts; the last entry is the end of the last section."""
+    """The tensors that start, and those that end, where each section starts; the last entry is the
+    end of the last section.
+    """
 
     starting: tuple[tuple[int, ...], ...]
     ending: tuple[tuple[int, ...], ...]
@@ -28,6 +30,8 @@ class SectionEvents:
         left = target
         result = []
         for starting, ending in zip(self.starting[:-1], self.ending[:-1], strict=True):
-            left += sum(size[tensor] for tensor in ending) - sum(size[tensor] for tensor in starting)
+            left += sum(size[tensor] for tensor in ending) - sum(
+                size[tensor] for tensor in starting
+            )
             result.append(left)
         return result

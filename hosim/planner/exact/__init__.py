@@ -1,4 +1,6 @@
-"""Exact schedules of small graphs, by constraint programming: the plan with the least makespan, and its proof."""
+"""Exact schedules of small graphs, by constraint programming: the plan with the least makespan, and
+its proof.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,8 @@ else:
     )
 
 __all__ = [
-    "Conflict", "Model", "Schedule", "Solution", "Space", "StoreAt", "TakenAbsence", "add_lower_capacities", "add_redundant_constraints",
-    "conflicts", "forbid", "hint", "knows_all_starts", "need", "observed", "placed", "plan_of", "proved_bound_ns", "relaxed",
+    "Conflict", "Model", "Schedule", "Solution", "Space", "StoreAt", "TakenAbsence",
+    "add_lower_capacities", "add_redundant_constraints", "conflicts", "forbid", "hint",
+    "knows_all_starts", "need", "observed", "placed", "plan_of", "proved_bound_ns", "relaxed",
     "require_solver", "schedule_of", "serial", "solve", "space_of",
 ]  # fmt: skip

@@ -1,18 +1,25 @@
-"""The exact model: every plan of a :class:`~hosim.planner.exact.decision_space.Space` as a constraint program for OR-tools CP-SAT.
+"""The exact model: every plan of a :class:`~hosim.planner.exact.decision_space.Space` as a
+constraint program for OR-tools CP-SAT.
 
-Variables are the start of each op, and per possible absence whether it is taken, in which tier the contents are meanwhile, when the device
-tier's bytes are released (r) and when the transfer back reserves them again (p); without an absence r = p. A tensor's bytes are held
-over the blocks between its absences. The constraints are the rules of docs/contract.md:
+Variables are the start of each op, and per possible absence whether it is taken, in which tier the
+contents are meanwhile, when the device tier's bytes are released (r) and when the transfer back
+reserves them again (p); without an absence r = p. A tensor's bytes are held over the blocks between
+its absences. The constraints are the rules of docs/contract.md:
 
-- ops run in the listed order of each stream, after their producers; an op waits for the transfers back of what it reads;
-- a version's store begins when it is written and ends before the next write; r is not before it has ended, nor before the last use has;
+- ops run in the listed order of each stream, after their producers; an op waits for the transfers
+  back of what it reads;
+- a version's store begins when it is written and ends before the next write; r is not before it has
+  ended, nor before the last use has;
 - transfers of a channel do not overlap; the blocks and the workspaces never exceed the capacity;
 - a persistent tensor ends the step valid in each tier in which it began it.
 
-A transfer may start at any time here, and an op wait, while a plan issues transfers at the ends of ops and the engine starts everything
-as soon as it can. So every replay is a solution of this program, and its optimum a lower bound on the makespan of any plan.
-:mod:`hosim.planner.exact.solver` makes the plan and replays it; :mod:`hosim.planner.exact.lazy_constraints` has what the engine's haste
-excludes. The redundant constraints of :mod:`hosim.planner.exact.redundant_constraints`, added next, make an optimum provable.
+A transfer may start at any time here, and an op wait, while a plan issues transfers at the ends of
+ops and the engine starts everything as soon as it can. So every replay is a solution of this
+program, and its optimum a lower bound on the makespan of any plan.
+:mod:`hosim.planner.exact.solver` makes the plan and replays it;
+:mod:`hosim.planner.exact.lazy_constraints` has what the engine's haste excludes. The redundant
+constraints of :mod:`hosim.planner.exact.redundant_constraints`, added next, make an optimum
+provable.
 """
 
 from __future__ import annotations
@@ -28,7 +35,9 @@ from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space
 from hosim.planner.exact.op_order import earliest_and_tails
 
 _LARGEST = 2**24
-"""Capacity in model units at most: what is finer is rounded in favour of the plan, so that the optimum stays a lower bound."""
+"""Capacity in model units at most: what is finer is rounded in favour of the plan, so that the
+optimum stays a lower bound.
+"""
 
 
 Literals = dict[tuple[int, int], dict[int, Any]]
@@ -37,9 +46,11 @@ Literals = dict[tuple[int, int], dict[int, Any]]
 
 @dataclass(slots=True)
 class AbsenceVars:
-    """Variables of one absence; ``keep`` and ``fetch`` have a literal by tier: contents kept there, transfer back from there.
+    """Variables of one absence; ``keep`` and ``fetch`` have a literal by tier: contents kept there,
+    transfer back from there.
 
-    ``release`` is a variable (``stored``) on several streams, and where a store may have to end first; else it is the end of the last use.
+    ``release`` is a variable (``stored``) on several streams, and where a store may have to end
+    first; else it is the end of the last use.
     """
 
     absence: OptionalAbsence
@@ -52,9 +63,11 @@ class AbsenceVars:
 
 
 class Model:
-    """The program of one space, for schedules of at most ``horizon_ns``. ``cp`` is the CP-SAT model.
+    """The program of one space, for schedules of at most ``horizon_ns``. ``cp`` is the CP-SAT
+    model.
 
-    ``at_start`` and ``at_end`` are the literals of the redundant constraints, empty until these are added.
+    ``at_start`` and ``at_end`` are the literals of the redundant constraints, empty until these are
+    added.
     """
 
     def __init__(self, space: Space, horizon_ns: int) -> None:
@@ -92,9 +105,16 @@ class Model:
 
     def _ops(self) -> None:
         """Starts of ops: after those that precede them."""
-        cp, order, durations, horizon = self.cp, self.space.order, self.space.durations, self.horizon
+        cp, order, durations, horizon = (
+            self.cp,
+            self.space.order,
+            self.space.durations,
+            self.horizon,
+        )
         earliest, tails = earliest_and_tails(order, durations)
-        least = max((e + d + t for e, d, t in zip(earliest, durations, tails, strict=True)), default=0)
+        least = max(
+            (e + d + t for e, d, t in zip(earliest, durations, tails, strict=True)), default=0
+        )
         self.makespan = cp.new_int_var(least, horizon, "makespan")
         for i, d in enumerate(durations):
             self.start.append(cp.new_int_var(earliest[i], horizon - d - tails[i], f"start_{i}"))
@@ -104,10 +124,15 @@ class Model:
                 continue
             for p in order.last(order.direct[i]):
                 cp.add(self.start[i] >= self.end(p))
-        for i in order.last(range(self.count)) if not order.single else [self.count - 1] * bool(self.count):
+        for i in (
+            order.last(range(self.count))
+            if not order.single
+            else [self.count - 1] * bool(self.count)
+        ):
             cp.add(self.makespan >= self.end(i))
 
-    # -- times -------------------------------------------------------------------------------------------------
+    # -- times
+    # ----------------------------------------------------------------------------------------------
 
     def begin(self, i: int) -> Any:
         """Start of an op; the makespan for the end of the step."""
@@ -130,7 +155,11 @@ class Model:
 
     def left(self, a: OptionalAbsence) -> Any:
         """When all uses before an absence have ended."""
-        return self.end(a.after) if self.space.order.single else self.last_end(self.space.uses_before(a))
+        return (
+            self.end(a.after)
+            if self.space.order.single
+            else self.last_end(self.space.uses_before(a))
+        )
 
     @property
     def exact(self) -> bool:
@@ -147,9 +176,12 @@ class Model:
 
     def shortest_store_ns(self, tensor: int) -> int:
         """Nanoseconds of a store of the tensor to the tier that takes the least time."""
-        return min(self.store_ns[tensor, tier.name] for tier in self.space.lower if tier.down is not None)
+        return min(
+            self.store_ns[tensor, tier.name] for tier in self.space.lower if tier.down is not None
+        )
 
-    # -- tensors -----------------------------------------------------------------------------------------------
+    # -- tensors
+    # ----------------------------------------------------------------------------------------------
 
     def _movable(self, movable: Movable) -> None:
         cp, t = self.cp, movable.tensor
@@ -164,12 +196,25 @@ class Model:
         for tier in self.space.lower:
             literal: Any = movable.home == tier.name
             if movable.free_start:
-                literal = True if unwritten and not self.space.lower_tight else cp.new_bool_var(f"lower_{t}_{tier.name}")
+                literal = (
+                    True
+                    if unwritten and not self.space.lower_tight
+                    else cp.new_bool_var(f"lower_{t}_{tier.name}")
+                )
             self.init_lower[t, tier.name] = literal
         if movable.starts:
-            self.init_device[t] = cp.new_bool_var(f"device_{t}") if movable.free_start and ends else movable.home == device
+            self.init_device[t] = (
+                cp.new_bool_var(f"device_{t}")
+                if movable.free_start and ends
+                else movable.home == device
+            )
             if movable.free_start:
-                cp.add_bool_or([self.init_device[t], *(self.init_lower[t, tier.name] for tier in self.space.lower)])
+                cp.add_bool_or(
+                    [
+                        self.init_device[t],
+                        *(self.init_lower[t, tier.name] for tier in self.space.lower),
+                    ]
+                )
         self._stores(movable, unwritten)
         begin: Any = 0 if movable.starts else self.begin(movable.first)
         owner = None if movable.starts else movable.first
@@ -195,7 +240,9 @@ class Model:
             for tier in self.space.lower:
                 if tier.down is None:
                     continue
-                initial = self.init_lower[t, tier.name] if version == 0 and movable.starts else False
+                initial = (
+                    self.init_lower[t, tier.name] if version == 0 and movable.starts else False
+                )
                 device = self.init_device[t] if version == 0 and movable.starts else True
                 if initial is True or device is False:
                     continue
@@ -211,7 +258,9 @@ class Model:
                 if device is not True:
                     cp.add_implication(present, device)
                 self.channels[tier.down].append(
-                    cp.new_optional_fixed_size_interval_var(start, length, present, f"storing_{t}_{version}_{tier.name}")
+                    cp.new_optional_fixed_size_interval_var(
+                        start, length, present, f"storing_{t}_{version}_{tier.name}"
+                    )
                 )
                 self.stores[t, version, tier.name] = (start, present)
         if movable.persistent and not unwritten:
@@ -225,7 +274,9 @@ class Model:
                     cp.add(literal == 0)
 
     def _absence(self, movable: Movable, a: OptionalAbsence) -> tuple[Any, Any]:
-        """Release and return of one absence; where it is not taken, both are the end of the last use."""
+        """Release and return of one absence; where it is not taken, both are the end of the last
+        use.
+        """
         cp, t = self.cp, movable.tensor
         left, right = self.left(a), self.begin(a.before)
         if a.dead:
@@ -240,11 +291,21 @@ class Model:
         device = self.init_device.get(t, True)
         away: Any = cp.new_bool_var(f"away_{name}")
         back = cp.new_int_var(0, self.horizon, f"back_{name}")
-        stored = [tier.name for tier in self.space.lower if (t, a.version, tier.name) in self.stores]
+        stored = [
+            tier.name for tier in self.space.lower if (t, a.version, tier.name) in self.stores
+        ]
         release = left
         order = self.space.order
-        firsts = [a.before] if a.before == self.count or order.single else order.first(self.space.uses_after(a))
-        ordered = all(order.ended_by(u, p) for u in self.space.uses_before(a) for p in firsts) if not order.single else True
+        firsts = (
+            [a.before]
+            if a.before == self.count or order.single
+            else order.first(self.space.uses_after(a))
+        )
+        ordered = (
+            all(order.ended_by(u, p) for u in self.space.uses_before(a) for p in firsts)
+            if not order.single
+            else True
+        )
         below = a.after == AT_START and device is False
         if stored or not (order.single or below):
             release = cp.new_int_var(0, self.horizon, f"release_{name}")
@@ -261,10 +322,13 @@ class Model:
         if a.after == AT_START and movable.starts:
             cp.add_bool_or([device, away])
             if movable.free_start:
-                # there at time 0 and gone at once would be no better than not there at all: it leaves after a store
+                # there at time 0 and gone at once would be no better than not there at all: it
+                # leaves after a store
                 cp.add(release == 0).only_enforce_if(~device)
                 cp.add_bool_or([~device, ~away, *(self.stores[t, 0, tier][1] for tier in stored)])
-        if at_end and movable.persistent and self.space.order.single:  # on several streams it may be too late to issue that
+        if (
+            at_end and movable.persistent and self.space.order.single
+        ):  # on several streams it may be too late to issue that
             cp.add_bool_or([device, away])
         keep: dict[str, Any] = {}
         fetch: dict[str, Any] = {}
@@ -287,7 +351,11 @@ class Model:
             length = self.fetch_ns[t, tier.name]
             for first in firsts:
                 cp.add(back + length <= self.begin(first)).only_enforce_if(back_from)
-            self.channels[tier.up].append(cp.new_optional_fixed_size_interval_var(back, length, back_from, f"fetching_{name}_{tier.name}"))
+            self.channels[tier.up].append(
+                cp.new_optional_fixed_size_interval_var(
+                    back, length, back_from, f"fetching_{name}_{tier.name}"
+                )
+            )
             fetch[tier.name] = back_from
         cp.add(sum(keep.values()) == away)
         if at_end:
@@ -295,11 +363,15 @@ class Model:
                 cp.add(back == self.makespan).only_enforce_if(away)
             else:
                 cp.add(back == self.makespan).only_enforce_if([away, ~device])
-        self.aways[t, a.after] = AbsenceVars(a, away, keep, fetch, release, back, bool(stored) or not (order.single or below))
+        self.aways[t, a.after] = AbsenceVars(
+            a, away, keep, fetch, release, back, bool(stored) or not (order.single or below)
+        )
         return release, back
 
     def _detached_in_time(self) -> None:
-        """A detach is issued after an op by whose end all users so far have surely ended: by the graph, or as an op awaits a transfer."""
+        """A detach is issued after an op by whose end all users so far have surely ended: by the
+        graph, or as an op awaits a transfer.
+        """
         cp, space = self.cp, self.space
         for (t, after), var in self.aways.items():
             places = space.detach_places(var.absence)
@@ -307,14 +379,22 @@ class Model:
                 continue
             among = range(after, var.absence.before)
 
-            def after_waiting(op: int, awaited: Any, var: AbsenceVars = var, among: range = among) -> Iterator[Any]:
-                """The detach is issued after an op that surely follows ``op``, and what ``op`` waits for takes place."""
+            def after_waiting(
+                op: int, awaited: Any, var: AbsenceVars = var, among: range = among
+            ) -> Iterator[Any]:
+                """The detach is issued after an op that surely follows ``op``, and what ``op``
+                waits for takes place.
+                """
                 for x in space.order.first([x for x in among if space.order.ended_by(op, x)]):
                     literal = self.at_least(var.release, self.end(x))
                     cp.add_implication(literal, awaited)
                     yield literal
 
-            unsure = min(u for u in space.uses_before(var.absence) if not all(space.order.ended_by(u, x) for x in among))
+            unsure = min(
+                u
+                for u in space.uses_before(var.absence)
+                if not all(space.order.ended_by(u, x) for x in among)
+            )
             choices = [self.at_least(var.release, self.end(p)) for p in places]
             for (other, begin), gone in self.aways.items():
                 if (other, begin) != (t, after) and gone.absence.before > unsure:
@@ -340,8 +420,12 @@ class Model:
         users = self.space.graph.users[tensor]
         return self.end(users[-1]) if self.space.order.single else self.last_end(users)
 
-    def _copy_there(self, movable: Movable, a: OptionalAbsence, tier: str, kept: Any, release: Any) -> None:
-        """``kept`` in ``tier`` through the absence: the copy was there at time 0, or has been stored by the release."""
+    def _copy_there(
+        self, movable: Movable, a: OptionalAbsence, tier: str, kept: Any, release: Any
+    ) -> None:
+        """``kept`` in ``tier`` through the absence: the copy was there at time 0, or has been
+        stored by the release.
+        """
         cp, t = self.cp, movable.tensor
         initial = self.init_lower[t, tier] if a.version == 0 and movable.starts else False
         store = self.stores.get((t, a.version, tier))
@@ -355,13 +439,17 @@ class Model:
         cp.add_bool_or([~kept, *sources])
 
     def _one_at_a_time(self, movable: Movable) -> None:
-        """Rule 3: cache ops of one tensor take effect one after the other; what is absent cannot be stored."""
+        """Rule 3: cache ops of one tensor take effect one after the other; what is absent cannot be
+        stored.
+        """
         cp, t = self.cp, movable.tensor
         intervals = []
         for (tensor, version, tier), (start, present) in self.stores.items():
             if tensor == t:
                 intervals.append(
-                    cp.new_optional_fixed_size_interval_var(start, self.store_ns[t, tier], present, f"one_{t}_{version}_{tier}")
+                    cp.new_optional_fixed_size_interval_var(
+                        start, self.store_ns[t, tier], present, f"one_{t}_{version}_{tier}"
+                    )
                 )
         if len(intervals) < 2:
             return
@@ -374,20 +462,29 @@ class Model:
             for tier, fetched in var.fetch.items():
                 cp.add(until == var.back + self.fetch_ns[t, tier]).only_enforce_if(fetched)
             size = cp.new_int_var(0, self.horizon, f"out_{t}_{a.after}")
-            intervals.append(cp.new_optional_interval_var(var.release, size, until, var.away, f"absent_{t}_{a.after}"))
+            intervals.append(
+                cp.new_optional_interval_var(
+                    var.release, size, until, var.away, f"absent_{t}_{a.after}"
+                )
+            )
         cp.add_no_overlap(intervals)
 
-    # -- memory and channels -----------------------------------------------------------------------------------
+    # -- memory and channels
+    # -----------------------------------------------------------------------------------
 
     def _block(self, begin: Any, end: Any, size_bytes: int, owner: int | None) -> None:
-        """The device tier holds the bytes from ``begin`` to ``end``; ``owner`` is the op that allocates them, if one does."""
+        """The device tier holds the bytes from ``begin`` to ``end``; ``owner`` is the op that
+        allocates them, if one does.
+        """
         if isinstance(begin, int) and end is self.makespan:
             self.held += self.units(size_bytes)
             return
         if isinstance(begin, int) and isinstance(end, int):
             return
         length = self.cp.new_int_var(0, self.horizon, "")
-        self.blocks.append((self.cp.new_interval_var(begin, length, end, ""), self.units(size_bytes)))
+        self.blocks.append(
+            (self.cp.new_interval_var(begin, length, end, ""), self.units(size_bytes))
+        )
         self.spans.append((begin, end, self.units(size_bytes), owner))
 
     def _fixed(self) -> None:
@@ -395,14 +492,21 @@ class Model:
             size = self.space.graph.tensors[t].size_bytes
             if size:
                 begin = 0 if first == AT_START else self.begin(first)
-                self._block(begin, self.makespan if last == self.count else self._released(t), size, first if first >= 0 else None)
+                self._block(
+                    begin,
+                    self.makespan if last == self.count else self._released(t),
+                    size,
+                    first if first >= 0 else None,
+                )
         for i, op in enumerate(self.space.graph.ops):
             if op.workspace_bytes:
                 self._block(self.begin(i), self.end(i), op.workspace_bytes, i)
 
     def _capacities(self) -> None:
         demands = [size for _, size in self.blocks]
-        self.cp.add_cumulative([interval for interval, _ in self.blocks], demands, self.capacity - self.held)
+        self.cp.add_cumulative(
+            [interval for interval, _ in self.blocks], demands, self.capacity - self.held
+        )
         for intervals in self.channels.values():
             if len(intervals) > 1:
                 self.cp.add_no_overlap(intervals)
@@ -410,10 +514,16 @@ class Model:
 
 def _sizes(space: Space) -> list[int]:
     graph = space.graph
-    return [space.capacity_bytes, *(tensor.size_bytes for tensor in graph.tensors), *(op.workspace_bytes for op in graph.ops)]
+    return [
+        space.capacity_bytes,
+        *(tensor.size_bytes for tensor in graph.tensors),
+        *(op.workspace_bytes for op in graph.ops),
+    ]
 
 
 def _unit(space: Space) -> int:
     """Bytes of one unit of the model: exact where the sizes allow it."""
     unit = max(gcd(*_sizes(space)), 1)
-    return unit if space.capacity_bytes // unit <= _LARGEST else -(-space.capacity_bytes // _LARGEST)
+    return (
+        unit if space.capacity_bytes // unit <= _LARGEST else -(-space.capacity_bytes // _LARGEST)
+    )

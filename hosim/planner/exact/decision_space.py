@@ -1,9 +1,11 @@
-"""What a plan may decide on a small graph: every absence and every store that an optimal plan could need.
+"""What a plan may decide on a small graph: every absence and every store that an optimal plan could
+need.
 
-The decisions are those of docs/contract.md and no others: where persistent tensors start (the device tier, copies below, both), which
-gaps a tensor spends below, to which tiers each version of its contents is stored, from which it comes back. Left out is only what no plan
-gains by: absences that cover no op and no wait at which memory could run out, and moving contents that nobody reads any more.
-Shares no code with the planner's own passes, so that it can judge them.
+The decisions are those of docs/contract.md and no others: where persistent tensors start (the
+device tier, copies below, both), which gaps a tensor spends below, to which tiers each version of
+its contents is stored, from which it comes back. Left out is only what no plan gains by: absences
+that cover no op and no wait at which memory could run out, and moving contents that nobody reads
+any more. Shares no code with the planner's own passes, so that it can judge them.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from hosim.planner.exact.op_order import OpOrder
 
 @dataclass(frozen=True, slots=True)
 class JoinedTier:
-    """A tier joined to the device tier. ``up`` and ``down`` are its channels' names, if there is one that way."""
+    """A tier joined to the device tier. ``up`` and ``down`` are its channels' names, if there is
+    one that way.
+    """
 
     name: str
     capacity_bytes: int
@@ -32,10 +36,12 @@ class JoinedTier:
 
 @dataclass(frozen=True, slots=True)
 class OptionalAbsence:
-    """``tensor`` may be out of the device tier from the end of op ``after`` to the start of op ``before``.
+    """``tensor`` may be out of the device tier from the end of op ``after`` to the start of op
+    ``before``.
 
-    ``after`` is :data:`AT_START` at time 0, ``before`` the number of ops at the end of the step. ``version`` counts the writes until then.
-    ``returns``: the next op reads it. ``dead``: the next op replaces its contents, so that nothing need be kept.
+    ``after`` is :data:`AT_START` at time 0, ``before`` the number of ops at the end of the step.
+    ``version`` counts the writes until then. ``returns``: the next op reads it. ``dead``: the next
+    op replaces its contents, so that nothing need be kept.
     """
 
     tensor: int
@@ -48,11 +54,13 @@ class OptionalAbsence:
 
 @dataclass(frozen=True)
 class Movable:
-    """One tensor that may move: its possible absences in order, and what holds at both ends of the step.
+    """One tensor that may move: its possible absences in order, and what holds at both ends of the
+    step.
 
-    ``writers[v]`` is the op that writes version v (:data:`AT_START` for the contents of time 0) and ``rewriters[v]`` the next one to
-    write (the number of ops if there is none). ``free_start``: the plan may choose where it is at time 0; ``home`` is where it is otherwise
-    (None: nowhere, an op produces it).
+    ``writers[v]`` is the op that writes version v (:data:`AT_START` for the contents of time 0) and
+    ``rewriters[v]`` the next one to write (the number of ops if there is none). ``free_start``: the
+    plan may choose where it is at time 0; ``home`` is where it is otherwise (None: nowhere, an op
+    produces it).
     """
 
     tensor: int
@@ -88,7 +96,9 @@ class Space:
     movables: tuple[Movable, ...]
     fixed: tuple[tuple[int, int, int], ...]
     idle: tuple[int, ...]
-    """Persistent tensors at home in the device tier that no op uses: they start below, where a tier has room for everything."""
+    """Persistent tensors at home in the device tier that no op uses: they start below, where a tier
+    has room for everything.
+    """
     most_bytes: tuple[int, ...]
     """By op: what the device tier would hold if every tensor were there whenever it could be."""
 
@@ -104,7 +114,9 @@ class Space:
         return OpOrder(self.graph)
 
     def uses_before(self, a: OptionalAbsence) -> tuple[int, ...]:
-        """The users of an absence's tensor that the graph lists up to its begin: it is released when all of them have ended."""
+        """The users of an absence's tensor that the graph lists up to its begin: it is released
+        when all of them have ended.
+        """
         return tuple(u for u in self.graph.users[a.tensor] if u <= a.after)
 
     def uses_after(self, a: OptionalAbsence) -> tuple[int, ...]:
@@ -112,7 +124,9 @@ class Space:
         return tuple(u for u in self.graph.users[a.tensor] if u >= a.before)
 
     def detach_places(self, a: OptionalAbsence) -> list[int]:
-        """The first ops after which a detach may be issued: all users so far have ended for certain, without any help by transfers."""
+        """The first ops after which a detach may be issued: all users so far have ended for
+        certain, without any help by transfers.
+        """
         if a.after == AT_START:
             return [AT_START]
         return self.order.ended_when_any(self.uses_before(a), range(a.after, a.before))
@@ -122,10 +136,14 @@ class Space:
         if self.order.single:
             return a.after < i < a.before
         precedes = self.order.precedes
-        return all(precedes(u, i) for u in self.uses_before(a)) and all(precedes(i, u) for u in self.uses_after(a))
+        return all(precedes(u, i) for u in self.uses_before(a)) and all(
+            precedes(i, u) for u in self.uses_after(a)
+        )
 
     def surely_held(self, t: int, i: int) -> bool:
-        """Whether tensor ``t`` holds bytes while op ``i`` runs, in the device tier or, during a gap that has surely begun, elsewhere."""
+        """Whether tensor ``t`` holds bytes while op ``i`` runs, in the device tier or, during a gap
+        that has surely begun, elsewhere.
+        """
         users = self.graph.users[t]
         if i in users:
             return True
@@ -133,7 +151,9 @@ class Space:
         after = [u for u in users if self.order.precedes(i, u)]
         if len(before) + len(after) < len(users) or before != list(users[: len(before)]):
             return False
-        return bool(before or t in self.graph.initial) and bool(after or self.graph.survives[t] or not users)
+        return bool(before or t in self.graph.initial) and bool(
+            after or self.graph.survives[t] or not users
+        )
 
     def transfer_ns(self, channel: str, size_bytes: int) -> int:
         """Nanoseconds of a transfer alone on its channel."""
@@ -147,14 +167,20 @@ class Space:
             total *= 2  # not every order of things, one at a time, can be issued
         for movable in self.movables:
             for tier in self.lower:
-                for channel, times in ((tier.up, len(movable.absences)), (tier.down, len(movable.writers))):
+                for channel, times in (
+                    (tier.up, len(movable.absences)),
+                    (tier.down, len(movable.writers)),
+                ):
                     if channel is not None:
                         total += times * self.transfer_ns(channel, movable.size_bytes)
         return total
 
 
-def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacity_bytes: int) -> Space:
-    """Every decision that an optimal plan could need; raises :class:`InputError` for what the exact model does not know.
+def space_of(
+    graph: Graph, hardware: Hardware, durations: Sequence[int], capacity_bytes: int
+) -> Space:
+    """Every decision that an optimal plan could need; raises :class:`InputError` for what the exact
+    model does not know.
 
     That is channels whose transfers share bandwidth.
     """
@@ -177,7 +203,11 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
 
     everything = sum(tensor.size_bytes for tensor in graph.tensors)
     several = len(graph.streams) > 1
-    short = everything + sum(max(op.workspace_bytes for op in graph.ops if op.stream == s) for s in graph.streams) > capacity_bytes
+    short = (
+        everything
+        + sum(max(op.workspace_bytes for op in graph.ops if op.stream == s) for s in graph.streams)
+        > capacity_bytes
+    )
     roomy = any(tier.capacity_bytes >= everything for tier in lower)
     movables: list[Movable] = []
     fixed: list[tuple[int, int, int]] = []
@@ -187,7 +217,8 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
         home = (tensor.home or device) if t in initial else None
         if home is not None and home != device and home not in [tier.name for tier in lower]:
             raise InputError(
-                f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins to {device} on {hardware.name}"
+                f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins "
+                f"to {device} on {hardware.name}"
             )
         if not users or not tensor.size_bytes:
             if home == device and tensor.persistent and roomy:
@@ -200,10 +231,18 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
                 continue
         movable = _movable(graph, t, home, device)
         begin, end = _span(graph, t, home is not None)
-        useful = {a for a in movable.absences if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])}
-        if several:  # which ops meet is not known: whatever may leave is useful where not everything fits
+        useful = {
+            a
+            for a in movable.absences
+            if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])
+        }
+        if (
+            several
+        ):  # which ops meet is not known: whatever may leave is useful where not everything fits
             useful = set(movable.absences) if short else set()
-        if movable.free_start and any(a in useful for a in movable.absences if a.after == AT_START or a.before == count):
+        if movable.free_start and any(
+            a in useful for a in movable.absences if a.after == AT_START or a.before == count
+        ):
             useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
         if home not in (None, device):
             useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
@@ -212,7 +251,17 @@ def space_of(graph: Graph, hardware: Hardware, durations: Sequence[int], capacit
             continue
         kept = tuple([a for a in movable.absences if a in useful])
         movables.append(replace(movable, absences=kept))
-    return Space(graph, hardware, capacity_bytes, tuple(durations), lower, tuple(movables), tuple(fixed), tuple(idle), tuple(most))
+    return Space(
+        graph,
+        hardware,
+        capacity_bytes,
+        tuple(durations),
+        lower,
+        tuple(movables),
+        tuple(fixed),
+        tuple(idle),
+        tuple(most),
+    )
 
 
 def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
@@ -225,20 +274,35 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
             if channel is None:
                 continue
             fabrics = [f for f in hardware.fabrics if channel.name in f.channels]
-            demand = [sum(c.bandwidth_bytes_per_s for c in hardware.channels if c.name in f.channels) for f in fabrics]
+            demand = [
+                sum(c.bandwidth_bytes_per_s for c in hardware.channels if c.name in f.channels)
+                for f in fabrics
+            ]
             shared = any(d > f.bandwidth_bytes_per_s for d, f in zip(demand, fabrics, strict=True))
-            shared = shared or (any([f.collectives for f in fabrics]) and bool(sent_bytes(graph, hardware)))
+            shared = shared or (
+                any([f.collectives for f in fabrics]) and bool(sent_bytes(graph, hardware))
+            )
             if channel.engines > 1 or shared:
                 raise InputError(
-                    f"policy optimal knows channels whose transfers run one at a time at full rate; {channel.name} shares its bandwidth"
+                    "policy optimal knows channels whose transfers run one at a time at full "
+                    f"rate; {channel.name} shares its bandwidth"
                 )
         if up is not None or down is not None:
-            lower.append(JoinedTier(tier.name, tier.capacity_bytes, up.name if up else None, down.name if down else None))
+            lower.append(
+                JoinedTier(
+                    tier.name,
+                    tier.capacity_bytes,
+                    up.name if up else None,
+                    down.name if down else None,
+                )
+            )
     return tuple(lower)
 
 
 def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
-    """First and last op position at which a tensor can hold bytes; AT_START and the number of ops for both ends of the step."""
+    """First and last op position at which a tensor can hold bytes; AT_START and the number of ops
+    for both ends of the step.
+    """
     users, count = graph.users[t], len(graph.ops)
     begin = AT_START if starts else (users[0] if users else count)
     end = count if graph.survives[t] or not users else users[-1]
@@ -246,15 +310,17 @@ def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
 
 
 def knows_all_starts(graph: Graph, hardware: Hardware) -> bool:
-    """Whether the space has every place where a plan may start a tensor, so that what is proved in it holds for all plans.
+    """Whether the space has every place where a plan may start a tensor, so that what is proved in
+    it holds for all plans.
 
-    It does not know that contents of the device tier which do not persist may start below, nor that what is written before it is read may
-    start nowhere.
+    It does not know that contents of the device tier which do not persist may start below, nor that
+    what is written before it is read may start nowhere.
     """
     homes = {None, hardware.device_tier}
     return not any(
         [
-            t not in graph.ops[graph.users[t][0]].reads or (graph.tensors[t].home in homes and not graph.tensors[t].persistent)
+            t not in graph.ops[graph.users[t][0]].reads
+            or (graph.tensors[t].home in homes and not graph.tensors[t].persistent)
             for t in graph.initial
             if graph.users[t]
         ]
@@ -274,9 +340,13 @@ def _movable(graph: Graph, t: int, home: str | None, device: str) -> Movable:
             version += 1
         if before < count:
             reads = t in graph.ops[before].reads
-            absences.append(OptionalAbsence(t, after, before, version - (home is None), reads, not reads))
+            absences.append(
+                OptionalAbsence(t, after, before, version - (home is None), reads, not reads)
+            )
         elif graph.survives[t]:
-            absences.append(OptionalAbsence(t, after, count, version - (home is None), False, False))
+            absences.append(
+                OptionalAbsence(t, after, count, version - (home is None), False, False)
+            )
     return Movable(
         tensor=t,
         size_bytes=tensor.size_bytes,

@@ -11,7 +11,8 @@ from hosim.planner.exact.decision_space import OptionalAbsence
 class TakenAbsence:
     """An absence that the schedule takes: the contents are in ``tier`` (None: nobody needs them).
 
-    ``release_ns`` is when the device tier's bytes are released, ``back_ns`` when the transfer back reserves them again (None: never).
+    ``release_ns`` is when the device tier's bytes are released, ``back_ns`` when the transfer back
+    reserves them again (None: never).
     """
 
     absence: OptionalAbsence
@@ -33,7 +34,9 @@ class StoreAt:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A solution of the model. ``op_start_ns`` by op; ``initial`` has the tiers at time 0 of tensors whose start the plan chooses."""
+    """A solution of the model. ``op_start_ns`` by op; ``initial`` has the tiers at time 0 of
+    tensors whose start the plan chooses.
+    """
 
     makespan_ns: int
     op_start_ns: tuple[int, ...]
@@ -44,7 +47,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """What the solver says: the best schedule it has (None: none found), a lower bound, and whether there can be no schedule at all.
+    """What the solver says: the best schedule it has (None: none found), a lower bound, and whether
+    there can be no schedule at all.
 
     ``solver_s`` is wall time, ``spent`` deterministic time.
     """

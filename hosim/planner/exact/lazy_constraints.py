@@ -1,17 +1,20 @@
-"""What the engine does not wait for: constraints that a schedule of the exact model may break, added when it does.
+"""What the engine does not wait for: constraints that a schedule of the exact model may break,
+added when it does.
 
-The model of :mod:`hosim.planner.exact.constraint_model` may delay anything. The engine starts an op as soon as all it reads is there and
-its memory is free, before any transfer of that instant (rule 4), and an issued transfer as soon as its channel and its memory are. So a
-solution that a replay cannot follow breaks one of these:
+The model of :mod:`hosim.planner.exact.constraint_model` may delay anything. The engine starts an op
+as soon as all it reads is there and its memory is free, before any transfer of that instant (rule
+4), and an issued transfer as soon as its channel and its memory are. So a solution that a replay
+cannot follow breaks one of these:
 
 *op first*
     a transfer back does not take memory while an op waits that is ready and fits
 *at once*
-    a transfer back that starts while an op runs was issued before the op, at the latest; had its channel been idle and had it fitted just
-    before the op started, it would have started then
+    a transfer back that starts while an op runs was issued before the op, at the latest; had its
+    channel been idle and had it fitted just before the op started, it would have started then
 
-Each is a constraint on one op and one transfer back. They hold for every replay of a plan that copies nothing to where it already is, so
-the optimum of the model with any number of them is still a lower bound.
+Each is a constraint on one op and one transfer back. They hold for every replay of a plan that
+copies nothing to where it already is, so the optimum of the model with any number of them is still
+a lower bound.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from hosim.planner.exact.exact_schedule import Schedule, TakenAbsence
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An op and a transfer back (tensor, ``after`` of its absence) that break a rule; ``op_first`` says which."""
+    """An op and a transfer back (tensor, ``after`` of its absence) that break a rule; ``op_first``
+    says which.
+    """
 
     op: int
     tensor: int
@@ -36,11 +41,14 @@ class Conflict:
     op_first: bool
 
 
-# -- what a schedule breaks --------------------------------------------------------------------------------------------
+# -- what a schedule breaks
+# --------------------------------------------------------------------------------------------
 
 
 def conflicts(space: Space, schedule: Schedule) -> list[Conflict]:
-    """Every pair of an op and a transfer back in which the schedule does what no replay would; on one stream only."""
+    """Every pair of an op and a transfer back in which the schedule does what no replay would; on
+    one stream only.
+    """
     if not space.order.single:
         return []
     held = _held(space, schedule)
@@ -54,7 +62,9 @@ def conflicts(space: Space, schedule: Schedule) -> list[Conflict]:
             free_at = ends[i - 1] if i else 0
             start = schedule.op_start_ns[i]
             if free_at <= away.back_ns < start:
-                if _ready(space, schedule, i, away.back_ns) and _fits(space, held, away.back_ns, 0, need(space, i)):
+                if _ready(space, schedule, i, away.back_ns) and _fits(
+                    space, held, away.back_ns, 0, need(space, i)
+                ):
                     found.append(Conflict(i, a.tensor, a.after, True))
             elif (
                 free_at < start < away.back_ns < ends[i]
@@ -67,11 +77,15 @@ def conflicts(space: Space, schedule: Schedule) -> list[Conflict]:
 
 
 def need(space: Space, i: int) -> int:
-    """Bytes that op ``i`` allocates when it starts: its workspace, and what it is the first to write or writes anew."""
+    """Bytes that op ``i`` allocates when it starts: its workspace, and what it is the first to
+    write or writes anew.
+    """
     total = space.graph.ops[i].workspace_bytes
     total += sum(space.graph.tensors[t].size_bytes for t, first, _ in space.fixed if first == i)
     for movable in space.movables:
-        if (not movable.starts and movable.first == i) or any(a.dead and a.before == i for a in movable.absences):
+        if (not movable.starts and movable.first == i) or any(
+            a.dead and a.before == i for a in movable.absences
+        ):
             total += movable.size_bytes
     return total
 
@@ -84,7 +98,11 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
     held = []
     for t, first, last in space.fixed:
         held.append(
-            (starts[first] if first >= 0 else -1, ends[last] if last < count else starts[count] + 1, space.graph.tensors[t].size_bytes)
+            (
+                starts[first] if first >= 0 else -1,
+                ends[last] if last < count else starts[count] + 1,
+                space.graph.tensors[t].size_bytes,
+            )
         )
     taken = {(away.absence.tensor, away.absence.after): away for away in schedule.aways}
     for movable in space.movables:
@@ -93,15 +111,36 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
             away = taken.get((movable.tensor, a.after))
             if away is None:
                 continue
-            held.append((begin, away.release_ns, movable.size_bytes))  # what is below at time 0 is released then
-            begin = starts[a.before] if a.dead else starts[count] + 1 if away.back_ns is None else away.back_ns
-        held.append((begin, starts[count] + 1 if movable.survives else ends[movable.last], movable.size_bytes))
+            held.append(
+                (begin, away.release_ns, movable.size_bytes)
+            )  # what is below at time 0 is released then
+            begin = (
+                starts[a.before]
+                if a.dead
+                else starts[count] + 1
+                if away.back_ns is None
+                else away.back_ns
+            )
+        held.append(
+            (
+                begin,
+                starts[count] + 1 if movable.survives else ends[movable.last],
+                movable.size_bytes,
+            )
+        )
     return held
 
 
-def _fits(space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int) -> bool:
-    """Whether ``wanted`` bytes are free at an instant once it has released, or (``before`` 1) just before it."""
-    return sum(size for start, end, size in held if start < at < end + before) + wanted <= space.capacity_bytes
+def _fits(
+    space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int
+) -> bool:
+    """Whether ``wanted`` bytes are free at an instant once it has released, or (``before`` 1) just
+    before it.
+    """
+    return (
+        sum(size for start, end, size in held if start < at < end + before) + wanted
+        <= space.capacity_bytes
+    )
 
 
 def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
@@ -113,9 +152,18 @@ def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
 
 
 def _channel_busy(space: Space, schedule: Schedule, away: TakenAbsence, at: int) -> bool:
-    """Whether another transfer on the same channel starts before this one and has not ended just before ``at``."""
-    others = [other for other in schedule.aways if other is not away and other.tier == away.tier and other.back_ns is not None]
-    return any((other.back_ns or 0) < (away.back_ns or 0) and back_until(space, other) >= at for other in others)
+    """Whether another transfer on the same channel starts before this one and has not ended just
+    before ``at``.
+    """
+    others = [
+        other
+        for other in schedule.aways
+        if other is not away and other.tier == away.tier and other.back_ns is not None
+    ]
+    return any(
+        (other.back_ns or 0) < (away.back_ns or 0) and back_until(space, other) >= at
+        for other in others
+    )
 
 
 def back_until(space: Space, away: TakenAbsence) -> int:
@@ -123,10 +171,13 @@ def back_until(space: Space, away: TakenAbsence) -> int:
     channel = next((tier.up for tier in space.lower if tier.name == away.tier), None)
     if away.back_ns is None or channel is None:
         return 0
-    return away.back_ns + space.transfer_ns(channel, space.graph.tensors[away.absence.tensor].size_bytes)
+    return away.back_ns + space.transfer_ns(
+        channel, space.graph.tensors[away.absence.tensor].size_bytes
+    )
 
 
-# -- the constraints ---------------------------------------------------------------------------------------------------
+# -- the constraints
+# --------------------------------------------------------------------------------------------------
 
 
 def forbid(model: Model, conflict: Conflict) -> None:
@@ -138,11 +189,19 @@ def forbid(model: Model, conflict: Conflict) -> None:
     model.cp.add(fetched == 1).only_enforce_if(gone)
     model.cp.add(fetched == 0).only_enforce_if(~gone)
     if conflict.op_first:
-        choices = [~gone, model.at_least(var.back, model.begin(i)), model.at_least(model.end(i - 1), var.back + 1)]
+        choices = [
+            ~gone,
+            model.at_least(var.back, model.begin(i)),
+            model.at_least(model.end(i - 1), var.back + 1),
+        ]
         choices += _not_ready(model, i, var.back)
         choices.append(_short(model, i, var.back, 0, need(model.space, i), skip=var))
     else:
-        choices = [~gone, model.at_least(model.begin(i), var.back), model.at_least(var.back, model.end(i))]
+        choices = [
+            ~gone,
+            model.at_least(model.begin(i), var.back),
+            model.at_least(var.back, model.end(i)),
+        ]
         choices += [model.at_least(model.end(i - 1), model.begin(i))]
         if var.stored:
             choices.append(model.at_least(var.release, model.begin(i)))
@@ -157,7 +216,9 @@ def _not_ready(model: Model, i: int, at: Any) -> Iterator[Any]:
     for other in model.aways.values():
         if other.absence.before == i:
             for tier, fetched in other.fetch.items():
-                literal = model.at_least(other.back + model.fetch_ns[other.absence.tensor, tier], at + 1)
+                literal = model.at_least(
+                    other.back + model.fetch_ns[other.absence.tensor, tier], at + 1
+                )
                 model.cp.add_implication(literal, fetched)
                 yield literal
     for (t, _, tier), (start, present) in model.stores.items():
@@ -169,13 +230,17 @@ def _not_ready(model: Model, i: int, at: Any) -> Iterator[Any]:
 
 
 def _busy(model: Model, var: AbsenceVars, at: Any) -> Iterator[Any]:
-    """Literals one of which holds if another transfer occupies the channel just before an instant and starts before this one."""
+    """Literals one of which holds if another transfer occupies the channel just before an instant
+    and starts before this one.
+    """
     for other in model.aways.values():
         if other is var:
             continue
         for tier, fetched in other.fetch.items():
             if tier in var.fetch:
-                literal = model.at_least(other.back + model.fetch_ns[other.absence.tensor, tier], at)
+                literal = model.at_least(
+                    other.back + model.fetch_ns[other.absence.tensor, tier], at
+                )
                 model.cp.add(other.back + 1 <= var.back).only_enforce_if(literal)
                 model.cp.add_implication(literal, fetched)
                 model.cp.add_implication(literal, var.fetch[tier])
@@ -183,9 +248,15 @@ def _busy(model: Model, var: AbsenceVars, at: Any) -> Iterator[Any]:
 
 
 def _short(model: Model, i: int, at: Any, before: int, wanted: int, *, skip: AbsenceVars) -> Any:
-    """A literal that implies that ``wanted`` bytes are not free at a time between ops ``i - 1`` and ``i`` (``before``: just before it)."""
+    """A literal that implies that ``wanted`` bytes are not free at a time between ops ``i - 1`` and
+    ``i`` (``before``: just before it).
+    """
     cp = model.cp
-    terms: list[Any] = [model.units(model.space.graph.tensors[t].size_bytes) for t, first, last in model.space.fixed if first < i <= last]
+    terms: list[Any] = [
+        model.units(model.space.graph.tensors[t].size_bytes)
+        for t, first, last in model.space.fixed
+        if first < i <= last
+    ]
     for movable in model.space.movables:
         size = model.units(movable.size_bytes)
         a = _covering(model, movable, i)

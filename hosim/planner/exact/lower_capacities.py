@@ -1,7 +1,9 @@
-"""Capacities of the lower tiers in the exact model, for tiers that could not hold every tensor at once.
+"""Capacities of the lower tiers in the exact model, for tiers that could not hold every tensor at
+once.
 
-A copy below holds its bytes from time 0 or from the start of its store, and until its last transfer back has ended; until the end of
-the step if it is what remains, or what rule 2 of docs/contract.md wants there.
+A copy below holds its bytes from time 0 or from the start of its store, and until its last transfer
+back has ended; until the end of the step if it is what remains, or what rule 2 of docs/contract.md
+wants there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ def add_lower_capacities(model: Model) -> None:
         if tier.name not in space.lower_tight:
             continue
         tensors = enumerate(space.graph.tensors)
-        held = sum(model.units(x.size_bytes) for t, x in tensors if x.home == tier.name and t not in moving and t in space.graph.initial)
+        held = sum(
+            model.units(x.size_bytes)
+            for t, x in tensors
+            if x.home == tier.name and t not in moving and t in space.graph.initial
+        )
         intervals: list[Any] = []
         sizes: list[int] = []
         for movable in space.movables:
@@ -43,7 +49,11 @@ def _copies(model: Model, movable: Movable, tier: str) -> list[Any]:
         if movable.persistent and not last:
             _enforced(model, end >= model.makespan, [initial])
         size = cp.new_int_var(0, model.horizon, "")
-        found.append(cp.new_interval_var(0, size, end, "") if initial is True else cp.new_optional_interval_var(0, size, end, initial, ""))
+        found.append(
+            cp.new_interval_var(0, size, end, "")
+            if initial is True
+            else cp.new_optional_interval_var(0, size, end, initial, "")
+        )
     for (tensor, version, where), (start, present) in model.stores.items():
         if (tensor, where) != (t, tier):
             continue

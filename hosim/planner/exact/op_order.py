@@ -1,7 +1,9 @@
-"""Which ops have ended for certain when another one starts, whatever the timing: what several streams leave of the listed order.
+"""Which ops have ended for certain when another one starts, whatever the timing: what several
+streams leave of the listed order.
 
-On one stream it is the listed order. On several it follows from producers and from the order of each stream (docs/contract.md, rule 1).
-Like all of the exact solver it shares no code with the planner.
+On one stream it is the listed order. On several it follows from producers and from the order of
+each stream (docs/contract.md, rule 1). Like all of the exact solver it shares no code with the
+planner.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class OpOrder:
             self.direct.append(tuple(sorted(direct)))
 
     def precedes(self, i: int, j: int) -> bool:
-        """Whether op ``i`` has ended when op ``j`` starts, in every replay. :data:`AT_START` precedes all, and all precede the end."""
+        """Whether op ``i`` has ended when op ``j`` starts, in every replay. :data:`AT_START`
+        precedes all, and all precede the end.
+        """
         if i == AT_START or j >= self.count:
             return i < self.count
         return j != AT_START and bool(self._before[j] >> i & 1)
@@ -51,13 +55,17 @@ class OpOrder:
         return [i for i in ops if not any(self.precedes(j, i) for j in ops)]
 
     def ended_when_any(self, ops: Iterable[int], among: range) -> list[int]:
-        """The ops of ``among`` by whose end all of ``ops`` have ended; of those that follow one another the first."""
+        """The ops of ``among`` by whose end all of ``ops`` have ended; of those that follow one
+        another the first.
+        """
         ops = list(ops)
         return self.first([x for x in among if all(self.ended_by(i, x) for i in ops)])
 
 
 def earliest_and_tails(order: OpOrder, durations: Sequence[int]) -> tuple[list[int], list[int]]:
-    """By op, nanoseconds before which it cannot start, and nanoseconds that must pass after it has ended, if nothing but ops counted."""
+    """By op, nanoseconds before which it cannot start, and nanoseconds that must pass after it has
+    ended, if nothing but ops counted.
+    """
     earliest = [0] * order.count
     tails = [0] * order.count
     for i, direct in enumerate(order.direct):

@@ -1,13 +1,16 @@
 """On several streams: nothing waits without a reason, as constraints of the exact model.
 
-The model of :mod:`hosim.planner.exact.constraint_model` may delay anything; on several streams a schedule gains by that, where an op of
-one stream leaves its memory to another. The engine starts an op as soon as it is ready and fits, and a transfer as soon as it has been
-issued, its channel is idle and it fits (docs/contract.md, rules 1, 3 and 4). So in every replay
+The model of :mod:`hosim.planner.exact.constraint_model` may delay anything; on several streams a
+schedule gains by that, where an op of one stream leaves its memory to another. The engine starts an
+op as soon as it is ready and fits, and a transfer as soon as it has been issued, its channel is
+idle and it fits (docs/contract.md, rules 1, 3 and 4). So in every replay
 
 - an op starts when something ends that it waits for, or memory was short for it until then;
-- a transfer starts when an op of the places where it may be issued ends, when its channel or its tensor becomes free, or memory was short.
+- a transfer starts when an op of the places where it may be issued ends, when its channel or its
+  tensor becomes free, or memory was short.
 
-On one stream, :mod:`hosim.planner.exact.lazy_constraints` has rules like these, which are added where a schedule breaks them.
+On one stream, :mod:`hosim.planner.exact.lazy_constraints` has rules like these, which are added
+where a schedule breaks them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from hosim.planner.exact.lazy_constraints import back_until, need
 
 
 def hurries(model: Model) -> bool:
-    """Whether these constraints hold: on several streams, where the model has all sizes exactly and says of each tensor where it is."""
+    """Whether these constraints hold: on several streams, where the model has all sizes exactly and
+    says of each tensor where it is.
+    """
     return not model.space.order.single and not model.space.idle and model.exact
 
 
@@ -44,7 +49,14 @@ def add_prompt_starts(model: Model) -> None:
                 reasons.append(_equal(model, var.back, var.release))
             for key, gone in model.aways.items():
                 if key != (t, after) and tier in gone.fetch:
-                    reasons.append(_equal(model, var.back, gone.back + model.fetch_ns[key[0], tier], gone.fetch[tier]))
+                    reasons.append(
+                        _equal(
+                            model,
+                            var.back,
+                            gone.back + model.fetch_ns[key[0], tier],
+                            gone.fetch[tier],
+                        )
+                    )
             reasons.append(_short(model, var.back, space.graph.tensors[t].size_bytes))
             model.cp.add_bool_or([~fetched, *reasons])
     for (t, version, tier), (start, present) in model.stores.items():
@@ -57,7 +69,10 @@ def add_prompt_starts(model: Model) -> None:
                 reasons.append(_equal(model, start, begin + model.store_ns[other, where], stored))
         for (other, _), var in model.aways.items():
             if other == t:
-                reasons += [_equal(model, start, var.back + model.fetch_ns[t, w], literal) for w, literal in var.fetch.items()]
+                reasons += [
+                    _equal(model, start, var.back + model.fetch_ns[t, w], literal)
+                    for w, literal in var.fetch.items()
+                ]
         model.cp.add_bool_or([~present, *reasons])
 
 
@@ -77,7 +92,9 @@ def _ready(model: Model, i: int) -> Iterator[Any]:
 
 
 def _issued(model: Model, at: Any, first: int, until: int) -> Iterator[Any]:
-    """Literals one of which holds if an op listed from ``first`` on and before ``until`` ends at an instant."""
+    """Literals one of which holds if an op listed from ``first`` on and before ``until`` ends at an
+    instant.
+    """
     for i in range(first, until):
         yield _equal(model, at, model.end(i) if i != AT_START else 0)
 
@@ -92,7 +109,9 @@ def _equal(model: Model, a: Any, b: Any, also: Any = None) -> Any:
 
 
 def _short(model: Model, at: Any, wanted_bytes: int, *, then_for: int | None = None) -> Any:
-    """A literal that implies that ``wanted_bytes`` were not free just before an instant, or are not free at it for op ``then_for``."""
+    """A literal that implies that ``wanted_bytes`` were not free just before an instant, or are not
+    free at it for op ``then_for``.
+    """
     cp = model.cp
     terms = []
     then = then_for is not None
@@ -103,12 +122,16 @@ def _short(model: Model, at: Any, wanted_bytes: int, *, then_for: int | None = N
         cp.add(end >= at + then).only_enforce_if(there)
         terms.append(size * there)
     literal = cp.new_bool_var("")
-    cp.add(sum(terms) >= model.capacity + 1 - model.held - model.units(wanted_bytes)).only_enforce_if(literal)
+    cp.add(
+        sum(terms) >= model.capacity + 1 - model.held - model.units(wanted_bytes)
+    ).only_enforce_if(literal)
     return literal
 
 
 def _goes_first(space: Space, owner: int | None, i: int) -> bool:
-    """Whether what op ``owner`` allocates at an instant could go before op ``i`` of that instant (rule 0): transfers go after all ops."""
+    """Whether what op ``owner`` allocates at an instant could go before op ``i`` of that instant
+    (rule 0): transfers go after all ops.
+    """
     if owner is None:
         return False
     streams = space.graph.streams
@@ -116,12 +139,15 @@ def _goes_first(space: Space, owner: int | None, i: int) -> bool:
     return first or not all(space.durations)
 
 
-# -- added where a schedule breaks them --------------------------------------------------------------------------------
+# -- added where a schedule breaks them
+# --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Op ``op`` waits although it is ready and fits when something ends: op ``ended``, or what an absence (tensor, ``after``) does."""
+    """Op ``op`` waits although it is ready and fits when something ends: op ``ended``, or what an
+    absence (tensor, ``after``) does.
+    """
 
     op: int
     ended: int
@@ -131,7 +157,10 @@ class Delay:
 
 def delays(space: Space, schedule: Schedule) -> list[Delay]:
     """Of each op the first such instant in a schedule."""
-    ends = [start + duration for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)]
+    ends = [
+        start + duration
+        for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)
+    ]
     events: list[tuple[int, int, tuple[int, int] | None, bool]] = [(0, AT_START, None, False)]
     events += [(end, i, None, False) for i, end in enumerate(ends)]
     for away in schedule.aways:
@@ -146,7 +175,11 @@ def delays(space: Space, schedule: Schedule) -> list[Delay]:
         ready = _ready_ns(space, schedule, ends, i)
         wanted = need(space, i)
         for at, ended, absence, returned in sorted(events, key=lambda event: event[0]):
-            taken = sum(size for b, e, size, owner in held if (b < at or (b == at and _goes_first(space, owner, i))) and at < e)
+            taken = sum(
+                size
+                for b, e, size, owner in held
+                if (b < at or (b == at and _goes_first(space, owner, i))) and at < e
+            )
             if ready <= at < start and taken + wanted <= space.capacity_bytes:
                 found.append(Delay(i, ended, absence, returned))
                 break
@@ -154,7 +187,9 @@ def delays(space: Space, schedule: Schedule) -> list[Delay]:
 
 
 def forbid_delay(model: Model, delay: Delay) -> None:
-    """Add the rule for one op and one end: the op has started by then, waits for something else, or does not fit."""
+    """Add the rule for one op and one end: the op has started by then, waits for something else, or
+    does not fit.
+    """
     space, i = model.space, delay.op
     choices = []
     at = model.end(delay.ended) if delay.ended != AT_START else 0
@@ -165,14 +200,21 @@ def forbid_delay(model: Model, delay: Delay) -> None:
         if delay.returned:
             until = model.cp.new_int_var(0, 2 * model.horizon, "")
             for tier, fetched in var.fetch.items():
-                model.cp.add(until == var.back + model.fetch_ns[delay.absence[0], tier]).only_enforce_if(fetched)
+                model.cp.add(
+                    until == var.back + model.fetch_ns[delay.absence[0], tier]
+                ).only_enforce_if(fetched)
             at = until
             choices.append(_none_of(model, list(var.fetch.values())))
     choices.append(model.at_least(at, model.start[i]))
-    choices += [model.at_least(model.end(p), at + 1) for p in space.order.last(space.order.direct[i])]
+    choices += [
+        model.at_least(model.end(p), at + 1) for p in space.order.last(space.order.direct[i])
+    ]
     for (t, _), var in model.aways.items():
         if i in space.uses_after(var.absence):
-            choices += [model.at_least(var.back + model.fetch_ns[t, w], at + 1, fetched) for w, fetched in var.fetch.items()]
+            choices += [
+                model.at_least(var.back + model.fetch_ns[t, w], at + 1, fetched)
+                for w, fetched in var.fetch.items()
+            ]
     for (t, version, tier), (begin, present) in model.stores.items():
         if t in space.graph.ops[i].writes and _written_before(space, t, version, i):
             choices.append(model.at_least(begin + model.store_ns[t, tier], at + 1, present))
@@ -190,9 +232,15 @@ def _none_of(model: Model, literals: Sequence[Any]) -> Any:
 def _ready_ns(space: Space, schedule: Schedule, ends: Sequence[int], i: int) -> int:
     """When all has ended that op ``i`` waits for, but memory."""
     known = [0, *(ends[p] for p in space.order.direct[i])]
-    known += [back_until(space, away) for away in schedule.aways if i in space.uses_after(away.absence)]
+    known += [
+        back_until(space, away) for away in schedule.aways if i in space.uses_after(away.absence)
+    ]
     writes = space.graph.ops[i].writes
-    known += [s.end_ns for s in schedule.stores if s.tensor in writes and _written_before(space, s.tensor, s.version, i)]
+    known += [
+        s.end_ns
+        for s in schedule.stores
+        if s.tensor in writes and _written_before(space, s.tensor, s.version, i)
+    ]
     return max(known)
 
 
@@ -202,14 +250,23 @@ def _written_before(space: Space, t: int, version: int, i: int) -> bool:
     return movable.writers[version] < i
 
 
-def _held(space: Space, schedule: Schedule, ends: Sequence[int]) -> Iterator[tuple[int, int, int, int | None]]:
-    """(start, end, bytes, the op that allocates them if one does) of everything that the device tier holds."""
+def _held(
+    space: Space, schedule: Schedule, ends: Sequence[int]
+) -> Iterator[tuple[int, int, int, int | None]]:
+    """(start, end, bytes, the op that allocates them if one does) of everything that the device
+    tier holds.
+    """
     starts, graph, never = schedule.op_start_ns, space.graph, schedule.makespan_ns + 1
     for i, op in enumerate(graph.ops):
         yield starts[i], ends[i], op.workspace_bytes, i
     for t, first, last in space.fixed:
         until = never if last == len(graph.ops) else max(ends[u] for u in graph.users[t])
-        yield (starts[first] if first != AT_START else -1), until, graph.tensors[t].size_bytes, first if first != AT_START else None
+        yield (
+            (starts[first] if first != AT_START else -1),
+            until,
+            graph.tensors[t].size_bytes,
+            first if first != AT_START else None,
+        )
     taken = {(away.absence.tensor, away.absence.after): away for away in schedule.aways}
     for movable in space.movables:
         begin, owner = (-1, None) if movable.starts else (starts[movable.first], movable.first)
@@ -218,6 +275,13 @@ def _held(space: Space, schedule: Schedule, ends: Sequence[int]) -> Iterator[tup
             if away is not None:
                 there = away.release_ns > 0 or a.after != AT_START
                 yield begin, away.release_ns if there else -1, movable.size_bytes, owner
-                begin = starts[a.before] if a.dead else never if away.back_ns is None else away.back_ns
+                begin = (
+                    starts[a.before] if a.dead else never if away.back_ns is None else away.back_ns
+                )
                 owner = a.before if a.dead else None
-        yield begin, never if movable.survives else max(ends[u] for u in graph.users[movable.tensor]), movable.size_bytes, owner
+        yield (
+            begin,
+            never if movable.survives else max(ends[u] for u in graph.users[movable.tensor]),
+            movable.size_bytes,
+            owner,
+        )

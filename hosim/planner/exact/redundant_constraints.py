@@ -1,15 +1,17 @@
 """Redundant constraints of the exact model: they exclude no plan, and carry most of its proof.
 
-Where memory would run out at an op if everything were there (a *tight* op), enough bytes are absent when it starts and, as nothing leaves
-while it runs, enough when it ends. Literals say which: ``at_start[i]`` implies that the contents have left by the op's start and that their
-transfer back starts later, ``at_end[i]`` that it does not start before the op's end. They turn the schedule's times into sums that a linear
-relaxation understands:
+Where memory would run out at an op if everything were there (a *tight* op), enough bytes are absent
+when it starts and, as nothing leaves while it runs, enough when it ends. Literals say which:
+``at_start[i]`` implies that the contents have left by the op's start and that their transfer back
+starts later, ``at_end[i]`` that it does not start before the op's end. They turn the schedule's
+times into sums that a linear relaxation understands:
 
 - the bytes of the tensors absent at a tight op are at least what does not fit;
-- between the end of an op and the start of a later one there is time for the transfer back of every tensor that is absent at the first
-  one's end and used by the second one's start, and for those of all absences in between;
-- between the end of an op and the start of a later one there is time for the store of every version that the first one, or an op between
-  them, wrote and that is absent, or gone and back, by then.
+- between the end of an op and the start of a later one there is time for the transfer back of every
+  tensor that is absent at the first one's end and used by the second one's start, and for those of
+  all absences in between;
+- between the end of an op and the start of a later one there is time for the store of every version
+  that the first one, or an op between them, wrote and that is absent, or gone and back, by then.
 """
 
 from __future__ import annotations
@@ -40,14 +42,29 @@ def add_redundant_constraints(model: Model) -> None:
         if missing <= 0:
             continue
         for literals in (at_start, at_end):
-            here = [(movable, literals[movable.tensor, a.after]) for movable in model.space.movables for a in movable.absences]
-            model.cp.add(sum([model.units(movable.size_bytes) * found[i] for movable, found in here if i in found]) >= missing)
+            here = [
+                (movable, literals[movable.tensor, a.after])
+                for movable in model.space.movables
+                for a in movable.absences
+            ]
+            model.cp.add(
+                sum(
+                    [
+                        model.units(movable.size_bytes) * found[i]
+                        for movable, found in here
+                        if i in found
+                    ]
+                )
+                >= missing
+            )
     _time_up(model, at_end)
     _time_down(model, at_start)
 
 
 def _surplus(model: Model) -> list[int]:
-    """By op, the units by which it would exceed the capacity if every tensor were there whenever it could be."""
+    """By op, the units by which it would exceed the capacity if every tensor were there whenever it
+    could be.
+    """
     space = model.space
     surplus = [model.units(op.workspace_bytes) - model.capacity for op in space.graph.ops]
     if not space.order.single:
@@ -57,7 +74,10 @@ def _surplus(model: Model) -> list[int]:
                 surplus[i] += size * space.surely_held(t, i)
         return surplus
     spans = [(t, first, last) for t, first, last in space.fixed]
-    spans += [(c.tensor, -1 if c.starts else c.first, model.count if c.survives else c.last) for c in space.movables]
+    spans += [
+        (c.tensor, -1 if c.starts else c.first, model.count if c.survives else c.last)
+        for c in space.movables
+    ]
     for t, first, last in spans:
         size = model.units(space.graph.tensors[t].size_bytes)
         for i in range(max(first, 0), min(last, model.count - 1) + 1):
@@ -75,12 +95,16 @@ def _absent(model: Model, var: AbsenceVars, i: int, at_start: bool) -> Any:
     else:
         cp.add(var.back >= model.end(i)).only_enforce_if(literal)
     if var.stored:
-        cp.add(var.release <= (model.begin(i) if at_start else model.end(i) - lasts)).only_enforce_if(literal)
+        cp.add(
+            var.release <= (model.begin(i) if at_start else model.end(i) - lasts)
+        ).only_enforce_if(literal)
     return literal
 
 
 def _over_by(space: Space, a: OptionalAbsence, j: int) -> bool:
-    """Whether an absence is over when op ``j`` (the end of the step) starts: an op that waits for the transfer back is j or before it."""
+    """Whether an absence is over when op ``j`` (the end of the step) starts: an op that waits for
+    the transfer back is j or before it.
+    """
     if space.order.single or a.before == len(space.graph.ops):
         return a.before <= j
     return any(space.order.ended_by(u, j) for u in space.uses_after(a))
@@ -96,7 +120,11 @@ def _since(space: Space, a: OptionalAbsence, i: int) -> bool:
 def _time_up(model: Model, at_end: Literals) -> None:
     lanes = sum(tier.up is not None for tier in model.space.lower)
     fetches = [
-        (var, min(model.fetch_ns[var.absence.tensor, tier] for tier in var.fetch), sum(var.fetch.values()))
+        (
+            var,
+            min(model.fetch_ns[var.absence.tensor, tier] for tier in var.fetch),
+            sum(var.fetch.values()),
+        )
         for var in model.aways.values()
         if var.fetch
     ]
@@ -112,7 +140,9 @@ def _time_up(model: Model, at_end: Literals) -> None:
                     continue
                 if _since(space, a, i):
                     terms.append(length * fetched)
-                elif i in at_end[a.tensor, a.after] and (a.before < model.count or model.init_device.get(a.tensor) is True):
+                elif i in at_end[a.tensor, a.after] and (
+                    a.before < model.count or model.init_device.get(a.tensor) is True
+                ):
                     terms.append(length * at_end[a.tensor, a.after][i])
             if terms:
                 model.cp.add(lanes * (model.begin(j) - model.end(i)) >= sum(terms))
@@ -140,8 +170,12 @@ def _stored_between(model: Model, at_start: Literals, i: int, j: int) -> Iterabl
 
 
 def _stored_by(model: Model, movable: Movable, version: int, j: int, at_start: Literals) -> Any:
-    """A literal that implies that the version has been stored by the start of op ``j`` (the end of the step); None if there is none."""
-    stores = [present for (t, v, _), (_, present) in model.stores_of(movable.tensor) if v == version]
+    """A literal that implies that the version has been stored by the start of op ``j`` (the end of
+    the step); None if there is none.
+    """
+    stores = [
+        present for (t, v, _), (_, present) in model.stores_of(movable.tensor) if v == version
+    ]
     if not stores:
         return None
     rewriter = movable.rewriters[version]

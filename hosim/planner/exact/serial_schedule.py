@@ -1,4 +1,6 @@
-"""A schedule that always exists: one thing at a time, every tensor that may leave leaves. Where the exact search begins."""
+"""A schedule that always exists: one thing at a time, every tensor that may leave leaves. Where the
+exact search begins.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
 
 
 def serial(space: Space) -> Schedule | None:
-    """Before each op its tensors come up, after it they go down again; None if this machine cannot move some tensor both ways.
+    """Before each op its tensors come up, after it they go down again; None if this machine cannot
+    move some tensor both ways.
 
     Feasible within any budget that holds each op's own tensors beside what can never leave.
     """
@@ -56,7 +59,9 @@ def serial(space: Space) -> Schedule | None:
             tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
             a = next((a for a in movable.absences if a.after == i), None)
             written = t in space.graph.ops[i].writes
-            below_at_start = movable.home not in (None, device) or (movable.free_start and device not in initial[t])
+            below_at_start = movable.home not in (None, device) or (
+                movable.free_start and device not in initial[t]
+            )
             last = movable.persistent and i == movable.writers[-1] and below_at_start
             version = a.version if a is not None else len(movable.writers) - 1
             stored = any(s.tensor == t and s.version == version for s in stores)

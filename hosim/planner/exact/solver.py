@@ -1,14 +1,17 @@
 """Exact schedules of small graphs: the plan with the least makespan, and a proof (OR-tools CP-SAT).
 
-:func:`solve` builds the constraint program of :mod:`hosim.planner.exact.constraint_model`, whose optimum no plan can beat, turns its
-solution into a plan and replays that in the engine. The plan is *proved* when its replayed makespan equals the solver's bound. Where
-the engine, which starts everything as soon as it can, does otherwise than the schedule, the places of issue are moved until the replay
-takes no longer; if that does not help, what the engine would have done otherwise becomes a constraint and the program is solved again.
+:func:`solve` builds the constraint program of :mod:`hosim.planner.exact.constraint_model`, whose
+optimum no plan can beat, turns its solution into a plan and replays that in the engine. The plan is
+*proved* when its replayed makespan equals the solver's bound. Where the engine, which starts
+everything as soon as it can, does otherwise than the schedule, the places of issue are moved until
+the replay takes no longer; if that does not help, what the engine would have done otherwise becomes
+a constraint and the program is solved again.
 
-What the bound holds for: every plan of the graph as it is (no op moved or run again) that the verifier accepts, in which nothing is copied
-to where it already is, a tensor leaves at most once between two uses, and each version is stored at most once to a tier; and in which
-persistent tensors at home in the device tier start wherever the plan likes, all others at home. With one tier below that holds everything,
-leaving twice or storing twice gains nothing.
+What the bound holds for: every plan of the graph as it is (no op moved or run again) that the
+verifier accepts, in which nothing is copied to where it already is, a tensor leaves at most once
+between two uses, and each version is stored at most once to a tier; and in which persistent tensors
+at home in the device tier start wherever the plan likes, all others at home. With one tier below
+that holds everything, leaving twice or storing twice gains nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +31,13 @@ from hosim.planner.exact.decision_space import Space, space_of
 from hosim.planner.exact.exact_schedule import Schedule, SolverResult
 from hosim.planner.exact.lazy_constraints import conflicts, forbid
 from hosim.planner.exact.lower_capacities import add_lower_capacities
-from hosim.planner.exact.prompt_starts import Delay, add_prompt_starts, delays, forbid_delay, hurries
+from hosim.planner.exact.prompt_starts import (
+    Delay,
+    add_prompt_starts,
+    delays,
+    forbid_delay,
+    hurries,
+)
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
 from hosim.planner.exact.schedule_to_plan import Placed, placed, plan_of
 from hosim.planner.exact.serial_schedule import serial
@@ -44,7 +53,8 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """A plan, its replayed makespan, and the proved lower bound on the makespan of any plan. ``proved``: they are equal.
+    """A plan, its replayed makespan, and the proved lower bound on the makespan of any plan.
+    ``proved``: they are equal.
 
     ``solver_s`` is the solver's wall time, the only field that may differ between two runs.
     """
@@ -63,7 +73,10 @@ class Solution:
 def require_solver() -> None:
     """Raise :class:`InputError` that names the extra if OR-tools is not installed."""
     if importlib.util.find_spec("ortools") is None:
-        raise InputError("policy optimal needs OR-tools, which is not installed; run: pip install 'hosim[solver]'")
+        raise InputError(
+            "policy optimal needs OR-tools, which is not installed; run: pip install "
+            "'hosim[solver]'"
+        )
 
 
 def solve(
@@ -76,20 +89,27 @@ def solve(
     largest: int = LARGEST,
     begin: Plan | None = None,
 ) -> Solution:
-    """The best plan within the budget that CP-SAT finds in ``limit`` deterministic seconds with one worker.
+    """The best plan within the budget that CP-SAT finds in ``limit`` deterministic seconds with one
+    worker.
 
-    Equal arguments give equal plans. ``begin`` is a known plan to start from (its replay must be feasible); the result is never worse.
-    Raises :class:`InfeasibleError` if the solver proves that nothing fits (or, saying so, finds nothing), and :class:`InputError` if
-    OR-tools is missing, if the graph has more than ``largest`` possible absences, or for what the model does not know: channels that share
-    bandwidth.
+    Equal arguments give equal plans. ``begin`` is a known plan to start from (its replay must be
+    feasible); the result is never worse. Raises :class:`InfeasibleError` if the solver proves that
+    nothing fits (or, saying so, finds nothing), and :class:`InputError` if OR-tools is missing, if
+    the graph has more than ``largest`` possible absences, or for what the model does not know:
+    channels that share bandwidth.
     """
     require_solver()
-    capacity = hardware.device.capacity_bytes if budget_bytes is None else min(budget_bytes, hardware.device.capacity_bytes)
+    capacity = (
+        hardware.device.capacity_bytes
+        if budget_bytes is None
+        else min(budget_bytes, hardware.device.capacity_bytes)
+    )
     space = space_of(graph, hardware, op_durations(graph, hardware), capacity)
     count = sum(len(movable.absences) for movable in space.movables)
     if count > largest:
         raise InputError(
-            f"policy optimal is for small graphs: {graph.name} has {count} gaps that a tensor could spend below, "
+            f"policy optimal is for small graphs: {graph.name} has {count} gaps that a tensor "
+            "could spend below, "
             f"and the limit is {largest} (parameter largest)"
         )
     search = _SolverRun(space, seed)
@@ -120,8 +140,14 @@ class _SolverRun:
         return self.best_schedule
 
     def run(self, first: Schedule | None, limit: float) -> Solution:
-        """Solve and replay; while the replay cannot follow, add what the engine would have done otherwise and solve again."""
-        horizon = self.space.horizon_ns if first is None else min(self.space.horizon_ns, first.makespan_ns)
+        """Solve and replay; while the replay cannot follow, add what the engine would have done
+        otherwise and solve again.
+        """
+        horizon = (
+            self.space.horizon_ns
+            if first is None
+            else min(self.space.horizon_ns, first.makespan_ns)
+        )
         model = Model(self.space, horizon)
         add_redundant_constraints(model)
         add_lower_capacities(model)
@@ -133,7 +159,11 @@ class _SolverRun:
                 hint(model, first)
             outcome = solve_model(model, left, self.seed)
             left -= self._spent(outcome)
-            bound, infeasible, schedule = max(bound, outcome.bound_ns), outcome.infeasible, outcome.schedule
+            bound, infeasible, schedule = (
+                max(bound, outcome.bound_ns),
+                outcome.infeasible,
+                outcome.schedule,
+            )
             if schedule is None:
                 break
             self._realize(schedule)
@@ -145,7 +175,11 @@ class _SolverRun:
                 schedule = early.schedule
                 self._realize(schedule)
             broken = conflicts(self.space, schedule) if model.exact else []
-            late = [delay for delay in delays(self.space, schedule) if delay not in forbidden] if hurries(model) else []
+            late = (
+                [delay for delay in delays(self.space, schedule) if delay not in forbidden]
+                if hurries(model)
+                else []
+            )
             forbidden.update(late)
             if self.makespan == bound or not broken + late:
                 break
@@ -168,9 +202,12 @@ class _SolverRun:
         budget = f"{self.space.capacity_bytes:,} B of {self.space.hardware.device_tier}"
         name = self.space.graph.name
         if infeasible:
-            return InfeasibleError(f"out of memory: no plan of {name} fits into {budget}; the solver has proved it")
+            return InfeasibleError(
+                f"out of memory: no plan of {name} fits into {budget}; the solver has proved it"
+            )
         return InfeasibleError(
-            f"no plan of {name} within {budget} was found in {limit:g} deterministic seconds (parameter limit), "
+            f"no plan of {name} within {budget} was found in {limit:g} deterministic seconds "
+            "(parameter limit), "
             "which proves nothing: raise the limit"
         )
 
@@ -186,7 +223,9 @@ class _SolverRun:
                 return
             makespan, order = better
 
-    def _better(self, schedule: Schedule, order: list[Placed], makespan: int | None) -> tuple[int, list[Placed]] | None:
+    def _better(
+        self, schedule: Schedule, order: list[Placed], makespan: int | None
+    ) -> tuple[int, list[Placed]] | None:
         """One pass: each transfer issued an op or two later or earlier; None if nothing helps."""
         found = None
         for k in range(len(order)):
@@ -207,7 +246,9 @@ class _SolverRun:
         return found
 
     def _replay(self, schedule: Schedule, order: list[Placed]) -> int | None:
-        """Makespan of the plan with these cache ops, kept if it is the best; None if it breaks a rule or does not fit."""
+        """Makespan of the plan with these cache ops, kept if it is the best; None if it breaks a
+        rule or does not fit.
+        """
         plan = plan_of(self.space, schedule, order, "optimal")
         if verify(plan, self.space.hardware, self.space.capacity_bytes):
             return None

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
 
 
 def earliest(model: Model, schedule: Schedule, limit: float, seed: int) -> SolverResult:
-    """A schedule no longer than the given one with everything as early as can be, as the engine would have it."""
+    """A schedule no longer than the given one with everything as early as can be, as the engine
+    would have it.
+    """
     cp = model.cp
     model.cp = cp.clone()
     hint(model, schedule)
     model.cp.add(model.makespan <= schedule.makespan_ns)
-    transfers = [start for start, _ in model.stores.values()] + [var.back for var in model.aways.values()]
+    transfers = [start for start, _ in model.stores.values()] + [
+        var.back for var in model.aways.values()
+    ]
     model.cp.minimize(sum(model.start) + sum(transfers))
     outcome = solve_model(model, limit, seed)
     model.cp = cp
@@ -49,9 +53,14 @@ def hint(model: Model, schedule: Schedule) -> None:
     taken = {(a.absence.tensor, a.absence.after): a for a in schedule.aways}
     for key, var in model.aways.items():
         away = taken.get(key)
-        left = max([starts[u] + model.space.durations[u] for u in model.space.uses_before(var.absence)], default=0)
+        left = max(
+            [starts[u] + model.space.durations[u] for u in model.space.uses_before(var.absence)],
+            default=0,
+        )
         release = away.release_ns if away else left
-        back = left if away is None else schedule.makespan_ns if away.back_ns is None else away.back_ns
+        back = (
+            left if away is None else schedule.makespan_ns if away.back_ns is None else away.back_ns
+        )
         say(var.away, away is not None)
         if var.stored:
             cp.add_hint(var.release, release)
@@ -66,7 +75,9 @@ def hint(model: Model, schedule: Schedule) -> None:
         for i, literal in model.at_start[key].items():
             say(literal, away is not None and release <= starts[i] < back)
         for i, literal in model.at_end[key].items():
-            say(literal, away is not None and release < starts[i] + model.space.durations[i] <= back)
+            say(
+                literal, away is not None and release < starts[i] + model.space.durations[i] <= back
+            )
 
 
 def solve_model(model: Model, limit: float, seed: int) -> SolverResult:
@@ -86,7 +97,11 @@ def solve_model(model: Model, limit: float, seed: int) -> SolverResult:
         raise AssertionError(model.cp.validate())
     bound = 0 if infeasible else round(solver.best_objective_bound)
     return SolverResult(
-        schedule_of(model, solver) if found else None, bound, infeasible, solver.wall_time, solver.response_proto.deterministic_time
+        schedule_of(model, solver) if found else None,
+        bound,
+        infeasible,
+        solver.wall_time,
+        solver.response_proto.deterministic_time,
     )
 
 
@@ -105,14 +120,20 @@ def schedule_of(model: Model, solver: cp_model.CpSolver) -> Schedule:
         lower: set[str] = set()
         for a in movable.absences:
             if a.dead:
-                aways.append(TakenAbsence(a, None, solver.value(model.left(a)) if a.after >= 0 else 0, None))
+                aways.append(
+                    TakenAbsence(a, None, solver.value(model.left(a)) if a.after >= 0 else 0, None)
+                )
                 continue
             var = model.aways[t, a.after]
             if not true(var.away):
                 continue
             tier = next(name for name, kept in var.keep.items() if true(kept))
             fetched = tier in var.fetch and true(var.fetch[tier])
-            aways.append(TakenAbsence(a, tier, solver.value(var.release), solver.value(var.back) if fetched else None))
+            aways.append(
+                TakenAbsence(
+                    a, tier, solver.value(var.release), solver.value(var.back) if fetched else None
+                )
+            )
             if (t, a.version, tier) in model.stores and true(model.stores[t, a.version, tier][1]):
                 needed.add((t, a.version, tier))
             else:
@@ -120,15 +141,30 @@ def schedule_of(model: Model, solver: cp_model.CpSolver) -> Schedule:
         if movable.free_start:
             there = true(model.init_device[t])
             if not there and not lower:
-                lower.add(next(tier.name for tier in model.space.lower if true(model.init_lower[t, tier.name])))
-            initial[t] = (*((device,) if there else ()), *(tier.name for tier in model.space.lower if tier.name in lower))
+                lower.add(
+                    next(
+                        tier.name
+                        for tier in model.space.lower
+                        if true(model.init_lower[t, tier.name])
+                    )
+                )
+            initial[t] = (
+                *((device,) if there else ()),
+                *(tier.name for tier in model.space.lower if tier.name in lower),
+            )
         elif movable.home is not None and movable.home != device:
             lower.add(movable.home)
         last = len(movable.writers) - 1
         if movable.persistent and (last > 0 or not movable.starts):
             needed |= {(t, last, tier) for tier in lower}
     stores = [
-        StoreAt(t, version, tier, begin := solver.value(model.stores[t, version, tier][0]), begin + model.store_ns[t, tier])
+        StoreAt(
+            t,
+            version,
+            tier,
+            begin := solver.value(model.stores[t, version, tier][0]),
+            begin + model.store_ns[t, tier],
+        )
         for t, version, tier in sorted(needed)
     ]
     starts = tuple([solver.value(start) for start in model.start])

@@ -1,4 +1,6 @@
-"""HyperOffload's refinement: candidates, selection, placement, local search, and the loop that keeps the budget."""
+"""HyperOffload's refinement: candidates, selection, placement, local search, and the loop that
+keeps the budget.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,13 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
     from hosim.planner.hyperoffload.gap_scoring import GapScore, Weights
     from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap, judged_gaps
-    from hosim.planner.hyperoffload.judgement import EVERYTHING, LOCAL_SEARCH, RIVAL, SELECTION, Judgement
+    from hosim.planner.hyperoffload.judgement import (
+        EVERYTHING,
+        LOCAL_SEARCH,
+        RIVAL,
+        SELECTION,
+        Judgement,
+    )
     from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
     from hosim.planner.hyperoffload.pipeline import plan, search
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
@@ -35,7 +43,9 @@ else:
     )
 
 __all__ = [
-    "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found", "GapFigures", "GapScore", "JudgedGap",
-    "Judgement", "PlannedGraph", "Search", "Selection", "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "plan",
-    "search", "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic", "without_unneeded",
+    "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found",
+    "GapFigures", "GapScore", "JudgedGap", "Judgement", "PlannedGraph", "Search", "Selection",
+    "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "plan", "search",
+    "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic",
+    "without_unneeded",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""The arms that bring plans of hosim's own: sweeps, returns as early as can be, even spreads, placement rules, the least traffic."""
+"""The arms that bring plans of hosim's own: sweeps, returns as early as can be, even spreads,
+placement rules, the least traffic.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from dataclasses import replace
 from itertools import count, product
 from random import Random
 
-from hosim.planner.hyperoffload.choice_passes import advance, assigned_tiers, evenly, hardly_late, in_time, usual_bytes
+from hosim.planner.hyperoffload.choice_passes import (
+    advance,
+    assigned_tiers,
+    evenly,
+    hardly_late,
+    in_time,
+    usual_bytes,
+)
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
@@ -17,7 +26,9 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse,
 from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, has_hops
 
 _SLOW = (1.0, 0.7, 1.4, 0.4)
-"""What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that much more time for them."""
+"""What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that
+much more time for them.
+"""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
 _SPARE = (0, 1, 2, 4)
@@ -25,13 +36,19 @@ _SPARE = (0, 1, 2, 4)
 _HEATS = (0.6, 1.0, 1.0, 0.3)
 """Heats at which annealing begins, in mean op durations; what one misses another finds."""
 _DRAWN, _PART = 2, (0.4, 1.0)
-"""Sweeps drawn at a time, of which the best is searched from; and between which parts of all gaps they take, and of transfer times."""
+"""Sweeps drawn at a time, of which the best is searched from; and between which parts of all gaps
+they take, and of transfer times.
+"""
 _OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 65, 20, 80
-"""The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a tensor does ahead."""
+"""The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a
+tensor does ahead.
+"""
 
 
 def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
-    """Offer what a sweep finds, with late and with early returns; says whether that is the best so far. The same sweep is made once."""
+    """Offer what a sweep finds, with late and with early returns; says whether that is the best so
+    far. The same sweep is made once.
+    """
     if weights in planned.swept:
         return False
     planned.swept.append(weights)
@@ -40,11 +57,16 @@ def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
 
 def _sweep(search: Search, planned: PlannedGraph, selection: Selection) -> bool:
     before = search.best
-    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(planned.problem.graph.ops)
+    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(
+        planned.problem.graph.ops
+    )
     search.work.done += _OF_A_RETURN * len(selection.choices)
     search.note_full(selection.full)
     planned.selection = planned.selection or selection
-    for choices in (selection.choices, advance(planned.problem, selection.choices, search.budget_bytes)):
+    for choices in (
+        selection.choices,
+        advance(planned.problem, selection.choices, search.budget_bytes),
+    ):
         search.offer(Found(planned.evaluate(choices), planned, SELECTION, selection))
         if search.done:
             break
@@ -62,13 +84,21 @@ def sweeping(placement: Placement | None = None) -> Arm:
     return steps
 
 
-def stretched(planned: PlannedGraph, slow: float = 1.0, placement: Placement | None = None) -> Weights:
-    """Weights for a step that takes as long as the bound says at least: transfers have that much more time than in one without waits."""
-    return Weights(placement=placement, slow=slow * planned.problem.horizon_ns / max(1, planned.least_ns))
+def stretched(
+    planned: PlannedGraph, slow: float = 1.0, placement: Placement | None = None
+) -> Weights:
+    """Weights for a step that takes as long as the bound says at least: transfers have that much
+    more time than in one without waits.
+    """
+    return Weights(
+        placement=placement, slow=slow * planned.problem.horizon_ns / max(1, planned.least_ns)
+    )
 
 
 def ranking(alpha: float) -> Arm:
-    """Sweeps by the cost of the HyperOffload description, on the unhindered step and on the stretched one."""
+    """Sweeps by the cost of the HyperOffload description, on the unhindered step and on the
+    stretched one.
+    """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
         for weights in (Weights(), stretched(planned)):
@@ -82,7 +112,9 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
     slow = 1.0
     while search.best is not None and search.best.planned is planned and not search.nothing_fits:
-        problem = analyse(planned.problem.graph, search.hardware, planned.evaluate.times(search.best.outcome))
+        problem = analyse(
+            planned.problem.graph, search.hardware, planned.evaluate.times(search.best.outcome)
+        )
         better = _sweep(search, planned, select(problem, search.budget_bytes, Weights(slow=slow)))
         yield
         if not better and slow < 1:
@@ -91,7 +123,9 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Even spreads over one tier below and over all, with more and more room to spare, with and without what the step writes."""
+    """Even spreads over one tier below and over all, with more and more room to spare, with and
+    without what the step writes.
+    """
     if planned.spread:
         return
     planned.spread = True
@@ -116,7 +150,9 @@ def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> N
 
 
 def placing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Sweeps with each rule for the tiers below, and with tiers assigned by interval; nothing where there is one."""
+    """Sweeps with each rule for the tiers below, and with tiers assigned by interval; nothing where
+    there is one.
+    """
     if len(planned.problem.below) < 2:
         return
     for rule in (NEAREST, FASTEST, BALANCED, BY_KIND):
@@ -125,7 +161,9 @@ def placing(search: Search, planned: PlannedGraph) -> Iterator[None]:
         yield
     swept(search, planned, Weights(tiers=1))
     yield
-    while search.best is not None and search.best.planned is planned and search.best.outcome.choices:
+    while (
+        search.best is not None and search.best.planned is planned and search.best.outcome.choices
+    ):
         assigned = assigned_tiers(planned.problem, search.best.outcome.choices)
         if not assigned or not swept(search, planned, Weights(assigned=assigned)):
             break
@@ -144,7 +182,9 @@ def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights and tiers below drawn at random."""
+    """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights and
+    tiers below drawn at random.
+    """
     rng, problem = search.rng, planned.problem
     for k in count():
         best = search.best
@@ -164,25 +204,37 @@ def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
 def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
     share = rng.uniform(*_PART)
     left = tuple([gap for gap in problem.gaps if rng.random() < share])
-    weights = Weights(waiting=rng.choice((0.0, 0.1, 0.3, 1.0)), slow=rng.uniform(*_PART), copies=rng.random() < 0.5)
-    selection = select(replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights)
+    weights = Weights(
+        waiting=rng.choice((0.0, 0.1, 0.3, 1.0)),
+        slow=rng.uniform(*_PART),
+        copies=rng.random() < 0.5,
+    )
+    selection = select(
+        replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
+    )
     search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(problem.graph.ops)
     tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
     share = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
     return {
-        t: choice.below_in(rng.choice(tiers)) if rng.random() < share and t not in problem.starts_below else choice
+        t: choice.below_in(rng.choice(tiers))
+        if rng.random() < share and t not in problem.starts_below
+        else choice
         for t, choice in selection.choices.items()
     }
 
 
 def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Where nothing fits: everything that can move moves, or all is filled from the farthest tier on."""
+    """Where nothing fits: everything that can move moves, or all is filled from the farthest tier
+    on.
+    """
     if not search.nothing_fits:
         return
     moved = Found(planned.evaluate(everything(planned.problem)), planned, EVERYTHING)
     search.offer(moved)
     yield
     if search.nothing_fits:
-        found, source = from_the_farthest(planned.evaluate, planned.problem, moved.outcome, EVERYTHING)
+        found, source = from_the_farthest(
+            planned.evaluate, planned.problem, moved.outcome, EVERYTHING
+        )
         search.offer(Found(found, planned, source))
         yield

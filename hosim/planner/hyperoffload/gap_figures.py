@@ -1,11 +1,14 @@
-"""The figures of every gap by which the HyperOffload descriptions judge a tensor. They inform; they do not decide.
+"""The figures of every gap by which the HyperOffload descriptions judge a tensor. They inform; they
+do not decide.
 
-The descriptions call a tensor a good candidate if it is large, idle for long (lifetime) and rarely used (access frequency), if computation
-covers its transfers, if the channel has time for them (bandwidth loss), and compare what recomputing it would cost; the workflow's
-``max(0, C_trans - C_comp_overlap)`` is :attr:`GapFigures.exposed_ns`. ``hosim plan --explain`` shows these figures beside the score by
-which selection decides (:mod:`hosim.planner.hyperoffload.gap_scoring`), which knows what the figures leave out: the transfers that are
-planned already. All times are those of the problem (a step without waits, unless it was analysed for others), with each transfer alone
-on its channel.
+The descriptions call a tensor a good candidate if it is large, idle for long (lifetime) and rarely
+used (access frequency), if computation covers its transfers, if the channel has time for them
+(bandwidth loss), and compare what recomputing it would cost; the workflow's ``max(0, C_trans -
+C_comp_overlap)`` is :attr:`GapFigures.exposed_ns`. ``hosim plan --explain`` shows these figures
+beside the score by which selection decides (:mod:`hosim.planner.hyperoffload.gap_scoring`), which
+knows what the figures leave out: the transfers that are planned already. All times are those of the
+problem (a step without waits, unless it was analysed for others), with each transfer alone on its
+channel.
 """
 
 from __future__ import annotations
@@ -23,10 +26,12 @@ from hosim.schedule.tiers_below import LowerTier
 
 @dataclass(frozen=True, slots=True)
 class GapFigures:
-    """One gap of one tensor. Bytes, nanoseconds and counts; ``value`` puts them into one figure, more is better.
+    """One gap of one tensor. Bytes, nanoseconds and counts; ``value`` puts them into one figure,
+    more is better.
 
-    ``below`` is the tier that the times are for: the tensor's own if it lives below, else the fastest that can hold it; None where there
-    is none, and then every transfer time is 0. ``down_ns`` is 0 if the contents need no store, ``up_ns`` if they need not come back.
+    ``below`` is the tier that the times are for: the tensor's own if it lives below, else the
+    fastest that can hold it; None where there is none, and then every transfer time is 0.
+    ``down_ns`` is 0 if the contents need no store, ``up_ns`` if they need not come back.
     """
 
     gap: Gap
@@ -40,14 +45,22 @@ class GapFigures:
     down_ns: int
     up_ns: int
     over_budget_ns: int
-    """Time of the ops inside the gap during which the device tier would hold more than the budget if nothing moved."""
+    """Time of the ops inside the gap during which the device tier would hold more than the budget
+    if nothing moved.
+    """
     peak_bytes: int
-    """Bytes off the peak if the tensor is away: its bytes if the gap spans the op of the largest occupancy, else 0."""
+    """Bytes off the peak if the tensor is away: its bytes if the gap spans the op of the largest
+    occupancy, else 0.
+    """
     recompute_ns: int | None
-    """Duration of the op that wrote the contents, which could run again instead; None if none did, or if it overwrote what it read."""
+    """Duration of the op that wrote the contents, which could run again instead; None if none did,
+    or if it overwrote what it read.
+    """
     recompute_flops: int
     channel_pressure: float
-    """Share of its channel's time inside the gap that all candidates open there would take if all moved; above 1: more than there is."""
+    """Share of its channel's time inside the gap that all candidates open there would take if all
+    moved; above 1: more than there is.
+    """
 
     @property
     def transfer_ns(self) -> int:
@@ -56,7 +69,9 @@ class GapFigures:
 
     @property
     def exposed_ns(self) -> int:
-        """What computation inside the gap cannot cover of the round trip: ``max(0, C_trans - C_comp_overlap)``."""
+        """What computation inside the gap cannot cover of the round trip: ``max(0, C_trans -
+        C_comp_overlap)``.
+        """
         return max(0, self.transfer_ns - self.covered_ns)
 
     @property
@@ -66,20 +81,31 @@ class GapFigures:
 
     @property
     def value(self) -> float:
-        """Relief for each nanosecond it takes: ``relief / (transfer * (1 + channel pressure) + exposed)``, in bytes."""
-        return self.relief_byte_ns / max(1.0, self.transfer_ns * (1 + self.channel_pressure) + self.exposed_ns)
+        """Relief for each nanosecond it takes: ``relief / (transfer * (1 + channel pressure) +
+        exposed)``, in bytes.
+        """
+        return self.relief_byte_ns / max(
+            1.0, self.transfer_ns * (1 + self.channel_pressure) + self.exposed_ns
+        )
 
 
 def gap_figures(problem: Problem, budget_bytes: int) -> tuple[GapFigures, ...]:
-    """The figures of every gap of a tensor that has bytes, by tensor and then by position; O(ops + uses).
+    """The figures of every gap of a tensor that has bytes, by tensor and then by position; O(ops +
+    uses).
 
-    What lives below is not in the device tier before its first use to begin with: that gap relieves nothing.
+    What lives below is not in the device tier before its first use to begin with: that gap relieves
+    nothing.
     """
     graph = problem.graph
     count = len(graph.ops)
     main = graph.main_stream
-    over = _sums(d * (held > budget_bytes) for d, held in zip(problem.durations, problem.held_bytes, strict=False))
-    computed = _sums(d * (op.stream == main) for d, op in zip(problem.durations, graph.ops, strict=True))
+    over = _sums(
+        d * (held > budget_bytes)
+        for d, held in zip(problem.durations, problem.held_bytes, strict=False)
+    )
+    computed = _sums(
+        d * (op.stream == main) for d, op in zip(problem.durations, graph.ops, strict=True)
+    )
     peak_op = max(range(count), key=problem.held_bytes.__getitem__, default=-1)
     tiers = {b.name: b for b in problem.below}
     found = []
@@ -99,8 +125,12 @@ def gap_figures(problem: Problem, budget_bytes: int) -> tuple[GapFigures, ...]:
                     accesses=len(graph.users[t]),
                     gap_ns=_length(problem, gap),
                     covered_ns=_within(computed, gap),
-                    down_ns=alone_ns(problem.hardware, below.down.name, size) if below is not None and down else 0,
-                    up_ns=alone_ns(problem.hardware, below.up.name, size) if below is not None and up else 0,
+                    down_ns=alone_ns(problem.hardware, below.down.name, size)
+                    if below is not None and down
+                    else 0,
+                    up_ns=alone_ns(problem.hardware, below.up.name, size)
+                    if below is not None and up
+                    else 0,
                     over_budget_ns=_within(over, gap) if counted else 0,
                     peak_bytes=size if counted and gap.after < peak_op < gap.before else 0,
                     recompute_ns=problem.durations[gap.written] if remade else None,
@@ -124,29 +154,38 @@ def _below(problem: Problem, t: int, tiers: dict[str, LowerTier]) -> LowerTier |
     """The tier that the tensor would move to."""
     if t in problem.starts_below:
         return tiers.get(problem.starts_below[t])
-    return next((b for b in problem.below if b.capacity_bytes >= problem.graph.tensors[t].size_bytes), None)
+    return next(
+        (b for b in problem.below if b.capacity_bytes >= problem.graph.tensors[t].size_bytes), None
+    )
 
 
 def _clean(problem: Problem, gap: Gap) -> bool:
-    """Whether a valid copy can lie below all along: of contents from before the step that no op changes, or not before the gap ends."""
+    """Whether a valid copy can lie below all along: of contents from before the step that no op
+    changes, or not before the gap ends.
+    """
     t = gap.tensor
     if t in problem.starts_below:
         return gap.version == 0
-    persistent = t in problem.graph.derived(initial_set) and bool(problem.graph.tensors[t].persistent)
+    persistent = t in problem.graph.derived(initial_set) and bool(
+        problem.graph.tensors[t].persistent
+    )
     return persistent and not problem.graph.writers[t]
 
 
 def _length(problem: Problem, gap: Gap) -> int:
     begin = problem.end_ns[gap.after] if gap.after != AT_START else 0
-    end = problem.start_ns[gap.before] if gap.before < len(problem.graph.ops) else problem.horizon_ns
+    end = (
+        problem.start_ns[gap.before] if gap.before < len(problem.graph.ops) else problem.horizon_ns
+    )
     return max(0, end - begin)
 
 
 def _with_pressure(problem: Problem, found: Sequence[GapFigures]) -> Iterator[GapFigures]:
     """The figures with the channel pressure filled in.
 
-    A candidate (it covers over-budget time) that moves needs ``transfer / gap`` of its channel, spread evenly over its gap. The pressure
-    on a gap is the mean, over its ops' time, of what all candidates need together, in the direction that is needed more.
+    A candidate (it covers over-budget time) that moves needs ``transfer / gap`` of its channel,
+    spread evenly over its gap. The pressure on a gap is the mean, over its ops' time, of what all
+    candidates need together, in the direction that is needed more.
     """
     count = len(problem.graph.ops)
     change: dict[tuple[str, bool], list[float]] = {}
@@ -159,11 +198,23 @@ def _with_pressure(problem: Problem, found: Sequence[GapFigures]) -> Iterator[Ga
             rate[s.gap.before] -= time / s.gap_ns
     durations = _sums(problem.durations)
     needed = {
-        channel: [0.0, *accumulate(max(0.0, rate) * d for rate, d in zip(accumulate(rates), problem.durations, strict=False))]
+        channel: [
+            0.0,
+            *accumulate(
+                max(0.0, rate) * d
+                for rate, d in zip(accumulate(rates), problem.durations, strict=False)
+            ),
+        ]
         for channel, rates in change.items()
     }
     for s in found:
         length = _within(durations, s.gap)
-        sums = [needed[channel] for channel in ((s.below or "", False), (s.below or "", True)) if channel in needed]
+        sums = [
+            needed[channel]
+            for channel in ((s.below or "", False), (s.below or "", True))
+            if channel in needed
+        ]
         loads = [total[s.gap.before] - total[s.gap.after + 1] for total in sums if length]
-        yield replace(s, channel_pressure=round(max(loads, default=0.0) / length, 9) if length else 0.0)
+        yield replace(
+            s, channel_pressure=round(max(loads, default=0.0) / length, 9) if length else 0.0
+        )

@@ -1,4 +1,6 @@
-"""Why selection took or left each gap: its sweep runs once more and takes notes, so that planning itself takes none."""
+"""Why selection took or left each gap: its sweep runs once more and takes notes, so that planning
+itself takes none.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ NO_PRESSURE, ENOUGH, NO_TIER, OUTSCORED = "no_pressure", "enough", "no_tier", "o
 class JudgedGap:
     """What selection made of one gap, and why.
 
-    A gap that is ``taken`` for :data:`BEST_SCORE` had the best ``score`` at ``op``, where the device tier held ``over_bytes`` more than
-    the budget; one that is left as :data:`OUTSCORED` was compared there last. ``rival_score`` is the score of the best other candidate
-    that was looked at there (None: there was none). ``op`` is -1 where the gap was compared with no other.
+    A gap that is ``taken`` for :data:`BEST_SCORE` had the best ``score`` at ``op``, where the
+    device tier held ``over_bytes`` more than the budget; one that is left as :data:`OUTSCORED` was
+    compared there last. ``rival_score`` is the score of the best other candidate that was looked at
+    there (None: there was none). ``op`` is -1 where the gap was compared with no other.
     """
 
     gap: Gap
@@ -44,13 +47,19 @@ def judged_gaps(selection: Selection) -> tuple[JudgedGap, ...]:
 
 
 class _NotedSweep(GapSweep):
-    """A sweep that notes what it judges, compares and takes; by tensor and the op that a gap comes after."""
+    """A sweep that notes what it judges, compares and takes; by tensor and the op that a gap comes
+    after.
+    """
 
     def __init__(self, problem: Problem, budget: int, weights: Weights) -> None:
         super().__init__(problem, budget, weights)
         self.judgements: dict[tuple[int, int], GapScore | None] = {}  # the last one
-        self.compared: dict[tuple[int, int], tuple[int, GapScore, float | None]] = {}  # the last comparison: at which op, with whom
-        self.over_bytes: dict[tuple[int, int], int] = {}  # how far over budget the op was at which a gap was taken
+        self.compared: dict[
+            tuple[int, int], tuple[int, GapScore, float | None]
+        ] = {}  # the last comparison: at which op, with whom
+        self.over_bytes: dict[
+            tuple[int, int], int
+        ] = {}  # how far over budget the op was at which a gap was taken
         self.pressed = bytearray(self.count + 1)  # ops at which something had to leave
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
@@ -71,7 +80,9 @@ class _NotedSweep(GapSweep):
 
     def take(self, scored: GapScore, i: int) -> int | None:
         """As selection takes, with how far over budget the op was."""
-        self.over_bytes[scored.gap.tensor, scored.gap.after] = self.problem.held_bytes[i] + self.moved - self.budget
+        self.over_bytes[scored.gap.tensor, scored.gap.after] = (
+            self.problem.held_bytes[i] + self.moved - self.budget
+        )
         return super().take(scored, i)
 
     def verdict(self, gap: Gap) -> JudgedGap:
@@ -106,5 +117,7 @@ class _NotedSweep(GapSweep):
         end = self.count + 1 if gap.before == self.count and not gap.returns else gap.before
         inside = before[end] - before[gap.after + 1]
         if gap.after == AT_START and users and self.problem.graph.tensors[gap.tensor].persistent:
-            inside += before[self.count + 1] - before[users[-1] + 1]  # what starts below is below again after its last use
+            inside += (
+                before[self.count + 1] - before[users[-1] + 1]
+            )  # what starts below is below again after its last use
         return inside > 0

@@ -1,4 +1,6 @@
-"""Where a plan of hosim's planner comes from, and why each of its gaps is used or not: what ``hosim plan --explain`` shows."""
+"""Where a plan of hosim's planner comes from, and why each of its gaps is used or not: what ``hosim
+plan --explain`` shows.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,28 @@ from hosim.planner.hyperoffload.judged_gaps import JudgedGap, judged_gaps
 from hosim.planner.hyperoffload.selection import Selection, uses_gap
 from hosim.planner.hyperoffload.tensor_choices import Choices
 
-SELECTION, SPREAD, LOCAL_SEARCH, EVERYTHING, RIVAL = "selection", "spread", "local_search", "everything", "rival"
+SELECTION, SPREAD, LOCAL_SEARCH, EVERYTHING, RIVAL = (
+    "selection",
+    "spread",
+    "local_search",
+    "everything",
+    "rival",
+)
 LEAST_TRAFFIC = "least_traffic"
-"""What made the plan: a sweep of the selection, an even spread, the search over single decisions after these, moving all that can move,
-another policy, or letting as much as can stay and lie near."""
+"""What made the plan: a sweep of the selection, an even spread, the search over single decisions
+after these, moving all that can move, another policy, or letting as much as can stay and lie near.
+"""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan` carries it, and no file does.
+    """What the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan` carries it,
+    and no file does.
 
-    ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local search began with; ``rival`` names
-    the policy whose plan was taken because it was better, in which case there are no choices. ``tried`` names, in words, what was planned
-    for besides the budget and the machine as they are. Positions are those of ``graph``, which was planned.
+    ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local
+    search began with; ``rival`` names the policy whose plan was taken because it was better, in
+    which case there are no choices. ``tried`` names, in words, what was planned for besides the
+    budget and the machine as they are. Positions are those of ``graph``, which was planned.
     """
 
     source: str
@@ -36,7 +47,11 @@ class Judgement:
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:
         """What selection made of each gap."""
-        return {judged.gap: judged for judged in judged_gaps(self.selection)} if self.selection is not None else {}
+        return (
+            {judged.gap: judged for judged in judged_gaps(self.selection)}
+            if self.selection is not None
+            else {}
+        )
 
     def changed(self, gap: Gap) -> bool:
         """Whether a later pass decided otherwise than selection."""

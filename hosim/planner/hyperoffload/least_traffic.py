@@ -1,8 +1,11 @@
-"""Choices for the least traffic: what can stay in the device tier stays, and the rest lies as near as there is room.
+"""Choices for the least traffic: what can stay in the device tier stays, and the rest lies as near
+as there is room.
 
-A sweep moves what is over the budget at each op, and lets it return as early as there is room again. Where a tier below takes several
-channels to reach, as NVMe behind host memory does, its transfers may take many times as long as the ops. Then it does not matter when
-they are issued, but how many bytes cross the slowest channel: what returns early keeps the place of what need not have left.
+A sweep moves what is over the budget at each op, and lets it return as early as there is room
+again. Where a tier below takes several channels to reach, as NVMe behind host memory does, its
+transfers may take many times as long as the ops. Then it does not matter when they are issued, but
+how many bytes cross the slowest channel: what returns early keeps the place of what need not have
+left.
 """
 
 from __future__ import annotations
@@ -10,25 +13,49 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.engine import replay
-from hosim.planner.hyperoffload.choice_passes import absences, account, advance, nearer_tiers, ops_away
+from hosim.planner.hyperoffload.choice_passes import (
+    absences,
+    account,
+    advance,
+    nearer_tiers,
+    ops_away,
+)
 from hosim.planner.hyperoffload.judgement import LEAST_TRAFFIC
-from hosim.planner.hyperoffload.tensor_choices import Choices, Evaluation, Evaluator, Problem, TensorChoice, everything
+from hosim.planner.hyperoffload.tensor_choices import (
+    Choices,
+    Evaluation,
+    Evaluator,
+    Problem,
+    TensorChoice,
+    everything,
+)
 from hosim.schedule.tiers_below import has_hops
 
 _FILLED = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3)
-"""Parts of the tiers that are filled by the listed order, until what is on its way finds room, too."""
+"""Parts of the tiers that are filled by the listed order, until what is on its way finds room,
+too.
+"""
 
 
-def with_least_traffic(evaluate: Evaluator, problem: Problem, best: Evaluation, source: str) -> tuple[Evaluation, str]:
-    """The best outcome and what made it: ``best``, or where it uses routes of several channels, the same with the least traffic."""
+def with_least_traffic(
+    evaluate: Evaluator, problem: Problem, best: Evaluation, source: str
+) -> tuple[Evaluation, str]:
+    """The best outcome and what made it: ``best``, or where it uses routes of several channels, the
+    same with the least traffic.
+    """
     apart = {tier.name for tier in problem.below if has_hops(problem.hardware, tier)}
     if best.cost.infeasible or apart.isdisjoint([choice.below for choice in best.choices.values()]):
         return best, source
     budget = evaluate.budget_bytes
-    refused: list[Choices] = []  # replays of the whole machine take long, and several parts may come to the same
+    refused: list[
+        Choices
+    ] = []  # replays of the whole machine take long, and several parts may come to the same
     for part in _FILLED:
         choices = least_traffic(problem, best.choices, part, budget)
-        for found in sorted([evaluate(choices), evaluate(advance(problem, choices, budget))], key=lambda outcome: outcome.cost):
+        for found in sorted(
+            [evaluate(choices), evaluate(advance(problem, choices, budget))],
+            key=lambda outcome: outcome.cost,
+        ):
             if found.cost < best.cost and found.choices not in refused:
                 if _holds(problem, budget, found):
                     return found, LEAST_TRAFFIC
@@ -36,8 +63,12 @@ def with_least_traffic(evaluate: Evaluator, problem: Problem, best: Evaluation, 
     return best, source
 
 
-def from_the_farthest(evaluate: Evaluator, problem: Problem, best: Evaluation, source: str) -> tuple[Evaluation, str]:
-    """The best outcome and what made it: ``best``, or if all fits below with the tiers filled from the farthest on, that."""
+def from_the_farthest(
+    evaluate: Evaluator, problem: Problem, best: Evaluation, source: str
+) -> tuple[Evaluation, str]:
+    """The best outcome and what made it: ``best``, or if all fits below with the tiers filled from
+    the farthest on, that.
+    """
     far = {t: choice.below_in(problem.below[-1].name) for t, choice in everything(problem).items()}
     for part in _FILLED if len(problem.below) > 1 else ():
         found = evaluate(least_traffic(problem, far, part, evaluate.budget_bytes))
@@ -47,32 +78,45 @@ def from_the_farthest(evaluate: Evaluator, problem: Problem, best: Evaluation, s
 
 
 def _holds(problem: Problem, budget_bytes: int, outcome: Evaluation) -> bool:
-    """Whether an outcome fits, on the whole machine, too: where tiers are full, devices that share them do not all find room at once."""
+    """Whether an outcome fits, on the whole machine, too: where tiers are full, devices that share
+    them do not all find room at once.
+    """
     whole = problem.hardware.whole
-    return not outcome.cost.infeasible and (whole is problem.hardware or replay(outcome.plan, whole, budget_bytes).feasible)
+    return not outcome.cost.infeasible and (
+        whole is problem.hardware or replay(outcome.plan, whole, budget_bytes).feasible
+    )
 
 
 def least_traffic(problem: Problem, choices: Choices, part: float, budget_bytes: int) -> Choices:
-    """The choices with returns as late as can be, less those of tensors that can stay, and with the others in nearer tiers.
+    """The choices with returns as late as can be, less those of tensors that can stay, and with the
+    others in nearer tiers.
 
-    By the listed order, the device tier and the tiers below hold no more than this part of the budget, or of their capacity, for it.
-    O(tensors * ops).
+    By the listed order, the device tier and the tiers below hold no more than this part of the
+    budget, or of their capacity, for it. O(tensors * ops).
     """
     late = _returning_late(problem, choices)
-    return nearer_tiers(problem, _without_those_that_stay(problem, late, int(part * budget_bytes)), part)
+    return nearer_tiers(
+        problem, _without_those_that_stay(problem, late, int(part * budget_bytes)), part
+    )
 
 
 def _returning_late(problem: Problem, choices: Choices) -> dict[int, TensorChoice]:
     gaps = problem.gaps_of
     found = {}
     for t, choice in choices.items():
-        returns = {gap.after: gap.before - 1 for gap in gaps.get(t, ()) if choice.away.get(gap.after) is not None}
+        returns = {
+            gap.after: gap.before - 1
+            for gap in gaps.get(t, ())
+            if choice.away.get(gap.after) is not None
+        }
         found[t] = replace(choice, away={**choice.away, **returns})
     return found
 
 
 def _without_those_that_stay(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
-    """Those in the farthest tier stay first, and of these those that are away the shortest, for as long as all fits."""
+    """Those in the farthest tier stay first, and of these those that are away the shortest, for as
+    long as all fits.
+    """
     count, gaps = len(problem.graph.ops), problem.gaps_of
     level = account(problem, choices)[0][:count]
     near = {tier.name: k for k, tier in enumerate(problem.below)}
@@ -82,7 +126,14 @@ def _without_those_that_stay(problem: Problem, choices: Choices, budget_bytes: i
         if t not in problem.starts_below
     }
     left = dict(choices)
-    for t in sorted(away, key=lambda t: (-near[choices[t].below], sum([min(end, count) - begin for begin, end in away[t]]), t)):
+    for t in sorted(
+        away,
+        key=lambda t: (
+            -near[choices[t].below],
+            sum([min(end, count) - begin for begin, end in away[t]]),
+            t,
+        ),
+    ):
         size = problem.graph.tensors[t].size_bytes
         if all([level[begin:end].max(initial=0) + size <= budget_bytes for begin, end in away[t]]):
             for begin, end in away[t]:

@@ -1,4 +1,5 @@
-"""HyperOffload's planner from end to end: which arms a search has, and what becomes of its best plan.
+"""HyperOffload's planner from end to end: which arms a search has, and what becomes of its best
+plan.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
 ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is one ranking that sweeps may have
@@ -49,11 +50,14 @@ def plan(
 ) -> Plan:
     """The best plan found within ``budget_bytes`` of the device tier.
 
-    ``effort`` scales the work that is spent; ``seed`` is that of local search. ``placement`` is the rule by which a tensor gets its tier
-    below; without one it is the tier that hides most, or what some rule says where that does better.
-    Raises :class:`InfeasibleError`, naming the budget below which no plan can exist, if nothing fits.
+    ``effort`` scales the work that is spent; ``seed`` is that of local search. ``placement`` is the
+    rule by which a tensor gets its tier below; without one it is the tier that hides most, or what
+    some rule says where that does better. Raises :class:`InfeasibleError`, naming the budget below
+    which no plan can exist, if nothing fits.
     """
-    return search(graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement).plan
+    return search(
+        graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement
+    ).plan
 
 
 def search(
@@ -74,13 +78,17 @@ def search(
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
 
-    ``work`` and ``within`` end the search before its effort does (:class:`hosim.planner.hyperoffload.search.Ends`). ``alpha`` adds sweeps
-    by the cost of the description (:mod:`hosim.planner.hyperoffload.described_cost`). ``arms`` are more of them than the planner's own;
-    those ``needed`` are gone through to the end whatever the effort, unless nothing waits or something else has ended the search.
-    ``judge`` replays the plans that are compared.
+    ``work`` and ``within`` end the search before its effort does
+    (:class:`hosim.planner.hyperoffload.search.Ends`). ``alpha`` adds sweeps by the cost of the
+    description (:mod:`hosim.planner.hyperoffload.described_cost`). ``arms`` are more of them than
+    the planner's own; those ``needed`` are gone through to the end whatever the effort, unless
+    nothing waits or something else has ended the search. ``judge`` replays the plans that are
+    compared.
     """
     ends = Ends(effort, work, within)
-    run = Search(graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge)
+    run = Search(
+        graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge
+    )
     check_floor(run.plain.problem, run.budget_bytes)
     try:
         if placement is None:
@@ -89,7 +97,9 @@ def search(
         else:
             run.run(arms, (sweeping(placement), fitting), (), needed, ends)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:
-            raise InfeasibleError(_explain(run), report=(run.chosen and run.chosen.outcome.result.error) or "")
+            raise InfeasibleError(
+                _explain(run), report=(run.chosen and run.chosen.outcome.result.error) or ""
+            )
         return _judged(run.tidied(run.chosen, nearer=placement is None), run.tried)
     finally:
         run.planning.add(run.work.done)
@@ -98,14 +108,25 @@ def search(
 def _judged(found: Found, tried: Sequence[str]) -> Evaluation:
     """The outcome, its plan with where it comes from and what edits made its graph."""
     outcome = found.outcome
-    selection = found.selection or (found.planned.selection if found.source == LOCAL_SEARCH else None)
-    judgement = Judgement(found.source, outcome.choices, selection, found.rival, tuple(dict.fromkeys(tried)), outcome.plan.graph)
+    selection = found.selection or (
+        found.planned.selection if found.source == LOCAL_SEARCH else None
+    )
+    judgement = Judgement(
+        found.source,
+        outcome.choices,
+        selection,
+        found.rival,
+        tuple(dict.fromkeys(tried)),
+        outcome.plan.graph,
+    )
     plan, edits = replace(outcome.plan, judgement=judgement), found.planned.edits
     if edits is None:
         return replace(outcome, plan=plan)
     plan = replace(plan, edits=edits)
     again = {"recomputes": plan.recomputes} if plan.recomputes else {}
-    return replace(outcome, plan=plan, result=replace(outcome.result, plan={**outcome.result.plan, **again}))
+    return replace(
+        outcome, plan=plan, result=replace(outcome.result, plan={**outcome.result.plan, **again})
+    )
 
 
 def _explain(run: Search) -> str:
@@ -114,6 +135,7 @@ def _explain(run: Search) -> str:
     below = f"; of the tiers below, {run.full}" if run.full else ""
     error = run.best.outcome.result.error if run.best is not None else ""
     return (
-        f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses {human_size(floor)} ({floor} B), "
+        f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses "
+        f"{human_size(floor)} ({floor} B), "
         f"the budget below which none can exist{below}; the best attempt ended with: {error}"
     )

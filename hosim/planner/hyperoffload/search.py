@@ -1,10 +1,13 @@
-"""One search: arms bring plans, a pool keeps unlike ones, local search goes on from these, and what pays gets the work.
+"""One search: arms bring plans, a pool keeps unlike ones, local search goes on from these, and what
+pays gets the work.
 
-An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of another policy, and offers what comes of it
-(:meth:`Search.offer`). Local search from a plan of the pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the
-best makespan if it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the work. Work is counted,
-never measured by a clock, and which arm is next does not depend on how much there is: more work continues the same search. Before each
-step something else may end it (:mod:`hosim.base.search_control`).
+An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of
+another policy, and offers what comes of it (:meth:`Search.offer`). Local search from a plan of the
+pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the best makespan if
+it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the
+work. Work is counted, never measured by a clock, and which arm is next does not depend on how much
+there is: more work continues the same search. Before each step something else may end it
+(:mod:`hosim.base.search_control`).
 """
 
 from __future__ import annotations
@@ -38,35 +41,47 @@ from hosim.planner.hyperoffload.tensor_choices import (
 from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 
 _OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 1_200_000, 3_400_000, 50_000
-"""The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph, and so much by the root of its ops."""
+"""The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph,
+and so much by the root of its ops.
+"""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
 _FEW = 48
-"""Up to so many ops tensors may be away between two uses that follow each other on one stream, too."""
+"""Up to so many ops tensors may be away between two uses that follow each other on one stream,
+too.
+"""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
 _TIDIED = 2
 """Blocks of work at most that look for what a plan moves and need not."""
 _HOPED, _PART_OF_AN_OP, _FORGET, _MOST = 0.002, 0.1, 0.7, 0.05
-"""What an arm is taken to gain before it has done anything, in a block: such a part of the makespan, or of a usual op where that is more.
-And what counts of all that it did before its last step, and how much of a step at most: where one halves the time no others do."""
+"""What an arm is taken to gain before it has done anything, in a block: such a part of the
+makespan, or of a usual op where that is more. And what counts of all that it did before its last
+step, and how much of a step at most: where one halves the time no others do.
+"""
 _SHARE = 5e-4
-"""The search ends when less than this part of the makespan is to be expected of the rest of the work. What gains less is taken if it is
-steadier."""
+"""The search ends when less than this part of the makespan is to be expected of the rest of the
+work. What gains less is taken if it is steadier.
+"""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
 _ANALYSED, _BOUNDED, _OF_SLACK = 20, 120, 50
-"""The work of looking at an op or a gap of a graph, for each op of a bound, and for each op and cache op of a plan's slack; all work is
-in units of :class:`WorkDone`."""
+"""The work of looking at an op or a gap of a graph, for each op of a bound, and for each op and
+cache op of a plan's slack; all work is in units of :class:`WorkDone`.
+"""
 _POOL, _UNLIKE = 6, 10
-"""Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that either has away."""
+"""Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that
+either has away.
+"""
 
 Arm = Callable[["Search", "PlannedGraph"], Iterator[float | None]]
 """Offers plans to a search, for a graph, one piece of work at a step.
 
-What it yields is the makespan that its next step promises; None: what it gained lately says what it promises."""
+What it yields is the makespan that its next step promises; None: what it gained lately says what it
+promises.
+"""
 
 
 class PlannedGraph:
@@ -91,19 +106,25 @@ class PlannedGraph:
         return max(self.problem.horizon_ns, bounds.quick_ns(self.evaluate.budget_bytes))
 
     def simulated(self, outcome: Evaluation) -> PlanSimulator:
-        """What judges the choices of local searches; what a judge counts beside bytes leaves them no more room than ``outcome`` has."""
+        """What judges the choices of local searches; what a judge counts beside bytes leaves them
+        no more room than ``outcome`` has.
+        """
         if self._simulator is None:
             graph, within = self.problem.graph, self.evaluate.budget_bytes
             closer = len(graph.streams) > 1 or len(graph.ops) <= _FEW
             if self.evaluate.judge is not replay and not outcome.cost.infeasible:
                 within = outcome.result.peak_bytes[self.problem.hardware.device_tier]
-            self._simulator = PlanSimulator(with_gaps_between_neighbours(self.problem) if closer else self.problem, within)
+            self._simulator = PlanSimulator(
+                with_gaps_between_neighbours(self.problem) if closer else self.problem, within
+            )
         return self._simulator
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan in hand, what it is for and what made it; ``rival`` names the policy whose plan it is."""
+    """A plan in hand, what it is for and what made it; ``rival`` names the policy whose plan it
+    is.
+    """
 
     outcome: Evaluation
     planned: PlannedGraph
@@ -113,20 +134,26 @@ class Found:
 
     @cached_property
     def slack(self) -> int:
-        """How much later its copies may be at no cost: the mean, in thousandths of the makespan; all of it where nothing is copied."""
+        """How much later its copies may be at no cost: the mean, in thousandths of the makespan;
+        all of it where nothing is copied.
+        """
         evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
         evaluate.work.done += _OF_SLACK * (len(plan.graph.ops) + len(plan.cache_ops))
         if not cost.moved_bytes:
             return 1000
         copies = replayed_latitudes(plan, evaluate.problem.hardware, evaluate.budget_bytes).values()
-        return 1000 * sum([copy.slack_ns for copy in copies]) // max(1, len(copies) * cost.makespan_ns)
+        return (
+            1000 * sum([copy.slack_ns for copy in copies]) // max(1, len(copies) * cost.makespan_ns)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a search ends: at so many times the work of ``effort=1``, and before where it has done ``work``.
+    """Where a search ends: at so many times the work of ``effort=1``, and before where it has done
+    ``work``.
 
-    Also where the makespan of its plan is ``within`` that part of the lower bound above it (:attr:`hosim.result.Result.above_bound`).
+    Also where the makespan of its plan is ``within`` that part of the lower bound above it
+    (:attr:`hosim.result.Result.above_bound`).
     """
 
     effort: float = 1.0
@@ -157,7 +184,9 @@ class _Arm(ABC):
         """What it cannot beat."""
 
     def promised_ns(self, work: int) -> float:
-        """The makespan to be expected after so much work; where nothing fits yet, what only ranks arms."""
+        """The makespan to be expected after so much work; where nothing fits yet, what only ranks
+        arms.
+        """
         found = self.found
         if found is None or found.outcome.cost.infeasible:
             return 1 - self.rate * work
@@ -177,7 +206,9 @@ class _Arm(ABC):
 
 
 class _Bringing(_Arm):
-    """An arm that brings plans of its own; what it says about its next step is what that promises."""
+    """An arm that brings plans of its own; what it says about its next step is what that
+    promises.
+    """
 
     def __init__(self, search: Search, arm: Arm, planned: PlannedGraph, bound: bool = True) -> None:
         super().__init__(search)
@@ -224,7 +255,9 @@ class _Pooled(_Arm):
             simulator = planned.simulated(outcome)
             if not simulator.covers(outcome.choices):
                 return False
-            self._local = LocalSearch(simulator, outcome.choices, planned.least_ns, search.rng.getrandbits(32))
+            self._local = LocalSearch(
+                simulator, outcome.choices, planned.least_ns, search.rng.getrandbits(32)
+            )
         if self._local.go_on(search.block, search.work):
             outcome = planned.evaluate(self._local.best())
             if outcome.cost < self._found.outcome.cost:
@@ -234,7 +267,9 @@ class _Pooled(_Arm):
 
 
 def _gain(before: Found | None, after: Found | None) -> float:
-    """What part of the makespan was saved; that something fits at last does not say that more of the same helps."""
+    """What part of the makespan was saved; that something fits at last does not say that more of
+    the same helps.
+    """
     if after is None or before is None or before.outcome.cost.infeasible:
         return 0.0
     return max(0.0, 1 - after.outcome.cost.makespan_ns / max(1, before.outcome.cost.makespan_ns))
@@ -243,29 +278,51 @@ def _gain(before: Found | None, after: Found | None) -> float:
 def _unlike(one: Found, other: Found) -> bool:
     """Whether two plans for a graph have other tensors away."""
     sizes = [tensor.size_bytes for tensor in one.planned.problem.graph.tensors]
-    first, second = ({(t, after) for t, choice in found.outcome.choices.items() for after in choice.away} for found in (one, other))
-    return sum([sizes[t] for t, _ in first ^ second]) * _UNLIKE > sum([sizes[t] for t, _ in first | second])
+    first, second = (
+        {(t, after) for t, choice in found.outcome.choices.items() for after in choice.away}
+        for found in (one, other)
+    )
+    return sum([sizes[t] for t, _ in first ^ second]) * _UNLIKE > sum(
+        [sizes[t] for t, _ in first | second]
+    )
 
 
 class Search:
     """Plans of a graph within a budget.
 
-    ``best`` is the best so far, and ``chosen`` what it would return: as a rule the same, never slower than any plan that it was before, and
-    by less than :data:`_SHARE` slower than the best (:meth:`_steadier`). ``work`` is what was done, ``tried`` names what was planned for
-    besides.
+    ``best`` is the best so far, and ``chosen`` what it would return: as a rule the same, never
+    slower than any plan that it was before, and by less than :data:`_SHARE` slower than the best
+    (:meth:`_steadier`). ``work`` is what was done, ``tried`` names what was planned for besides.
     """
 
-    def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int, policy: str, seed: int, judge: Judge) -> None:
-        self.hardware, self.budget_bytes, self.policy, self.judge = hardware, budget_bytes, policy, judge
+    def __init__(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        budget_bytes: int,
+        policy: str,
+        seed: int,
+        judge: Judge,
+    ) -> None:
+        self.hardware, self.budget_bytes, self.policy, self.judge = (
+            hardware,
+            budget_bytes,
+            policy,
+            judge,
+        )
         self.rng = Random(seed)
         self.work = WorkDone()
         self.plain = self.planned_graph(graph)
         count = max(1, len(graph.ops))
-        self.whole = min(max(_OF_AN_OP * count, _AT_LEAST), _OF_A_GRAPH + _OF_MANY_OPS * isqrt(count))
+        self.whole = min(
+            max(_OF_AN_OP * count, _AT_LEAST), _OF_A_GRAPH + _OF_MANY_OPS * isqrt(count)
+        )
         """The work of ``effort=1``."""
         self.block = self.whole // _BLOCK
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
-        """The part of the makespan that an arm is taken to gain in a block before it has done anything."""
+        """The part of the makespan that an arm is taken to gain in a block before it has done
+        anything.
+        """
         self.best: Found | None = None
         self.chosen: Found | None = None
         self.planning = present_planning()
@@ -275,10 +332,18 @@ class Search:
         self.full = ""
         """The lower tiers that were full in the sweep that found most of them so, in words."""
 
-    def planned_graph(self, graph: Graph, edits: Edits | None = None, problem: Problem | None = None) -> PlannedGraph:
-        """A graph to plan for within the budget; ``problem`` is its analysis, where that is there."""
+    def planned_graph(
+        self, graph: Graph, edits: Edits | None = None, problem: Problem | None = None
+    ) -> PlannedGraph:
+        """A graph to plan for within the budget; ``problem`` is its analysis, where that is
+        there.
+        """
         problem = problem or analyse(graph, self.hardware)
-        return PlannedGraph(problem, Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge), edits)
+        return PlannedGraph(
+            problem,
+            Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge),
+            edits,
+        )
 
     def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
         """What annealing makes of a plan; None where it cannot be searched from."""
@@ -286,11 +351,17 @@ class Search:
         simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
             return None
-        search = Annealing(simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32))
-        return Found(planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH)
+        search = Annealing(
+            simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32)
+        )
+        return Found(
+            planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH
+        )
 
     def tidied(self, found: Found, nearer: bool) -> Found:
-        """The plan less what it moves and need not; ``nearer``: what lies far and need not lies near."""
+        """The plan less what it moves and need not; ``nearer``: what lies far and need not lies
+        near.
+        """
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
@@ -299,13 +370,16 @@ class Search:
         outcome = planned.evaluate(tidy)
         if tidy == choices or outcome.cost > found.outcome.cost:
             return found
-        return replace(found, outcome=outcome, source=found.source if found.source == SPREAD else LOCAL_SEARCH)
+        return replace(
+            found, outcome=outcome, source=found.source if found.source == SPREAD else LOCAL_SEARCH
+        )
 
     def note_full(self, full: str) -> None:
         """Which lower tiers were full in a sweep, in words."""
         self.full = max(self.full, full, key=len)
 
-    # -- plans in hand ---------------------------------------------------------------------------------------------
+    # -- plans in hand
+    # ---------------------------------------------------------------------------------------------
 
     def offer(self, found: Found) -> None:
         """A plan for the best and for the pool."""
@@ -323,24 +397,41 @@ class Search:
             self.chosen = found
 
     def _steadier(self, found: Found, chosen: Found) -> bool:
-        """Whether a plan is to be returned instead of another: as it is faster or, where it is hardly that, as its copies have more slack.
+        """Whether a plan is to be returned instead of another: as it is faster or, where it is
+        hardly that, as its copies have more slack.
 
-        So more work never makes what is returned slower. What is there for other reasons than speed decides by speed alone: a rival's plan,
-        of which ours is to be no slower, and one without waits, which ends the search.
+        So more work never makes what is returned slower. What is there for other reasons than speed
+        decides by speed alone: a rival's plan, of which ours is to be no slower, and one without
+        waits, which ends the search.
         """
         new, old = found.outcome, chosen.outcome
         gain = _gain(chosen, found)
-        if new.cost.infeasible or old.cost.infeasible or gain > _SHARE or found.rival or not new.waits:
+        if (
+            new.cost.infeasible
+            or old.cost.infeasible
+            or gain > _SHARE
+            or found.rival
+            or not new.waits
+        ):
             return new.cost < old.cost
-        return new.cost.makespan_ns <= old.cost.makespan_ns and (found.slack, gain) > (chosen.slack, 0.0)
+        return new.cost.makespan_ns <= old.cost.makespan_ns and (found.slack, gain) > (
+            chosen.slack,
+            0.0,
+        )
 
     def _pool(self, found: Found) -> None:
         """Keep a plan that is unlike all in the pool, or better than what it is like."""
-        alike = [member for member in self.pool if member.found.planned is found.planned and not _unlike(member.found, found)]
+        alike = [
+            member
+            for member in self.pool
+            if member.found.planned is found.planned and not _unlike(member.found, found)
+        ]
         if any([member.found.outcome.cost <= found.outcome.cost for member in alike]):
             return
         kept = [member for member in self.pool if member not in alike]
-        self.pool = sorted([*kept, _Pooled(self, found)], key=lambda member: member.found.outcome.cost)[:_POOL]
+        self.pool = sorted(
+            [*kept, _Pooled(self, found)], key=lambda member: member.found.outcome.cost
+        )[:_POOL]
 
     @property
     def nothing_fits(self) -> bool:
@@ -349,24 +440,39 @@ class Search:
 
     @property
     def done(self) -> bool:
-        """Whether no plan can be better: the ops of the graph as it is take so long, or none of them waits."""
+        """Whether no plan can be better: the ops of the graph as it is take so long, or none of
+        them waits.
+        """
         if self.best is None or self.nothing_fits:
             return False
         outcome = self.best.outcome
         waits = self.best.planned is not self.plain or outcome.waits or outcome.slowed
         return not waits or outcome.cost.makespan_ns <= self.plain.problem.horizon_ns
 
-    # -- the loop ----------------------------------------------------------------------------------------------------
+    # -- the loop
+    # ----------------------------------------------------------------------------------------------
 
-    def run(self, arms: Sequence[Arm], of_each: Sequence[Arm], later: Sequence[Arm], needed: Sequence[Arm], ends: Ends) -> None:
-        """Take one step after the other, until nothing pays any more, the work is done or something else ends it.
+    def run(
+        self,
+        arms: Sequence[Arm],
+        of_each: Sequence[Arm],
+        later: Sequence[Arm],
+        needed: Sequence[Arm],
+        ends: Ends,
+    ) -> None:
+        """Take one step after the other, until nothing pays any more, the work is done or something
+        else ends it.
 
-        ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and for every variant that has the best
-        plan, and so are those for ``later``, which come after local search where as much is expected of them. In the end come the steps
-        left of what is ``needed``, unless something else has ended it.
+        ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and
+        for every variant that has the best plan, and so are those for ``later``, which come after
+        local search where as much is expected of them. In the end come the steps left of what is
+        ``needed``, unless something else has ended it.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
-        first: list[_Arm] = [*[_Bringing(self, arm, self.plain, bound=False) for arm in arms], *last]
+        first: list[_Arm] = [
+            *[_Bringing(self, arm, self.plain, bound=False) for arm in arms],
+            *last,
+        ]
         behind: list[_Arm] = []
         asked, limit = [], int(max(ends.effort, _LEAST) * self.whole)
         while not self.done and not self._ends(ends, limit):
@@ -380,10 +486,14 @@ class Search:
                 break
             arm = min(arms_left, key=lambda arm: (arm.promised_ns(self.whole), -arm.rate))
             if not arm.step():
-                first, behind = ([other for other in listed if other is not arm] for listed in (first, behind))
+                first, behind = (
+                    [other for other in listed if other is not arm] for listed in (first, behind)
+                )
                 self.pool = [other for other in self.pool if other is not arm]
         for arm in last:
-            while not self.done and not self._ends(ends, limit) and self._may_gain(arm) and arm.step():
+            while (
+                not self.done and not self._ends(ends, limit) and self._may_gain(arm) and arm.step()
+            ):
                 pass
 
     def _ends(self, ends: Ends, limit: int) -> bool:
@@ -395,7 +505,11 @@ class Search:
             takes_ns = best.outcome.cost.makespan_ns
             near = ends.within > 0 and self._above_bound(best) <= ends.within
             bound_ns = self._quick_bound_ns(best) if self.planning.telling else None
-        return self.planning.ends(SearchProgress(takes_ns, bound_ns, self.work.done, self.work.done / limit), ends.work, near)
+        return self.planning.ends(
+            SearchProgress(takes_ns, bound_ns, self.work.done, self.work.done / limit),
+            ends.work,
+            near,
+        )
 
     def _quick_bound_ns(self, found: Found) -> int:
         """What no plan like that beats, for whoever is told: it is not counted as work."""
@@ -409,15 +523,23 @@ class Search:
         if self._bounded is None or self._bounded[0] is not found:
             outcome, edits = found.outcome, found.planned.edits
             plan = outcome.plan if edits is None else replace(outcome.plan, edits=edits)
-            bound_ns = bound_of_result_ns(outcome.result, plan, self.hardware, self.budget_bytes) or 0
+            bound_ns = (
+                bound_of_result_ns(outcome.result, plan, self.hardware, self.budget_bytes) or 0
+            )
             self._bounded = found, outcome.cost.makespan_ns / max(1, bound_ns) - 1
         return self._bounded[1]
 
     def _may_gain(self, arm: _Arm) -> bool:
-        return self.chosen is None or self.nothing_fits or arm.least_ns < self.chosen.outcome.cost.makespan_ns
+        return (
+            self.chosen is None
+            or self.nothing_fits
+            or arm.least_ns < self.chosen.outcome.cost.makespan_ns
+        )
 
     def _pays(self, arm: _Arm, left: int) -> bool:
         """Whether enough is to be expected of the rest of the work."""
         if self.best is None or self.nothing_fits:
             return self.best is None or left + _WITHOUT_A_PLAN * self.whole > 0
-        return left > 0 and arm.promised_ns(left) < self.best.outcome.cost.makespan_ns * (1 - _SHARE)
+        return left > 0 and arm.promised_ns(left) < self.best.outcome.cost.makespan_ns * (
+            1 - _SHARE
+        )

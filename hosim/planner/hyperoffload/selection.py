@@ -1,18 +1,22 @@
-"""Which tensors leave, and when they come back: one sweep over the ops that reserves time on the channels.
+"""Which tensors leave, and when they come back: one sweep over the ops that reserves time on the
+channels.
 
-Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where that exceeds the budget, it takes the
-best of the gaps that are open there, until it fits. A gap is judged on the channels as they are then, not on idle ones:
+Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where
+that exceeds the budget, it takes the best of the gaps that are open there, until it fits. A gap is
+judged on the channels as they are then, not on idle ones:
 
-- its store takes the earliest free time of the channel down after its last use, its prefetch the *latest* free time of the channel up that
-  ends before its next use, so that it stays away as long as the prefetch stays hidden;
-- what it gains is the over-budget time that it is away for; what it costs is the over-budget time that it waits in the device tier after
-  coming back too early (because the channel was full just before its use), and, weighed heavily, the stall where a transfer cannot be
-  in time at all.
+- its store takes the earliest free time of the channel down after its last use, its prefetch the
+  *latest* free time of the channel up that ends before its next use, so that it stays away as long
+  as the prefetch stays hidden;
+- what it gains is the over-budget time that it is away for; what it costs is the over-budget time
+  that it waits in the device tier after coming back too early (because the channel was full just
+  before its use), and, weighed heavily, the stall where a transfer cannot be in time at all.
 
-So where pressure is a hill (training: activations pile up), gaps that reach over the hill win; where it is a plateau (weights streamed
-through a small budget), the choice spreads evenly over the step, as only a gap whose prefetch fits just before its use does not wait.
-Contents that have a valid copy below leave for nothing. A persistent tensor can be given one from the start (``copy``), at the price of
-a store after its last write, or start below altogether.
+So where pressure is a hill (training: activations pile up), gaps that reach over the hill win;
+where it is a plateau (weights streamed through a small budget), the choice spreads evenly over the
+step, as only a gap whose prefetch fits just before its use does not wait. Contents that have a
+valid copy below leave for nothing. A persistent tensor can be given one from the start (``copy``),
+at the price of a store after its last write, or start below altogether.
 """
 
 from __future__ import annotations
@@ -34,10 +38,11 @@ _LOOK = 2
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the sweep succeeded).
+    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the
+    sweep succeeded).
 
-    ``full`` names the tiers below that had no room for something, in words, ``judged`` counts how often a gap was. ``problem``,
-    ``budget_bytes`` and ``weights`` are what was asked for.
+    ``full`` names the tiers below that had no room for something, in words, ``judged`` counts how
+    often a gap was. ``problem``, ``budget_bytes`` and ``weights`` are what was asked for.
     """
 
     choices: Choices
@@ -51,7 +56,9 @@ class Selection:
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
-    """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few candidates judged twice."""
+    """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few
+    candidates judged twice.
+    """
     return GapSweep(problem, budget_bytes, weights).run()
 
 
@@ -61,7 +68,9 @@ def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
     A tensor that starts below leaves again after its last use, without an absence of its own.
     """
     choice = choices.get(gap.tensor)
-    return choice is not None and (gap.after in choice.away or (choice.start == BELOW and gap.before == count))
+    return choice is not None and (
+        gap.after in choice.away or (choice.start == BELOW and gap.before == count)
+    )
 
 
 class GapSweep:
@@ -71,7 +80,9 @@ class GapSweep:
         self.problem = problem
         self.budget = budget
         self.weights = weights
-        self.scoring = (GapScoring if weights.alpha is None else DescribedCost)(problem, budget, weights)
+        self.scoring = (GapScoring if weights.alpha is None else DescribedCost)(
+            problem, budget, weights
+        )
         self.choices = self.scoring.choices
         self.sizes = self.scoring.sizes
         self.count = len(problem.graph.ops)
@@ -85,7 +96,8 @@ class GapSweep:
         self.taken: set[tuple[int, int]] = set()
         """The gaps that are taken, by tensor and the op that they come after."""
 
-    # -- the sweep ---------------------------------------------------------------------------------------------
+    # -- the sweep
+    # ---------------------------------------------------------------------------------------------
 
     def run(self) -> Selection:
         """Sweep over all ops."""
@@ -95,7 +107,11 @@ class GapSweep:
         opening: dict[int, list[Gap]] = defaultdict(list)
         for gap in problem.gaps:
             opening[gap.after + 1].append(gap)
-            if gap.after == AT_START and graph.tensors[gap.tensor].persistent and graph.users[gap.tensor]:
+            if (
+                gap.after == AT_START
+                and graph.tensors[gap.tensor].persistent
+                and graph.users[gap.tensor]
+            ):
                 # what starts below is below again after its last use
                 opening[graph.users[gap.tensor][-1] + 1].append(gap)
         for i in range(self.count + 1):
@@ -122,7 +138,16 @@ class GapSweep:
                         returning[back + 1].append(gap)
                 self.moved -= self.sizes[gap.tensor]
         full = self.scoring.space.full()
-        return Selection(self.choices, self.short, self.stall, full, problem, self.budget, self.weights, self.judged)
+        return Selection(
+            self.choices,
+            self.short,
+            self.stall,
+            full,
+            problem,
+            self.budget,
+            self.weights,
+            self.judged,
+        )
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
         """What it would bring to take a gap at op i; None if no tier can have the tensor."""
@@ -134,7 +159,9 @@ class GapSweep:
         heapq.heappush(self.heap, (-score, -self.sizes[gap.tensor], self.serial, gap, late))
 
     def _best(self, i: int) -> tuple[Gap, GapScore | None] | None:
-        """The best candidate at op i, without a score if it is only to be delayed. The others go back."""
+        """The best candidate at op i, without a score if it is only to be delayed. The others go
+        back.
+        """
         looked = self.candidates(i)
         if not looked:
             return None
@@ -145,7 +172,9 @@ class GapSweep:
         return best[1:]
 
     def candidates(self, i: int) -> list[tuple[float, Gap, GapScore | None]]:
-        """Those on top of the heap that can leave at op i, judged anew: score, gap, and the judgement unless it is only to be delayed."""
+        """Those on top of the heap that can leave at op i, judged anew: score, gap, and the
+        judgement unless it is only to be delayed.
+        """
         looked: list[tuple[float, Gap, GapScore | None]] = []
         while self.heap and len(looked) < _LOOK:
             _, _, _, gap, late = heapq.heappop(self.heap)
@@ -191,7 +220,8 @@ class GapSweep:
         below = next(b for b in self.problem.below if b.name == name)
         return self.scoring.round_trip(below, self.sizes[gap.tensor]).up
 
-    # -- taking ------------------------------------------------------------------------------------------------
+    # -- taking
+    # ----------------------------------------------------------------------------------------------
 
     def take(self, scored: GapScore, i: int) -> int | None:
         """Note the choice and reserve its transfers' time; the op after which it returns."""
@@ -216,7 +246,9 @@ class GapSweep:
         if leaves.store_at is not None:
             early = bisect_right(scoring.ends, leaves.store_at) - 1
             if early < gap.after or gap.after == AT_START:
-                choice = choice.with_store(gap.after, min(max(early, gap.written), i - 1))  # op i needs the room
+                choice = choice.with_store(
+                    gap.after, min(max(early, gap.written), i - 1)
+                )  # op i needs the room
         self.choices[t] = choice
         down = scoring.down[below.name]
         for at in (leaves.store_at, leaves.final_store_at):

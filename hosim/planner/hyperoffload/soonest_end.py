@@ -1,7 +1,9 @@
-"""The least that the replay of a plan can take, from its transfers alone: as if there were always room.
+"""The least that the replay of a plan can take, from its transfers alone: as if there were always
+room.
 
-Most plans that a planner looks at lose by what their transfers take, or by what they come too late. That is seen without a replay: the
-transfers of a channel take turns in the order of issue, and ops wait for theirs. Room can only delay what is counted here.
+Most plans that a planner looks at lose by what their transfers take, or by what they come too late.
+That is seen without a replay: the transfers of a channel take turns in the order of issue, and ops
+wait for theirs. Room can only delay what is counted here.
 """
 
 from __future__ import annotations
@@ -22,20 +24,27 @@ def soonest_end_ns(plan: Plan, hardware: Hardware) -> int:
     times = _Alone(plan, hardware)
     busy, carried = _loads(plan, times)
     shared = [
-        sum([carried.get(name, 0) for name in fabric.channels]) * 10**9 // fabric.bandwidth_bytes_per_s for fabric in times.machine.fabrics
+        sum([carried.get(name, 0) for name in fabric.channels])
+        * 10**9
+        // fabric.bandwidth_bytes_per_s
+        for fabric in times.machine.fabrics
     ]
     least = max([*busy.values(), *shared], default=0)
     return max(least, _in_turns(plan, hardware, times)) if len(plan.graph.streams) <= 1 else least
 
 
 def moving_ns(plan: Plan, hardware: Hardware) -> int:
-    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no less."""
+    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no
+    less.
+    """
     busy, _ = _loads(plan, _Alone(plan, hardware))
     return max(busy.values(), default=0)
 
 
 def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """For each channel of one engine the nanoseconds that it is busy for; and for each channel the bytes that it carries."""
+    """For each channel of one engine the nanoseconds that it is busy for; and for each channel the
+    bytes that it carries.
+    """
     busy: dict[str, int] = {}
     carried: dict[str, int] = {}
     for cache_op in plan.cache_ops:
@@ -49,9 +58,13 @@ def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, i
 
 
 def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
-    """When the last op or transfer ends on a single stream, if transfers wait for their channels, and ops for their transfers, alone."""
+    """When the last op or transfer ends on a single stream, if transfers wait for their channels,
+    and ops for their transfers, alone.
+    """
     graph, device = plan.graph, hardware.device_tier
-    ends = list(accumulate(op_durations(graph, hardware), initial=0))  # of op i without waits: at i + 1
+    ends = list(
+        accumulate(op_durations(graph, hardware), initial=0)
+    )  # of op i without waits: at i + 1
     free: dict[str, int] = {}
     wanted: list[tuple[int, int]] = []  # ops, and when what they wait for is there
     late = last = 0  # how much later ops are by now

@@ -1,20 +1,31 @@
-"""What a plan moves and need not: absences whose loss costs no time are dropped, and what can lie nearer does, largest tensors first.
+"""What a plan moves and need not: absences whose loss costs no time are dropped, and what can lie
+nearer does, largest tensors first.
 
-A sweep moves what is over the budget at each op, and a later change may have made room for some of that. What stays cannot be late where
-times vary, and leaves its channel to others.
+A sweep moves what is over the budget at each op, and a later change may have made room for some of
+that. What stays cannot be late where times vary, and leaves its channel to others.
 """
 
 from __future__ import annotations
 
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.local_moves import PlanSimulator
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice, WorkDone
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    Choices,
+    Problem,
+    TensorChoice,
+    WorkDone,
+)
 
 
-def without_unneeded(simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone, nearer: bool) -> Choices:
-    """The choices less the absences without which the step takes no longer; ``nearer``: in the nearest tier where that costs nothing.
+def without_unneeded(
+    simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone, nearer: bool
+) -> Choices:
+    """The choices less the absences without which the step takes no longer; ``nearer``: in the
+    nearest tier where that costs nothing.
 
-    At most so much work looks at them; what is looked at is counted. ``simulator`` covers the choices.
+    At most so much work looks at them; what is looked at is counted. ``simulator`` covers the
+    choices.
     """
     begun = simulator.work
     simulator.begin(choices)
@@ -26,7 +37,11 @@ def without_unneeded(simulator: PlanSimulator, choices: Choices, most: int, work
             if simulator.work - begun <= most:
                 _accept_free(simulator, t, less, 1)
         left = simulator.choices.get(t)
-        near = left.below_in(nearest) if nearest and left is not None and t not in problem.starts_below else left
+        near = (
+            left.below_in(nearest)
+            if nearest and left is not None and t not in problem.starts_below
+            else left
+        )
         if near is not None and near != left and simulator.work - begun <= most:
             _accept_free(simulator, t, near, 0)
     work.done += simulator.work - begun
@@ -42,7 +57,9 @@ def _accept_free(simulator: PlanSimulator, t: int, choice: TensorChoice | None, 
 
 
 def _droppable(problem: Problem, t: int, choice: TensorChoice) -> list[int | None]:
-    """What may be left out of a choice: all of it (None), then each absence by the op that it comes after."""
+    """What may be left out of a choice: all of it (None), then each absence by the op that it comes
+    after.
+    """
     stays: list[int | None] = [] if t in problem.starts_below else [None]
     begins_below = t in problem.starts_below or choice.start == BELOW
     absences = [after for after in choice.away if not (begins_below and after == AT_START)]
@@ -52,4 +69,8 @@ def _droppable(problem: Problem, t: int, choice: TensorChoice) -> list[int | Non
 def _less(problem: Problem, t: int, choice: TensorChoice | None, after: int) -> TensorChoice | None:
     """A choice less one absence; one that moves nothing is none."""
     less = None if choice is None else choice.without(after)
-    return less if less is not None and (less.away or less.start == BELOW or t in problem.starts_below) else None
+    return (
+        less
+        if less is not None and (less.away or less.start == BELOW or t in problem.starts_below)
+        else None
+    )

@@ -1,4 +1,6 @@
-"""Rewrites of the graph that a plan may make: another order of its ops, and ops that run again instead of moving data."""
+"""Rewrites of the graph that a plan may make: another order of its ops, and ops that run again
+instead of moving data.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +10,14 @@ if TYPE_CHECKING:
     from hosim.planner.rewrites.graph_rewrites import rewriting
     from hosim.planner.rewrites.in_place import updated_in_place
     from hosim.planner.rewrites.processor_choice import edits_tried, groups_of, halfway
-    from hosim.planner.rewrites.recompute import Candidate, apply, candidates, cheapest, recomputes, segments
+    from hosim.planner.rewrites.recompute import (
+        Candidate,
+        apply,
+        candidates,
+        cheapest,
+        recomputes,
+        segments,
+    )
     from hosim.planner.rewrites.reorder import eager, reorder
     from hosim.planner.rewrites.variants import Variants
 else:
@@ -25,6 +34,6 @@ else:
     )
 
 __all__ = [
-    "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "edits_tried", "groups_of", "halfway", "recomputes",
-    "reorder", "rewriting", "segments", "updated_in_place",
+    "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "edits_tried", "groups_of",
+    "halfway", "recomputes", "reorder", "rewriting", "segments", "updated_in_place",
 ]  # fmt: skip

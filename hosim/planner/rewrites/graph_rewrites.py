@@ -1,9 +1,11 @@
-"""Variants of the graph as an arm of the planner's search: its ops in a better order, some of them run again.
+"""Variants of the graph as an arm of the planner's search: its ops in a better order, some of them
+run again.
 
-With ``reorder`` the ops come in another order (:func:`hosim.planner.rewrites.reorder.reorder`), with ``recompute`` some of them run again,
-in either order. Many variants are weighed (:mod:`hosim.planner.rewrites.variants`). The most promising ones are swept, and join the pool of
-the search (:mod:`hosim.planner.hyperoffload.search`), which goes on from what does best. Where the best plan moves tensors that can be
-made again in less time, these are dropped in turn.
+With ``reorder`` the ops come in another order (:func:`hosim.planner.rewrites.reorder.reorder`),
+with ``recompute`` some of them run again, in either order. Many variants are weighed
+(:mod:`hosim.planner.rewrites.variants`). The most promising ones are swept, and join the pool of
+the search (:mod:`hosim.planner.hyperoffload.search`), which goes on from what does best. Where the
+best plan moves tensors that can be made again in less time, these are dropped in turn.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from hosim.planner.rewrites.variants import LIKELY, OTHERS, Variant, Variants
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 _WORTH = 0.995
-"""A variant is worth a plan if it is expected to take less than this part of what the graph as it is takes."""
+"""A variant is worth a plan if it is expected to take less than this part of what the graph as it
+is takes.
+"""
 _OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 300, 12, 120
 """The work of finding an order of the ops, of weighing a variant, and of its bound, for each op."""
 
@@ -49,8 +53,14 @@ class _Rewrites:
         self._plain = plain
 
     def steps(self, reorder: bool) -> Iterator[float | None]:
-        """Weigh the variants of one order after the other, and sweep the most promising one of all so far."""
-        if not (reorder or self._recompute) or len(self._graph.ops) > MOST_OPS or not self._plain.excess_bytes:
+        """Weigh the variants of one order after the other, and sweep the most promising one of all
+        so far.
+        """
+        if (
+            not (reorder or self._recompute)
+            or len(self._graph.ops) > MOST_OPS
+            or not self._plain.excess_bytes
+        ):
             return
         weighing = self._weighed(reorder)
         more, begun = next(weighing, False), False
@@ -73,11 +83,21 @@ class _Rewrites:
                 more = next(weighing, False)
 
     def _weighed(self, reorder: bool) -> Iterator[bool]:
-        """Weigh variants: the orders of the ops alone, the likely sets of what runs again in each, and then others."""
+        """Weigh variants: the orders of the ops alone, the likely sets of what runs again in each,
+        and then others.
+        """
         orders: list[Variants] = []
         for ordered in _orders(self._search, self._graph, reorder):
-            edits = Edits(self._graph) if ordered is self._graph else Edits(self._graph, tuple([op.name for op in ordered.ops]))
-            orders.append(Variants(analyse(ordered, self._search.hardware), edits, (), self._search.budget_bytes))
+            edits = (
+                Edits(self._graph)
+                if ordered is self._graph
+                else Edits(self._graph, tuple([op.name for op in ordered.ops]))
+            )
+            orders.append(
+                Variants(
+                    analyse(ordered, self._search.hardware), edits, (), self._search.budget_bytes
+                )
+            )
             self._orders[edits.order] = orders[-1]
             self._noted(orders[-1], lambda order: order.proposed(()))
         if not self._recompute:
@@ -102,13 +122,19 @@ class _Rewrites:
         self._known |= {_key(variant.edits): variant for variant in variants}
 
     def _most_promising(self) -> tuple[float, Variant | None]:
-        """The variant not tried yet of which the least is expected, of those best in their orders and worth a plan; and its estimate."""
+        """The variant not tried yet of which the least is expected, of those best in their orders
+        and worth a plan; and its estimate.
+        """
         found: dict[tuple[str, ...], Variant] = {}
         for key, variant in self._known.items():
             known = found.get(variant.edits.order)
-            if key not in self._tried and (known is None or variant.expected_ns < known.expected_ns):
+            if key not in self._tried and (
+                known is None or variant.expected_ns < known.expected_ns
+            ):
                 found[variant.edits.order] = variant
-        least_ns = float("inf") if self._search.nothing_fits else _WORTH * self._estimate_ns(self._plain)
+        least_ns = (
+            float("inf") if self._search.nothing_fits else _WORTH * self._estimate_ns(self._plain)
+        )
         best: Variant | None = None
         for variant in sorted(found.values(), key=self._at_least_ns):
             if self._at_least_ns(variant) >= least_ns:
@@ -120,10 +146,16 @@ class _Rewrites:
 
     def _at_least_ns(self, variant: Variant) -> float:
         """What the estimate of a variant is not below."""
-        return sqrt(variant.expected_ns * (sum(self._search.plain.problem.durations) + variant.again_ns) / len(self._graph.streams))
+        return sqrt(
+            variant.expected_ns
+            * (sum(self._search.plain.problem.durations) + variant.again_ns)
+            / len(self._graph.streams)
+        )
 
     def _estimate_ns(self, variant: Variant) -> float:
-        """Between what a plan is expected to take and what none beats: the one knows little of order, the other little of room."""
+        """Between what a plan is expected to take and what none beats: the one knows little of
+        order, the other little of room.
+        """
         key = _key(variant.edits)
         if key not in self._least_ns:
             self._search.work.done += _OF_A_BOUND * len(variant.graph.ops)
@@ -137,15 +169,22 @@ class _Rewrites:
         return self._search.planned_graph(variant.graph, variant.edits, problem)
 
     def _promised_ns(self, least_ns: float, more: bool) -> float | None:
-        """What a plan of an estimate takes, if that is as far from it as the best plan is from its own.
+        """What a plan of an estimate takes, if that is as far from it as the best plan is from its
+        own.
 
-        None where no more is known than what such plans gained, since there are ``more`` variants to weigh.
+        None where no more is known than what such plans gained, since there are ``more`` variants
+        to weigh.
         """
         best, plain_ns = self._search.best, self._estimate_ns(self._plain)
         if best is None or self._search.nothing_fits:
             return least_ns if least_ns < _WORTH * plain_ns else None
-        best_ns, here = best.outcome.cost.makespan_ns, self._known.get(_key(best.planned.edits or self._plain.edits))
-        promised_ns = least_ns * best_ns / max(1.0, plain_ns if here is None else self._estimate_ns(here))
+        best_ns, here = (
+            best.outcome.cost.makespan_ns,
+            self._known.get(_key(best.planned.edits or self._plain.edits)),
+        )
+        promised_ns = (
+            least_ns * best_ns / max(1.0, plain_ns if here is None else self._estimate_ns(here))
+        )
         return None if more and promised_ns >= _WORTH * best_ns else promised_ns
 
     def _instead(self) -> Iterable[Variant]:
@@ -155,17 +194,25 @@ class _Rewrites:
             return ()
         variant = self._known.get(_key(best.planned.edits or self._plain.edits))
         order = None if variant is None else self._orders.get(variant.edits.order)
-        return () if variant is None or order is None else order.instead_of_moves(best.outcome.plan, variant.drops)
+        return (
+            ()
+            if variant is None or order is None
+            else order.instead_of_moves(best.outcome.plan, variant.drops)
+        )
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
-    """The graph with each op that frees memory as soon as it can be, in the order that holds least, and as it is."""
+    """The graph with each op that frees memory as soon as it can be, in the order that holds least,
+    and as it is.
+    """
     found: list[Graph] = []
     if reorder:
         search.work.done += _OF_AN_ORDER * len(graph.ops)
         found.append(eager(graph))
         yield found[0]
-        other = better_order(graph, search.plain.problem.durations, search.budget_bytes, search.hardware.device_tier)
+        other = better_order(
+            graph, search.plain.problem.durations, search.budget_bytes, search.hardware.device_tier
+        )
         if other.ops != found[0].ops:
             found.append(other)
             yield other

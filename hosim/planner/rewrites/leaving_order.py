@@ -1,4 +1,6 @@
-"""In which order groups of ops leave the device for another processor, and what leaves with them."""
+"""In which order groups of ops leave the device for another processor, and what leaves with
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,28 @@ _READS_ALL = Fraction(1, 2)
 """The part of what it holds from which on an op counts as reading all of it."""
 
 
-def by_reading(graph: Graph, hardware: Hardware, groups: Sequence[tuple[int, ...]], processor: str) -> list[tuple[int, ...]]:
-    """The groups that may run on ``processor`` and use what outlives the step, by position; those together that write the same of it.
+def by_reading(
+    graph: Graph, hardware: Hardware, groups: Sequence[tuple[int, ...]], processor: str
+) -> list[tuple[int, ...]]:
+    """The groups that may run on ``processor`` and use what outlives the step, by position; those
+    together that write the same of it.
 
-    First those that read the smallest part of it, such as an embedding and experts, as these leave the most room for the least time. All
-    that read half or more are in the order of the step, so that neighbours leave together and little is copied between them.
+    First those that read the smallest part of it, such as an embedding and experts, as these leave
+    the most room for the least time. All that read half or more are in the order of the step, so
+    that neighbours leave together and little is copied between them.
     """
-    may = [k for k, group in enumerate(groups) if processor in others_of(graph.ops[group[0]], hardware)]
+    may = [
+        k for k, group in enumerate(groups) if processor in others_of(graph.ops[group[0]], hardware)
+    ]
     first_of = {k: k for k in may}
     holder: dict[int, int] = {}
     for k in may:
-        for t in {t for i in groups[k] for t in graph.ops[i].uses if graph.survives[t] and graph.writers[t]}:
+        for t in {
+            t
+            for i in groups[k]
+            for t in graph.ops[i].uses
+            if graph.survives[t] and graph.writers[t]
+        }:
             one, other = sorted([_root(first_of, k), _root(first_of, holder.setdefault(t, k))])
             first_of[other] = one
     units: dict[int, list[int]] = {}
@@ -36,7 +49,13 @@ def by_reading(graph: Graph, hardware: Hardware, groups: Sequence[tuple[int, ...
     keys = {}
     for first, unit in units.items():
         used = [i for k in unit for i in groups[k]]
-        held = sum([graph.tensors[t].size_bytes for t in {t for i in used for t in graph.ops[i].uses} if graph.survives[t]])
+        held = sum(
+            [
+                graph.tensors[t].size_bytes
+                for t in {t for i in used for t in graph.ops[i].uses}
+                if graph.survives[t]
+            ]
+        )
         if held:
             share = Fraction(sum([graph.ops[i].bytes_accessed for i in used]), held)
             keys[first] = min(share, _READS_ALL), used[0]
@@ -50,12 +69,15 @@ def _root(first_of: Mapping[int, int], k: int) -> int:
 
 
 def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: Choice) -> Choice:
-    """The choice with each op that uses nothing which outlives the step where the ops before and after it run, if these run in one place.
+    """The choice with each op that uses nothing which outlives the step where the ops before and
+    after it run, if these run in one place.
 
     Else it runs where its workload has it first.
     """
     free = {
-        group[0]: k for k, group in enumerate(groups) if len(group) == 1 and not any([graph.survives[t] for t in graph.ops[group[0]].uses])
+        group[0]: k
+        for k, group in enumerate(groups)
+        if len(group) == 1 and not any([graph.survives[t] for t in graph.ops[group[0]].uses])
     }
     of = {i: processor for group, processor in zip(groups, choice, strict=True) for i in group}
     settled = [i for i in range(len(graph.ops)) if i not in free]

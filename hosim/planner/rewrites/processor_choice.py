@@ -1,18 +1,23 @@
-"""Which processor runs each op that may run on several (``also_on``): plans for fixed processors, compared by their replays.
+"""Which processor runs each op that may run on several (``also_on``): plans for fixed processors,
+compared by their replays.
 
-Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which stays together, unless few ops have a
-choice at all. Uniform choices come
-first: every kind of op on each of its processors, which are the choices that builders offer; so no plan here is worse than any of those.
-Where ops are of too many kinds for that, as with whole layers, more and more groups leave the device, first those that read the smallest
-part of what they hold there; an op that holds nothing runs beside its neighbours (:func:`by_reading`, :func:`beside_neighbours`).
-From the best of all these, more and more groups of a kind are taken to another processor, evenly over the step or from one end, and then
-single groups are. These trials are planned with little effort and without other policies, and the best of them as carefully as the uniform
-ones. Where the best uniform plan has its ops in another order, or runs some again, the trials do so, too. They are made a second time with
-each op that frees memory as soon as it can run: an update that follows its gradient leaves room, whichever processor it runs on.
+Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which
+stays together, unless few ops have a choice at all. Uniform choices come
+first: every kind of op on each of its processors, which are the choices that builders offer; so no
+plan here is worse than any of those. Where ops are of too many kinds for that, as with whole
+layers, more and more groups leave the device, first those that read the smallest part of what they
+hold there; an op that holds nothing runs beside its neighbours (:func:`by_reading`,
+:func:`beside_neighbours`). From the best of all these, more and more groups of a kind are taken to
+another processor, evenly over the step or from one end, and then single groups are. These trials
+are planned with little effort and without other policies, and the best of them as carefully as the
+uniform ones. Where the best uniform plan has its ops in another order, or runs some again, the
+trials do so, too. They are made a second time with each op that frees memory as soon as it can run:
+an update that follows its gradient leaves room, whichever processor it runs on.
 :func:`every_choice` tries all of a few ops.
 
-What only ops of a tier's processor use, and what the workload leaves free, starts in that tier. Everything else about a plan for fixed
-processors is the policy's, with the moves that other processors force (:mod:`hosim.schedule.around_processors`).
+What only ops of a tier's processor use, and what the workload leaves free, starts in that tier.
+Everything else about a plan for fixed processors is the policy's, with the moves that other
+processors force (:mod:`hosim.schedule.around_processors`).
 """
 
 from __future__ import annotations
@@ -43,22 +48,32 @@ from hosim.schedule import starts_elsewhere
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
-"""A policy for fixed processors: the graph, where tensors of other processors start, and parameters that are not the policy's own."""
+"""A policy for fixed processors: the graph, where tensors of other processors start, and parameters
+that are not the policy's own.
+"""
 
 MOST_OPS = 8
 """Ops of which :func:`every_choice` tries all choices."""
 
 _ALL = 16
-"""Choices up to which each is tried: of all ops, else of all groups. With more uniform choices kinds of ops change theirs together."""
+"""Choices up to which each is tried: of all ops, else of all groups. With more uniform choices
+kinds of ops change theirs together.
+"""
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
-"""Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most ``_MOST``."""
+"""Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most
+``_MOST``.
+"""
 _TRIAL: Mapping[str, float] = {"effort": 0.0, "rivals": False, "recompute": False, "reorder": False}
 """The policy's parameters in trials, whose changes to the graph are given."""
 _FINAL, _NEAR = 2, 1.05
-"""Trials that are planned carefully in the end, and how much longer they may take than the choice from which they began."""
+"""Trials that are planned carefully in the end, and how much longer they may take than the choice
+from which they began.
+"""
 
 
-def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]) -> Plan:
+def best_choice(
+    graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]
+) -> Plan:
     """The best plan found over the processors of ``graph``'s ops.
 
     Raises :class:`InfeasibleError` if none fits.
@@ -66,7 +81,10 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
     groups = groups_of(graph, hardware)
     if not groups:
         return make(graph, {}, {})
-    if prod([1 + len(others_of(graph.ops[i], hardware)) for group in groups for i in group]) <= _ALL:
+    if (
+        prod([1 + len(others_of(graph.ops[i], hardware)) for group in groups for i in group])
+        <= _ALL
+    ):
         groups = [(i,) for group in groups for i in group]
     search = _ChoiceSearch(graph, hardware, budget_bytes, make, groups)
     uniform = search.uniform()
@@ -86,7 +104,9 @@ def best_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make,
 
 
 def edits_tried(graph: Graph, best: Edits | None, reorder: bool | None) -> list[Edits | None]:
-    """The changes to the graph of the best uniform plan; and if its ops may change places, the same with an eager order of the ops."""
+    """The changes to the graph of the best uniform plan; and if its ops may change places, the same
+    with an eager order of the ops.
+    """
     ordered = eager(graph) if (is_repeatable(graph) if reorder is None else reorder) else graph
     other = replace(best or Edits(graph), order=tuple([op.name for op in ordered.ops]))
     if ordered is graph or other == best:
@@ -98,15 +118,20 @@ def edits_tried(graph: Graph, best: Edits | None, reorder: bool | None) -> list[
     return [best, other]
 
 
-def every_choice(graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]) -> Plan:
-    """The best plan over all choices of processors, for graphs with at most :data:`MOST_OPS` ops that have one.
+def every_choice(
+    graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]
+) -> Plan:
+    """The best plan over all choices of processors, for graphs with at most :data:`MOST_OPS` ops
+    that have one.
 
-    The choices share the policy's ``limit``, and as much again for a proof (:mod:`hosim.planner.exact.proved_bound`). Raises
-    :class:`InputError` for more ops, and :class:`InfeasibleError` if no choice fits.
+    The choices share the policy's ``limit``, and as much again for a proof
+    (:mod:`hosim.planner.exact.proved_bound`). Raises :class:`InputError` for more ops, and
+    :class:`InfeasibleError` if no choice fits.
     """
     if len(graph.movable) > MOST_OPS:
         raise InputError(
-            f"policy optimal tries every choice of processors for up to {MOST_OPS} ops; {graph.name} has {len(graph.movable)} that may run "
+            f"policy optimal tries every choice of processors for up to {MOST_OPS} ops; "
+            f"{graph.name} has {len(graph.movable)} that may run "
             "on several: use hyperoffload"
         )
     groups = [(i,) for i in graph.movable if others_of(graph.ops[i], hardware)]
@@ -136,18 +161,28 @@ class _ChoiceSearch:
     plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
     bounds: dict[Choice, int] = field(default_factory=dict)
     edits: Edits | None = None
-    """What all plans change about the graph beside the processors; None: nothing is given, and plans for uniform choices may change it."""
+    """What all plans change about the graph beside the processors; None: nothing is given, and
+    plans for uniform choices may change it.
+    """
     in_place: bool = True
-    """Whether plans are also made for :func:`~hosim.planner.rewrites.in_place.updated_in_place`, which may leave out the best one."""
+    """Whether plans are also made for :func:`~hosim.planner.rewrites.in_place.updated_in_place`,
+    which may leave out the best one.
+    """
 
     def __post_init__(self) -> None:
         ops = self.graph.ops
-        self.allowed = [(ops[group[0]].processor, *others_of(ops[group[0]], self.hardware)) for group in self.groups]
+        self.allowed = [
+            (ops[group[0]].processor, *others_of(ops[group[0]], self.hardware))
+            for group in self.groups
+        ]
         self._uniform = frozenset(self.uniform())
 
     @property
     def _kinds(self) -> list[tuple[str, Choice]]:
-        return [(self.graph.ops[group[0]].kind, allowed) for group, allowed in zip(self.groups, self.allowed, strict=True)]
+        return [
+            (self.graph.ops[group[0]].kind, allowed)
+            for group, allowed in zip(self.groups, self.allowed, strict=True)
+        ]
 
     @property
     def by_kind(self) -> bool:
@@ -160,7 +195,10 @@ class _ChoiceSearch:
         if not self.by_kind:
             kinds = [("", allowed) for _, allowed in kinds]
         listed = list(dict.fromkeys(kinds))
-        chosen = [dict(zip(listed, choice, strict=True)) for choice in product(*[allowed for _, allowed in listed])]
+        chosen = [
+            dict(zip(listed, choice, strict=True))
+            for choice in product(*[allowed for _, allowed in listed])
+        ]
         return [tuple([by_kind[kind] for kind in kinds]) for by_kind in chosen]
 
     def judge_all(self, choices: Iterable[Choice]) -> None:
@@ -194,8 +232,12 @@ class _ChoiceSearch:
 
     def ranked(self) -> list[Choice]:
         """The choices that fit, the best first."""
-        fitting = [choice for choice, found in self.plans.items() if not isinstance(found, InfeasibleError)]
-        return sorted([choice for choice in fitting if not self._cost(choice).infeasible], key=self._cost)
+        fitting = [
+            choice for choice, found in self.plans.items() if not isinstance(found, InfeasibleError)
+        ]
+        return sorted(
+            [choice for choice in fitting if not self._cost(choice).infeasible], key=self._cost
+        )
 
     def worth_a_plan(self, begin: Choice) -> list[Choice]:
         """The best choices, of those that are about as good as ``begin`` or better."""
@@ -203,9 +245,15 @@ class _ChoiceSearch:
         return [choice for choice in self.ranked()[:_FINAL] if self.ns(choice) <= most]
 
     def ns(self, choice: Choice) -> float:
-        """Nanoseconds of the step with a choice; endless for one that does not fit, or was not worth a plan."""
+        """Nanoseconds of the step with a choice; endless for one that does not fit, or was not
+        worth a plan.
+        """
         found = self.plans.get(choice)
-        return inf if found is None or isinstance(found, InfeasibleError) or found[0].infeasible else found[0].makespan_ns
+        return (
+            inf
+            if found is None or isinstance(found, InfeasibleError) or found[0].infeasible
+            else found[0].makespan_ns
+        )
 
     def found(self) -> Plan:
         """The best plan; raises the error of the first choice if none fits."""
@@ -214,7 +262,9 @@ class _ChoiceSearch:
             errors = [found for found in self.plans.values() if isinstance(found, InfeasibleError)]
             if errors:
                 raise errors[0]
-            return next(found[1] for found in self.plans.values() if not isinstance(found, InfeasibleError))
+            return next(
+                found[1] for found in self.plans.values() if not isinstance(found, InfeasibleError)
+            )
         found = self.plans[best]
         assert not isinstance(found, InfeasibleError)
         return found[1]
@@ -226,13 +276,20 @@ class _ChoiceSearch:
         return None if best is None else self._cost(best).makespan_ns
 
     def proved_ns(self, choice: Choice, most_ns: int, parameters: Mapping[str, Any]) -> int:
-        """What no plan with these processors can beat that keeps the order of ops; ``most_ns`` if all of them take at least that."""
+        """What no plan with these processors can beat that keeps the order of ops; ``most_ns`` if
+        all of them take at least that.
+        """
         least = self._least_ns(choice)
         if least >= most_ns:
             return most_ns
         graph = on_processors(self.graph, self._chosen(choice))
         limit, seed, largest = self.settings["limit"], parameters["seed"], parameters["largest"]
-        return max(least, proved_bound_ns(graph, self.hardware, self.budget, most_ns, limit=limit, seed=seed, largest=largest))
+        return max(
+            least,
+            proved_bound_ns(
+                graph, self.hardware, self.budget, most_ns, limit=limit, seed=seed, largest=largest
+            ),
+        )
 
     def _cost(self, choice: Choice) -> PlanCost:
         found = self.plans[choice]
@@ -241,19 +298,29 @@ class _ChoiceSearch:
 
     def _chosen(self, choice: Choice) -> tuple[tuple[str, str], ...]:
         """The processor of each op, by name."""
-        return tuple([(self.graph.ops[i].name, processor) for group, processor in zip(self.groups, choice, strict=True) for i in group])
+        return tuple(
+            [
+                (self.graph.ops[i].name, processor)
+                for group, processor in zip(self.groups, choice, strict=True)
+                for i in group
+            ]
+        )
 
     def _least_ns(self, choice: Choice) -> int:
         """What no plan with these processors can beat, in whatever order its ops run."""
         if choice not in self.bounds:
             graph = on_processors(self.graph, self._chosen(choice))
-            self.bounds[choice] = free_order_bound_ns(graph, op_durations(graph, self.hardware), self.hardware, self.budget)
+            self.bounds[choice] = free_order_bound_ns(
+                graph, op_durations(graph, self.hardware), self.hardware, self.budget
+            )
         return self.bounds[choice]
 
     def _planned(self, choice: Choice) -> tuple[PlanCost, Plan] | InfeasibleError:
-        """The plan for a choice, or the better of two plans: for the graph, and for :func:`updated_in_place`.
+        """The plan for a choice, or the better of two plans: for the graph, and for
+        :func:`updated_in_place`.
 
-        Both are made for uniform choices. For others only the second is, unless it does not hold for the graph.
+        Both are made for uniform choices. For others only the second is, unless it does not hold
+        for the graph.
         """
         chosen = self._chosen(choice)
         edits = Edits(self.graph, processors=chosen)
@@ -270,8 +337,14 @@ class _ChoiceSearch:
             except InfeasibleError as error:
                 refused = refused or error
                 continue
-            before = edits if made.edits is None else replace(made.edits, base=self.graph, processors=chosen)
-            made = replace(made, graph=graph if made.edits is None else before.graph(), edits=before)
+            before = (
+                edits
+                if made.edits is None
+                else replace(made.edits, base=self.graph, processors=chosen)
+            )
+            made = replace(
+                made, graph=graph if made.edits is None else before.graph(), edits=before
+            )
             if standin is graph or not verify(made, self.hardware, self.budget):
                 plans.append((plan_cost(made, replay(made, self.hardware, self.budget)), made))
         if not plans:
@@ -281,7 +354,9 @@ class _ChoiceSearch:
 
 
 def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
-    """The ops that may run on several processors of the machine; those together that share a tensor that outlives the step."""
+    """The ops that may run on several processors of the machine; those together that share a tensor
+    that outlives the step.
+    """
     of: dict[int, list[int]] = {}
     holder: dict[tuple[int, object], list[int]] = {}
     for i in graph.movable:
@@ -315,7 +390,9 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
     search.judge(begin)
     left = _Trials(search, trials)
     if not search.by_kind:
-        for processor in dict.fromkeys([name for allowed in search.allowed for name in allowed[1:]]):
+        for processor in dict.fromkeys(
+            [name for allowed in search.allowed for name in allowed[1:]]
+        ):
             _least_read(left, processor)
     for members, processor in _kinds(search):
         _shares(left, search.best or begin, members, processor)
@@ -331,15 +408,26 @@ def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
 
 
 def _least_read(trials: _Trials, processor: str) -> None:
-    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them, and then from the front, so that layers leave."""
+    """Take more and fewer groups to ``processor``, as :func:`by_reading` lists them, and then from
+    the front, so that layers leave.
+    """
     search = trials.search
     order = by_reading(search.graph, search.hardware, search.groups, processor)
     _prefixes(trials, order, processor, trials.left // 2)
-    _prefixes(trials, sorted(order, key=lambda unit: search.groups[unit[0]][0]), processor, trials.left // 4)
+    _prefixes(
+        trials,
+        sorted(order, key=lambda unit: search.groups[unit[0]][0]),
+        processor,
+        trials.left // 4,
+    )
 
 
-def _prefixes(trials: _Trials, order: Sequence[tuple[int, ...]], processor: str, until: int) -> None:
-    """Take the first of ``order`` to ``processor``: halfway between the best number so far and its neighbours, while trials are left."""
+def _prefixes(
+    trials: _Trials, order: Sequence[tuple[int, ...]], processor: str, until: int
+) -> None:
+    """Take the first of ``order`` to ``processor``: halfway between the best number so far and its
+    neighbours, while trials are left.
+    """
     search = trials.search
     home = tuple([allowed[0] for allowed in search.allowed])
     known: dict[int, float] = {}
@@ -384,9 +472,11 @@ def _kinds(search: _ChoiceSearch) -> Iterator[tuple[list[int], str]]:
 
 
 def _shares(trials: _Trials, begin: Choice, members: Sequence[int], processor: str) -> None:
-    """Take more and fewer of ``members`` to a processor: halfway between the best number so far and those tried beside it.
+    """Take more and fewer of ``members`` to a processor: halfway between the best number so far and
+    those tried beside it.
 
-    Half of the trials are spent on numbers spread evenly over the step, the others from there on its first and its last members.
+    Half of the trials are spent on numbers spread evenly over the step, the others from there on
+    its first and its last members.
     """
     n, best = len(members), len(members) // 2
     for ways, until in ((_even, trials.left // 2), (_first, trials.left // 4), (_last, 0)):

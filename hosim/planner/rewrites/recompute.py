@@ -1,11 +1,14 @@
-"""Recomputation: a tensor dropped after a use and made again before the next, where running its producers takes less than moving it.
+"""Recomputation: a tensor dropped after a use and made again before the next, where running its
+producers takes less than moving it.
 
-A *drop* is (tensor, op): the tensor is let go after that op, a use of it. :func:`recomputes` turns any set of drops into recomputed ops
-(:mod:`hosim.edits`): walking the ops in order, whoever reads a dropped tensor has it made again right before, and what its producer reads
-and has been dropped itself is made again first. What was made again stays until its next drop. So drops of a whole segment of a network
-are activation checkpointing (Chen et al., arXiv 1604.06174): the first use in the backward pass makes the segment's activations again,
-each once. A producer's input that nobody dropped is kept until then. A drop that cannot be undone (its producer may not run again, or
-reads a tensor that has been written since) is ignored where that is found: the tensor stays.
+A *drop* is (tensor, op): the tensor is let go after that op, a use of it. :func:`recomputes` turns
+any set of drops into recomputed ops (:mod:`hosim.edits`): walking the ops in order, whoever reads a
+dropped tensor has it made again right before, and what its producer reads and has been dropped
+itself is made again first. What was made again stays until its next drop. So drops of a whole
+segment of a network are activation checkpointing (Chen et al., arXiv 1604.06174): the first use in
+the backward pass makes the segment's activations again, each once. A producer's input that nobody
+dropped is kept until then. A drop that cannot be undone (its producer may not run again, or reads a
+tensor that has been written since) is ignored where that is found: the tensor stays.
 """
 
 from __future__ import annotations
@@ -33,9 +36,10 @@ _CHAIN = 64
 class Candidate:
     """A gap that recomputation can fill.
 
-    ``drops`` are the gap's own and those of dead inputs along the chain, ``chain`` the ops that run again.
-    ``recompute_ns`` is their time, ``saved_bytes`` what the device tier is relieved of during the gap: the tensor, less inputs kept for it.
-    ``transfer_ns`` is what a store and a prefetch of the tensor would take, alone on the fastest tier below; ``None`` if there is none.
+    ``drops`` are the gap's own and those of dead inputs along the chain, ``chain`` the ops that run
+    again. ``recompute_ns`` is their time, ``saved_bytes`` what the device tier is relieved of
+    during the gap: the tensor, less inputs kept for it. ``transfer_ns`` is what a store and a
+    prefetch of the tensor would take, alone on the fastest tier below; ``None`` if there is none.
     """
 
     gap: Gap
@@ -59,22 +63,35 @@ def apply(graph: Graph, drops: Iterable[Drop]) -> Graph:
 def candidates(problem: Problem) -> tuple[Candidate, ...]:
     """Every gap of a tensor made in the step that recomputation can fill.
 
-    Each with the cheaper by byte of two ways for inputs that are dead by then: run their producers again too, or keep them. O(gaps x
-    chain).
+    Each with the cheaper by byte of two ways for inputs that are dead by then: run their producers
+    again too, or keep them. O(gaps x chain).
     """
     graph = problem.graph
     producers = graph.derived(_Producers)
     found = []
     for gap in problem.gaps:
-        if gap.returns and gap.after != AT_START and not graph.survives[gap.tensor] and graph.tensors[gap.tensor].size_bytes:
-            fillings = [filling for again in (True, False) if (filling := _candidate(problem, producers, gap, again)) is not None]
+        if (
+            gap.returns
+            and gap.after != AT_START
+            and not graph.survives[gap.tensor]
+            and graph.tensors[gap.tensor].size_bytes
+        ):
+            fillings = [
+                filling
+                for again in (True, False)
+                if (filling := _candidate(problem, producers, gap, again)) is not None
+            ]
             if fillings:
-                found.append(min(fillings, key=lambda filling: (filling.ns_per_byte, len(filling.drops))))
+                found.append(
+                    min(fillings, key=lambda filling: (filling.ns_per_byte, len(filling.drops)))
+                )
     return tuple(found)
 
 
 def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -> Candidate | None:
-    """The candidate that runs producers of dead inputs ``again``, or keeps those inputs; ``None`` if it cannot be, or saves nothing."""
+    """The candidate that runs producers of dead inputs ``again``, or keeps those inputs; ``None``
+    if it cannot be, or saves nothing.
+    """
     graph = problem.graph
     chain: list[int] = []
     drops: list[Drop] = [(gap.tensor, gap.after)]
@@ -107,8 +124,20 @@ def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -
     if saved <= 0:
         return None
     fastest = problem.below[0] if problem.below else None
-    transfer = alone_ns(problem.hardware, fastest.down.name, size) + alone_ns(problem.hardware, fastest.up.name, size) if fastest else None
-    return Candidate(gap, tuple(drops), tuple(sorted(chain)), sum(problem.durations[f] for f in chain), saved, transfer)
+    transfer = (
+        alone_ns(problem.hardware, fastest.down.name, size)
+        + alone_ns(problem.hardware, fastest.up.name, size)
+        if fastest
+        else None
+    )
+    return Candidate(
+        gap,
+        tuple(drops),
+        tuple(sorted(chain)),
+        sum(problem.durations[f] for f in chain),
+        saved,
+        transfer,
+    )
 
 
 class _Producers:
@@ -121,7 +150,9 @@ class _Producers:
         self._until: dict[int, int] = {}
 
     def maker(self, t: int, at: int) -> int | None:
-        """The op that can make, before op ``at``, the contents that the tensor has there; ``None`` if none can."""
+        """The op that can make, before op ``at``, the contents that the tensor has there; ``None``
+        if none can.
+        """
         k = bisect_left(self.writes[t], at)
         if not k:
             return None
@@ -132,7 +163,9 @@ class _Producers:
         return f if at <= until and not self.graph.survives[t] else None
 
     def _same_until(self, f: int) -> int:
-        """The last op before which an op would do again what it did: the first that writes what it reads; -1 if it may not run again."""
+        """The last op before which an op would do again what it did: the first that writes what it
+        reads; -1 if it may not run again.
+        """
         if why_once(self.graph, self.graph.ops[f]):
             return -1
         writers = [self.writes[t] for t in self.graph.ops[f].inputs]
@@ -144,12 +177,16 @@ class _Producers:
         return self.graph.users[t][bisect_left(self.graph.users[t], at) - 1]
 
     def alive(self, t: int, at: int) -> bool:
-        """Whether the tensor is still there at op ``at`` if nothing is dropped: it survives, or somebody uses it then or later."""
+        """Whether the tensor is still there at op ``at`` if nothing is dropped: it survives, or
+        somebody uses it then or later.
+        """
         return self.graph.survives[t] or self.graph.users[t][-1] >= at
 
 
 def recomputes(graph: Graph, drops: Iterable[Drop]) -> tuple[Recompute, ...]:
-    """The ops that run again if ``drops`` are made, in the order in which they do; O(uses + drops)."""
+    """The ops that run again if ``drops`` are made, in the order in which they do; O(uses +
+    drops).
+    """
     return _RecomputeWalk(graph, drops).run()
 
 
@@ -168,7 +205,9 @@ class _RecomputeWalk:
 
     def run(self) -> tuple[Recompute, ...]:
         ops, users = self.graph.ops, self.graph.users
-        to_come = [i for i in self.dropped if 0 <= i < len(ops)]  # a tensor is dropped there, or an absent one used
+        to_come = [
+            i for i in self.dropped if 0 <= i < len(ops)
+        ]  # a tensor is dropped there, or an absent one used
         heapq.heapify(to_come)
         while to_come:
             i = heapq.heappop(to_come)
@@ -186,7 +225,8 @@ class _RecomputeWalk:
         return tuple(self.found)
 
     def _make(self, t: int, at: int) -> None:
-        """Make an absent tensor again before op ``at``, and before that what its producer needs and is absent.
+        """Make an absent tensor again before op ``at``, and before that what its producer needs and
+        is absent.
 
         Depth first, without recursion: chains are long.
         """
@@ -194,7 +234,9 @@ class _RecomputeWalk:
         while stack:
             t = stack[-1]
             f = self.producers.maker(t, at) if t in self.absent else None
-            missing = [x for x in self.graph.ops[f].inputs if x in self.absent] if f is not None else []
+            missing = (
+                [x for x in self.graph.ops[f].inputs if x in self.absent] if f is not None else []
+            )
             if missing:
                 stack += missing
                 continue
@@ -212,16 +254,23 @@ class _RecomputeWalk:
             count += 1
         self.times[f] = count
         self.found.append(Recompute(ops[f].name, ops[at].name, f"{ops[f].name}~{count}"))
-        self.absent.difference_update([x for x in ops[f].outputs if self.producers.maker(x, at) == f])
+        self.absent.difference_update(
+            [x for x in ops[f].outputs if self.producers.maker(x, at) == f]
+        )
 
 
-# -- sets of drops -------------------------------------------------------------------------------------------------
+# -- sets of drops
+# -------------------------------------------------------------------------------------------------
 
 
-def cheapest(problem: Problem, recomputable: Sequence[Candidate], target_bytes: int) -> frozenset[Drop]:
-    """Drops that bring what is held down to ``target_bytes``, the cheapest by byte of those open where it exceeds that, in one sweep.
+def cheapest(
+    problem: Problem, recomputable: Sequence[Candidate], target_bytes: int
+) -> frozenset[Drop]:
+    """Drops that bring what is held down to ``target_bytes``, the cheapest by byte of those open
+    where it exceeds that, in one sweep.
 
-    What chains hold while they run is not counted: the edited graph's own curve has it. O(candidates log candidates).
+    What chains hold while they run is not counted: the edited graph's own curve has it.
+    O(candidates log candidates).
     """
     opening: dict[int, list[tuple[float, int]]] = {}
     for k, candidate in enumerate(recomputable):
@@ -244,12 +293,15 @@ def cheapest(problem: Problem, recomputable: Sequence[Candidate], target_bytes: 
     return frozenset(taken)
 
 
-def segments(problem: Problem, recomputable: Sequence[Candidate], count: int, stay: int = 1) -> frozenset[Drop]:
+def segments(
+    problem: Problem, recomputable: Sequence[Candidate], count: int, stay: int = 1
+) -> frozenset[Drop]:
     """Activation checkpointing in ``count`` segments.
 
-    All that is made and used within one segment before the turn of the step is dropped, except in the last ``stay``. The turn is where most
-    bytes of candidates wait. Segments weigh about the same in these bytes, and are cut where the fewest bytes cross. Tensors that cross
-    are the checkpoints. O(tensors + ops).
+    All that is made and used within one segment before the turn of the step is dropped, except in
+    the last ``stay``. The turn is where most bytes of candidates wait. Segments weigh about the
+    same in these bytes, and are cut where the fewest bytes cross. Tensors that cross are the
+    checkpoints. O(tensors + ops).
     """
     graph = problem.graph
     ops = len(graph.ops)
@@ -266,7 +318,12 @@ def segments(problem: Problem, recomputable: Sequence[Candidate], count: int, st
     made: list[tuple[int, int, int]] = []  # (tensor, made by, last use up to the turn)
     crossing = [0] * (ops + 2)
     for t, users in enumerate(graph.users):
-        if not graph.survives[t] and producers.writes[t] and users[0] < turn and t not in producers.initial:
+        if (
+            not graph.survives[t]
+            and producers.writes[t]
+            and users[0] < turn
+            and t not in producers.initial
+        ):
             last = producers.last_use(t, turn + 1)
             made.append((t, users[0], last))
             crossing[users[0] + 1] += graph.tensors[t].size_bytes
@@ -275,15 +332,29 @@ def segments(problem: Problem, recomputable: Sequence[Candidate], count: int, st
         crossing[i] += crossing[i - 1]
     cuts = [0, *_cuts(problem, recomputable, turn, crossing, count), turn + 1]
     end = cuts[max(0, len(cuts) - 1 - stay)]
-    return frozenset((t, last) for t, first, last in made if last < end and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1))
+    return frozenset(
+        (t, last)
+        for t, first, last in made
+        if last < end and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1)
+    )
 
 
-def _cuts(problem: Problem, recomputable: Sequence[Candidate], turn: int, crossing: Sequence[int], count: int) -> list[int]:
-    """Positions before which a segment begins: near equal shares of the waiting bytes, where the fewest bytes cross."""
+def _cuts(
+    problem: Problem,
+    recomputable: Sequence[Candidate],
+    turn: int,
+    crossing: Sequence[int],
+    count: int,
+) -> list[int]:
+    """Positions before which a segment begins: near equal shares of the waiting bytes, where the
+    fewest bytes cross.
+    """
     weight = [0] * (turn + 2)
     for candidate in recomputable:
         if candidate.gap.after < turn < candidate.gap.before:
-            weight[candidate.gap.after + 1] += problem.graph.tensors[candidate.gap.tensor].size_bytes
+            weight[candidate.gap.after + 1] += problem.graph.tensors[
+                candidate.gap.tensor
+            ].size_bytes
     for i in range(1, len(weight)):
         weight[i] += weight[i - 1]
     total = weight[-1]
@@ -293,5 +364,10 @@ def _cuts(problem: Problem, recomputable: Sequence[Candidate], turn: int, crossi
         high = min(turn, bisect_left(weight, total * (4 * k + 1) // (4 * count)))
         begin = max(low, cuts[-1] + 1 if cuts else 1)
         if begin <= high:
-            cuts.append(min((crossing[i], abs(weight[i] * count - total * k), i) for i in range(begin, high + 1))[2])
+            cuts.append(
+                min(
+                    (crossing[i], abs(weight[i] * count - total * k), i)
+                    for i in range(begin, high + 1)
+                )[2]
+            )
     return cuts

@@ -1,19 +1,21 @@
 """The ops in another order, within their dependencies, so that less has to be held at once.
 
-What an op's place decides is how long its inputs and outputs live. Sethi and Ullman (J. ACM 17(4), 1970) found the best order of a tree
-by going where most is freed first; for graphs in general the question is NP-complete (Sethi, 1975), so several list schedules are made
-and the best one is kept:
+What an op's place decides is how long its inputs and outputs live. Sethi and Ullman (J. ACM 17(4),
+1970) found the best order of a tree by going where most is freed first; for graphs in general the
+question is NP-complete (Sethi, 1975), so several list schedules are made and the best one is kept:
 
-- *greedy*: of the ops that are ready, one that frees more than it takes as soon as there is one; else the next of the given order
-  (so an optimizer's update follows its gradient at once), or the one that takes least;
-- *greedy from the end*: the same on the reversed graph, where an op frees its outputs and takes its inputs (so a cast or a mask is
-  made when it is needed, not when it could be);
-- on small graphs, a beam over sets of ops done, which is exact (a dynamic programme over all down-sets) where the beam is as wide as
-  their number.
+- *greedy*: of the ops that are ready, one that frees more than it takes as soon as there is one;
+  else the next of the given order (so an optimizer's update follows its gradient at once), or the
+  one that takes least;
+- *greedy from the end*: the same on the reversed graph, where an op frees its outputs and takes its
+  inputs (so a cast or a mask is made when it is needed, not when it could be);
+- on small graphs, a beam over sets of ops done, which is exact (a dynamic programme over all
+  down-sets) where the beam is as wide as their number.
 
-Then single ops are moved across the peak while that helps. All of it counts bytes as :func:`hosim.analysis.liveness.static_curve` does:
-exact for one stream; for several it takes them as run one at a time. Keeping :attr:`Graph.producers` keeps every read's writer, so what
-is computed is the same.
+Then single ops are moved across the peak while that helps. All of it counts bytes as
+:func:`hosim.analysis.liveness.static_curve` does: exact for one stream; for several it takes them
+as run one at a time. Keeping :attr:`Graph.producers` keeps every read's writer, so what is computed
+is the same.
 """
 
 from __future__ import annotations
@@ -31,15 +33,20 @@ _BEAM_OPS, _BEAM_WIDTH = 200, 256
 """Graphs up to this many ops get a beam this wide."""
 
 _ROUNDS, _REACH, _PASSES = 60, 48, 500_000
-"""Moves across the peak at most, how many ops away from it they begin or end, and ops looked at for them in all."""
+"""Moves across the peak at most, how many ops away from it they begin or end, and ops looked at for
+them in all.
+"""
 
 
-def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int, device_tier: str = USUAL_DEVICE_TIER) -> Graph:
+def reorder(
+    graph: Graph, durations: Sequence[int], budget_bytes: int, device_tier: str = USUAL_DEVICE_TIER
+) -> Graph:
     """``graph`` with its ops in the best order found; ``graph`` itself where none is better.
 
-    Better is: a lower static peak where that exceeds ``budget_bytes``, then fewer byte-nanoseconds above the budget, which is what
-    transfers would have to take away. The static peak is never above the given order's, unless both are within the budget. ``durations``
-    are nanoseconds by op position. O((ops + uses) log ops), and a bounded number of passes.
+    Better is: a lower static peak where that exceeds ``budget_bytes``, then fewer byte-nanoseconds
+    above the budget, which is what transfers would have to take away. The static peak is never
+    above the given order's, unless both are within the budget. ``durations`` are nanoseconds by op
+    position. O((ops + uses) log ops), and a bounded number of passes.
     """
     given = list(range(len(graph.ops)))
     best, best_key = given, _key(static_curve(graph, device_tier), durations, given, budget_bytes)
@@ -55,10 +62,11 @@ def reorder(graph: Graph, durations: Sequence[int], budget_bytes: int, device_ti
 
 
 def eager(graph: Graph) -> Graph:
-    """``graph`` with each op that frees at least what it takes as soon as it is ready, and the others in the listed order.
+    """``graph`` with each op that frees at least what it takes as soon as it is ready, and the
+    others in the listed order.
 
-    So an update follows its gradient, and its transfers need not wait for the end of the step. The static peak may be above that of
-    :func:`reorder`'s order. O((ops + uses) log ops).
+    So an update follows its gradient, and its transfers need not wait for the end of the step. The
+    static peak may be above that of :func:`reorder`'s order. O((ops + uses) log ops).
     """
     given = list(range(len(graph.ops)))
     order = _forward(_model(graph)).greedy(given, True)
@@ -71,10 +79,13 @@ Key = tuple[int, int]
 def _key(curve: Sequence[int], durations: Sequence[int], order: Sequence[int], budget: int) -> Key:
     """Bytes above the budget at the peak, and byte-nanoseconds above it."""
     above = [max(0, held - budget) for held in curve]
-    return max(above, default=0), sum([a * durations[i] for a, i in zip(above, order, strict=True) if a])
+    return max(above, default=0), sum(
+        [a * durations[i] for a, i in zip(above, order, strict=True) if a]
+    )
 
 
-# -- what an order decides -----------------------------------------------------------------------------------------
+# -- what an order decides
+# -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -115,17 +126,30 @@ def _model(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> _Model:
         if not graph.survives[t]:
             for u in users:
                 uses[u].append(t)
-    return _Model(before, consumers, [op.workspace_bytes for op in graph.ops], makes, uses, graph.users, sizes, held)
+    return _Model(
+        before,
+        consumers,
+        [op.workspace_bytes for op in graph.ops],
+        makes,
+        uses,
+        graph.users,
+        sizes,
+        held,
+    )
 
 
 def _before(graph: Graph) -> Sequence[Sequence[int]]:
-    """The ops that must come before each op: its producers and, for a random one or one with a message, the one of its sort before it.
+    """The ops that must come before each op: its producers and, for a random one or one with a
+    message, the one of its sort before it.
 
-    Random ops draw from one generator, so the order in which they do decides their results. And stages of a pipeline that sent and received
-    in other orders might wait for one another for ever.
+    Random ops draw from one generator, so the order in which they do decides their results. And
+    stages of a pipeline that sent and received in other orders might wait for one another for ever.
     """
     before: list[Sequence[int]] = list(graph.producers)
-    for sort in ([i for i, op in enumerate(graph.ops) if is_random(graph, op)], [i for i, op in enumerate(graph.ops) if op.message]):
+    for sort in (
+        [i for i, op in enumerate(graph.ops) if is_random(graph, op)],
+        [i for i, op in enumerate(graph.ops) if op.message],
+    ):
         for earlier, later in pairwise(sort):
             before[later] = tuple(dict.fromkeys((*before[later], earlier)))
     return before
@@ -145,13 +169,22 @@ def _curve(model: _Model, order: Sequence[int]) -> list[int]:
     return curve
 
 
-# -- list schedules ------------------------------------------------------------------------------------------------
+# -- list schedules
+# ------------------------------------------------------------------------------------------------
 
 
 def _proposals(model: _Model) -> Iterator[list[int]]:
     count = len(model.producers)
     forward = _forward(model)
-    backward = _Schedule(forward.after, forward.before, forward.frees, forward.users, forward.takes, forward.takers, model.sizes)
+    backward = _Schedule(
+        forward.after,
+        forward.before,
+        forward.frees,
+        forward.users,
+        forward.takes,
+        forward.takers,
+        model.sizes,
+    )
     given = list(range(count))
     for at_once in (True, False):
         yield forward.greedy(given, at_once)
@@ -166,7 +199,9 @@ def _forward(model: _Model) -> _Schedule:
     """List scheduling from the first op on."""
     makers = _users_of(model.makes, len(model.sizes))
     users = _users_of(model.uses, len(model.sizes))
-    return _Schedule(model.producers, model.consumers, model.makes, makers, model.uses, users, model.sizes)
+    return _Schedule(
+        model.producers, model.consumers, model.makes, makers, model.uses, users, model.sizes
+    )
 
 
 def _users_of(tensors: Sequence[Sequence[int]], count: int) -> list[list[int]]:
@@ -182,8 +217,9 @@ def _users_of(tensors: Sequence[Sequence[int]], count: int) -> list[list[int]]:
 class _Schedule:
     """List scheduling in one direction.
 
-    ``takes[i]`` are the tensors that are held from op i on if they were not before, ``frees[i]`` those
-    that are not after it if no other of their ``users`` is left; ``takers`` and ``users`` are the same by tensor.
+    ``takes[i]`` are the tensors that are held from op i on if they were not before, ``frees[i]``
+    those that are not after it if no other of their ``users`` is left; ``takers`` and ``users`` are
+    the same by tensor.
     """
 
     before: Sequence[Sequence[int]]
@@ -195,9 +231,11 @@ class _Schedule:
     sizes: Sequence[int]
 
     def greedy(self, preferred: Sequence[int], eager: bool) -> list[int]:
-        """An order in which the ready op that frees most goes first, if it frees at least what it takes.
+        """An order in which the ready op that frees most goes first, if it frees at least what it
+        takes.
 
-        Else, if ``eager``, the first of ``preferred`` that is ready, or the one that takes least. O((ops + uses) log ops).
+        Else, if ``eager``, the first of ``preferred`` that is ready, or the one that takes least.
+        O((ops + uses) log ops).
         """
         count = len(self.before)
         waiting = [len(b) for b in self.before]
@@ -205,7 +243,8 @@ class _Schedule:
         pending = [sum(users) for users in self.users]  # when one user is left, this is that user
         held = bytearray(len(self.sizes))
         net = [
-            self._bytes(takes) - self._bytes(t for t in frees if left[t] == 1) for takes, frees in zip(self.takes, self.frees, strict=True)
+            self._bytes(takes) - self._bytes(t for t in frees if left[t] == 1)
+            for takes, frees in zip(self.takes, self.frees, strict=True)
         ]
         rank = [0] * count
         for k, i in enumerate(preferred):
@@ -255,7 +294,9 @@ class _Schedule:
 
 
 def _beam(model: _Model) -> list[int]:
-    """The order of lowest peak among those that a beam over sets of ops done keeps; exact where no size has more sets than it is wide."""
+    """The order of lowest peak among those that a beam over sets of ops done keeps; exact where no
+    size has more sets than it is wide.
+    """
     count = len(model.producers)
     needs = [sum(1 << p for p in producers) for producers in model.producers]
     used_by = [sum(1 << u for u in users) for users in model.users]
@@ -273,9 +314,16 @@ def _beam(model: _Model) -> list[int]:
                 reached = max(peak, running + model.workspace[i])
                 known = following.get(after)
                 if known is None or reached < known[0]:
-                    still = running - sum([model.sizes[t] for t in model.uses[i] if not used_by[t] & ~after])
+                    still = running - sum(
+                        [model.sizes[t] for t in model.uses[i] if not used_by[t] & ~after]
+                    )
                     unlocked = [j for j in model.consumers[i] if not needs[j] & ~after]
-                    following[after] = (reached, still, (order, i), (*[j for j in ready if j != i], *unlocked))
+                    following[after] = (
+                        reached,
+                        still,
+                        (order, i),
+                        (*[j for j in ready if j != i], *unlocked),
+                    )
         if len(following) > _BEAM_WIDTH:
             kept = heapq.nsmallest(_BEAM_WIDTH, following.items(), key=lambda item: item[1][:2])
             following = dict(kept)
@@ -288,11 +336,16 @@ def _beam(model: _Model) -> list[int]:
     return found[::-1]
 
 
-# -- local improvement ---------------------------------------------------------------------------------------------
+# -- local improvement
+# ---------------------------------------------------------------------------------------------
 
 
-def _across_the_peak(model: _Model, order: list[int], durations: Sequence[int], budget: int) -> list[int]:
-    """Single ops moved from one side of the peak to the other, nearest first, while the order gets better."""
+def _across_the_peak(
+    model: _Model, order: list[int], durations: Sequence[int], budget: int
+) -> list[int]:
+    """Single ops moved from one side of the peak to the other, nearest first, while the order gets
+    better.
+    """
     curve = _curve(model, order)
     key = _key(curve, durations, order, budget)
     for _ in range(min(_ROUNDS, 1 + _PASSES // (len(order) + 1))):
@@ -308,15 +361,28 @@ def _across_the_peak(model: _Model, order: list[int], durations: Sequence[int], 
     return order
 
 
-def _better_move(model: _Model, order: list[int], curve: list[int], peak: int, durations: Sequence[int], budget: int) -> list[int] | None:
-    """The first order with one op moved that is better between the places it moved from and to; nothing changes outside these."""
+def _better_move(
+    model: _Model,
+    order: list[int],
+    curve: list[int],
+    peak: int,
+    durations: Sequence[int],
+    budget: int,
+) -> list[int] | None:
+    """The first order with one op moved that is better between the places it moved from and to;
+    nothing changes outside these.
+    """
     last = [0] * len(model.sizes)
     for k, i in enumerate(order):
         for t in model.uses[i]:
             last[t] = k
     for low, part in _moves(model, order, peak):
         high = low + len(part)
-        held = curve[low] - model.workspace[order[low]] - sum([model.sizes[t] for t in model.makes[order[low]]])
+        held = (
+            curve[low]
+            - model.workspace[order[low]]
+            - sum([model.sizes[t] for t in model.makes[order[low]]])
+        )
         left: dict[int, int] = {}
         for i in part:
             for t in model.uses[i]:
@@ -329,7 +395,9 @@ def _better_move(model: _Model, order: list[int], curve: list[int], peak: int, d
                 left[t] -= 1
                 if not left[t] and last[t] < high:
                     held -= model.sizes[t]
-        if _key(moved, durations, part, budget) < _key(curve[low:high], durations, order[low:high], budget):
+        if _key(moved, durations, part, budget) < _key(
+            curve[low:high], durations, order[low:high], budget
+        ):
             return [*order[:low], *part, *order[high:]]
     return None
 
@@ -337,7 +405,8 @@ def _better_move(model: _Model, order: list[int], curve: list[int], peak: int, d
 def _moves(model: _Model, order: list[int], peak: int) -> Iterator[tuple[int, list[int]]]:
     """Stretches of the order (first place, ops) with one op moved across the peak.
 
-    From before the peak right behind it, or from behind it right before it, if nothing between depends on the op.
+    From before the peak right behind it, or from behind it right before it, if nothing between
+    depends on the op.
     """
     for k in range(peak - 1, max(-1, peak - _REACH), -1):
         if not set(model.consumers[order[k]]).intersection(order[k + 1 : peak + 1]):

@@ -1,9 +1,11 @@
-"""Variants of a graph that may need fewer transfers, weighed by the time that a plan for them is expected to take.
+"""Variants of a graph that may need fewer transfers, weighed by the time that a plan for them is
+expected to take.
 
-A variant is an order of the ops, and sets of drops (:mod:`hosim.planner.rewrites.recompute`) on it. Weighing one takes a walk through the
-graph; planning one takes a hundred times as long. So many are weighed, and few are planned. On large graphs a set of drops is improved by
-adding or taking away tensors that are alike, as the layers of a network are (selective checkpointing, Korthikanti et al., arXiv
-2205.05198).
+A variant is an order of the ops, and sets of drops (:mod:`hosim.planner.rewrites.recompute`) on it.
+Weighing one takes a walk through the graph; planning one takes a hundred times as long. So many are
+weighed, and few are planned. On large graphs a set of drops is improved by adding or taking away
+tensors that are alike, as the layers of a network are (selective checkpointing, Korthikanti et al.,
+arXiv 2205.05198).
 """
 
 from __future__ import annotations
@@ -22,16 +24,26 @@ from hosim.edits import Edits, edited
 from hosim.graph import Graph
 from hosim.hardware import Channel
 from hosim.planner.hyperoffload.tensor_choices import Problem
-from hosim.planner.rewrites.recompute import Candidate, Drop, candidates, cheapest, recomputes, segments
+from hosim.planner.rewrites.recompute import (
+    Candidate,
+    Drop,
+    candidates,
+    cheapest,
+    recomputes,
+    segments,
+)
 
 Recipe = float | tuple[int, int]
-"""A way to choose drops: the cheapest by byte down to this part of the budget; or checkpoints of so many segments, of which so many last
-ones stay as they are."""
+"""A way to choose drops: the cheapest by byte down to this part of the budget; or checkpoints of so
+many segments, of which so many last ones stay as they are.
+"""
 
 LIKELY: tuple[Recipe, ...] = (1.0, (8, 1), (12, 2), (16, 2), (24, 2))
 OTHERS: tuple[Recipe, ...] = (0.95, 0.85, (2, 1), (4, 1), (8, 2), (16, 8), (32, 2), (64, 32))
-"""Parts of the budget below 1 leave room for what chains hold while they run. The last segments are needed again so soon that it seldom
-helps to drop them, and it helps to drop the first ones alone where little is above the budget."""
+"""Parts of the budget below 1 leave room for what chains hold while they run. The last segments are
+needed again so soon that it seldom helps to drop them, and it helps to drop the first ones alone
+where little is above the budget.
+"""
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Of what could be recomputed instead of moved."""
 SMALL = 200
@@ -39,12 +51,18 @@ SMALL = 200
 _LOOKS = 400
 """How often sets of drops are looked at where they are improved one by one, on small graphs."""
 _GROUP_LOOKS, _GROUP_OPS, _FEWEST_LOOKS = 20, 40_000, 8
-"""How often sets of drops are looked at where they are improved by groups: at most, in ops of all graphs looked at, and at least."""
+"""How often sets of drops are looked at where they are improved by groups: at most, in ops of all
+graphs looked at, and at least.
+"""
 _SMALLEST_GROUP = 100
-"""Groups of less than one part in so many of the bytes that could be dropped are left as they are."""
+"""Groups of less than one part in so many of the bytes that could be dropped are left as they
+are.
+"""
 _MARGIN, _PART = 1.25, 0.05
-"""Of transfers: what they take more than alone on their channels, and what part of them is not hidden, in any case. Measured on variants of
-training steps of BERT-large and GPT-2 XL: with these, what is expected ranks them about as their plans do."""
+"""Of transfers: what they take more than alone on their channels, and what part of them is not
+hidden, in any case. Measured on variants of training steps of BERT-large and GPT-2 XL: with these,
+what is expected ranks them about as their plans do.
+"""
 _NO_TIER = 1e3
 """Nanoseconds for a byte where no tier is below."""
 
@@ -53,9 +71,11 @@ _NO_TIER = 1e3
 class Variant:
     """A graph that follows from the workload by ``edits``, and how promising it is.
 
-    ``ordered`` is the workload with its ops in the order that ``edits`` give. ``again_ns`` is the time of the ops that run again,
-    ``excess_bytes`` what the static peak has above the budget, and ``excess_byte_ns`` what the ops have above it together, each for as long
-    as it runs. ``expected_ns`` is about what a plan takes: what the peak has above the budget leaves before it and returns after it.
+    ``ordered`` is the workload with its ops in the order that ``edits`` give. ``again_ns`` is the
+    time of the ops that run again, ``excess_bytes`` what the static peak has above the budget, and
+    ``excess_byte_ns`` what the ops have above it together, each for as long as it runs.
+    ``expected_ns`` is about what a plan takes: what the peak has above the budget leaves before it
+    and returns after it.
     """
 
     ordered: Graph
@@ -68,7 +88,9 @@ class Variant:
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph that follows; made where it is asked for, as few variants are planned of those that are weighed."""
+        """The graph that follows; made where it is asked for, as few variants are planned of those
+        that are weighed.
+        """
         return edited(self.ordered, recompute=self.edits.recompute)
 
     @property
@@ -78,9 +100,13 @@ class Variant:
 
 
 class Variants:
-    """The variants of a graph whose ops are in one order; ``edits`` say in which, and each set of drops is weighed once."""
+    """The variants of a graph whose ops are in one order; ``edits`` say in which, and each set of
+    drops is weighed once.
+    """
 
-    def __init__(self, problem: Problem, edits: Edits, recomputable: Sequence[Candidate], budget: int) -> None:
+    def __init__(
+        self, problem: Problem, edits: Edits, recomputable: Sequence[Candidate], budget: int
+    ) -> None:
         self.problem = problem
         self.edits = edits
         self.recomputable = recomputable
@@ -105,27 +131,46 @@ class Variants:
         held_bytes, ops = edited_curve(self.problem.graph, again, self.problem.hardware.device_tier)
         above = np.maximum(held_bytes - self.budget, 0)
         durations = self._durations[ops]
-        held_ns = sum([held * ns for held, ns in zip(above.tolist(), durations.tolist(), strict=True) if held])
+        held_ns = sum(
+            [held * ns for held, ns in zip(above.tolist(), durations.tolist(), strict=True) if held]
+        )
         edits = replace(self.edits, recompute=again)
-        again_ns, excess_bytes = int(durations.sum() - self._durations.sum()), int(above.max(initial=0))
-        return Variant(self.problem.graph, edits, drops, again_ns, excess_bytes, held_ns, self._expected_ns(above, durations))
+        again_ns, excess_bytes = (
+            int(durations.sum() - self._durations.sum()),
+            int(above.max(initial=0)),
+        )
+        return Variant(
+            self.problem.graph,
+            edits,
+            drops,
+            again_ns,
+            excess_bytes,
+            held_ns,
+            self._expected_ns(above, durations),
+        )
 
     def _expected_ns(self, above: Numbers, durations: Numbers) -> float:
-        """The time of the ops; or that of the transfers before some op, or the ops if that is longer, and the same after it.
+        """The time of the ops; or that of the transfers before some op, or the ops if that is
+        longer, and the same after it.
 
         What is ``above`` the budget at the op leaves before it and returns after it.
         """
         total = float(durations.sum())
         exposed = _PART * float(above.max(initial=0)) * (self._down_ns + self._up_ns)
         full = np.flatnonzero(above)
-        away, before = above[full].astype(float), (np.cumsum(durations) - durations)[full].astype(float)
+        away, before = (
+            above[full].astype(float),
+            (np.cumsum(durations) - durations)[full].astype(float),
+        )
         leaving = np.maximum(before, away * _MARGIN * self._down_ns)
         returning = np.maximum(total - before, away * _MARGIN * self._up_ns)
         return float((leaving + returning).max(initial=total)) + exposed
 
     def _byte_ns(self, channels: Sequence[Channel]) -> float:
         """Nanoseconds for a byte on all of these channels together, those of one direction."""
-        bandwidth = sum([channel_bandwidth(self.problem.hardware, channel.name) for channel in channels])
+        bandwidth = sum(
+            [channel_bandwidth(self.problem.hardware, channel.name) for channel in channels]
+        )
         return 1e9 / bandwidth if bandwidth else _NO_TIER
 
     def by(self, recipe: Recipe) -> Variant:
@@ -141,21 +186,34 @@ class Variants:
 
     def proposed(self, recipes: Iterable[Recipe]) -> list[Variant]:
         """The variants without drops and by recipes."""
-        fitting = [recipe for recipe in recipes if isinstance(recipe, float) or recipe[0] <= len(self.recomputable)]
+        fitting = [
+            recipe
+            for recipe in recipes
+            if isinstance(recipe, float) or recipe[0] <= len(self.recomputable)
+        ]
         return [self(frozenset()), *[self.by(recipe) for recipe in fitting if self.recomputable]]
 
     def improved(self) -> Variant:
-        """The variant of which the least is expected so far, improved by groups; on small graphs by single drops first."""
+        """The variant of which the least is expected so far, improved by groups; on small graphs by
+        single drops first.
+        """
         best = min(self.known, key=lambda variant: (variant.expected_ns, variant.again_ns))
         if len(self.problem.graph.ops) <= SMALL and self.recomputable:
             best = self._improved(min(self.known, key=lambda variant: variant.weight))
         return self.improved_by_groups(best) if self.recomputable else best
 
     def improved_by_groups(self, best: Variant) -> Variant:
-        """``best`` with groups of candidates that are alike added or taken away, whole and then by halves, while less time is expected."""
+        """``best`` with groups of candidates that are alike added or taken away, whole and then by
+        halves, while less time is expected.
+        """
         looks = max(_FEWEST_LOOKS, min(_GROUP_LOOKS, _GROUP_OPS // len(self.problem.graph.ops)))
         whole = self._groups()
-        halves = [half for group in whole for half in (group[: len(group) // 2], group[len(group) // 2 :]) if half]
+        halves = [
+            half
+            for group in whole
+            for half in (group[: len(group) // 2], group[len(group) // 2 :])
+            if half
+        ]
         seen = {best.drops}
         for groups in (whole, halves):
             improved = True
@@ -175,18 +233,33 @@ class Variants:
         return best
 
     def _groups(self) -> list[list[Candidate]]:
-        """Candidates by what their tensors are: their sizes, what makes them and who uses them; those with most bytes first."""
+        """Candidates by what their tensors are: their sizes, what makes them and who uses them;
+        those with most bytes first.
+        """
         graph = self.problem.graph
         groups: dict[object, list[Candidate]] = {}
         for candidate in self.recomputable:
             t = candidate.gap.tensor
             users = graph.users[t]
             kinds = tuple([graph.ops[i].kind for i in users])
-            key = graph.tensors[t].size_bytes, graph.tensors[t].kind, kinds, self.problem.durations[users[0]], len(candidate.drops)
+            key = (
+                graph.tensors[t].size_bytes,
+                graph.tensors[t].kind,
+                kinds,
+                self.problem.durations[users[0]],
+                len(candidate.drops),
+            )
             groups.setdefault(key, []).append(candidate)
-        weights = {key: sum([graph.tensors[c.gap.tensor].size_bytes for c in group]) for key, group in groups.items()}
+        weights = {
+            key: sum([graph.tensors[c.gap.tensor].size_bytes for c in group])
+            for key, group in groups.items()
+        }
         least = sum(weights.values()) / _SMALLEST_GROUP
-        return [groups[key] for key in sorted(groups, key=lambda key: -weights[key]) if weights[key] >= least]
+        return [
+            groups[key]
+            for key in sorted(groups, key=lambda key: -weights[key])
+            if weights[key] >= least
+        ]
 
     def instead_of_moves(self, plan: Plan, drops: frozenset[Drop]) -> Iterator[Variant]:
         """Variants that recompute parts of what a plan moves, beside ``drops``."""
@@ -195,7 +268,9 @@ class Variants:
             yield self(drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))])))
 
     def _improved(self, best: Variant) -> Variant:
-        """``best`` with single candidates added or taken away while the excess, then the time of what runs again, gets less."""
+        """``best`` with single candidates added or taken away while the excess, then the time of
+        what runs again, gets less.
+        """
         looks = _LOOKS
         improved = True
         while improved:
@@ -227,10 +302,16 @@ def _without(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Dr
 
 
 def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that the plan moves instead, though recomputing them takes less time than their transfers; the cheapest by byte first."""
+    """Candidates that the plan moves instead, though recomputing them takes less time than their
+    transfers; the cheapest by byte first.
+    """
     moved = {plan.graph.tensors[c.tensor].name for c in plan.cache_ops}
     names = plan.workload.tensors
     cheaper = [
-        c for c in recomputable if c.transfer_ns is not None and c.recompute_ns < c.transfer_ns and names[c.gap.tensor].name in moved
+        c
+        for c in recomputable
+        if c.transfer_ns is not None
+        and c.recompute_ns < c.transfer_ns
+        and names[c.gap.tensor].name in moved
     ]
     return sorted(cheaper, key=lambda c: c.ns_per_byte)

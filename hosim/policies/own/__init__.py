@@ -35,7 +35,8 @@ else:
     )
 
 __all__ = [
-    "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse", "FetchedThenLast", "FirstArrived",
-    "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks", "PolicyFloors", "as_started", "forced_ns", "layer_of_ops", "layers_of",
-    "layers_with_experts", "plan", "static_rivals", "visits",
+    "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse",
+    "FetchedThenLast", "FirstArrived", "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks",
+    "PolicyFloors", "as_started", "forced_ns", "layer_of_ops", "layers_of", "layers_with_experts",
+    "plan", "static_rivals", "visits",
 ]  # fmt: skip

@@ -1,11 +1,14 @@
 """``belady``: a reactive runtime that knows the future: it evicts what is used farthest ahead.
 
-Source: L. A. Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems Journal 5(2), 1966 (the rule MIN).
-Faults and waits are those of :mod:`hosim.policies.own.on_demand`; only the victim differs. Our reading where tensors are no pages: sizes do
-not matter, and a persistent tensor whose last use is past is used next in the next step. MIN is optimal in faults for equal sizes and
-one tensor a reference; in bytes moved only where all victims are clean.
+Source: L. A. Belady, A study of replacement algorithms for a virtual-storage computer, IBM Systems
+Journal 5(2), 1966 (the rule MIN). Faults and waits are those of
+:mod:`hosim.policies.own.on_demand`; only the victim differs. Our reading where tensors are no
+pages: sizes do not matter, and a persistent tensor whose last use is past is used next in the next
+step. MIN is optimal in faults for equal sizes and one tensor a reference; in bytes moved only where
+all victims are clean.
 
-At the end of a step it has what the next step uses first; so persistent tensors start as in :mod:`hosim.policies.own.keep_first`.
+At the end of a step it has what the next step uses first; so persistent tensors start as in
+:mod:`hosim.policies.own.keep_first`.
 """
 
 from __future__ import annotations
@@ -24,11 +27,15 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     """The plan: its decisions are taken during the replay, each in O(log tensors) amortized."""
     rule = read_placement(placement, hardware)
     initial = kept_from_the_start(graph, hardware, budget_bytes, rule)
-    return paging_plan(graph, hardware, budget_bytes, "belady", FarthestNextUse, placement=rule, initial=initial)
+    return paging_plan(
+        graph, hardware, budget_bytes, "belady", FarthestNextUse, placement=rule, initial=initial
+    )
 
 
 class FarthestNextUse:
-    """:class:`hosim.schedule.paging.Victims`, the one used farthest ahead first; of equals the later listed."""
+    """:class:`hosim.schedule.paging.Victims`, the one used farthest ahead first; of equals the
+    later listed.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int]] = []

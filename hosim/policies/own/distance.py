@@ -1,14 +1,18 @@
-"""``distance``: move whatever lies idle for many ops, as the distance strategy of MindSpore 2.10 does.
+"""``distance``: move whatever lies idle for many ops, as the distance strategy of MindSpore 2.10
+does.
 
-Source: the knobs documented in ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel and its public headers
-(``DistanceBaseHyperOffloadStrategy``: "definition-use gap analysis"; ``OffloadInfoFilterByNumber``;
-``HyperOffloadOperations::MoveAhead``). It skips what ops write in place. Documented: the four distances and numbers. Our reading: of
-more than ``select_num`` candidates the widest are kept, then the largest, then the earliest; weights count as well
-(``auto_offload="all"``); the prefetch is issued ``prefetch_distance`` ops before the op that needs it, the release ``release_distance``
-ops after the last use, and the store right after that use. It knows no budget: what it moves is the same for every one.
+Source: the knobs documented in ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel and
+its public headers (``DistanceBaseHyperOffloadStrategy``: "definition-use gap analysis";
+``OffloadInfoFilterByNumber``; ``HyperOffloadOperations::MoveAhead``). It skips what ops write in
+place. Documented: the four distances and numbers. Our reading: of more than ``select_num``
+candidates the widest are kept, then the largest, then the earliest; weights count as well
+(``auto_offload="all"``); the prefetch is issued ``prefetch_distance`` ops before the op that needs
+it, the release ``release_distance`` ops after the last use, and the store right after that use. It
+knows no budget: what it moves is the same for every one.
 
-Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
-them start below. What starts below is prefetched ``prefetch_distance`` ops before its first use and released after its last.
+Tensors start where they are at home, unless those at home in the device tier do not fit there at
+the step's start or end: then all of them start below. What starts below is prefetched
+``prefetch_distance`` ops before its first use and released after its last.
 """
 
 from __future__ import annotations
@@ -39,7 +43,11 @@ def plan(
     initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    found = [gap for gap in between_uses(graph, not_in_place(graph)) if gap.before - gap.after >= select_distance]
+    found = [
+        gap
+        for gap in between_uses(graph, not_in_place(graph))
+        if gap.before - gap.after >= select_distance
+    ]
     found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after, gap.before))
     space = space_below(graph, hardware, residency, rule)
     absences = []

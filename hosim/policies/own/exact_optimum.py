@@ -1,4 +1,6 @@
-"""The exact optimum on small graphs: CP-SAT's schedule, proved by its replay (:mod:`hosim.planner.exact.solver`)."""
+"""The exact optimum on small graphs: CP-SAT's schedule, proved by its replay
+(:mod:`hosim.planner.exact.solver`).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,16 @@ from hosim.hardware import Hardware
 from hosim.planner.exact import knows_all_starts, solve
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int) -> Plan:
-    """The plan with the least makespan that the solver finds within ``limit`` deterministic seconds, with what the solver has proved.
+def plan(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int
+) -> Plan:
+    """The plan with the least makespan that the solver finds within ``limit`` deterministic
+    seconds, with what the solver has proved.
 
-    There may be a better one only where the bound of its ``proof`` is below its makespan, or it has none.
-    Raises :class:`hosim.errors.InputError` if OR-tools is missing, or the graph or the machine is more than the exact model knows, and
-    :class:`hosim.errors.InfeasibleError` if nothing fits.
+    There may be a better one only where the bound of its ``proof`` is below its makespan, or it has
+    none. Raises :class:`hosim.errors.InputError` if OR-tools is missing, or the graph or the
+    machine is more than the exact model knows, and :class:`hosim.errors.InfeasibleError` if nothing
+    fits.
     """
     found = solve(graph, hardware, budget_bytes, limit=limit, seed=seed, largest=largest)
     if not knows_all_starts(graph, hardware):

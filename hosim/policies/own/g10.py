@@ -1,24 +1,31 @@
-"""``g10``: gaps with the most relief per transfer time first, in reserved slots of bandwidth, after G10.
+"""``g10``: gaps with the most relief per transfer time first, in reserved slots of bandwidth, after
+G10.
 
-Source: H. Zhang et al., G10: Enabling an efficient unified GPU memory and storage architecture with smart tensor migrations, MICRO 2023,
-and its published simulator (github platformxlab/G10, ``scheduling_prefetch``). The rule as published: every op is a slot with so many
-bytes of bandwidth in each direction and to each tier below. While some op is over the memory line, take the idle time with the best
-relief, which is what it would free over the time for which the line is exceeded, if it is longer than the transfer there and
-back. The tensor goes to the slowest tier (the SSD) unless other transfers there delay its eviction, else to a faster one (the
-host). The eviction takes the first free bandwidth after the last use, the prefetch the last before the next use; if these
-meet, it stays. Then each prefetch is moved ahead, the first one first, as long as memory allows. In the variants over direct
-storage, which have no page faults to fall back on, what is still over the line makes idle times that cover it go regardless of
-bandwidth, the largest bytes times length first.
+Source: H. Zhang et al., G10: Enabling an efficient unified GPU memory and storage architecture with
+smart tensor migrations, MICRO 2023, and its published simulator (github platformxlab/G10,
+``scheduling_prefetch``). The rule as published: every op is a slot with so many bytes of bandwidth
+in each direction and to each tier below. While some op is over the memory line, take the idle time
+with the best relief, which is what it would free over the time for which the line is exceeded, if
+it is longer than the transfer there and back. The tensor goes to the slowest tier (the SSD) unless
+other transfers there delay its eviction, else to a faster one (the host). The eviction takes the
+first free bandwidth after the last use, the prefetch the last before the next use; if these meet,
+it stays. Then each prefetch is moved ahead, the first one first, as long as memory allows. In the
+variants over direct storage, which have no page faults to fall back on, what is still over the line
+makes idle times that cover it go regardless of bandwidth, the largest bytes times length first.
 
-Our reading: relief is divided by the transfer time, as the paper has it; the line is the budget (the simulator's is 99 % of the memory);
-weights that start in the device tier may be away until their first use and after their last one, and come back for the end of the step
-(in the simulator nothing makes them return); an eviction counts its bytes as free once its last slot is over. The time of an op is its
-duration with everything resident. The last resort is taken only if the plan runs out of memory without it.
+Our reading: relief is divided by the transfer time, as the paper has it; the line is the budget
+(the simulator's is 99 % of the memory); weights that start in the device tier may be away until
+their first use and after their last one, and come back for the end of the step (in the simulator
+nothing makes them return); an eviction counts its bytes as free once its last slot is over. The
+time of an op is its duration with everything resident. The last resort is taken only if the plan
+runs out of memory without it.
 
-``placement`` names another rule for the tier; whatever starts below because of the budget is in the fastest tier with room otherwise.
+``placement`` names another rule for the tier; whatever starts below because of the budget is in the
+fastest tier with room otherwise.
 
-Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
-them start below, and come up in reserved slots before their first uses.
+Tensors start where they are at home, unless those at home in the device tier do not fit there at
+the step's start or end: then all of them start below, and come up in reserved slots before their
+first uses.
 """
 
 from __future__ import annotations
@@ -35,9 +42,24 @@ from hosim.costmodel import machine_of_copies, op_durations
 from hosim.costmodel.transfers import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import Absence, Slots, below_at_ends, between_uses, fits_from, held_bytes, insert
+from hosim.schedule import (
+    Absence,
+    Slots,
+    below_at_ends,
+    between_uses,
+    fits_from,
+    held_bytes,
+    insert,
+)
 from hosim.schedule.experts import OverTime
-from hosim.schedule.tiers_below import LowerTier, Placement, nearest_tiers, read_placement, space_below, starts
+from hosim.schedule.tiers_below import (
+    LowerTier,
+    Placement,
+    nearest_tiers,
+    read_placement,
+    space_below,
+    starts,
+)
 
 Relief = np.ndarray[tuple[int], np.dtype[np.float64]]
 """The relief of each idle time."""
@@ -45,19 +67,31 @@ _NOTHING = (0.0, -1)
 """Before all that have no relief."""
 
 _QUEUED, _LOOKS, _PART = 64, 24, 64
-"""Idle times with the most relief that wait in a queue, and looks at them after which all idle times are looked at anew: at least so many,
-and of many idle times one in ``_PART`` and a third of that, as to look at all of them takes the longer the more there are."""
+"""Idle times with the most relief that wait in a queue, and looks at them after which all idle
+times are looked at anew: at least so many, and of many idle times one in ``_PART`` and a third of
+that, as to look at all of them takes the longer the more there are.
+"""
 
 
 PUBLISHED = "g10"
 """The placement as published: the slowest tier where no other transfer delays the eviction."""
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = PUBLISHED) -> Plan:
-    """The plan. Each idle time taken costs what it spans in array steps, and each look at one O(log ops)."""
+def plan(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = PUBLISHED
+) -> Plan:
+    """The plan. Each idle time taken costs what it spans in array steps, and each look at one O(log
+    ops).
+    """
     rule = None if placement == PUBLISHED else read_placement(placement, hardware)
     initial = starts(graph, hardware, budget_bytes, rule)
-    planner = _G10(graph, hardware, budget_bytes, Plan(graph, initial=initial).residency(hardware.device_tier), rule)
+    planner = _G10(
+        graph,
+        hardware,
+        budget_bytes,
+        Plan(graph, initial=initial).residency(hardware.device_tier),
+        rule,
+    )
     planner.start_below()
     planner.evict()
     fits, held, absences = planner.fits(), planner.held.copy(), planner.absences.copy()
@@ -72,7 +106,9 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
 
 
 def _most_relief(relief: Relief, queued: int) -> tuple[list[tuple[float, int]], tuple[float, int]]:
-    """Those with the most relief above 0, the first of equals, as (less relief, position) in order; and the first one that is left out."""
+    """Those with the most relief above 0, the first of equals, as (less relief, position) in order;
+    and the first one that is left out.
+    """
     least = float(np.partition(relief, -queued - 1)[-queued - 1]) if len(relief) > queued else 0.0
     chosen = np.flatnonzero(relief > least).tolist()
     if least > 0:
@@ -82,7 +118,9 @@ def _most_relief(relief: Relief, queued: int) -> tuple[list[tuple[float, int]], 
 
 
 class IdleTimes:
-    """Idle times, the one with the most relief first. As ops come to fit no relief rises, so one that was found once is an upper bound."""
+    """Idle times, the one with the most relief first. As ops come to fit no relief rises, so one
+    that was found once is an upper bound.
+    """
 
     def __init__(self, found: Sequence[Gap], per_ns: Relief, above: OverTime) -> None:
         self._begins = np.array([gap.after + 1 for gap in found], dtype=np.int64)
@@ -100,12 +138,16 @@ class IdleTimes:
         """The one with the most relief, which is not had again; None if none has any."""
         while True:
             if not self._queue or self._queue[0] >= self._beside or self._looks > self._most_looks:
-                self._queue, self._beside = _most_relief(self._above.within_each(self._begins, self._ends) * self._per_ns, self._queued)
+                self._queue, self._beside = _most_relief(
+                    self._above.within_each(self._begins, self._ends) * self._per_ns, self._queued
+                )
                 self._looks = 0
                 if not self._queue:
                     return None
             known, n = self._queue[0]
-            present = -self._above.within(int(self._begins[n]), int(self._ends[n])) * float(self._per_ns[n])
+            present = -self._above.within(int(self._begins[n]), int(self._ends[n])) * float(
+                self._per_ns[n]
+            )
             if present == known:
                 heappop(self._queue)
                 self._per_ns[n] = 0
@@ -118,7 +160,12 @@ class _G10:
     """Memory and bandwidth by op, and the absences decided so far."""
 
     def __init__(
-        self, graph: Graph, hardware: Hardware, line: int, residency: Mapping[int, tuple[str, ...]], rule: Placement | None
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        line: int,
+        residency: Mapping[int, tuple[str, ...]],
+        rule: Placement | None,
     ) -> None:
         self.graph = graph
         self.hardware = hardware
@@ -139,18 +186,32 @@ class _G10:
         self._gone: dict[Absence, int] = {}
         self._times: dict[tuple[str, int], int] = {}
 
-    # -- what starts below -------------------------------------------------------------------------------------
+    # -- what starts below
+    # -------------------------------------------------------------------------------------
 
     def start_below(self) -> None:
-        """What starts below comes up in the last free slots before its first use, and leaves in the first ones after its last."""
+        """What starts below comes up in the last free slots before its first use, and leaves in the
+        first ones after its last.
+        """
         end = len(self.graph.ops)
-        away = sorted(below_at_ends(self.graph, self.residency, self.device), key=lambda gap: (-gap.before, gap.tensor))
+        away = sorted(
+            below_at_ends(self.graph, self.residency, self.device),
+            key=lambda gap: (-gap.before, gap.tensor),
+        )
         for gap in away:
             t, tier = gap.tensor, self.residency[gap.tensor][0]
             lower = self.lower.get(tier)
             if gap.after == AT_START:
-                start = self.up[tier].reserve_before(gap.before, self._time(lower.up.name, t)) if lower else 0
-                self._take(Absence(t, AT_START, gap.before, AT_START, AT_START, max(start, 0) - 1, tier), 0, max(start, 0))
+                start = (
+                    self.up[tier].reserve_before(gap.before, self._time(lower.up.name, t))
+                    if lower
+                    else 0
+                )
+                self._take(
+                    Absence(t, AT_START, gap.before, AT_START, AT_START, max(start, 0) - 1, tier),
+                    0,
+                    max(start, 0),
+                )
             else:
                 written = bool(self.graph.writers[t])
                 free = gap.after + 1
@@ -158,12 +219,20 @@ class _G10:
                     free = self.down[tier].reserve_after(free, self._time(lower.down.name, t))
                 self._take(Absence(t, gap.after, end, gap.after, gap.after, end, tier), free, end)
 
-    # -- eviction ----------------------------------------------------------------------------------------------
+    # -- eviction
+    # ----------------------------------------------------------------------------------------------
 
     def evict(self) -> None:
-        """Take idle times until no op is over the line: the most bytes freed over time above it, per time of a round trip."""
+        """Take idle times until no op is over the line: the most bytes freed over time above it,
+        per time of a round trip.
+        """
         found = list(self._idle_times()) if self.tiers else []
-        per_ns = np.array([self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1) for gap in found])
+        per_ns = np.array(
+            [
+                self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1)
+                for gap in found
+            ]
+        )
         above = OverTime(self.durations, self.held > self.line)
         idle = IdleTimes(found, per_ns, above)
         while above.count:
@@ -179,11 +248,17 @@ class _G10:
         return not (self.held > self.line).any()
 
     def evict_unreserved(self) -> None:
-        """While an op is over the line that no slots could help: idle times that cover it, the largest bytes times length first."""
+        """While an op is over the line that no slots could help: idle times that cover it, the
+        largest bytes times length first.
+        """
         taken = {(absence.tensor, absence.after) for absence in self.absences}
         found = [gap for gap in self._idle_times() if (gap.tensor, gap.after) not in taken]
-        ends = np.array([(gap.after + 1, gap.before) for gap in found], dtype=np.int64).reshape(-1, 2)
-        area = np.array([self.sizes[gap.tensor] for gap in found], dtype=np.int64) * (self.begins[ends[:, 1]] - self.begins[ends[:, 0]])
+        ends = np.array([(gap.after + 1, gap.before) for gap in found], dtype=np.int64).reshape(
+            -1, 2
+        )
+        area = np.array([self.sizes[gap.tensor] for gap in found], dtype=np.int64) * (
+            self.begins[ends[:, 1]] - self.begins[ends[:, 0]]
+        )
         while found and not self.fits():
             peak = self.held.argmax()
             covering = np.where((ends[:, 0] <= peak) & (ends[:, 1] > peak), area, -1)
@@ -194,28 +269,49 @@ class _G10:
             gap = found[best]
             tier = self.space.place(gap.tensor, gap.after)
             if tier is not None:
-                absence = Absence(gap.tensor, gap.after, gap.before, gap.after, gap.after, gap.before - 1, tier)
+                absence = Absence(
+                    gap.tensor, gap.after, gap.before, gap.after, gap.after, gap.before - 1, tier
+                )
                 self._take(absence, gap.after + 1, gap.before)
 
     def _idle_times(self) -> Iterator[Gap]:
-        """Between two uses; and of persistent tensors of the device tier before the first and after the last."""
+        """Between two uses; and of persistent tensors of the device tier before the first and after
+        the last.
+        """
         end = len(self.graph.ops)
         yield from between_uses(self.graph, (t for t, size in enumerate(self.sizes) if size))
         for t, where in self.residency.items():
-            if self.device in where and self.sizes[t] and self.graph.users[t] and self.graph.tensors[t].persistent:
+            if (
+                self.device in where
+                and self.sizes[t]
+                and self.graph.users[t]
+                and self.graph.tensors[t].persistent
+            ):
                 for gap in tensor_gaps(self.graph, t):
-                    if gap.before == end or (gap.after == AT_START and gap.before > 0 and gap.returns):
+                    if gap.before == end or (
+                        gap.after == AT_START and gap.before > 0 and gap.returns
+                    ):
                         yield gap
 
     def _place(self, gap: Gap) -> bool:
-        """Evict over the idle time, to the tier that the rule prefers, or the slowest that is free, else to any; says if it could."""
+        """Evict over the idle time, to the tier that the rule prefers, or the slowest that is free,
+        else to any; says if it could.
+        """
         length = int(self.begins[gap.before] - self.begins[gap.after + 1])
         if self.rule is not None:
             preferred = [self.lower[tier] for tier in self.space.order(gap.tensor)]
-            return any(self._place_in(below, gap) for below in preferred if length > self._round_trip(below, gap.tensor))
+            return any(
+                self._place_in(below, gap)
+                for below in preferred
+                if length > self._round_trip(below, gap.tensor)
+            )
         slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, gap.tensor))
         fitting = [below for below in slowest_first if length > self._round_trip(below, gap.tensor)]
-        free = [below for below in fitting if below is slowest_first[-1] or not self._contended(below, gap)]
+        free = [
+            below
+            for below in fitting
+            if below is slowest_first[-1] or not self._contended(below, gap)
+        ]
         return any(self._place_in(below, gap) for below in dict.fromkeys((*free, *fitting)))
 
     def _contended(self, below: LowerTier, gap: Gap) -> bool:
@@ -226,14 +322,22 @@ class _G10:
 
     def _place_in(self, below: LowerTier, gap: Gap) -> bool:
         """Evict to that tier if slots and room allow it; says whether they do."""
-        t, down, up = gap.tensor, self._time(below.down.name, gap.tensor), self._time(below.up.name, gap.tensor)
+        t, down, up = (
+            gap.tensor,
+            self._time(below.down.name, gap.tensor),
+            self._time(below.up.name, gap.tensor),
+        )
         gone = self.down[below.name].end_after(gap.after + 1, down)
         back = self.up[below.name].start_before(gap.before, up)
         if gone >= back or self.space.place(t, gap.after, [below.name]) != below.name:
             return False
         self.down[below.name].reserve_after(gap.after + 1, down)
         self.up[below.name].reserve_before(gap.before, up)
-        self._take(Absence(t, gap.after, gap.before, gap.after, gap.after, back - 1, below.name), gone, back)
+        self._take(
+            Absence(t, gap.after, gap.before, gap.after, gap.after, back - 1, below.name),
+            gone,
+            back,
+        )
         return True
 
     def _take(self, absence: Absence, gone: int, back: int) -> None:
@@ -241,12 +345,17 @@ class _G10:
         self.absences.append(absence)
         self._gone[absence] = gone
 
-    # -- prefetching -------------------------------------------------------------------------------------------
+    # -- prefetching
+    # -------------------------------------------------------------------------------------------
 
     def advance_prefetches(self) -> None:
-        """Move each prefetch ahead, the first one first, as far as memory allows and the tensor is gone."""
+        """Move each prefetch ahead, the first one first, as far as memory allows and the tensor is
+        gone.
+        """
         end = len(self.graph.ops)
-        for n, absence in sorted(enumerate(self.absences), key=lambda entry: (entry[1].prefetch, entry[0])):
+        for n, absence in sorted(
+            enumerate(self.absences), key=lambda entry: (entry[1].prefetch, entry[0])
+        ):
             if absence.before == end:
                 continue
             gone, back, size = self._gone[absence], absence.prefetch + 1, self.sizes[absence.tensor]
@@ -255,7 +364,8 @@ class _G10:
                 self.held[ahead:back] += size
                 self.absences[n] = absence._replace(prefetch=ahead - 1)
 
-    # -- times -------------------------------------------------------------------------------------------------
+    # -- times
+    # ----------------------------------------------------------------------------------------------
 
     def _time(self, channel: str, t: int) -> int:
         key = channel, self.sizes[t]

@@ -1,7 +1,8 @@
-"""HyperOffload: cache operators placed by a global refinement of the execution order (arXiv 2602.00748); hosim's own planner.
+"""HyperOffload: cache operators placed by a global refinement of the execution order (arXiv
+2602.00748); hosim's own planner.
 
-:mod:`hosim.planner.hyperoffload.pipeline` has the passes; :mod:`hosim.planner.rewrites.graph_rewrites` has what may change about the
-graph itself.
+:mod:`hosim.planner.hyperoffload.pipeline` has the passes;
+:mod:`hosim.planner.rewrites.graph_rewrites` has what may change about the graph itself.
 """
 
 from __future__ import annotations
@@ -43,26 +44,42 @@ def plan(
     judge: Judge = replay,
     rivals: bool = True,
 ) -> Plan:
-    """The best plan that the planner finds within the budget; raises :class:`hosim.errors.InfeasibleError` if none.
+    """The best plan that the planner finds within the budget; raises
+    :class:`hosim.errors.InfeasibleError` if none.
 
     ``effort``, ``work`` and ``within`` say where the search ends, and ``alpha`` adds a ranking
-    (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the order of the ops, and run some of them
-    again; ``None`` lets it where the workload says that its ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of
-    :mod:`hosim.schedule.tiers_below.placement`, or :data:`hosim.schedule.tiers_below.placement.PLANNED`.
-    ``judge`` replays the plans that are compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
+    (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the
+    order of the ops, and run some of them again; ``None`` lets it where the workload says that its
+    ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of
+    :mod:`hosim.schedule.tiers_below.placement`, or
+    :data:`hosim.schedule.tiers_below.placement.PLANNED`. ``judge`` replays the plans that are
+    compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
     policies are not asked for plans.
     """
     rule = planned_placement(placement, hardware)
     if rule is not None and (reorder or recompute):
-        raise InputError("a placement rule is for graphs as they are: not together with reorder or recompute", source="placement")
+        raise InputError(
+            "a placement rule is for graphs as they are: not together with reorder or recompute",
+            source="placement",
+        )
     allowed = rule is None and is_repeatable(graph)
-    reorder, recompute = allowed if reorder is None else reorder, allowed if recompute is None else recompute
+    reorder, recompute = (
+        allowed if reorder is None else reorder,
+        allowed if recompute is None else recompute,
+    )
     asked = None if rule is None else placement
     arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
-        asked_for: Mapping[str, Any] = {"effort": effort, "work": work, "within": within, "alpha": alpha}
-        found = search(*given, **asked_for, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge)
+        asked_for: Mapping[str, Any] = {
+            "effort": effort,
+            "work": work,
+            "within": within,
+            "alpha": alpha,
+        }
+        found = search(
+            *given, **asked_for, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge
+        )
         return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:

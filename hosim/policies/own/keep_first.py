@@ -1,15 +1,20 @@
-"""``keep_first``: a reactive runtime that keeps what it had first, and fetches the rest for each use.
+"""``keep_first``: a reactive runtime that keeps what it had first, and fetches the rest for each
+use.
 
-Where a step sweeps over more than fits, evicting the least recently used evicts just what the next sweep wants first, so everything is
-fetched each time (:mod:`hosim.policies.own.on_demand`). A runtime that evicts what came last instead keeps what filled the memory first,
-and misses only the rest. Source: the policy "most recently used", optimal for cyclic sweeps, of H.-T. Chou and D. J. DeWitt, An evaluation
-of buffer management strategies for relational database systems (VLDB 1985).
+Where a step sweeps over more than fits, evicting the least recently used evicts just what the next
+sweep wants first, so everything is fetched each time (:mod:`hosim.policies.own.on_demand`). A
+runtime that evicts what came last instead keeps what filled the memory first, and misses only the
+rest. Source: the policy "most recently used", optimal for cyclic sweeps, of H.-T. Chou and D. J.
+DeWitt, An evaluation of buffer management strategies for relational database systems (VLDB 1985).
 
-Our reading: of the persistent tensors, those that are used first start in the device tier and stay, as many as let the others come and go;
-these start below. A victim is a tensor that was fetched, the least recently used first, and only if there is none any other, the last
-arrived first. Faults, waits, stores and the end of the step are those of ``on_demand``; every op costs the machine's inspection time.
+Our reading: of the persistent tensors, those that are used first start in the device tier and stay,
+as many as let the others come and go; these start below. A victim is a tensor that was fetched, the
+least recently used first, and only if there is none any other, the last arrived first. Faults,
+waits, stores and the end of the step are those of ``on_demand``; every op costs the machine's
+inspection time.
 
-Not modelled: parts of a tensor. A plan moves whole tensors, so a cache of pages would keep a little more.
+Not modelled: parts of a tensor. A plan moves whole tensors, so a cache of pages would keep a little
+more.
 """
 
 from __future__ import annotations
@@ -29,11 +34,21 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
     initial = kept_from_the_start(graph, hardware, budget_bytes, rule)
     at_home = starts_below(graph, hardware)
     fetched = frozenset((*at_home, *initial))
-    return paging_plan(graph, hardware, budget_bytes, "keep_first", lambda: FetchedThenLast(fetched), placement=rule, initial=initial)
+    return paging_plan(
+        graph,
+        hardware,
+        budget_bytes,
+        "keep_first",
+        lambda: FetchedThenLast(fetched),
+        placement=rule,
+        initial=initial,
+    )
 
 
 class FetchedThenLast:
-    """:class:`hosim.schedule.paging.Victims`: what lives below, the least recently used first; then others, the last arrived first."""
+    """:class:`hosim.schedule.paging.Victims`: what lives below, the least recently used first; then
+    others, the last arrived first.
+    """
 
     def __init__(self, fetched: frozenset[int]) -> None:
         self._below = fetched
@@ -55,7 +70,10 @@ class FetchedThenLast:
 
     def pick(self, refuse: Callable[[int], bool]) -> int | None:
         """The first one in that order that is not refused."""
-        for order, tensors in ((self._fetched, self._fetched), (self._others, reversed(self._others))):
+        for order, tensors in (
+            (self._fetched, self._fetched),
+            (self._others, reversed(self._others)),
+        ):
             found = next((tensor for tensor in tensors if not refuse(tensor)), None)
             if found is not None:
                 del order[found]

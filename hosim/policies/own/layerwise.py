@@ -1,16 +1,20 @@
-"""``layerwise``: what lives below is streamed a layer ahead, double buffered: parameters, and what else has its home there.
+"""``layerwise``: what lives below is streamed a layer ahead, double buffered: parameters, and what
+else has its home there.
 
-Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload with a stream), parameter offload of
-ZeRO-3, and ZeRO-Inference: while layer n computes, layer n + ``layers_ahead`` is copied up, and a layer's parameters are dropped when it
-has computed; activations stay. A key-value cache or optimizer states with a home below are streamed with their layers; what is at home in
-the device tier and of none of ``kinds`` stays.
+Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload
+with a stream), parameter offload of ZeRO-3, and ZeRO-Inference: while layer n computes, layer n +
+``layers_ahead`` is copied up, and a layer's parameters are dropped when it has computed;
+activations stay. A key-value cache or optimizer states with a home below are streamed with their
+layers; what is at home in the device tier and of none of ``kinds`` stays.
 
-Our reading: tensors of ``kinds`` start below, in the first tier with room, and end there; what the step writes of what is streamed is
-stored back when its layer is left. A layer's prefetches are issued when the layer ``layers_ahead`` before it begins. A layer is what
-tensor names say: the part of the name up to its first number ("model.layers.7"), and between numbered layers what has no number (the
-embedding, the head). What is no parameter and is used by an op together with one, as optimizer states are, is of that one's layer. Where
-no two names share a layer, consecutive uses form layers no larger than the largest tensor. Each return to a layer (backward, optimizer) is
-a visit of its own. What the next ``layers_ahead`` visits use again stays.
+Our reading: tensors of ``kinds`` start below, in the first tier with room, and end there; what the
+step writes of what is streamed is stored back when its layer is left. A layer's prefetches are
+issued when the layer ``layers_ahead`` before it begins. A layer is what tensor names say: the part
+of the name up to its first number ("model.layers.7"), and between numbered layers what has no
+number (the embedding, the head). What is no parameter and is used by an op together with one, as
+optimizer states are, is of that one's layer. Where no two names share a layer, consecutive uses
+form layers no larger than the largest tensor. Each return to a layer (backward, optimizer) is a
+visit of its own. What the next ``layers_ahead`` visits use again stays.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ _NUMBERED = re.compile(r"^(.*?(?:^|[._/\[-])[A-Za-z_]*\d+)(?=$|[._/\]-])")
 
 @dataclass(frozen=True, slots=True)
 class LayerVisit:
-    """A run of ops ``first`` to ``last`` within one layer, and what they use of what is streamed."""
+    """A run of ops ``first`` to ``last`` within one layer, and what they use of what is
+    streamed.
+    """
 
     first: int
     last: int
@@ -72,27 +78,45 @@ def plan(
     for v, visit in enumerate(visited):
         for t in visit.tensors:
             visits_of[t].append(v)
-    absences = [a for t, mine in visits_of.items() for a in _absences(graph, t, visited, mine, layers_ahead, residency[t][0])]
+    absences = [
+        a
+        for t, mine in visits_of.items()
+        for a in _absences(graph, t, visited, mine, layers_ahead, residency[t][0])
+    ]
     return insert(graph, hardware, "layerwise", absences, initial)
 
 
 def _kinds(text: str) -> frozenset[str]:
-    """The kinds of tensors that a parameter lists; raises :class:`InputError` for one that there is not."""
+    """The kinds of tensors that a parameter lists; raises :class:`InputError` for one that there is
+    not.
+    """
     kinds = frozenset(filter(None, text.split("/")))
     for kind in sorted(kinds):
         check_kind(kind, "kinds")
     return kinds
 
 
-def _absences(graph: Graph, t: int, visited: Sequence[LayerVisit], mine: Sequence[int], ahead: int, tier: str) -> Iterator[Absence]:
-    """Where tensor ``t`` is away: before its first visit, between visits further apart than ``ahead``, and after its last one."""
+def _absences(
+    graph: Graph, t: int, visited: Sequence[LayerVisit], mine: Sequence[int], ahead: int, tier: str
+) -> Iterator[Absence]:
+    """Where tensor ``t`` is away: before its first visit, between visits further apart than
+    ``ahead``, and after its last one.
+    """
     users, end = graph.users[t], len(graph.ops)
     yield Absence(t, AT_START, users[0], AT_START, AT_START, _begin(visited, mine[0] - ahead), tier)
     for v, w in pairwise(mine):
         after = users[bisect_right(users, visited[v].last) - 1]
         before = users[bisect_left(users, visited[w].first)]
         if w - v > ahead and before - after > 1:
-            yield Absence(t, after, before, visited[v].last, visited[v].last, max(_begin(visited, w - ahead), visited[v].last), tier)
+            yield Absence(
+                t,
+                after,
+                before,
+                visited[v].last,
+                visited[v].last,
+                max(_begin(visited, w - ahead), visited[v].last),
+                tier,
+            )
     if graph.survives[t]:
         yield Absence(t, users[-1], end, users[-1], users[-1], end, tier)
 
@@ -124,14 +148,18 @@ def visits(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
 
 
 def layers_of(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
-    """The layer of each streamed tensor, by name or, where no name has a number, by consecutive uses."""
+    """The layer of each streamed tensor, by name or, where no name has a number, by consecutive
+    uses.
+    """
     beside = _beside_weights(graph, streamed)
     layers = _layers_of_their_own(graph, streamed - beside.keys())
     return {**layers, **{t: layers[weight] for t, weight in beside.items()}}
 
 
 def _beside_weights(graph: Graph, streamed: set[int]) -> Mapping[int, int]:
-    """Of streamed tensors that are no weights, a streamed weight that an op uses together with them."""
+    """Of streamed tensors that are no weights, a streamed weight that an op uses together with
+    them.
+    """
     found: dict[int, int] = {}
     for op in graph.ops:
         mine = [t for t in op.uses if t in streamed]
@@ -151,7 +179,9 @@ def _layers_of_their_own(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
 
 
 def _by_name(graph: Graph, numbered: Mapping[int, str], streamed: set[int]) -> Mapping[int, str]:
-    """Numbered tensors by their prefix; the others by the numbered layer that the ops before their first use are in."""
+    """Numbered tensors by their prefix; the others by the numbered layer that the ops before their
+    first use are in.
+    """
     layers = dict(numbered)
     current = ""
     for op in graph.ops:

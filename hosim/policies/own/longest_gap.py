@@ -1,13 +1,17 @@
-"""``longest_gap``: activations in the longest gaps first until the peak fits, hyper-parallel's greedy planner.
+"""``longest_gap``: activations in the longest gaps first until the peak fits, hyper-parallel's
+greedy planner.
 
-Source: github mindspore-ai/hyper-parallel (Apache-2.0), its activation residency planner. The rule as published: candidates are the gaps
-between adjacent accesses of an activation with at least one op inside; sorted by (length in ops, bytes, earlier release), the largest
-first; one is taken only if it covers an op that is over budget; its bytes are then subtracted over its inside; it stops when the peak
-fits. The copy down starts after the latest write at or before the release, the copy up just before the op that needs it, with no lead.
+Source: github mindspore-ai/hyper-parallel (Apache-2.0), its activation residency planner. The rule
+as published: candidates are the gaps between adjacent accesses of an activation with at least one
+op inside; sorted by (length in ops, bytes, earlier release), the largest first; one is taken only
+if it covers an op that is over budget; its bytes are then subtracted over its inside; it stops when
+the peak fits. The copy down starts after the latest write at or before the release, the copy up
+just before the op that needs it, with no lead.
 
-Our reading: the budget is the whole device tier's, so the account of ops over budget holds parameters and workspaces too. Everything
-else stays where it is at home, unless what is at home in the device tier does not fit there at the step's start or end: then all of that
-starts below and comes up just before its first use.
+Our reading: the budget is the whole device tier's, so the account of ops over budget holds
+parameters and workspaces too. Everything else stays where it is at home, unless what is at home in
+the device tier does not fit there at the step's start or end: then all of that starts below and
+comes up just before its first use.
 """
 
 from __future__ import annotations
@@ -33,7 +37,16 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
         take_away(held, graph, absence)
         absences.append(absence)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    found = list(between_uses(graph, (t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation" and tensor.size_bytes)))
+    found = list(
+        between_uses(
+            graph,
+            (
+                t
+                for t, tensor in enumerate(graph.tensors)
+                if tensor.kind == "activation" and tensor.size_bytes
+            ),
+        )
+    )
     found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after))
     peak = held.max(initial=budget_bytes)
     for gap in found:
@@ -54,4 +67,6 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
 def _absence(gap: Gap, tier: str) -> Absence:
     """Stored after the latest write, released at the last use, back just before the next one."""
     store = gap.after if gap.written == AT_START else gap.written
-    return Absence(gap.tensor, gap.after, gap.before, store, gap.after, max(gap.before - 1, AT_START), tier)
+    return Absence(
+        gap.tensor, gap.after, gap.before, store, gap.after, max(gap.before - 1, AT_START), tier
+    )

@@ -1,21 +1,26 @@
-"""``memory_peak``: gaps that cover the peak, the best score first, as the peak strategy of MindSpore 2.10 does.
+"""``memory_peak``: gaps that cover the peak, the best score first, as the peak strategy of
+MindSpore 2.10 does.
 
-Source: the knobs documented in ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel, and its public headers
-(``MemoryPeakBasedHyperOffloadStrategy``, ``CalculateAdaptiveReleaseDistance``, ``CalculateAdaptivePrefetchDistance``). Documented: while
-the modelled peak exceeds ``max_device_memory`` less ``peak_modeled_headroom_bytes``, gaps that cover it are scored by size (w1), how
-early they begin before it (w2), how late they end after it (w3), less a penalty for clustering with others (w4); adaptive distances
-follow from size, bandwidth and kernel time; views and what ops write in place are skipped.
+Source: the knobs documented in ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel, and
+its public headers (``MemoryPeakBasedHyperOffloadStrategy``, ``CalculateAdaptiveReleaseDistance``,
+``CalculateAdaptivePrefetchDistance``). Documented: while the modelled peak exceeds
+``max_device_memory`` less ``peak_modeled_headroom_bytes``, gaps that cover it are scored by size
+(w1), how early they begin before it (w2), how late they end after it (w3), less a penalty for
+clustering with others (w4); adaptive distances follow from size, bandwidth and kernel time; views
+and what ops write in place are skipped.
 
-Our reading, since the formula is not documented: each of the first three terms is a share of the largest among the gaps that
-cover the peak; the penalty is the transfers of gaps taken so far that begin within ``prefetch_distance`` ops of this one's, per op
-so near. The best is taken (ties: the earlier one) and its bytes are subtracted from release to prefetch, until that peak fits; then the
-peak is looked for again. It stops where no gap covers the peak. An adaptive release waits for as many ops as the copy down takes, an
-adaptive prefetch leads by as many as the copy up takes; an op of unknown time counts as ``default_kernel_time_us``.
-``max_device_memory`` is to be set "according to the real available memory capacity": here that is the budget. The published headroom of
-4 GiB is a tenth of the published 40 GiB: so it is a tenth here, too.
+Our reading, since the formula is not documented: each of the first three terms is a share of the
+largest among the gaps that cover the peak; the penalty is the transfers of gaps taken so far that
+begin within ``prefetch_distance`` ops of this one's, per op so near. The best is taken (ties: the
+earlier one) and its bytes are subtracted from release to prefetch, until that peak fits; then the
+peak is looked for again. It stops where no gap covers the peak. An adaptive release waits for as
+many ops as the copy down takes, an adaptive prefetch leads by as many as the copy up takes; an op
+of unknown time counts as ``default_kernel_time_us``. ``max_device_memory`` is to be set "according
+to the real available memory capacity": here that is the budget. The published headroom of 4 GiB is
+a tenth of the published 40 GiB: so it is a tenth here, too.
 
-Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
-them start below.
+Tensors start where they are at home, unless those at home in the device tier do not fit there at
+the step's start or end: then all of them start below.
 """
 
 from __future__ import annotations
@@ -76,12 +81,22 @@ def plan(
         return at_distance(gap, tier, lead, wait)
 
     held = held_bytes(graph, hardware.device_tier)
-    absences = [absence(gap, residency[gap.tensor][0]) for gap in below_at_ends(graph, residency, hardware.device_tier)]
+    absences = [
+        absence(gap, residency[gap.tensor][0])
+        for gap in below_at_ends(graph, residency, hardware.device_tier)
+    ]
     for forced in absences:
         take_away(held, graph, forced)
     found = [gap for gap in between_uses(graph, not_in_place(graph)) if sizes[gap.tensor]]
-    weights = (score_weight_size, score_weight_cover_start, score_weight_cover_end, score_weight_neighbor_impact)
-    scores = _Scores([absence(gap, "") for gap in found], sizes, len(graph.ops), prefetch_distance, weights)
+    weights = (
+        score_weight_size,
+        score_weight_cover_start,
+        score_weight_cover_end,
+        score_weight_neighbor_impact,
+    )
+    scores = _Scores(
+        [absence(gap, "") for gap in found], sizes, len(graph.ops), prefetch_distance, weights
+    )
     while most and len(held):
         peak = int(held.argmax())
         if held[peak] <= most - headroom:
@@ -106,7 +121,10 @@ class _KernelClock:
         unknown = round(default_kernel_time_us * 1000)
         durations = op_durations(graph, hardware)
         pairs = zip(durations, graph.ops, strict=True)
-        known = (d if op.duration_ns is not None or op.flops or op.bytes_accessed else unknown for d, op in pairs)
+        known = (
+            d if op.duration_ns is not None or op.flops or op.bytes_accessed else unknown
+            for d, op in pairs
+        )
         self._starts = [0, *accumulate(known)]
 
     def ops_after(self, op: int, ns: float) -> int:
@@ -114,7 +132,9 @@ class _KernelClock:
         return max(0, bisect_left(self._starts, self._starts[op + 1] + ns) - (op + 1))
 
     def ops_before(self, op: int, ns: float) -> int:
-        """How many ops before ``op`` are to have begun at least ``ns`` before it does, the fewest."""
+        """How many ops before ``op`` are to have begun at least ``ns`` before it does, the
+        fewest.
+        """
         return max(0, op - max(0, bisect_left(self._starts, self._starts[op] - ns + 1) - 1))
 
 
@@ -122,7 +142,12 @@ class _Scores:
     """Candidates as arrays: where each is away, its bytes, and whether it is still free to take."""
 
     def __init__(
-        self, candidates: list[Absence], sizes: list[int], ops: int, near: int, weights: tuple[float, float, float, float]
+        self,
+        candidates: list[Absence],
+        sizes: list[int],
+        ops: int,
+        near: int,
+        weights: tuple[float, float, float, float],
     ) -> None:
         self._release = np.array([a.release for a in candidates], dtype=np.int64)
         self._prefetch = np.array([a.prefetch for a in candidates], dtype=np.int64)
@@ -133,17 +158,20 @@ class _Scores:
         self._weights = weights
 
     def ranked(self, peak: int) -> Iterator[int]:
-        """The candidates whose absences cover op ``peak``, best score first, the first one of equals; each is had once.
+        """The candidates whose absences cover op ``peak``, best score first, the first one of
+        equals; each is had once.
 
-        What is taken meanwhile lowers the scores of those near it, never raises one: so one that is the best by its present score before
-        all others by their earlier ones is the best.
+        What is taken meanwhile lowers the scores of those near it, never raises one: so one that is
+        the best by its present score before all others by their earlier ones is the best.
         """
         (covering,) = np.nonzero(self._open & (self._release < peak) & (self._prefetch >= peak))
         if not len(covering):
             return
         release, prefetch = self._release[covering], self._prefetch[covering]
         plain = np.zeros(len(covering))
-        for weight, term in zip(self._weights, (self._size[covering], peak - release, prefetch - peak), strict=False):
+        for weight, term in zip(
+            self._weights, (self._size[covering], peak - release, prefetch - peak), strict=False
+        ):
             plain += weight * term / max(term.max(), 1)
         order = np.argsort(-plain, kind="stable")
         queue: list[tuple[float, int, int]] = []
@@ -151,20 +179,30 @@ class _Scores:
         while queue or n < len(order):
             while n < len(order) and (not queue or -plain[order[n]] <= queue[0][0]):
                 k = int(order[n])
-                heappush(queue, (self._penalty(int(covering[k])) - float(plain[k]), int(covering[k]), k))
+                heappush(
+                    queue, (self._penalty(int(covering[k])) - float(plain[k]), int(covering[k]), k)
+                )
                 n += 1
             _, candidate, k = heappop(queue)
             present = self._penalty(candidate) - float(plain[k])
-            if (queue and (present, candidate) > queue[0][:2]) or (n < len(order) and -plain[order[n]] < present):
+            if (queue and (present, candidate) > queue[0][:2]) or (
+                n < len(order) and -plain[order[n]] < present
+            ):
                 heappush(queue, (present, candidate, k))
                 continue
             self._open[candidate] = False
             yield candidate
 
     def _penalty(self, candidate: int) -> float:
-        """w4 times the transfers of gaps taken so far that begin near this one's, per op that counts as near."""
+        """w4 times the transfers of gaps taken so far that begin near this one's, per op that
+        counts as near.
+        """
         places = self._release[candidate] + 1, self._prefetch[candidate] + 1
-        return self._weights[3] * float(self._crowd[places[0]] + self._crowd[places[1]]) / (2 * (2 * self._near + 1))
+        return (
+            self._weights[3]
+            * float(self._crowd[places[0]] + self._crowd[places[1]])
+            / (2 * (2 * self._near + 1))
+        )
 
     def take(self, candidate: int) -> None:
         """It is taken: those near it are penalized from now on."""

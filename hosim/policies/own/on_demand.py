@@ -1,11 +1,12 @@
 """``on_demand``: a reactive runtime without foresight, as demand paging and unified memory are.
 
-An op that misses a tensor faults and waits for it; where there is no room, the least recently used resident is evicted (stored first
-unless a valid copy lies below). Every op costs the runtime's inspection time. See :mod:`hosim.schedule.paging` for the rules of eviction
-and for the end of the step.
+An op that misses a tensor faults and waits for it; where there is no room, the least recently used
+resident is evicted (stored first unless a valid copy lies below). Every op costs the runtime's
+inspection time. See :mod:`hosim.schedule.paging` for the rules of eviction and for the end of the
+step.
 
-Tensors start where they are at home, unless those at home in the device tier do not fit there at the step's start or end: then all of
-them start below.
+Tensors start where they are at home, unless those at home in the device tier do not fit there at
+the step's start or end: then all of them start below.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from hosim.schedule.tiers_below import FASTEST, read_placement
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
     """The plan: its decisions are taken during the replay, each in O(1) amortized."""
-    return paging_plan(graph, hardware, budget_bytes, "on_demand", LeastRecentlyUsed, placement=read_placement(placement, hardware))
+    return paging_plan(
+        graph,
+        hardware,
+        budget_bytes,
+        "on_demand",
+        LeastRecentlyUsed,
+        placement=read_placement(placement, hardware),
+    )
 
 
 class LeastRecentlyUsed:

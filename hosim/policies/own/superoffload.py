@@ -1,12 +1,16 @@
-"""``superoffload``: the optimizer on the CPU, and parameters on the device while they fit there, else below.
+"""``superoffload``: the optimizer on the CPU, and parameters on the device while they fit there,
+else below.
 
-SuperOffload (X. Lian et al., arXiv 2509.21271), for superchips whose CPU is close to the GPU. Its adaptive offloading leaves parameters on
-the device ("weight-stationary") or streams them layer by layer ("weight-flow"): here they stay if the plan fits then, else they are
-streamed as :mod:`hosim.policies.own.zero_infinity` does it. Its updates begin before all gradients are there and are undone where a check
-rejects them: that is the workload's (``optimizer_on`` with ``update: speculative``).
+SuperOffload (X. Lian et al., arXiv 2509.21271), for superchips whose CPU is close to the GPU. Its
+adaptive offloading leaves parameters on the device ("weight-stationary") or streams them layer by
+layer ("weight-flow"): here they stay if the plan fits then, else they are streamed as
+:mod:`hosim.policies.own.zero_infinity` does it. Its updates begin before all gradients are there
+and are undone where a check rejects them: that is the workload's (``optimizer_on`` with ``update:
+speculative``).
 
-Not modelled: buckets of 64 MB, for each of which gradients and parameters move together; an optimizer on the device for the last buckets;
-casts on the device, for which gradients and parameters cross the link in fp32; undone updates.
+Not modelled: buckets of 64 MB, for each of which gradients and parameters move together; an
+optimizer on the device for the last buckets; casts on the device, for which gradients and
+parameters cross the link in fp32; undone updates.
 """
 
 from __future__ import annotations
@@ -23,7 +27,14 @@ from hosim.schedule import planned_around
 from hosim.schedule.tiers_below import FASTEST
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = FASTEST) -> Plan:
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    layers_ahead: int,
+    placement: str = FASTEST,
+) -> Plan:
     """The plan: parameters on the device if that fits."""
     try:
         made = planned_around(graph, hardware, budget_bytes, resident.plan)
@@ -31,5 +42,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: i
     except InfeasibleError:
         fits = False
     if not fits:
-        made = zero_infinity.plan(graph, hardware, budget_bytes, layers_ahead=layers_ahead, placement=placement)
+        made = zero_infinity.plan(
+            graph, hardware, budget_bytes, layers_ahead=layers_ahead, placement=placement
+        )
     return replace(made, policy="superoffload")

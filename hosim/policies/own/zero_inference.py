@@ -1,7 +1,8 @@
 """``zero_inference``: all weights below, streamed a layer ahead.
 
-DeepSpeed ZeRO-Inference (R. Y. Aminabadi et al., DeepSpeed Inference, SC 2022): :mod:`hosim.policies.own.layerwise` with all weights below.
-A KV cache with a home below is streamed with its layers, unless the workload says that the attention runs there (``attention_on``), as the
+DeepSpeed ZeRO-Inference (R. Y. Aminabadi et al., DeepSpeed Inference, SC 2022):
+:mod:`hosim.policies.own.layerwise` with all weights below. A KV cache with a home below is streamed
+with its layers, unless the workload says that the attention runs there (``attention_on``), as the
 real one does with ``--kv-offload``.
 """
 
@@ -16,7 +17,21 @@ from hosim.policies.own import layerwise
 from hosim.schedule.tiers_below import FASTEST
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, layers_ahead: int, placement: str = FASTEST) -> Plan:
+def plan(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    layers_ahead: int,
+    placement: str = FASTEST,
+) -> Plan:
     """The plan."""
-    made = layerwise.plan(graph, hardware, budget_bytes, layers_ahead=layers_ahead, kinds="parameter/expert", placement=placement)
+    made = layerwise.plan(
+        graph,
+        hardware,
+        budget_bytes,
+        layers_ahead=layers_ahead,
+        kinds="parameter/expert",
+        placement=placement,
+    )
     return replace(made, policy="zero_inference")

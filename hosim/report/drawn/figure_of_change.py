@@ -30,16 +30,29 @@ def memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
     span = max(before.makespan_ns, now.makespan_ns, 1)
     top = max(*before.held, *now.held, 1)
     (unit, name), (size, size_name) = figures.time_unit(span), figures.size_unit(top)
-    for curve, label, colour, dashes, width in ((before, "before", "0.45", "--", 1.3), (now, "now", _NOW, "-", 1.6)):
+    for curve, label, colour, dashes, width in (
+        (before, "before", "0.45", "--", 1.3),
+        (now, "now", _NOW, "-", 1.6),
+    ):
         peak = max(curve.held)
         text = f"{label}: peak {human_size(peak)}, makespan {human_time(curve.makespan_ns)}"
         levels = [b / size for b in curve.held]
-        axes.stairs(levels, _edges(curve, unit), baseline=None, label=text, color=colour, linestyle=dashes, linewidth=width)
+        axes.stairs(
+            levels,
+            _edges(curve, unit),
+            baseline=None,
+            label=text,
+            color=colour,
+            linestyle=dashes,
+            linewidth=width,
+        )
     # on the finer of the two time grids, so that only real differences are filled
     edges = sorted({*_edges(before, 1), *_edges(now, 1)})
     more = [(_at(before, at) / size, _at(now, at) / size) for at in edges]
     old, new = [pair[0] for pair in more], [max(pair) for pair in more]
-    axes.fill_between([at / unit for at in edges], old, new, step="post", color=_NOW, alpha=0.25, linewidth=0)
+    axes.fill_between(
+        [at / unit for at in edges], old, new, step="post", color=_NOW, alpha=0.25, linewidth=0
+    )
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_xlim(0, span / unit)
     axes.set_ylabel(size_name)

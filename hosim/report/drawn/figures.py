@@ -1,7 +1,7 @@
 """What all pictures share: styles that differ in black and white, units, and reproducible files.
 
-A picture is a function that draws on the caller's axes and returns them. The commands make and save figures within :func:`style`, which no
-matplotlib setting of the machine changes.
+A picture is a function that draws on the caller's axes and returns them. The commands make and save
+figures within :func:`style`, which no matplotlib setting of the machine changes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,12 @@ KIND_STYLES: Mapping[str, Style] = {
 CAUSE_STYLES: Mapping[str, Style] = dict(
     zip(
         STALL_CAUSES,
-        (_filled("#fff3b0", "..."), _filled("#f4a582", "////"), _filled("#92c5de", "\\\\\\\\"), _filled("#b8e186", "xxxx")),
+        (
+            _filled("#fff3b0", "..."),
+            _filled("#f4a582", "////"),
+            _filled("#92c5de", "\\\\\\\\"),
+            _filled("#b8e186", "xxxx"),
+        ),
         strict=True,
     )
 )
@@ -84,7 +89,11 @@ def time_unit(span_ns: float) -> tuple[int, str]:
     >>> time_unit(90), time_unit(45_000_000)
     ((1, 'ns'), (1000000, 'ms'))
     """
-    return next((unit, name) for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns")) if span_ns >= 2 * unit or unit == 1)
+    return next(
+        (unit, name)
+        for unit, name in ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
+        if span_ns >= 2 * unit or unit == 1
+    )
 
 
 def size_unit(most_bytes: float) -> tuple[int, str]:
@@ -99,7 +108,8 @@ def size_unit(most_bytes: float) -> tuple[int, str]:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save within this: the fonts and lines are hosim's, whatever the machine's own settings say.
+    """Draw and save within this: the fonts and lines are hosim's, whatever the machine's own
+    settings say.
 
     Raises :class:`InputError` if a file of settings is so damaged that matplotlib refuses to load.
     """
@@ -109,7 +119,10 @@ def style() -> Iterator[None]:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise InputError(f"matplotlib cannot be loaded: {why}; look for its file of settings, matplotlibrc, in the folder") from None
+        raise InputError(
+            f"matplotlib cannot be loaded: {why}; look for its file of settings, matplotlibrc, in "
+            "the folder"
+        ) from None
     own = {
         "font.family": "DejaVu Sans",
         "font.size": 9.0,
@@ -131,7 +144,11 @@ def blank(heights: Sequence[float], width: float = WIDTH) -> tuple[Figure, list[
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, sum(heights)), layout="constrained")
-    return figure, list(figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)})[:, 0])
+    return figure, list(
+        figure.subplots(
+            len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)}
+        )[:, 0]
+    )
 
 
 def legend_beside(axes: Axes, **more: Any) -> None:
@@ -141,37 +158,53 @@ def legend_beside(axes: Axes, **more: Any) -> None:
 
 
 def image(figure: Figure, kind: str = "png", dpi: int = 130) -> bytes:
-    """The figure as a file of ``kind`` (png, svg or pdf), with ``dpi`` points an inch; equal figures give equal bytes."""
+    """The figure as a file of ``kind`` (png, svg or pdf), with ``dpi`` points an inch; equal
+    figures give equal bytes.
+    """
     data = io.BytesIO()
     with style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)  # a name in a script that the font lacks is a box
+        warnings.filterwarnings(
+            "ignore", "Glyph .* missing from font", UserWarning
+        )  # a name in a script that the font lacks is a box
         figure.savefig(data, format=kind, dpi=dpi, metadata=dict(_FORMATS[kind]))
     return _renumbered(data.getvalue()) if kind == "svg" else data.getvalue()
 
 
 def page_image(figure: Figure) -> bytes:
-    """The figure as a PNG of 256 colours, which for drawings is a third of the bytes and looks the same."""
+    """The figure as a PNG of 256 colours, which for drawings is a third of the bytes and looks the
+    same.
+    """
     from PIL import Image
 
     data = io.BytesIO()
     with Image.open(io.BytesIO(image(figure))) as whole:
-        whole.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(data, "PNG", optimize=True)
+        whole.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
+            data, "PNG", optimize=True
+        )
     return data.getvalue()
 
 
 def _renumbered(svg: bytes) -> bytes:
-    """The picture with its clip paths called after their order: some releases of matplotlib call them after addresses in memory."""
+    """The picture with its clip paths called after their order: some releases of matplotlib call
+    them after addresses in memory.
+    """
     numbers: dict[bytes, int] = {}
-    return _CLIP_PATH.sub(lambda found: b"%sclip%d" % (found[1], numbers.setdefault(found[2], len(numbers))), svg)
+    return _CLIP_PATH.sub(
+        lambda found: b"%sclip%d" % (found[1], numbers.setdefault(found[2], len(numbers))), svg
+    )
 
 
 def image_kind(path: Path) -> str:
-    """The format of a picture with this name; raises :class:`InputError` unless it is png, svg or pdf.
+    """The format of a picture with this name; raises :class:`InputError` unless it is png, svg or
+    pdf.
 
     >>> image_kind(Path("out.png"))
     'png'
     """
     kind = path.suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
-        raise InputError(f"expected a picture whose name ends in {', '.join(f'.{known}' for known in _FORMATS)}", source=str(path))
+        raise InputError(
+            f"expected a picture whose name ends in {', '.join(f'.{known}' for known in _FORMATS)}",
+            source=str(path),
+        )
     return kind

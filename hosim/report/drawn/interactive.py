@@ -1,4 +1,6 @@
-"""The zoomable timelines of replays as a part of an HTML page: streams, channels, stalls, and the memory of the device tier."""
+"""The zoomable timelines of replays as a part of an HTML page: streams, channels, stalls, and the
+memory of the device tier.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,21 @@ from hosim.cache_plan import Plan
 from hosim.data.folded_parts import folded
 from hosim.hardware import Hardware
 from hosim.report.drawn.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
-from hosim.report.timelines import OP, TRANSFER, Bar, BarStyle, Encoder, Row, element, end_ns, further, rows, stacked, thinned, timeline_of
+from hosim.report.timelines import (
+    OP,
+    TRANSFER,
+    Bar,
+    BarStyle,
+    Encoder,
+    Row,
+    element,
+    end_ns,
+    further,
+    rows,
+    stacked,
+    thinned,
+    timeline_of,
+)
 from hosim.result import STALL_CAUSES, Result, Timeline
 from hosim.units import human_size
 
@@ -24,7 +40,9 @@ _STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One replay of a page: its title (empty where it is the only one), and the recorded result of the plan."""
+    """One replay of a page: its title (empty where it is the only one), and the recorded result of
+    the plan.
+    """
 
     title: str
     plan: Plan
@@ -37,7 +55,10 @@ def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
     encoder = Encoder(_STYLES, [row for _, own in drawn for row in own.rows])
     groups = [_group(encoder, one, own, hardware) for one, own in drawn]
     end = max((end_ns(one.result) for one in shown), default=0)
-    says = "A click on a stall marks the transfer that it is blamed on. Ops are dark, transfers grey, stalls hatched by cause."
+    says = (
+        "A click on a stall marks the transfer that it is blamed on. Ops are dark, transfers "
+        "grey, stalls hatched by cause."
+    )
     if any([own.together for _, own in drawn]):
         says += " Transfers of parts of a tensor that follow each other without a gap are one bar."
     return element(encoder, groups, end, says, {})
@@ -45,14 +66,18 @@ def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The rows of a timeline, in which a bar may stand for several transfers: these by the number of the first."""
+    """The rows of a timeline, in which a bar may stand for several transfers: these by the number
+    of the first.
+    """
 
     rows: Sequence[Row]
     together: Mapping[int, Sequence[int]]
 
 
 def _drawn(one: Shown) -> _Drawn:
-    """The rows, with transfers of parts of a tensor that follow each other without a gap as one bar."""
+    """The rows, with transfers of parts of a tensor that follow each other without a gap as one
+    bar.
+    """
     tensors, transfers = one.plan.graph.tensors, timeline_of(one.result).transfers
     together: dict[int, list[int]] = {}
     drawn = []
@@ -80,11 +105,17 @@ def _group(encoder: Encoder, one: Shown, own: _Drawn, hardware: Hardware) -> dic
         return _said(one.plan, timeline, bar, own.together.get(bar.number, (bar.number,)))
 
     encoded = [encoder.row(row, said) for row in own.rows]
-    group: dict[str, Any] = {"title": one.title, "rows": encoded, "blames": _blames(encoder, timeline, own)}
+    group: dict[str, Any] = {
+        "title": one.title,
+        "rows": encoded,
+        "blames": _blames(encoder, timeline, own),
+    }
     if by_kind:
         budget = min(one.result.budget_bytes, hardware.device.capacity_bytes)
         peak = one.result.peak_bytes.get(hardware.device_tier, 0)
-        at, (held,) = thinned(times, [sum(by_kind.values(), 0 * times)], end_ns(one.result), _POINTS)
+        at, (held,) = thinned(
+            times, [sum(by_kind.values(), 0 * times)], end_ns(one.result), _POINTS
+        )
         limited = budget if budget <= 2 * peak else 0
         group["memory"] = {
             "tier": hardware.device_tier,

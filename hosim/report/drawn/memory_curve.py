@@ -1,4 +1,6 @@
-"""The live-memory curve of a workload, drawn with characters: what the device tier holds while each op runs, with everything resident."""
+"""The live-memory curve of a workload, drawn with characters: what the device tier holds while each
+op runs, with everything resident.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,19 @@ _PARTS = len(_EIGHTHS) - 1
 
 
 def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
-    """The curve in at most ``width`` columns, including its scale, and ``height`` lines, with a line for the ops below.
+    """The curve in at most ``width`` columns, including its scale, and ``height`` lines, with a
+    line for the ops below.
 
-    A column shows the maximum of the ops that it stands for, in listed order. The scale goes from the minimum to the peak, which has a
-    colour of its own. Empty for a graph without ops.
+    A column shows the maximum of the ops that it stands for, in listed order. The scale goes from
+    the minimum to the peak, which has a colour of its own. Empty for a graph without ops.
     """
     curve = static_curve(graph)
     if not curve:
         return Text()
     low, high = min(curve), max(curve)
-    *marks, lowest = _labels([*(low + (high - low) * (height - line) // height for line in range(0, height, 3)), low])
+    *marks, lowest = _labels(
+        [*(low + (high - low) * (height - line) // height for line in range(0, height, 3)), low]
+    )
     left = max(map(len, [*marks, lowest]))
     columns = _columns(curve, max(width - left - 2, 1))
     levels = [_level(most, low, high, height) for most in columns]
@@ -32,7 +37,10 @@ def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
         marked = line % 3 == 0
         text.append(f"{marks[line // 3] if marked else '':>{left}} {'┤' if marked else '│'}")
         for most, level in zip(columns, levels, strict=True):
-            text.append(_EIGHTHS[max(0, min(_PARTS, level - floor))], style="bold red" if most == high else "cyan")
+            text.append(
+                _EIGHTHS[max(0, min(_PARTS, level - floor))],
+                style="bold red" if most == high else "cyan",
+            )
         text.append("\n")
     text.append(f"{lowest:>{left}} └{'─' * len(columns)}\n")
     end = f"op {len(curve) - 1:,}"
@@ -47,11 +55,17 @@ def _labels(sizes: list[int]) -> list[str]:
 
 
 def _columns(curve: list[int], count: int) -> list[int]:
-    """The largest value of each of ``count`` equal parts of the curve; the whole curve if it is shorter."""
+    """The largest value of each of ``count`` equal parts of the curve; the whole curve if it is
+    shorter.
+    """
     count = min(count, len(curve))
-    return [max(curve[len(curve) * j // count : len(curve) * (j + 1) // count]) for j in range(count)]
+    return [
+        max(curve[len(curve) * j // count : len(curve) * (j + 1) // count]) for j in range(count)
+    ]
 
 
 def _level(value: int, low: int, high: int, height: int) -> int:
-    """Height of a bar in eighths of a line: rounded up, so that whatever is above the lowest is seen."""
+    """Height of a bar in eighths of a line: rounded up, so that whatever is above the lowest is
+    seen.
+    """
     return -(-(value - low) * height * _PARTS // (high - low)) if high > low else height * _PARTS

@@ -1,7 +1,9 @@
-"""Pictures of one replay with its timeline: what ran and what waited when, what each tier held, what each channel did.
+"""Pictures of one replay with its timeline: what ran and what waited when, what each tier held,
+what each channel did.
 
-Functions take Axes and return them; pictures are readable without colour. A timeline of very many ops is drawn in columns that show the
-shares of their time or their maximum, so that nothing is too short to be seen.
+Functions take Axes and return them; pictures are readable without colour. A timeline of very many
+ops is drawn in columns that show the shares of their time or their maximum, so that nothing is too
+short to be seen.
 """
 
 from __future__ import annotations
@@ -15,7 +17,18 @@ from hosim.hardware import Hardware
 from hosim.plain_text import printable
 from hosim.report.drawn import figures
 from hosim.report.drawn.figures import CAUSE_STYLES, KIND_STYLES, LINES, OP_STYLE, TRANSFER_STYLE
-from hosim.report.timelines import OP, TRANSFER, Row, end_ns, rows, sampled, stacked, thinned, timeline_of, used_channels
+from hosim.report.timelines import (
+    OP,
+    TRANSFER,
+    Row,
+    end_ns,
+    rows,
+    sampled,
+    stacked,
+    thinned,
+    timeline_of,
+    used_channels,
+)
 from hosim.result import STALL_CAUSES, Result
 from hosim.timeline import Spans, busy, queued_bytes
 from hosim.units import human_size, human_time
@@ -32,7 +45,11 @@ _BARS = 3000
 
 _SHARE_COLUMNS = 400
 _STYLES = {OP: OP_STYLE, **CAUSE_STYLES, TRANSFER: TRANSFER_STYLE}
-_LABELS = {OP: "op runs", **{cause: f"waits: {cause}" for cause in STALL_CAUSES}, TRANSFER: "transfer"}
+_LABELS = {
+    OP: "op runs",
+    **{cause: f"waits: {cause}" for cause in STALL_CAUSES},
+    TRANSFER: "transfer",
+}
 
 
 def timeline(axes: Axes, graph: Graph, result: Result) -> Axes:
@@ -59,12 +76,18 @@ def timeline(axes: Axes, graph: Graph, result: Result) -> Axes:
 
 def _draw_row(axes: Axes, row: Row, y: float, end: int, unit: int) -> None:
     whats = [what for what in _STYLES if any(bar.what == what for bar in row.bars)]
-    by_what = {what: [(bar.start_ns, bar.end_ns) for bar in row.bars if bar.what == what] for what in whats}
+    by_what = {
+        what: [(bar.start_ns, bar.end_ns) for bar in row.bars if bar.what == what] for what in whats
+    }
     if len(row.bars) <= _BARS:
         edge = {"edgecolor": "white", "linewidth": 0.4} if len(row.bars) <= 200 else {}
         for what, intervals in by_what.items():
             own = {**_STYLES[what], **(edge if what in (OP, TRANSFER) else {})}
-            axes.broken_barh([(start / unit, (stop - start) / unit) for start, stop in intervals], (y - 0.38, 0.76), **own)
+            axes.broken_barh(
+                [(start / unit, (stop - start) / unit) for start, stop in intervals],
+                (y - 0.38, 0.76),
+                **own,
+            )
         return
     columns = [k * end / _SHARE_COLUMNS / unit for k in range(_SHARE_COLUMNS + 1)]
     bottom = np.zeros(_SHARE_COLUMNS)
@@ -81,7 +104,8 @@ def _closed(values: Any) -> Any:
 
 
 def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: str) -> Axes:
-    """What a tier holds over time, stacked by kind of tensor, with the budget (of another tier: its capacity) and the peak.
+    """What a tier holds over time, stacked by kind of tensor, with the budget (of another tier: its
+    capacity) and the peak.
 
     A limit far above the peak is only named: a line there would leave no room for the rest.
     """
@@ -90,7 +114,9 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     times, curves = thinned(times, list(by_kind.values()), end, COLUMNS)
     is_device = tier == hardware.device_tier
     capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
-    limit, called = (min(result.budget_bytes, capacity), "budget") if is_device else (capacity, "capacity")
+    limit, called = (
+        (min(result.budget_bytes, capacity), "budget") if is_device else (capacity, "capacity")
+    )
     peak, at = result.peak_bytes.get(tier, 0), result.peak_at_ns.get(tier, 0)
     top = max([peak, *([limit] if limit <= 2 * peak else []), 1])
     (unit, name), (size, size_name) = figures.time_unit(end), figures.size_unit(top)
@@ -99,15 +125,37 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     for kind, curve in zip(by_kind, curves, strict=True):
         upper = curve if bottom is None else bottom + curve
         low = 0 if bottom is None else _closed(bottom) / size
-        axes.fill_between(x, low, _closed(upper) / size, step="post", label=kind.replace("_", " "), **KIND_STYLES[kind])
+        axes.fill_between(
+            x,
+            low,
+            _closed(upper) / size,
+            step="post",
+            label=kind.replace("_", " "),
+            **KIND_STYLES[kind],
+        )
         bottom = upper
     if bottom is not None:
         axes.step(x, _closed(bottom) / size, where="post", color="black", linewidth=0.7)
     if limit <= 2 * peak:
-        axes.axhline(limit / size, color="#b2182b", linestyle="--", linewidth=1.4, label=f"{called} {human_size(limit)}")
+        axes.axhline(
+            limit / size,
+            color="#b2182b",
+            linestyle="--",
+            linewidth=1.4,
+            label=f"{called} {human_size(limit)}",
+        )
     else:
         axes.plot([], [], " ", label=f"({called} {human_size(limit)})")
-    axes.plot(at / unit, peak / size, "v", color="white", markeredgecolor="black", markersize=8, clip_on=False, label=_peak(peak, at))
+    axes.plot(
+        at / unit,
+        peak / size,
+        "v",
+        color="white",
+        markeredgecolor="black",
+        markersize=8,
+        clip_on=False,
+        label=_peak(peak, at),
+    )
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
     _over_time(axes, end, unit, name)
@@ -121,7 +169,9 @@ def _peak(peak: int, at: int) -> str:
 
 
 def channel_utilization(axes: Axes, result: Result) -> Axes:
-    """The share of time for which each channel carries a transfer, in equal parts of the makespan."""
+    """The share of time for which each channel carries a transfer, in equal parts of the
+    makespan.
+    """
     end = end_ns(result)
     unit, name = figures.time_unit(end)
     parts = 100
@@ -130,7 +180,14 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
     for k, (channel, carried) in enumerate(sorted(busy(recorded).items())):
         part = 100 * carried.total_ns / end if end else 0.0
         share = _closed(100 * np.array(carried.shares(end, parts)))
-        axes.step(edges, share, where="post", linewidth=1.3, label=printable(f"{channel}: {part:.0f} %"), **LINES[k % len(LINES)])
+        axes.step(
+            edges,
+            share,
+            where="post",
+            linewidth=1.3,
+            label=printable(f"{channel}: {part:.0f} %"),
+            **LINES[k % len(LINES)],
+        )
     axes.set_ylim(0, 104)
     axes.set_ylabel("busy, %")
     _over_time(axes, end, unit, name)
@@ -155,7 +212,14 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     for k, (channel, (times, values)) in enumerate(queues.items()):
         label = printable(f"{channel}: at most {human_size(int(values.max()))}")
         x = [*(times / unit), end / unit]
-        axes.step(x, _closed(values) / size, where="post", linewidth=1.3, label=label, **LINES[k % len(LINES)])
+        axes.step(
+            x,
+            _closed(values) / size,
+            where="post",
+            linewidth=1.3,
+            label=label,
+            **LINES[k % len(LINES)],
+        )
     axes.set_ylim(0, 1.08 * max(most, 1) / size)
     axes.set_ylabel(f"waiting, {size_name}")
     _over_time(axes, end, unit, name)
@@ -170,7 +234,9 @@ def _over_time(axes: Axes, end: int, unit: int, name: str) -> None:
 
 
 def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:
-    """The picture of ``hosim replay --plot``: the timeline, every tier that holds something, and the channels that moved something."""
+    """The picture of ``hosim replay --plot``: the timeline, every tier that holds something, and
+    the channels that moved something.
+    """
     recorded = timeline_of(result)
     tiers = [tier.name for tier in hardware.tiers if result.peak_bytes.get(tier.name)]
     moved = bool(recorded.transfers)
@@ -183,7 +249,11 @@ def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:
         if moved:
             channel_utilization(axes[-2], result)
             channel_queue(axes[-1], result)
-        took = f"makespan {human_time(result.makespan_ns)}" if result.makespan_ns is not None else "does not fit"
+        took = (
+            f"makespan {human_time(result.makespan_ns)}"
+            if result.makespan_ns is not None
+            else "does not fit"
+        )
         title = printable(f"{result.workload} on {result.hardware}, {result.policy}: {took}")
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure

@@ -1,4 +1,6 @@
-"""Pictures of several replays: policies against each other, the frontier of memory and time, and sweeps. Axes in, Axes out."""
+"""Pictures of several replays: policies against each other, the frontier of memory and time, and
+sweeps. Axes in, Axes out.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,14 @@ _CELLS = 160
 """A heat map of at most this many cells shows each value as text."""
 
 _FILLS = ("none", "0.55", "black")
-"""How the markers of the first dozen policies are filled, of the second and so on: those that lie on one another show through."""
+"""How the markers of the first dozen policies are filled, of the second and so on: those that lie
+on one another show through.
+"""
 
 
 def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
-    """Makespan against the peak of the device tier, one marker a policy, with the budget and the lower bound as lines.
+    """Makespan against the peak of the device tier, one marker a policy, with the budget and the
+    lower bound as lines.
 
     A bar through a marker is the interval of its makespan, if that has one.
     """
@@ -41,7 +46,11 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     size, size_name = figures.size_unit(max(peaks, default=0))
     unit, name = figures.time_unit(max(times, default=0))
     for k, (r, peak, makespan) in enumerate(zip(fitting, peaks, times, strict=True)):
-        shown = {"facecolor": _FILLS[k // len(MARKERS) % len(_FILLS)], "edgecolor": _colour(k), "linewidth": 1.6}
+        shown = {
+            "facecolor": _FILLS[k // len(MARKERS) % len(_FILLS)],
+            "edgecolor": _colour(k),
+            "linewidth": 1.6,
+        }
         label = printable(f"{r.policy}: {human_time(makespan)}, {human_size(peak)}")
         axes.scatter(
             [peak / size],
@@ -54,19 +63,44 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
         )
         if r.makespan_low_ns is not None and r.makespan_high_ns is not None:
             axes.vlines(
-                peak / size, r.makespan_low_ns / unit, r.makespan_high_ns / unit, color=_colour(k), linewidth=3, alpha=0.4, zorder=2.5
+                peak / size,
+                r.makespan_low_ns / unit,
+                r.makespan_high_ns / unit,
+                color=_colour(k),
+                linewidth=3,
+                alpha=0.4,
+                zorder=2.5,
             )
     if bound:
-        axes.axhline(bound / unit, color="black", linestyle=":", linewidth=1.2, label=f"lower bound {human_time(bound)}")
+        axes.axhline(
+            bound / unit,
+            color="black",
+            linestyle=":",
+            linewidth=1.2,
+            label=f"lower bound {human_time(bound)}",
+        )
     budget = results[0].budget_bytes
     if peaks and budget <= 2 * max(peaks):
-        axes.axvline(budget / size, color="#b2182b", linestyle="--", linewidth=1.2, label=f"budget {human_size(budget)}")
+        axes.axvline(
+            budget / size,
+            color="#b2182b",
+            linestyle="--",
+            linewidth=1.2,
+            label=f"budget {human_size(budget)}",
+        )
     for r in results:
         if not r.feasible:
-            axes.plot([], [], " ", label=printable(f"({r.policy} {'failed' if r.failed else 'does not fit'})"))
+            axes.plot(
+                [],
+                [],
+                " ",
+                label=printable(f"({r.policy} {'failed' if r.failed else 'does not fit'})"),
+            )
     axes.set_xlabel(printable(f"peak of {device_tier}, {size_name}"))
     axes.set_ylabel(f"makespan, {name}")
-    ends = [end for r in fitting for end in (r.makespan_low_ns, r.makespan_high_ns) if end is not None]
+    ends = [
+        end for r in fitting for end in (r.makespan_low_ns, r.makespan_high_ns) if end is not None
+    ]
     _time_scale(axes, [*times, *ends, *([bound] if bound else [])], unit)
     axes.margins(x=0.08)
     axes.grid(color="0.9")
@@ -75,9 +109,14 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
 
 
 def _hidden(peaks: Sequence[int], times: Sequence[int], k: int) -> int:
-    """The number of later markers at the place of marker ``k``, which has to be larger to be seen around them."""
+    """The number of later markers at the place of marker ``k``, which has to be larger to be seen
+    around them.
+    """
     near = max(peaks) / 50, max(times) / 50
-    return sum(abs(peaks[j] - peaks[k]) < near[0] and abs(times[j] - times[k]) < near[1] for j in range(k + 1, len(peaks)))
+    return sum(
+        abs(peaks[j] - peaks[k]) < near[0] and abs(times[j] - times[k]) < near[1]
+        for j in range(k + 1, len(peaks))
+    )
 
 
 def _colour(k: int) -> Any:
@@ -85,7 +124,9 @@ def _colour(k: int) -> Any:
 
 
 def _time_scale(axes: Axes, times_ns: Sequence[int], unit: int) -> None:
-    """A logarithmic scale with plain numbers where times are far apart, else a linear one; with some room around."""
+    """A logarithmic scale with plain numbers where times are far apart, else a linear one; with
+    some room around.
+    """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = min(times_ns, default=0) / unit, max(times_ns, default=0) / unit
@@ -99,8 +140,12 @@ def _time_scale(axes: Axes, times_ns: Sequence[int], unit: int) -> None:
         axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
 
 
-def frontier(axes: Axes, curves: Mapping[str, Sequence[tuple[int, int]]], lower_bound_ns: int | None = None) -> Axes:
-    """Peak memory against makespan, by policy: points of (peak bytes, makespan in ns), joined by what is reached with no more memory."""
+def frontier(
+    axes: Axes, curves: Mapping[str, Sequence[tuple[int, int]]], lower_bound_ns: int | None = None
+) -> Axes:
+    """Peak memory against makespan, by policy: points of (peak bytes, makespan in ns), joined by
+    what is reached with no more memory.
+    """
     points = [point for curve in curves.values() for point in curve]
     size, size_name = figures.size_unit(max((peak for peak, _ in points), default=0))
     unit, name = figures.time_unit(max((makespan for _, makespan in points), default=0))
@@ -109,62 +154,123 @@ def frontier(axes: Axes, curves: Mapping[str, Sequence[tuple[int, int]]], lower_
         line = sorted(curve)
         x, y = [peak / size for peak, _ in line], [makespan / unit for _, makespan in line]
         axes.step([*x, right], [*y, *y[-1:]], where="post", linewidth=1.2, **LINES[k % len(LINES)])
-        axes.plot(x, y, MARKERS[k % len(MARKERS)], color=_colour(k), markerfacecolor="white", markersize=5)
-        axes.plot([], [], marker=MARKERS[k % len(MARKERS)], markerfacecolor="white", label=printable(label), **LINES[k % len(LINES)])
+        axes.plot(
+            x, y, MARKERS[k % len(MARKERS)], color=_colour(k), markerfacecolor="white", markersize=5
+        )
+        axes.plot(
+            [],
+            [],
+            marker=MARKERS[k % len(MARKERS)],
+            markerfacecolor="white",
+            label=printable(label),
+            **LINES[k % len(LINES)],
+        )
     if lower_bound_ns:
-        axes.axhline(lower_bound_ns / unit, color="black", linestyle=":", linewidth=1.2, label=f"lower bound {human_time(lower_bound_ns)}")
+        axes.axhline(
+            lower_bound_ns / unit,
+            color="black",
+            linestyle=":",
+            linewidth=1.2,
+            label=f"lower bound {human_time(lower_bound_ns)}",
+        )
     axes.set_xlim(right=right)
     axes.set_xlabel(f"peak memory, {size_name}")
     axes.set_ylabel(f"makespan, {name}")
-    _time_scale(axes, [*(makespan for _, makespan in points), *([lower_bound_ns] if lower_bound_ns else [])], unit)
+    _time_scale(
+        axes,
+        [*(makespan for _, makespan in points), *([lower_bound_ns] if lower_bound_ns else [])],
+        unit,
+    )
     axes.grid(color="0.9")
     figures.legend_beside(axes, handlelength=3.2)
     return axes
 
 
 def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) -> Axes:
-    """The column ``value`` of a sweep over the columns ``x`` and ``y``: dark is much. Hatched cells have no value (they failed).
+    """The column ``value`` of a sweep over the columns ``x`` and ``y``: dark is much. Hatched cells
+    have no value (they failed).
 
-    Columns named ``..._ns``, ``..._bytes`` and ``..._bytes_per_s`` are shown with units. Raises :class:`InputError` for an unknown column,
-    and if two rows have the same ``x`` and ``y``.
+    Columns named ``..._ns``, ``..._bytes`` and ``..._bytes_per_s`` are shown with units. Raises
+    :class:`InputError` for an unknown column, and if two rows have the same ``x`` and ``y``.
     """
     import numpy as np
     from matplotlib.ticker import FuncFormatter
 
     for named in (x, y, value):
         if named not in frame.columns:
-            raise InputError(f"no column {named!r} (columns: {', '.join(map(str, frame.columns))})", source="sweep")
+            raise InputError(
+                f"no column {named!r} (columns: {', '.join(map(str, frame.columns))})",
+                source="sweep",
+            )
     if frame.duplicated([x, y]).any():
-        raise InputError(f"expected one row for each {x} and {y}: choose the rows of one value of every other column", source="sweep")
-    grid = frame.pivot(index=y, columns=x, values=value).reindex(index=_ordered(frame[y]), columns=_ordered(frame[x]))
+        raise InputError(
+            f"expected one row for each {x} and {y}: choose the rows of one value of every other "
+            "column",
+            source="sweep",
+        )
+    grid = frame.pivot(index=y, columns=x, values=value).reindex(
+        index=_ordered(frame[y]), columns=_ordered(frame[x])
+    )
     cells = grid.to_numpy(dtype=float, na_value=np.nan)
-    mesh = axes.pcolormesh(np.ma.masked_invalid(cells), cmap="cividis_r", edgecolors="white", linewidth=0.5 if cells.size <= _CELLS else 0)
+    mesh = axes.pcolormesh(
+        np.ma.masked_invalid(cells),
+        cmap="cividis_r",
+        edgecolors="white",
+        linewidth=0.5 if cells.size <= _CELLS else 0,
+    )
     axes.set_facecolor("white")
     failed = [(row, column) for row, column in np.argwhere(np.isnan(cells)).tolist()]
     for row, column in failed:
-        axes.fill_between([column, column + 1], row, row + 1, facecolor="white", hatch="xxx", edgecolor="0.6", linewidth=0.0)
+        axes.fill_between(
+            [column, column + 1],
+            row,
+            row + 1,
+            facecolor="white",
+            hatch="xxx",
+            edgecolor="0.6",
+            linewidth=0.0,
+        )
     told = _telling(value)
     if len(failed) < cells.size <= _CELLS:
         middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
         for (i, j), figure in np.ndenumerate(cells):
             if not np.isnan(figure):
                 colour = "white" if figure > middle else "black"
-                axes.text(j + 0.5, i + 0.5, told(figure), ha="center", va="center", color=colour, fontsize="small")
+                axes.text(
+                    j + 0.5,
+                    i + 0.5,
+                    told(figure),
+                    ha="center",
+                    va="center",
+                    color=colour,
+                    fontsize="small",
+                )
     _label_cells(axes, list(grid.columns), list(grid.index), _telling(x), _telling(y))
     axes.set_xlabel(_words(x))
     axes.set_ylabel(_words(y))
     drawn = axes.figure
-    drawn.colorbar(mesh, ax=axes, label=_words(value), format=FuncFormatter(lambda figure, _: told(figure)))
+    drawn.colorbar(
+        mesh, ax=axes, label=_words(value), format=FuncFormatter(lambda figure, _: told(figure))
+    )
     if failed:
         axes.set_title(f"hatched: {len(failed)} without a value", fontsize="small", loc="right")
     return axes
 
 
-def _label_cells(axes: Axes, across: Sequence[Any], up: Sequence[Any], say_x: Callable[[Any], str], say_y: Callable[[Any], str]) -> None:
+def _label_cells(
+    axes: Axes,
+    across: Sequence[Any],
+    up: Sequence[Any],
+    say_x: Callable[[Any], str],
+    say_y: Callable[[Any], str],
+) -> None:
     """Names for at most a dozen columns and rows, the first among them."""
     for names, say, ticks in ((across, say_x, axes.set_xticks), (up, say_y, axes.set_yticks)):
         every = -(-len(names) // 12)
-        ticks([k + 0.5 for k in range(0, len(names), every)], [printable(say(names[k])) for k in range(0, len(names), every)])
+        ticks(
+            [k + 0.5 for k in range(0, len(names), every)],
+            [printable(say(names[k])) for k in range(0, len(names), every)],
+        )
     axes.tick_params(length=0)
     if sum(len(say_x(name)) for name in across) > 80:
         for label in axes.get_xticklabels():
@@ -218,6 +324,9 @@ def comparison_figure(results: Sequence[Result], device_tier: str) -> Figure:
     with figures.style():
         figure, (axes,) = figures.blank([4.8])
         policies(axes, results, device_tier)
-        title = f"{results[0].workload} on {results[0].hardware}, within {human_size(results[0].budget_bytes)} of {device_tier}"
+        title = (
+            f"{results[0].workload} on {results[0].hardware}, within "
+            f"{human_size(results[0].budget_bytes)} of {device_tier}"
+        )
         figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
     return figure

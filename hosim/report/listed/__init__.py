@@ -29,7 +29,8 @@ else:
         {
             "device_table": "devices",
             "installation": "EXTRAS installation installation_table",
-            "listings": "machine machines model_figures models policies policy_figures workload workload_figures workload_line workloads",
+            "listings": "machine machines model_figures models policies policy_figures workload "
+            "workload_figures workload_line workloads",
             "machines_table": "machine_comparison",
             "op_time_table": "op_times origin_lines",
             "ranks_table": "ranks_table",
@@ -38,7 +39,8 @@ else:
     )
 
 __all__ = [
-    "EXTRAS", "devices", "installation", "installation_table", "machine", "machine_comparison", "machines", "model_figures", "models",
-    "op_times", "origin_lines", "policies", "policy_figures", "ranks_table", "runtime", "runtimes", "workload", "workload_figures",
-    "workload_line", "workloads",
+    "EXTRAS", "devices", "installation", "installation_table", "machine", "machine_comparison",
+    "machines", "model_figures", "models", "op_times", "origin_lines", "policies", "policy_figures",
+    "ranks_table", "runtime", "runtimes", "workload", "workload_figures", "workload_line",
+    "workloads",
 ]  # fmt: skip

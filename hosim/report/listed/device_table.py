@@ -14,14 +14,31 @@ from hosim.units import human_size, human_time
 
 
 def devices(results: Sequence[Result], hardware: Hardware) -> Table:
-    """One row per result of several devices: the minimum, the median and the maximum of makespan, stall and peak."""
+    """One row per result of several devices: the minimum, the median and the maximum of makespan,
+    stall and peak.
+    """
     figures = [(result.policy, result.devices) for result in results if result.devices is not None]
     peak = f"peak\n{hardware.device_tier}"
-    table = open_table("Devices: least, median and most", "policy", "devices", *["makespan"] * 3, *["stall"] * 3, *[peak] * 3)
+    table = open_table(
+        "Devices: least, median and most",
+        "policy",
+        "devices",
+        *["makespan"] * 3,
+        *["stall"] * 3,
+        *[peak] * 3,
+    )
     for policy, spread in figures:
-        count = str(spread.count) if spread.feasible == spread.count else f"{spread.feasible} of {spread.count} fit"
+        count = (
+            str(spread.count)
+            if spread.feasible == spread.count
+            else f"{spread.feasible} of {spread.count} fit"
+        )
         held = spread.peak_bytes.get(hardware.device_tier)
-        cells = [*_three(spread.makespan_ns, human_time), *_three(spread.stall_ns, human_time), *_three(held, human_size)]
+        cells = [
+            *_three(spread.makespan_ns, human_time),
+            *_three(spread.stall_ns, human_time),
+            *_three(held, human_size),
+        ]
         table.add_row(policy, count, *cells)
     return table
 

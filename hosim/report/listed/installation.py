@@ -19,7 +19,10 @@ from hosim.units import human_size
 from hosim.version import __version__
 
 EXTRAS = {
-    "torch": (("torch", "transformers"), "torch.export programs, modules of torch, entries of the gate, running plans"),
+    "torch": (
+        ("torch", "transformers"),
+        "torch.export programs, modules of torch, entries of the gate, running plans",
+    ),
     "onnx": (("onnx",), "ONNX models"),
     "solver": (("ortools",), "policy optimal"),
     "dask": (("distributed",), "sweep --scheduler"),
@@ -38,7 +41,11 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
     features = []
     for extra, (packages, purpose) in EXTRAS.items():
         found = {package: _version(package) for package in packages}
-        missing = [f"{package}{needs.get(package, '')}" for package, version in found.items() if not _enough(version, needs.get(package))]
+        missing = [
+            f"{package}{needs.get(package, '')}"
+            for package, version in found.items()
+            if not _enough(version, needs.get(package))
+        ]
         features.append({"extra": extra, "packages": found, "missing": missing, "purpose": purpose})
     sizes = list(_sizes(cache))
     return {
@@ -57,25 +64,39 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
 
 
 def installation_table(found: dict[str, Any]) -> RenderableType:
-    """The same for people: a row for each extra, and what to install for those that lack something."""
+    """The same for people: a row for each extra, and what to install for those that lack
+    something.
+    """
     kept = found["cache"]
-    packages = ", ".join(f"{name} {version or 'missing'}" for name, version in found["packages"].items())
+    packages = ", ".join(
+        f"{name} {version or 'missing'}" for name, version in found["packages"].items()
+    )
     lines = [
         f"hosim      {found['hosim']}, in {found['at']}",
         f"python     {found['python']} on {found['system']}, {found['cores']} cores",
         f"packages   {packages}",
-        f"shipped    {counted(found['workloads'], 'workload')}, {counted(found['profiles'], 'hardware profile')}",
-        f"cache      {kept['folder']}: {counted(kept['files'], 'file')}, {human_size(kept['bytes'])}",
+        f"shipped    {counted(found['workloads'], 'workload')}, "
+        f"{counted(found['profiles'], 'hardware profile')}",
+        f"cache      {kept['folder']}: {counted(kept['files'], 'file')}, "
+        f"{human_size(kept['bytes'])}",
         *(f"{name} = {value}" for name, value in found["variables"].items()),
     ]
     table = open_table("Extras", "extra", "installed", "for", left=3)
     table.columns[1].no_wrap = table.columns[2].no_wrap = False
     for feature in found["extras"]:
-        installed = ", ".join(f"{name} {version}" for name, version in feature["packages"].items() if version)
+        installed = ", ".join(
+            f"{name} {version}" for name, version in feature["packages"].items() if version
+        )
         missing = f"missing: {', '.join(feature['missing'])}" if feature["missing"] else ""
-        table.add_row(feature["extra"], "; ".join(filter(None, [installed, missing])), feature["purpose"])
+        table.add_row(
+            feature["extra"], "; ".join(filter(None, [installed, missing])), feature["purpose"]
+        )
     lacking = [feature["extra"] for feature in found["extras"] if feature["missing"]]
-    advice = f"pip install 'hosim[{','.join(lacking)}]' installs what is missing." if lacking else "Nothing is missing."
+    advice = (
+        f"pip install 'hosim[{','.join(lacking)}]' installs what is missing."
+        if lacking
+        else "Nothing is missing."
+    )
     return Group(paragraph(*lines, space=True), table, paragraph(advice))
 
 
@@ -118,7 +139,10 @@ def _name(requirement: str) -> str:
 
 def _enough(version: str | None, needed: str | None) -> bool:
     """Whether a version is there, and is not below the least one."""
-    least = next((part.removeprefix(">=") for part in (needed or "").split(",") if part.startswith(">=")), "0")
+    least = next(
+        (part.removeprefix(">=") for part in (needed or "").split(",") if part.startswith(">=")),
+        "0",
+    )
     return version is not None and _numbers(version) >= _numbers(least)
 
 

@@ -47,7 +47,8 @@ class Listed(Protocol):
 
 
 def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
-    """One row per machine: compute (bf16, else fp16, else the largest), the device tier, its fastest channels in and out, the other tiers.
+    """One row per machine: compute (bf16, else fp16, else the largest), the device tier, its
+    fastest channels in and out, the other tiers.
 
     ``aliases`` are short names, with the name that each stands for.
     """
@@ -56,7 +57,10 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
     for hw in profiles:
         device = hw.device
         peaks = hw.compute.peak_flops
-        dtype = next((known for known in ("bf16", "fp16") if known in peaks), max(peaks, key=lambda dtype: peaks[dtype], default=""))
+        dtype = next(
+            (known for known in ("bf16", "fp16") if known in peaks),
+            max(peaks, key=lambda dtype: peaks[dtype], default=""),
+        )
         ways = (
             [c.bandwidth_bytes_per_s for c in hw.channels if c.destination == hw.device_tier],
             [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
@@ -68,24 +72,41 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
             f"{device.name} {human_size(device.capacity_bytes)}",
             human_rate(device.bandwidth_bytes_per_s),
             *(human_rate(max(way)) if way else NOTHING for way in ways),
-            ", ".join(f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device) or NOTHING,
+            ", ".join(
+                f"{t.name} {human_size(t.capacity_bytes)}" for t in hw.tiers if t is not device
+            )
+            or NOTHING,
         )
     return table
 
 
 def machine(hw: Hardware) -> RenderableType:
-    """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its figures."""
+    """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its
+    figures.
+    """
     lines = [
         f"{hw.name}: {counted(hw.devices, 'device')}{_hosts(hw)}",
         *_compute("compute", hw.compute),
         *_processor(hw),
-        *(line for tier in hw.tiers if tier.compute is not None for line in _compute(f"of {printable(tier.name)}", tier.compute)),
+        *(
+            line
+            for tier in hw.tiers
+            if tier.compute is not None
+            for line in _compute(f"of {printable(tier.name)}", tier.compute)
+        ),
         f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
     ]
     tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)
     for tier in hw.tiers:
-        tiers.add_row(tier.name, tier.scope, human_size(tier.capacity_bytes), human_rate(tier.bandwidth_bytes_per_s))
-    channels = open_table("Channels", "channel", "from", "to", "bandwidth", "latency", "engines", left=3)
+        tiers.add_row(
+            tier.name,
+            tier.scope,
+            human_size(tier.capacity_bytes),
+            human_rate(tier.bandwidth_bytes_per_s),
+        )
+    channels = open_table(
+        "Channels", "channel", "from", "to", "bandwidth", "latency", "engines", left=3
+    )
     for c in hw.channels:
         row = [human_rate(c.bandwidth_bytes_per_s), human_time(c.latency_ns), str(c.engines)]
         channels.add_row(c.name, c.source, c.destination, *row)
@@ -94,7 +115,9 @@ def machine(hw: Hardware) -> RenderableType:
         fabrics = open_table("Fabrics", "fabric", "scope", "shared by", "bandwidth", left=3)
         for fabric in hw.fabrics:
             users = ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])])
-            fabrics.add_row(fabric.name, fabric.scope, users, human_rate(fabric.bandwidth_bytes_per_s))
+            fabrics.add_row(
+                fabric.name, fabric.scope, users, human_rate(fabric.bandwidth_bytes_per_s)
+            )
         parts.append(fabrics)
     if uneven := _uneven(hw):
         parts.append(paragraph(*uneven, space=True))
@@ -105,11 +128,16 @@ def machine(hw: Hardware) -> RenderableType:
 
 def _compute(label: str, compute: Compute) -> list[str]:
     """The peaks of a processor, and what kernels reach of them."""
-    peaks = ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in compute.peak_flops.items()) or "none"
+    peaks = (
+        ", ".join(f"{dtype} {human_compute(peak)}" for dtype, peak in compute.peak_flops.items())
+        or "none"
+    )
     return [
-        f"{label:<10} {peaks}; {percent(compute.efficiency, 1)} of it reached, {human_time(compute.launch_ns)} to launch an op",
+        f"{label:<10} {peaks}; {percent(compute.efficiency, 1)} of it reached, "
+        f"{human_time(compute.launch_ns)} to launch an op",
         *(
-            f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} reached by {kind}"
+            f"           {', '.join(f'{percent(of[dtype], 1)} of {dtype}' for dtype in of)} "
+            f"reached by {kind}"
             for kind, of in compute.efficiency_of.items()
         ),
     ]
@@ -119,7 +147,10 @@ def _processor(hw: Hardware) -> list[str]:
     figures = hw.compute.processor
     if figures is None:
         return []
-    return [f"processor  {figures.multiprocessors} multiprocessors at {human_clock(figures.clock_hz)}{under_load(hw)}"]
+    return [
+        f"processor  {figures.multiprocessors} multiprocessors at "
+        f"{human_clock(figures.clock_hz)}{under_load(hw)}"
+    ]
 
 
 def _hosts(hw: Hardware) -> str:
@@ -138,7 +169,10 @@ def _uneven(hw: Hardware) -> list[str]:
     for tier in hw.tiers:
         parts = [f"pageable for {', '.join(tier.pageable)}"] if tier.pageable else []
         if tier.pin_ns:
-            parts.append(f"{human_time(tier.pin_ns)} to pin a tensor, {'from' if tier.pin_pool else 'without'} a pool")
+            parts.append(
+                f"{human_time(tier.pin_ns)} to pin a tensor, "
+                f"{'from' if tier.pin_pool else 'without'} a pool"
+            )
         if not tier.dma:
             parts.append("without DMA: ops stand still while copies flow")
         lines += [f"{tier.name}: {'; '.join(parts)}"] if parts else []
@@ -146,21 +180,32 @@ def _uneven(hw: Hardware) -> list[str]:
 
 
 def workload_line(graph: Graph) -> str:
-    """A workload in one line: its size, and what it holds with everything resident where ops run one at a time in listed order."""
+    """A workload in one line: its size, and what it holds with everything resident where ops run
+    one at a time in listed order.
+    """
     peak = static_peak(graph)
     held = f"peak in listed order {human_size(peak.bytes)} ({composition(peak.breakdown)})"
-    return f"{graph.name}: {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}, {held}"
+    return (
+        f"{graph.name}: {counted(len(graph.ops), 'op')}, "
+        f"{counted(len(graph.tensors), 'tensor')}, {held}"
+    )
 
 
 def workload_figures(graph: Graph) -> dict[str, Any]:
-    """A workload's size, work and memory with everything resident and ops in listed order, exactly: FLOP and bytes."""
+    """A workload's size, work and memory with everything resident and ops in listed order, exactly:
+    FLOP and bytes.
+    """
     peak = static_peak(graph)
     return {
         "name": graph.name,
         "ops": len(graph.ops),
         "tensors": len(graph.tensors),
         "flops": sum(op.flops for op in graph.ops),
-        "bytes": {kind: size for kind in KINDS if (size := sum(t.size_bytes for t in graph.tensors if t.kind == kind))},
+        "bytes": {
+            kind: size
+            for kind in KINDS
+            if (size := sum(t.size_bytes for t in graph.tensors if t.kind == kind))
+        },
         "listed_order_peak_bytes": peak.bytes,
         "listed_order_peak_breakdown": dict(peak.breakdown),
         **({"notes": said} if (said := each_once(notes(graph))) else {}),
@@ -180,39 +225,69 @@ def policy_figures(policy: Listed, package: str) -> dict[str, Any]:
 
 
 def workloads(graphs: Iterable[Graph]) -> Table:
-    """One row per workload: its size, work and memory with everything resident and ops in listed order."""
-    table = open_table("Workloads", "name", "ops", "tensors", "work", "peak in\nlisted order", spare=("of which",))
+    """One row per workload: its size, work and memory with everything resident and ops in listed
+    order.
+    """
+    table = open_table(
+        "Workloads", "name", "ops", "tensors", "work", "peak in\nlisted order", spare=("of which",)
+    )
     table.add_column("of which")
     for graph in graphs:
         peak = static_peak(graph)
         flops = _work(sum(op.flops for op in graph.ops))
-        row = [f"{len(graph.ops):,}", f"{len(graph.tensors):,}", flops, human_size(peak.bytes), composition(peak.breakdown)]
+        row = [
+            f"{len(graph.ops):,}",
+            f"{len(graph.tensors):,}",
+            flops,
+            human_size(peak.bytes),
+            composition(peak.breakdown),
+        ]
         table.add_row(graph.name, *row)
     return table
 
 
 def models(listed: Iterable[ListedModel]) -> RenderableType:
-    """One row per model that a builder has, what is left out of the published ones, and how to name one as a workload."""
-    table = open_table("Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",))
+    """One row per model that a builder has, what is left out of the published ones, and how to name
+    one as a workload.
+    """
+    table = open_table(
+        "Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",)
+    )
     table.add_column("runs")
     left_out: dict[str, list[str]] = {}
     for model in listed:
         for line in model.left_out:
             left_out.setdefault(line, []).append(model.name)
         millions = round(model.parameters / 10**6)
-        count = f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
-        table.add_row(model.name, str(model.layers), count, human_size(model.weights_bytes), ", ".join(model.phases))
+        count = (
+            f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
+        )
+        table.add_row(
+            model.name,
+            str(model.layers),
+            count,
+            human_size(model.weights_bytes),
+            ", ".join(model.phases),
+        )
     lines = [f"Left out of {', '.join(names)}: {line}." for line, names in left_out.items()]
     return Group(
         table,
         paragraph(*lines, space=True),
-        paragraph("A workload of one is its name with parameters of its builder: llama-3.1-8b:phase=decode:batch=8."),
+        paragraph(
+            "A workload of one is its name with parameters of its builder: "
+            "llama-3.1-8b:phase=decode:batch=8."
+        ),
     )
 
 
 def model_figures(model: ListedModel) -> dict[str, Any]:
     """A model for ``--json``."""
-    figures = {"name": model.name, "layers": model.layers, "parameters": model.parameters, "weights_bytes": model.weights_bytes}
+    figures = {
+        "name": model.name,
+        "layers": model.layers,
+        "parameters": model.parameters,
+        "weights_bytes": model.weights_bytes,
+    }
     return {**figures, "runs": list(model.phases), "left_out": list(model.left_out)}
 
 
@@ -221,13 +296,20 @@ def _work(flops: int) -> str:
 
 
 def workload(graph: Graph, width: int = 100) -> RenderableType:
-    """A workload's live-memory curve (``width`` columns), its tensors by kind, its ops by kind (the most work first), and its source."""
+    """A workload's live-memory curve (``width`` columns), its tensors by kind, its ops by kind (the
+    most work first), and its source.
+    """
     peak = static_peak(graph)
     tensors = open_table("Tensors", "kind", "tensors", "bytes", "at the peak")
     for kind in KINDS:
         sizes = [t.size_bytes for t in graph.tensors if t.kind == kind]
         if sizes:
-            tensors.add_row(kind.replace("_", " "), f"{len(sizes):,}", human_size(sum(sizes)), human_size(peak.breakdown.get(kind, 0)))
+            tensors.add_row(
+                kind.replace("_", " "),
+                f"{len(sizes):,}",
+                human_size(sum(sizes)),
+                human_size(peak.breakdown.get(kind, 0)),
+            )
     counts, flops, accessed = Counter[str](), Counter[str](), Counter[str]()
     for op in graph.ops:
         counts[op.kind] += 1
@@ -237,16 +319,26 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
     for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
         ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
-    parts: list[RenderableType] = [WholeFigures(f"{printable(workload_line(graph) + at)}\n"), memory_curve(graph, width), tensors, ops]
+    parts: list[RenderableType] = [
+        WholeFigures(f"{printable(workload_line(graph) + at)}\n"),
+        memory_curve(graph, width),
+        tensors,
+        ops,
+    ]
     parts += [paragraph(sentence(str(note))) for note in notes(graph)]
-    about = [f"{key}: {value}" for key, value in graph.meta.items() if isinstance(value, str | int | float)]
+    about = [
+        f"{key}: {value}"
+        for key, value in graph.meta.items()
+        if isinstance(value, str | int | float)
+    ]
     if about:
         parts.append(paragraph(*about))
     return Group(*parts)
 
 
 def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableType:
-    """One row per policy: name, parameters with their defaults (none shown if it follows from the question), summary; then what they model.
+    """One row per policy: name, parameters with their defaults (none shown if it follows from the
+    question), summary; then what they model.
 
     ``packages`` are those that the policies come from; they are shown if there is more than one.
     """
@@ -255,8 +347,12 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableTyp
     for column in ("package", "parameters", "summary")[not several :]:
         table.add_column(column)
     for policy, package in zip(listed, packages, strict=True):
-        parameters = ", ".join(key if value is None else f"{key}={value}" for key, value in policy.parameters.items())
-        table.add_row(policy.name, *([package] if several else []), parameters or NOTHING, policy.summary)
+        parameters = ", ".join(
+            key if value is None else f"{key}={value}" for key, value in policy.parameters.items()
+        )
+        table.add_row(
+            policy.name, *([package] if several else []), parameters or NOTHING, policy.summary
+        )
     systems = open_table("Whose systems they model", "policy")
     for column in ("models", "does not model"):
         systems.add_column(column)

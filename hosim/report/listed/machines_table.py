@@ -1,4 +1,6 @@
-"""The table of machines: how long a workload takes on each, and how much of its memory is enough."""
+"""The table of machines: how long a workload takes on each, and how much of its memory is
+enough.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,49 @@ from hosim.report.printing import open_table, paragraph
 from hosim.units import human_percent, human_size, human_time
 
 
-def machine_comparison(rows: Sequence[Row], profiles: Mapping[str, Hardware], near: float, verdict: str) -> RenderableType:
-    """One row per machine, or per machine and policy: makespan, slowdown against everything resident, and the smallest budget near that.
+def machine_comparison(
+    rows: Sequence[Row], profiles: Mapping[str, Hardware], near: float, verdict: str
+) -> RenderableType:
+    """One row per machine, or per machine and policy: makespan, slowdown against everything
+    resident, and the smallest budget near that.
 
-    ``profiles`` are the machines by their names, ``near`` is how many times the makespan with everything resident counts as near it.
+    ``profiles`` are the machines by their names, ``near`` is how many times the makespan with
+    everything resident counts as near it.
     """
     several = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
     enough = f"within\n{human_percent(near - 1, 0)}\nof resident"
-    names = ("machine", *several, "memory", "budget", "makespan", "slowdown", "above\nbound", "peak", enough)
+    names = (
+        "machine",
+        *several,
+        "memory",
+        "budget",
+        "makespan",
+        "slowdown",
+        "above\nbound",
+        "peak",
+        enough,
+    )
     title = f"{rows[0]['workload']} on {counted(len(profiles), 'machine')}"
-    table = open_table(title, *names, "of\nmemory", left=1 + len(several), spare=("above\nbound", "of\nmemory", "peak"))
+    table = open_table(
+        title,
+        *names,
+        "of\nmemory",
+        left=1 + len(several),
+        spare=("above\nbound", "of\nmemory", "peak"),
+    )
     best = min((row["makespan_ns"] for row in rows if row["makespan_ns"] is not None), default=None)
     for row in rows:
         capacity = profiles[row["hardware"]].device.capacity_bytes
-        named = (row["hardware"], *(row["policy"] for _ in several), human_size(capacity), human_size(row["budget_bytes"]))
+        named = (
+            row["hardware"],
+            *(row["policy"] for _ in several),
+            human_size(capacity),
+            human_size(row["budget_bytes"]),
+        )
         if row["makespan_ns"] is None:
-            table.add_row(*named, "failed" if row["failed"] else "does not fit", *[NOTHING] * 5, style="red")
+            table.add_row(
+                *named, "failed" if row["failed"] else "does not fit", *[NOTHING] * 5, style="red"
+            )
             continue
         least = row["enough_bytes"]
         table.add_row(
@@ -38,8 +67,16 @@ def machine_comparison(rows: Sequence[Row], profiles: Mapping[str, Hardware], ne
             multiple(row["slowdown"]),
             above(row["makespan_ns"], row["lower_bound_ns"]),
             human_size(row["peak_bytes"] or 0),
-            *((human_size(least), percent(least, capacity)) if least is not None else (NOTHING, NOTHING)),
+            *(
+                (human_size(least), percent(least, capacity))
+                if least is not None
+                else (NOTHING, NOTHING)
+            ),
             style="green" if row["makespan_ns"] == best else None,
         )
-    why_not = [f"{row['hardware']}, {row['policy']}: {row['error']}" for row in rows if row["error"]]
-    return Group(table, paragraph(*why_not, style="red", space=True), paragraph(f"{verdict}.", style="bold"))
+    why_not = [
+        f"{row['hardware']}, {row['policy']}: {row['error']}" for row in rows if row["error"]
+    ]
+    return Group(
+        table, paragraph(*why_not, style="red", space=True), paragraph(f"{verdict}.", style="bold")
+    )

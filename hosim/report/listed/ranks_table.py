@@ -13,9 +13,19 @@ from hosim.units import human_percent
 
 
 def ranks_table(data: Mapping[str, Any]) -> RenderableType:
-    """A ``hosim.ranks/1`` as a table: a row a rank, replayed with the others and alone, beside the two predictions without a model."""
-    columns = ("makespan", *(f"{of}\nstart, P95" for of in ("together:", "alone:", "launches alone:", "launches and waits:")))
-    table = open_table("Ranks that wait for each other", "rank", "clock", "collectives", "explained", *columns)
+    """A ``hosim.ranks/1`` as a table: a row a rank, replayed with the others and alone, beside the
+    two predictions without a model.
+    """
+    columns = (
+        "makespan",
+        *(
+            f"{of}\nstart, P95"
+            for of in ("together:", "alone:", "launches alone:", "launches and waits:")
+        ),
+    )
+    table = open_table(
+        "Ranks that wait for each other", "rank", "clock", "collectives", "explained", *columns
+    )
     for rank in data["ranks"]:
         starts = (_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host"))
         table.add_row(

@@ -14,15 +14,21 @@ from hosim.report.printing import open_table, paragraph
 
 
 def runtimes(found: Sequence[Runtime]) -> Table:
-    """One row per runtime: how fast its kernels are in a whole step, what it sets, and of what software it is."""
+    """One row per runtime: how fast its kernels are in a whole step, what it sets, and of what
+    software it is.
+    """
     table = open_table("Runtimes", "name", "speed", "sets", "software", left=1, spare=("software",))
     for one in found:
-        table.add_row(one.name, f"{one.speed.value:.2f}", _set_by(one) or NOTHING, one.software or NOTHING)
+        table.add_row(
+            one.name, f"{one.speed.value:.2f}", _set_by(one) or NOTHING, one.software or NOTHING
+        )
     return table
 
 
 def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
-    """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is it as in its file."""
+    """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is
+    it as in its file.
+    """
     table = open_table("", "figure", "value", "spread", "rests on", left=1)
     for name, figure in found.known.items():
         rests = "one measurement" if figure.one_row else NOTHING
@@ -34,4 +40,9 @@ def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
 
 
 def _set_by(one: Runtime) -> str:
-    return ", ".join([f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in one.options.items()])
+    return ", ".join(
+        [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in one.options.items()
+        ]
+    )

@@ -33,13 +33,16 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "tables": "NOTHING above allocators channels comparison composition effort failures header intervals "
-            "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing unproved verdict",
+            "tables": "NOTHING above allocators channels comparison composition effort failures "
+            "header intervals "
+            "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing "
+            "unproved verdict",
             "transfer_table": "transfers",
         },
     )
 
 __all__ = [
-    "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort", "failures", "header", "intervals", "least_bound",
-    "multiple", "ordered", "peaks", "percent", "replay", "strongest", "time_or_nothing", "timing", "transfers", "unproved", "verdict",
+    "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort", "failures",
+    "header", "intervals", "least_bound", "multiple", "ordered", "peaks", "percent", "replay",
+    "strongest", "time_or_nothing", "timing", "transfers", "unproved", "verdict",
 ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Tables of results for a terminal, as rich renderables made for 100 to 120 columns; on a narrower one their cells fold.
+"""Tables of results for a terminal, as rich renderables made for 100 to 120 columns; on a narrower
+one their cells fold.
 
-Pure functions turn results into renderables, and the caller chooses the console. Sizes and times are rounded to three digits, with binary
-prefixes; the exact integers are in the JSON.
+Pure functions turn results into renderables, and the caller chooses the console. Sizes and times
+are rounded to three digits, with binary prefixes; the exact integers are in the JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, printable
-from hosim.report.printing import OpenTable, WholeFigures, begins_bold, lines_of, open_table, paragraph
+from hosim.report.printing import (
+    OpenTable,
+    WholeFigures,
+    begins_bold,
+    lines_of,
+    open_table,
+    paragraph,
+)
 from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
 from hosim.units import human_size, human_time
 
@@ -28,7 +36,9 @@ NOTHING = "-"
 """The text of a cell for a figure that is zero or does not exist."""
 
 
-def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], results: Sequence[Result]) -> RenderableType:
+def comparison(
+    graph: Graph, hardware: Hardware, resident: Mapping[str, int], results: Sequence[Result]
+) -> RenderableType:
     """Everything ``compare-policies`` shows: the header, the tables, and the verdict.
 
     ``resident`` is the composition, by tensor kind in bytes, of the peak with everything resident.
@@ -37,7 +47,13 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
         header(graph, hardware, results[0].budget_bytes, resident),
         timing(results, hardware, base_of(graph, hardware)),
     ]
-    parts += [strongest(results), unproved(results), intervals(results), of_plans(results, graph, hardware), effort(results)]
+    parts += [
+        strongest(results),
+        unproved(results),
+        intervals(results),
+        of_plans(results, graph, hardware),
+        effort(results),
+    ]
     feasible = [result for result in results if result.feasible]
     if feasible:
         parts += [peaks(feasible, hardware), channels(feasible)]
@@ -46,8 +62,12 @@ def comparison(graph: Graph, hardware: Hardware, resident: Mapping[str, int], re
     return Group(*parts)
 
 
-def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result) -> RenderableType:
-    """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there are several."""
+def replay(
+    graph: Graph, hardware: Hardware, resident: Mapping[str, int], result: Result
+) -> RenderableType:
+    """Everything ``replay`` shows of one result: as :func:`comparison`, and the streams where there
+    are several.
+    """
     parts: list[RenderableType] = [
         header(graph, hardware, result.budget_bytes, resident),
         timing([result], hardware, base_of(graph, hardware)),
@@ -61,17 +81,31 @@ def replay(graph: Graph, hardware: Hardware, resident: Mapping[str, int], result
     return Group(*parts)
 
 
-def header(graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mapping[str, int]) -> Panel:
-    """The question asked: workload, hardware, budget, and what the workload holds when everything is resident."""
+def header(
+    graph: Graph, hardware: Hardware, budget_bytes: int, resident: Mapping[str, int]
+) -> Panel:
+    """The question asked: workload, hardware, budget, and what the workload holds when everything
+    is resident.
+    """
     peak = sum(resident.values())
     grid = OpenTable.grid(padding=(0, 2))
-    grid.add_row("workload", begins_bold(graph.name, f": {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}"))
+    grid.add_row(
+        "workload",
+        begins_bold(
+            graph.name,
+            f": {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}",
+        ),
+    )
     for word, line in notes(graph, hardware):
         grid.add_row(word, lines_of(line))
-    grid.add_row("all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}"))
+    grid.add_row(
+        "all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}")
+    )
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)
-    grid.add_row("budget", begins_bold(human_size(budget_bytes), f" of {hardware.device_tier}{share}"))
+    grid.add_row(
+        "budget", begins_bold(human_size(budget_bytes), f" of {hardware.device_tier}{share}")
+    )
     return Panel(grid, expand=False)
 
 
@@ -95,20 +129,32 @@ def composition(by_kind: Mapping[str, int]) -> str:
     >>> composition({"activation": 30, "parameter": 40, "buffer": 0})
     'parameter 40 B, activation 30 B'
     """
-    return ", ".join(f"{kind} {human_size(by_kind[kind])}" for kind in ordered(by_kind)) or "nothing"
+    return (
+        ", ".join(f"{kind} {human_size(by_kind[kind])}" for kind in ordered(by_kind)) or "nothing"
+    )
 
 
 def ordered(kinds: Iterable[str]) -> list[str]:
-    """Kinds in the order of :data:`hosim.graph.KINDS`, workspace after them, others last; zero bytes are dropped from mappings."""
+    """Kinds in the order of :data:`hosim.graph.KINDS`, workspace after them, others last; zero
+    bytes are dropped from mappings.
+    """
     rank = {kind: i for i, kind in enumerate((*KINDS, WORKSPACE))}
     held = [kind for kind in kinds if not isinstance(kinds, Mapping) or kinds[kind]]
     return sorted(held, key=lambda kind: (rank.get(kind, len(rank)), kind))
 
 
 def percent(part: float, whole: float) -> str:
-    """``part`` of ``whole`` in percent: one decimal below ten, none above; never rounded to 0 % or 100 %.
+    """``part`` of ``whole`` in percent: one decimal below ten, none above; never rounded to 0 % or
+    100 %.
 
-    >>> percent(1, 8), percent(1, 100), percent(1, 10**6), percent(999_999, 10**6), percent(0, 5), percent(5, 5)
+    >>> (
+    ...     percent(1, 8),
+    ...     percent(1, 100),
+    ...     percent(1, 10**6),
+    ...     percent(999_999, 10**6),
+    ...     percent(0, 5),
+    ...     percent(5, 5),
+    ... )
     ('12 %', '1.0 %', '<0.1 %', '>99 %', '0 %', '100 %')
     """
     value = 100 * part / whole if whole else 0.0
@@ -133,7 +179,8 @@ def above(value: int, bound: int | None) -> str:
 
 
 def multiple(value: float | None) -> str:
-    """A multiple for people: three decimals below two, where small differences matter, two above; a dash for none.
+    """A multiple for people: three decimals below two, where small differences matter, two above; a
+    dash for none.
 
     >>> multiple(1.0046), multiple(26.5), multiple(None)
     ('1.005x', '26.50x', '-')
@@ -151,12 +198,14 @@ def _size(value: int) -> str:
 
 
 def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Table:
-    """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is any, and the peak of the device tier.
+    """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is
+    any, and the peak of the device tier.
 
-    Where it was replayed with everything resident, the slowdown against that stands beside the bound; ``base`` says which ops of that are
-    not on the device.
+    Where it was replayed with everything resident, the slowdown against that stands beside the
+    bound; ``base`` says which ops of that are not on the device.
 
-    The bound is :func:`least_bound`: plans that edit the graph or need not restore anything have lower bounds than others.
+    The bound is :func:`least_bound`: plans that edit the graph or need not restore anything have
+    lower bounds than others.
     """
     stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
     peak = f"peak\n{hardware.device_tier}"
@@ -166,16 +215,42 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
     compared += [f"all resident {human_time(ideal)}"] if ideal else []
     title = f"Time ({', '.join(compared)})" if compared else "Time"
     slower = [f"slowdown vs\n{base}" if base else "slowdown"] if ideal else []
-    again = ["ops run\nagain"] if any(result.feasible and result.plan.get("recomputes") for result in results) else []
-    moved = ["ops\nmoved"] if any(result.feasible and result.plan.get("moved_ops") for result in results) else []
+    again = (
+        ["ops run\nagain"]
+        if any(result.feasible and result.plan.get("recomputes") for result in results)
+        else []
+    )
+    moved = (
+        ["ops\nmoved"]
+        if any(result.feasible and result.plan.get("moved_ops") for result in results)
+        else []
+    )
     drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
     table = open_table(
-        title, "policy", "makespan", "above\nbound", *slower, *stalls, *drain, *again, *moved, peak, "of\nbudget", spare=("of\nbudget",)
+        title,
+        "policy",
+        "makespan",
+        "above\nbound",
+        *slower,
+        *stalls,
+        *drain,
+        *again,
+        *moved,
+        peak,
+        "of\nbudget",
+        spare=("of\nbudget",),
     )
-    best = min((r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None)
+    best = min(
+        (r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None
+    )
     for result in results:
         if not result.feasible or result.makespan_ns is None:
-            table.add_row(result.policy, "failed" if result.failed else "does not fit", *[NOTHING] * (len(table.columns) - 2), style="red")
+            table.add_row(
+                result.policy,
+                "failed" if result.failed else "does not fit",
+                *[NOTHING] * (len(table.columns) - 2),
+                style="red",
+            )
             continue
         peak_bytes = result.peak_bytes.get(hardware.device_tier, 0)
         table.add_row(
@@ -185,8 +260,14 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
             *(multiple(result.slowdown) for _ in slower),
             *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
             *(time_or_nothing(result.drain_ns) for _ in drain),
-            *(f"{result.plan['recomputes']:,}" if result.plan.get("recomputes") else NOTHING for _ in again),
-            *(f"{result.plan['moved_ops']:,}" if result.plan.get("moved_ops") else NOTHING for _ in moved),
+            *(
+                f"{result.plan['recomputes']:,}" if result.plan.get("recomputes") else NOTHING
+                for _ in again
+            ),
+            *(
+                f"{result.plan['moved_ops']:,}" if result.plan.get("moved_ops") else NOTHING
+                for _ in moved
+            ),
             _size(peak_bytes),
             percent(peak_bytes, result.budget_bytes),
             style="green" if len(results) > 1 and result.makespan_ns == best else None,
@@ -195,20 +276,34 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
 
 
 def strongest(results: Sequence[Result]) -> Text:
-    """The strongest rival and how far hyperoffload is ahead of it, in one line; nothing if the comparison has no two to compare."""
+    """The strongest rival and how far hyperoffload is ahead of it, in one line; nothing if the
+    comparison has no two to compare.
+    """
     rival = strongest_rival(results)
     if rival is None:
         return paragraph()
     share = percent(abs(rival.ahead), 1)
-    how = f"takes {share} {'less' if rival.ahead > 0 else 'more'}" if rival.ahead else "takes as long"
-    return paragraph(f"Strongest rival: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.", space=True)
+    how = (
+        f"takes {share} {'less' if rival.ahead > 0 else 'more'}" if rival.ahead else "takes as long"
+    )
+    return paragraph(
+        f"Strongest rival: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.",
+        space=True,
+    )
 
 
 def unproved(results: Sequence[Result]) -> Text:
-    """A line for each optimum that the solver has not proved; nothing where it has, or was not asked."""
-    unsure = [r for r in results if r.policy.partition(":")[0] == OPTIMUM and (r.lower_bound_ns or 0) < (r.makespan_ns or 0)]
+    """A line for each optimum that the solver has not proved; nothing where it has, or was not
+    asked.
+    """
+    unsure = [
+        r
+        for r in results
+        if r.policy.partition(":")[0] == OPTIMUM and (r.lower_bound_ns or 0) < (r.makespan_ns or 0)
+    ]
     lines = [
-        f"{r.policy} is not proved to be the optimum: there may be plans that take {human_time(r.lower_bound_ns)} or more."
+        f"{r.policy} is not proved to be the optimum: there may be plans that take "
+        f"{human_time(r.lower_bound_ns)} or more."
         for r in unsure
         if r.lower_bound_ns is not None
     ]
@@ -216,60 +311,113 @@ def unproved(results: Sequence[Result]) -> Text:
 
 
 def least_bound(results: Iterable[Result]) -> int | None:
-    """The smallest lower bound of the results that fit, which no plan from any of their starts can beat; ``None`` if there is none."""
-    return min((r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None), default=None)
+    """The smallest lower bound of the results that fit, which no plan from any of their starts can
+    beat; ``None`` if there is none.
+    """
+    return min(
+        (r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None),
+        default=None,
+    )
 
 
 def intervals(results: Sequence[Result]) -> Text:
     """The 90 % interval of each makespan; nothing where all op times are measured."""
-    unsure = [r for r in results if r.feasible and r.makespan_low_ns is not None and r.makespan_high_ns is not None]
-    texts = [f"{human_time(r.makespan_low_ns or 0)} to {human_time(r.makespan_high_ns or 0)}" for r in unsure]
+    unsure = [
+        r
+        for r in results
+        if r.feasible and r.makespan_low_ns is not None and r.makespan_high_ns is not None
+    ]
+    texts = [
+        f"{human_time(r.makespan_low_ns or 0)} to {human_time(r.makespan_high_ns or 0)}"
+        for r in unsure
+    ]
     if len(results) > 1:
         texts = [f"{result.policy} {text}" for result, text in zip(unsure, texts, strict=True)]
-    return paragraph(*([f"90 % interval of the makespan: {', '.join(texts)}."] if texts else []), space=True)
+    return paragraph(
+        *([f"90 % interval of the makespan: {', '.join(texts)}."] if texts else []), space=True
+    )
 
 
 def of_plans(results: Sequence[Result], graph: Graph, hardware: Hardware) -> Text:
-    """The notes of results that the header does not show, since they are of their plans: each with the policies that have it."""
+    """The notes of results that the header does not show, since they are of their plans: each with
+    the policies that have it.
+    """
     shown = set(each_once(notes(graph, hardware)))
     having: dict[str, list[str]] = {}
     for result in results:
         for line in result.notes:
             if line not in shown:
                 having.setdefault(line, []).append(result.policy)
-    return paragraph(*(f"{_enumerated(names)}: {line}." for line, names in having.items()), space=True)
+    return paragraph(
+        *(f"{_enumerated(names)}: {line}." for line, names in having.items()), space=True
+    )
 
 
 def effort(results: Sequence[Result]) -> Text:
     """How long planning and replaying took on this machine, in one line."""
     if len(results) == 1 and not results[0].planning_s:
-        return paragraph(f"Replay took {human_time(round(results[0].replay_s * 1e9))}.", style="dim", space=True)
-    spent = [" + ".join(human_time(round(s * 1e9)) for s in (r.planning_s, r.replay_s) if s) for r in results]
+        return paragraph(
+            f"Replay took {human_time(round(results[0].replay_s * 1e9))}.", style="dim", space=True
+        )
+    spent = [
+        " + ".join(human_time(round(s * 1e9)) for s in (r.planning_s, r.replay_s) if s)
+        for r in results
+    ]
     figures = ", ".join(f"{r.policy} {seconds}" for r, seconds in zip(results, spent, strict=True))
     return paragraph(f"Planning + replay took {figures}.", style="dim", space=True)
 
 
 def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = ()) -> Table:
-    """The composition of the peak by tensor kind: one row per policy and tier (``tiers``; by default only the device tier)."""
+    """The composition of the peak by tensor kind: one row per policy and tier (``tiers``; by
+    default only the device tier).
+    """
     tiers = tiers or (hardware.device_tier,)
-    kinds = ordered({kind for r in results for tier in tiers for kind, held in r.peak_breakdown.get(tier, {}).items() if held})
+    kinds = ordered(
+        {
+            kind
+            for r in results
+            for tier in tiers
+            for kind, held in r.peak_breakdown.get(tier, {}).items()
+            if held
+        }
+    )
     table = open_table(
-        "Peak by kind of tensor", "policy", "tier", "peak", "reached at", *(kind.replace("_", " ") for kind in kinds), left=2
+        "Peak by kind of tensor",
+        "policy",
+        "tier",
+        "peak",
+        "reached at",
+        *(kind.replace("_", " ") for kind in kinds),
+        left=2,
     )
     for result in results:
         for tier in tiers:
             held = result.peak_breakdown.get(tier, {})
-            row = [human_size(result.peak_bytes.get(tier, 0)), human_time(result.peak_at_ns.get(tier, 0))]
+            row = [
+                human_size(result.peak_bytes.get(tier, 0)),
+                human_time(result.peak_at_ns.get(tier, 0)),
+            ]
             table.add_row(result.policy, tier, *row, *(_size(held.get(kind, 0)) for kind in kinds))
     return table
 
 
 def channels(results: Sequence[Result]) -> RenderableType:
-    """What each policy moved over each channel, what part of the time it was busy, and how much of that computation covered.
+    """What each policy moved over each channel, what part of the time it was busy, and how much of
+    that computation covered.
 
     The mean queue is how many transfers wait for the channel, on average over the makespan.
     """
-    names = ("policy", "channel", "transfers", "moved", "utilization", "hidden", "exposed", "mean\nqueue", "contention")
+    names = (
+        "policy",
+        "channel",
+        "transfers",
+        "moved",
+        "utilization",
+        "hidden",
+        "exposed",
+        "mean\nqueue",
+        "contention",
+    )
     table = open_table("Channels", *names, left=2, spare=("contention", "mean\nqueue"))
     for result in results:
         for name, channel in result.channels.items():
@@ -297,14 +445,33 @@ def _mean(spent_ns: int, makespan_ns: int | None) -> str:
 
 
 def allocators(results: Sequence[Result]) -> RenderableType:
-    """The largest reservation of each result, and how the allocator stood at the peak and where memory ran out; nothing without one."""
-    figures = [(result.policy, result.allocator) for result in results if result.allocator is not None]
+    """The largest reservation of each result, and how the allocator stood at the peak and where
+    memory ran out; nothing without one.
+    """
+    figures = [
+        (result.policy, result.allocator) for result in results if result.allocator is not None
+    ]
     if not figures:
         return paragraph()
-    names = ("policy", "order", "at", "allocated", "reserved", "fragmentation", "largest free", "peak reserved")
+    names = (
+        "policy",
+        "order",
+        "at",
+        "allocated",
+        "reserved",
+        "fragmentation",
+        "largest free",
+        "peak reserved",
+    )
     table = open_table(f"Allocator: {figures[0][1].name}", *names, left=3)
     for policy, figure in figures:
-        table.add_row(policy, figure.account, "peak", *_state_cells(figure.at_peak), human_size(figure.peak_reserved_bytes))
+        table.add_row(
+            policy,
+            figure.account,
+            "peak",
+            *_state_cells(figure.at_peak),
+            human_size(figure.peak_reserved_bytes),
+        )
         if figure.out_of_memory is not None:
             table.add_row("", "", "out of memory", *_state_cells(figure.out_of_memory), "")
     return table
@@ -312,35 +479,50 @@ def allocators(results: Sequence[Result]) -> RenderableType:
 
 def _state_cells(state: AllocatorState) -> tuple[str, ...]:
     unused = percent(state.reserved_bytes - state.allocated_bytes, state.reserved_bytes)
-    return human_size(state.allocated_bytes), human_size(state.reserved_bytes), unused, human_size(state.largest_free_bytes)
+    return (
+        human_size(state.allocated_bytes),
+        human_size(state.reserved_bytes),
+        unused,
+        human_size(state.largest_free_bytes),
+    )
 
 
 def streams(result: Result) -> Table:
     """The division of the makespan on every stream of one result."""
-    table = open_table("Streams", "stream", "busy", *(f"{cause} stall" for cause in STALL_CAUSES), "drain")
+    table = open_table(
+        "Streams", "stream", "busy", *(f"{cause} stall" for cause in STALL_CAUSES), "drain"
+    )
     for name, figures in result.streams.items():
         stalls = [time_or_nothing(figures.stall_ns.get(cause, 0)) for cause in STALL_CAUSES]
-        table.add_row(name, time_or_nothing(figures.busy_ns), *stalls, time_or_nothing(figures.drain_ns))
+        table.add_row(
+            name, time_or_nothing(figures.busy_ns), *stalls, time_or_nothing(figures.drain_ns)
+        )
     return table
 
 
 def failures(results: Sequence[Result]) -> RenderableType:
-    """One line for each out-of-memory report, and each error of a policy that failed, with the policies that have it."""
+    """One line for each out-of-memory report, and each error of a policy that failed, with the
+    policies that have it.
+    """
     having: dict[tuple[bool, str | None], list[str]] = {}
     for result in results:
         if not result.feasible:
             having.setdefault((result.failed, result.error), []).append(result.policy)
     lines = [
-        f"{_enumerated(names)} {'failed' if failed else 'does not fit' if len(names) == 1 else 'do not fit'}: {error}"
+        f"{_enumerated(names)} "
+        f"{'failed' if failed else 'does not fit' if len(names) == 1 else 'do not fit'}: "
+        f"{error}"
         for (failed, error), names in having.items()
     ]
     return paragraph(*lines, style="red", space=True)
 
 
 def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = False) -> str:
-    """The comparison in one sentence: the fastest policy within the budget, and those that do not fit.
+    """The comparison in one sentence: the fastest policy within the budget, and those that do not
+    fit.
 
-    ``needed`` is what the op that needs the most bytes needs alone, and ``builder_chose`` whether that is a choice of hosim's builder.
+    ``needed`` is what the op that needs the most bytes needs alone, and ``builder_chose`` whether
+    that is a choice of hosim's builder.
     """
     budget = human_size(results[0].budget_bytes)
     fitting = [(r.makespan_ns, r) for r in results if r.feasible and r.makespan_ns is not None]
@@ -348,24 +530,40 @@ def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = Fa
         return f"No policy made a plan: {_enumerated([r.policy for r in results])} failed."
     if not fitting and needed > results[0].budget_bytes and builder_chose:
         return (
-            f"Nothing fits within {budget} as hosim builds this step: the loss, which it computes of all tokens in one piece, needs "
-            f"{human_size(needed)} alone. A runtime that computes it in pieces may fit: hosim cannot say."
+            f"Nothing fits within {budget} as hosim builds this step: the loss, which it computes "
+            "of all tokens in one piece, needs "
+            f"{human_size(needed)} alone. A runtime that computes it in pieces may fit: hosim "
+            "cannot say."
         )
     if not fitting and needed > results[0].budget_bytes:
-        return f"Nothing fits within {budget}, whatever the policy: one op alone needs {human_size(needed)}."
+        return (
+            f"Nothing fits within {budget}, whatever the policy: one op alone needs "
+            f"{human_size(needed)}."
+        )
     if not fitting:
-        return f"Nothing fits within {budget}: a larger budget, or a policy that moves more, is needed."
+        return (
+            f"Nothing fits within {budget}: a larger budget, or a policy that moves more, is "
+            "needed."
+        )
     best_ns = min(makespan for makespan, _ in fitting)
     fastest = [r for makespan, r in fitting if makespan == best_ns]
     names = _enumerated([r.policy for r in fastest])
-    sentence = f"{names} {'is' if len(fastest) == 1 else 'are'} fastest within {budget}: {human_time(best_ns)}"
+    sentence = (
+        f"{names} {'is' if len(fastest) == 1 else 'are'} fastest within {budget}: "
+        f"{human_time(best_ns)}"
+    )
     bound = least_bound(results)
     if bound:
         sentence += f", {_distance(best_ns, bound)}"
     slower = [(makespan, r) for makespan, r in fitting if makespan > best_ns]
     if slower:
-        times = [f"{makespan / best_ns:.2f}x as long" if best_ns else human_time(makespan) for makespan, _ in slower]
-        sentence += "; " + ", ".join(f"{r.policy} takes {took}" for took, (_, r) in zip(times, slower, strict=True))
+        times = [
+            f"{makespan / best_ns:.2f}x as long" if best_ns else human_time(makespan)
+            for makespan, _ in slower
+        ]
+        sentence += "; " + ", ".join(
+            f"{r.policy} takes {took}" for took, (_, r) in zip(times, slower, strict=True)
+        )
     too_large = [r.policy for r in results if not r.feasible and not r.failed]
     if too_large:
         sentence += f"; {_enumerated(too_large)} {'does' if len(too_large) == 1 else 'do'} not fit"
@@ -376,17 +574,26 @@ def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = Fa
 
 
 def _too_near(best: Result, slower: Sequence[Result]) -> str:
-    """A sentence for the case that the next best policy is within what the fastest one's makespan may be; else nothing."""
+    """A sentence for the case that the next best policy is within what the fastest one's makespan
+    may be; else nothing.
+    """
     following = min(slower, key=lambda r: r.makespan_ns or 0, default=None)
-    if following is None or best.makespan_high_ns is None or not best.makespan_ns or not following.makespan_ns:
+    if (
+        following is None
+        or best.makespan_high_ns is None
+        or not best.makespan_ns
+        or not following.makespan_ns
+    ):
         return ""
     if following.makespan_ns > best.makespan_high_ns:
         return ""
     apart = percent(following.makespan_ns - best.makespan_ns, best.makespan_ns)
     off = percent(best.makespan_high_ns - best.makespan_ns, best.makespan_ns)
     return (
-        f" {best.policy} and {following.policy} differ by {apart}, which is less than the {off} by which op times may make them longer:"
-        " hosim cannot say which of them is faster on the real machine; measured op times would tell."
+        f" {best.policy} and {following.policy} differ by {apart}, which is less than the {off} "
+        "by which op times may make them longer:"
+        " hosim cannot say which of them is faster on the real machine; measured op times would "
+        "tell."
     )
 
 

@@ -1,4 +1,6 @@
-"""The table of transfers of an explained plan; transfers of parts of a tensor that are issued together are one row."""
+"""The table of transfers of an explained plan; transfers of parts of a tensor that are issued
+together are one row.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,36 @@ from hosim.report.of_replays.tables import NOTHING, percent, time_or_nothing
 from hosim.report.printing import and_more, open_table, paragraph
 from hosim.units import human_time
 
-_TOGETHER = ". Of parts issued together: the first start, the last end, queued until that start, covered and exposed in all."
+_TOGETHER = (
+    ". Of parts issued together: the first start, the last end, queued until that start, "
+    "covered and exposed in all."
+)
 _TEXTS = 5, 8, 11
 
 
 def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
-    """One row a transfer, or the transfers of parts that are issued together: those that an op waits for first, then in order of time."""
+    """One row a transfer, or the transfers of parts that are issued together: those that an op
+    waits for first, then in order of time.
+    """
     if not explained.copies:
         return paragraph("Transfers: none.", space=True)
     rows = _together(explained)
     table = open_table(
         f"Transfers{_TOGETHER if any([len(copies) > 1 for _, copies in rows[:top]]) else ''}",
-        *("tensor", "channel", "issued", "start", "end", "could begin", "queued", "covered", "while", "of overlap", "exposed", "waiting"),
+        *(
+            "tensor",
+            "channel",
+            "issued",
+            "start",
+            "end",
+            "could begin",
+            "queued",
+            "covered",
+            "while",
+            "of overlap",
+            "exposed",
+            "waiting",
+        ),
         left=2,
     )
     for column in _TEXTS:
@@ -41,7 +61,10 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
             human_time(max([x.end_ns for x in moves])),
             _window(copies),
             time_or_nothing(start - issue),
-            percent(sum([copy.covered_ns for copy in copies]), sum([x.end_ns - x.start_ns for x in moves])),
+            percent(
+                sum([copy.covered_ns for copy in copies]),
+                sum([x.end_ns - x.start_ns for x in moves]),
+            ),
             _meanwhile(explained, copies),
             _of_overlap(copies),
             time_or_nothing(_exposed(copies)),
@@ -49,31 +72,45 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
         )
     for column in (0, *_TEXTS):
         table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
-    return Group(table, and_more(len(rows), top), paragraph(*explained.notes, style="dim", space=True))
+    return Group(
+        table, and_more(len(rows), top), paragraph(*explained.notes, style="dim", space=True)
+    )
 
 
 def _window(copies: Sequence[ObservedTransfer]) -> str:
     """From when and until when the first of these could begin at no cost."""
-    ends = [[x for x in found if x is not None] for found in zip(*[(c.earliest_ns, c.latest_ns) for c in copies], strict=True)]
+    ends = [
+        [x for x in found if x is not None]
+        for found in zip(*[(c.earliest_ns, c.latest_ns) for c in copies], strict=True)
+    ]
     earliest, latest = (human_time(min(found)) if found else NOTHING for found in ends)
     return NOTHING if earliest == latest == NOTHING else f"{earliest} to {latest}"
 
 
 def _of_overlap(copies: Sequence[ObservedTransfer]) -> str:
-    """What the rule of thumb compares: how long these take alone, as a share of the computation that they can overlap with."""
+    """What the rule of thumb compares: how long these take alone, as a share of the computation
+    that they can overlap with.
+    """
     overlap = max([copy.overlap_ns for copy in copies])
     return percent(sum([copy.alone_ns for copy in copies]), overlap) if overlap else NOTHING
 
 
 def _together(explained: Explanation) -> list[tuple[str, Sequence[ObservedTransfer]]]:
-    """The transfers of each row with its name, the most exposed first: of parts those whose cache ops are issued together."""
+    """The transfers of each row with its name, the most exposed first: of parts those whose cache
+    ops are issued together.
+    """
     copies = sorted(explained.copies, key=lambda c: (c.transfer.issue_ns, c.transfer.cache_op))
     issue: dict[int, int] = {}
     for copy in copies:
         issue.setdefault(copy.transfer.cache_op, copy.transfer.issue_ns)  # chunks go on later
-    listed = [(explained.plan.graph.tensors[copy.transfer.tensor], copy.transfer) for copy in copies]
+    listed = [
+        (explained.plan.graph.tensors[copy.transfer.tensor], copy.transfer) for copy in copies
+    ]
     rows = folded((tensor, (x.channel, issue[x.cache_op])) for tensor, x in listed)
-    return sorted([(row.name, [copies[k] for k in row.places]) for row in rows], key=lambda row: -_exposed(row[1]))
+    return sorted(
+        [(row.name, [copies[k] for k in row.places]) for row in rows],
+        key=lambda row: -_exposed(row[1]),
+    )
 
 
 def _exposed(copies: Sequence[ObservedTransfer]) -> int:
@@ -86,5 +123,8 @@ def _meanwhile(explained: Explanation, copies: Sequence[ObservedTransfer]) -> st
     if not under_way:
         return NOTHING
     ops = explained.plan.graph.ops
-    first, last = min([copy.first_op for copy in under_way]), max([copy.last_op for copy in under_way])
+    first, last = (
+        min([copy.first_op for copy in under_way]),
+        max([copy.last_op for copy in under_way]),
+    )
     return ops[first].name if first == last else f"{ops[first].name} .. {ops[last].name}"

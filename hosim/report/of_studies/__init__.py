@@ -10,7 +10,17 @@ if TYPE_CHECKING:
     from hosim.report.of_studies.robustness_table import reasons, robustness, to_dict
     from hosim.report.of_studies.routing_table import predictions
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
-    from hosim.report.of_studies.studies import Row, blame, cell, diff, errors, fit, frontier, listing, sweep
+    from hosim.report.of_studies.studies import (
+        Row,
+        blame,
+        cell,
+        diff,
+        errors,
+        fit,
+        frontier,
+        listing,
+        sweep,
+    )
     from hosim.report.of_studies.validation_table import (
         CONSTANTS,
         RIVALS,
@@ -35,14 +45,16 @@ else:
             "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
             "studies": "Row blame cell diff errors fit frontier listing sweep",
-            "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes short_name signed_time taken_from_recording "
+            "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes "
+            "short_name signed_time taken_from_recording "
             "time_and_share validation verdict_lines",
         },
     )
 
 __all__ = [
-    "CONSTANTS", "RIVALS", "Row", "blame", "calibration", "cell", "chosen_processors", "constant_rows", "diff", "errors", "fit",
-    "frontier", "kernels", "listing", "predictions", "reasons", "rival_rows", "robustness", "rows", "schemes", "short_name",
-    "signed_time", "stages", "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
+    "CONSTANTS", "RIVALS", "Row", "blame", "calibration", "cell", "chosen_processors",
+    "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
+    "reasons", "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
+    "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
     "verdict_lines",
 ]  # fmt: skip

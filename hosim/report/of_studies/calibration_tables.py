@@ -1,4 +1,6 @@
-"""Tables of ``hosim calibrate``: the fitted figures, how well they fit, and the held-out predictions."""
+"""Tables of ``hosim calibrate``: the fitted figures, how well they fit, and the held-out
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,28 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
     if data["channels"]:
         parts.append(_channels(data))
     for way in data["channels"]:
-        total = f"{_figure(way['total_ns'], human_time)} in total by the fit, {human_time(way['recorded_ns'])} recorded"
+        total = (
+            f"{_figure(way['total_ns'], human_time)} in total by the fit, "
+            f"{human_time(way['recorded_ns'])} recorded"
+        )
         parts.append(paragraph(f"{way['direction']}, {way['memory']} memory: {total}", space=True))
     launch = data["launch"]
     if launch["launch_ns"] is not None:
         gap = launch["gap_ns"]
-        line = f"launch of an op: {human_time(launch['launch_ns'])}, of which {_figure(gap, human_time)} (n={gap['samples']:,}) between ops"
+        line = (
+            f"launch of an op: {human_time(launch['launch_ns'])}, of which "
+            f"{_figure(gap, human_time)} (n={gap['samples']:,}) between ops"
+        )
         parts.append(paragraph(line, space=True))
     if launch["host_ns"] is not None:
         host = launch["host_ns"]
-        parts.append(paragraph(f"a launch occupies the host for {_figure(host, human_time)} (n={host['samples']:,})", space=True))
+        parts.append(
+            paragraph(
+                f"a launch occupies the host for {_figure(host, human_time)} "
+                f"(n={host['samples']:,})",
+                space=True,
+            )
+        )
     if data["efficiency"]:
         parts.append(_efficiency(data))
     parts += [paragraph(f"not fitted: {line}", style="yellow") for line in data["missing"]]
@@ -38,7 +52,16 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
 
 def kernels(data: Mapping[str, Any]) -> RenderableType:
     """Everything in a ``hosim.kernel_calibration/1``."""
-    table = open_table(f"Kernels, on the processor of {data['base']}", "kernel", "dtype", "rows", "median error", "P90", "worst", left=2)
+    table = open_table(
+        f"Kernels, on the processor of {data['base']}",
+        "kernel",
+        "dtype",
+        "rows",
+        "median error",
+        "P90",
+        "worst",
+        left=2,
+    )
     for fit in data["kernels"]:
         errors = fit["errors"]
         cells = [_percent(errors[name]) for name in ("median", "p90", "worst")]
@@ -47,13 +70,29 @@ def kernels(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _channels(data: Mapping[str, Any]) -> RenderableType:
-    columns = ("way", "host memory", "copies", "sizes", "bandwidth", "latency", "median error", "P95")
+    columns = (
+        "way",
+        "host memory",
+        "copies",
+        "sizes",
+        "bandwidth",
+        "latency",
+        "median error",
+        "P95",
+    )
     table = open_table(f"Channels{_on(data)}", *columns, left=2)
     for way in data["channels"]:
         sizes = f"{human_size(way['smallest_bytes'])} to {human_size(way['largest_bytes'])}"
         latency = _figure(way["latency_ns"], human_time) if way["latency_ns"] else NOTHING
         bandwidth = way["bandwidth_bytes_per_s"]
-        row = [way["direction"], way["memory"], f"{bandwidth['samples']:,}", sizes, _figure(bandwidth, human_rate), latency]
+        row = [
+            way["direction"],
+            way["memory"],
+            f"{bandwidth['samples']:,}",
+            sizes,
+            _figure(bandwidth, human_rate),
+            latency,
+        ]
         table.add_row(*row, _percent(way["residuals"]["median"]), _percent(way["residuals"]["p95"]))
     return table
 
@@ -63,35 +102,76 @@ def _efficiency(data: Mapping[str, Any]) -> RenderableType:
     table = open_table(f"Efficiency, against {data['base']}", *columns, left=2)
     for row in sorted(data["efficiency"], key=lambda row: -row["time_ns"]):
         figure = row["efficiency"]
-        cells = [row["kind"], row["dtype"], f"{figure['samples']:,}", human_time(row["time_ns"]), _figure(figure, _three)]
-        table.add_row(*cells, _percent(row["residuals"]["median"]), _percent(row["residuals"]["p95"]))
+        cells = [
+            row["kind"],
+            row["dtype"],
+            f"{figure['samples']:,}",
+            human_time(row["time_ns"]),
+            _figure(figure, _three),
+        ]
+        table.add_row(
+            *cells, _percent(row["residuals"]["median"]), _percent(row["residuals"]["p95"])
+        )
     return table
 
 
 def _held_out(held: Mapping[str, Any]) -> RenderableType:
     counts = held["iterations"]
     learned = counts["learned"] if counts else 0
-    parts = f"{counted(learned, 'iteration')} {'predicts' if learned == 1 else 'predict'} {counts['held_out']}, " if learned else ""
-    table = open_table(f"Held out: {held['trace']} ({parts}{held['parted']})", "what", "number", "median error", "P95", "in total")
+    parts = (
+        f"{counted(learned, 'iteration')} {'predicts' if learned == 1 else 'predict'} "
+        f"{counts['held_out']}, "
+        if learned
+        else ""
+    )
+    table = open_table(
+        f"Held out: {held['trace']} ({parts}{held['parted']})",
+        "what",
+        "number",
+        "median error",
+        "P95",
+        "in total",
+    )
     for name in ("ops", "transfers"):
         row = held[name]
         if row["samples"]:
-            table.add_row(name, f"{row['samples']:,}", _percent(row["median"]), _percent(row["p95"]), _signed(row["total"]))
+            table.add_row(
+                name,
+                f"{row['samples']:,}",
+                _percent(row["median"]),
+                _percent(row["p95"]),
+                _signed(row["total"]),
+            )
             if row["resolved"] and row["resolved"] < row["samples"] + row["zeros"]:
                 table.add_row(
-                    f"{name} of 20 clock steps or more", f"{row['resolved']:,}", _percent(row["resolved_median"]), NOTHING, NOTHING
+                    f"{name} of 20 clock steps or more",
+                    f"{row['resolved']:,}",
+                    _percent(row["resolved_median"]),
+                    NOTHING,
+                    NOTHING,
                 )
     total = held["ops"].get("by_profile")
     if total is not None and total["error"] is not None:
-        span = f"{human_time(total['predicted_ns'])} ({human_time(total['low_ns'])} to {human_time(total['high_ns'])})"
+        span = (
+            f"{human_time(total['predicted_ns'])} ({human_time(total['low_ns'])} to "
+            f"{human_time(total['high_ns'])})"
+        )
         table.add_row(
-            f"all ops by the profile, {human_time(total['measured_ns'])} measured", span, NOTHING, NOTHING, _signed(total["error"])
+            f"all ops by the profile, {human_time(total['measured_ns'])} measured",
+            span,
+            NOTHING,
+            NOTHING,
+            _signed(total["error"]),
         )
     makespan = held["makespan"]
     if makespan["error"] is not None:
         span = f"makespan, {human_time(makespan['measured_ns'])} measured"
-        table.add_row(span, human_time(makespan["predicted_ns"]), NOTHING, NOTHING, _signed(makespan["error"]))
-    return Group(table, *(paragraph(f"not predicted: {line}", style="yellow") for line in held["missing"]))
+        table.add_row(
+            span, human_time(makespan["predicted_ns"]), NOTHING, NOTHING, _signed(makespan["error"])
+        )
+    return Group(
+        table, *(paragraph(f"not predicted: {line}", style="yellow") for line in held["missing"])
+    )
 
 
 def _on(data: Mapping[str, Any]) -> str:

@@ -18,13 +18,20 @@ _NAMED = 3
 
 
 def chosen_processors(plan: Plan, hardware: Hardware) -> RenderableType:
-    """A row for each kind of op and the processor that the plan chose: how many, and what they take there and on the others."""
+    """A row for each kind of op and the processor that the plan chose: how many, and what they take
+    there and on the others.
+    """
     graph, index = plan.workload, plan.workload.op_index
     of: dict[tuple[str, str], list[int]] = {}
     for name, processor in plan.processors.items():
         of.setdefault((graph.ops[index[name]].kind, processor), []).append(index[name])
     times = durations_by_processor(graph, hardware)
-    table = open_table("Ops that may run on several processors", "ops", "count", *[f"on {p or DEVICE}" for p in times])
+    table = open_table(
+        "Ops that may run on several processors",
+        "ops",
+        "count",
+        *[f"on {p or DEVICE}" for p in times],
+    )
     table.add_column("which")
     for (kind, processor), listed in sorted(of.items()):
         taken = [[ns[i] for i in listed if i in ns] for ns in times.values()]

@@ -20,18 +20,30 @@ from hosim.units import human_size, human_time
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_SHOWN = (("makespan_ns", "makespan", human_time), ("stall_ns", "stall", human_time), ("peak_bytes", "peak", human_size))
+_SHOWN = (
+    ("makespan_ns", "makespan", human_time),
+    ("stall_ns", "stall", human_time),
+    ("peak_bytes", "peak", human_size),
+)
 _COLUMNS = ("nominal", "p50", "p95")
 
 
 def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: bool = False) -> Table:
-    """One row per policy: how many runs fit, nominal, P50 and P95 of makespan, stall and peak, and P95 of the slowdown.
+    """One row per policy: how many runs fit, nominal, P50 and P95 of makespan, stall and peak, and
+    P95 of the slowdown.
 
-    ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`, ``ideal_ns`` the makespan with everything resident and
-    nominal times, which the slowdown is against. A percentile that falls on a run that does not fit says so.
+    ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`, ``ideal_ns`` the
+    makespan with everything resident and nominal times, which the slowdown is against. A percentile
+    that falls on a run that does not fit says so.
     """
-    sigmas = f"sigma of op times {percent(jitter.op_sigma, 1)}, of transfer times {percent(jitter.transfer_sigma, 1)}"
-    title = f"Robustness ({'order of ops drawn; ' if order else ''}{sigmas}; seed {jitter.seed}; all resident {human_time(ideal_ns)})"
+    sigmas = (
+        f"sigma of op times {percent(jitter.op_sigma, 1)}, of transfer times "
+        f"{percent(jitter.transfer_sigma, 1)}"
+    )
+    title = (
+        f"Robustness ({'order of ops drawn; ' if order else ''}{sigmas}; seed {jitter.seed}; "
+        f"all resident {human_time(ideal_ns)})"
+    )
     names = [f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS]
     after = len(_COLUMNS)
     columns = ("policy", "runs\nthat fit", *names[:after], "slowdown\np95", *names[after:])
@@ -40,24 +52,33 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: boo
         figures = group.set_index("figure")
         runs, infeasible = int(group["runs"].iloc[0]), int(group["infeasible"].iloc[0])
         cells = [
-            human(value) if (value := _whole(figures.loc[figure, column])) is not None else "does not fit"
+            human(value)
+            if (value := _whole(figures.loc[figure, column])) is not None
+            else "does not fit"
             for figure, _, human in _SHOWN
             for column in _COLUMNS
         ]
         cells.insert(after, multiple(slowdown(_whole(figures.loc["makespan_ns", "p95"]), ideal_ns)))
         nothing = infeasible == runs and _whole(figures.loc["makespan_ns", "nominal"]) is None
         row = [NOTHING] * len(cells) if nothing else cells
-        table.add_row(str(policy), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None)
+        table.add_row(
+            str(policy), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None
+        )
     return table
 
 
 def reasons(percentiles: DataFrame, failures: Mapping[str, str]) -> Text:
-    """Of each policy with runs that do not fit, how many these are and why the first of them does not."""
+    """Of each policy with runs that do not fit, how many these are and why the first of them does
+    not.
+    """
     lines = []
     for policy, group in percentiles.groupby("policy", sort=False):
         infeasible, runs = int(group["infeasible"].iloc[0]), int(group["runs"].iloc[0])
         if infeasible:
-            lines.append(f"{policy}: {infeasible} of {counted(runs, 'run')} fail, the first as follows: {failures[str(policy)]}")
+            lines.append(
+                f"{policy}: {infeasible} of {counted(runs, 'run')} fail, the first as follows: "
+                f"{failures[str(policy)]}"
+            )
     return paragraph(*lines)
 
 
@@ -71,18 +92,25 @@ def to_dict(
     ideal_ns: int,
     order: bool = False,
 ) -> dict[str, Any]:
-    """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as many runs, do not fit.
+    """The report as ``hosim robustness --json`` prints it; a figure is null where the run, or as
+    many runs, do not fit.
 
     ``error`` is why the first run that does not fit does not.
     """
     policies = []
     for policy, group in percentiles.groupby("policy", sort=False):
         figures = group.set_index("figure")
-        row: dict[str, Any] = {"policy": policy, "runs": int(group["runs"].iloc[0]), "infeasible": int(group["infeasible"].iloc[0])}
+        row: dict[str, Any] = {
+            "policy": policy,
+            "runs": int(group["runs"].iloc[0]),
+            "infeasible": int(group["infeasible"].iloc[0]),
+        }
         for figure, _, _ in _SHOWN:
             row[figure] = {column: _whole(figures.loc[figure, column]) for column in _COLUMNS}
         row["error"] = failures.get(str(policy))
-        row["slowdown"] = {column: slowdown(makespan, ideal_ns) for column, makespan in row["makespan_ns"].items()}
+        row["slowdown"] = {
+            column: slowdown(makespan, ideal_ns) for column, makespan in row["makespan_ns"].items()
+        }
         policies.append(row)
     return {
         "format": "hosim.robustness/1",
@@ -92,7 +120,11 @@ def to_dict(
         "budget_bytes": budget_bytes,
         "ideal_ns": ideal_ns,
         **({"order": True} if order else {}),
-        "jitter": {"seed": jitter.seed, "op_sigma": jitter.op_sigma, "transfer_sigma": jitter.transfer_sigma},
+        "jitter": {
+            "seed": jitter.seed,
+            "op_sigma": jitter.op_sigma,
+            "transfer_sigma": jitter.transfer_sigma,
+        },
         "policies": policies,
     }
 

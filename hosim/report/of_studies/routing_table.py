@@ -16,8 +16,21 @@ if TYPE_CHECKING:
 
 
 def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
-    """One row per policy with predictions: where the chosen experts' tensors came from, and what right and wrong predictions cost."""
-    figures = ("chosen", "resident", "prefetched", "missed", "wrong", "wrong\nbytes", "wrong\ntime", "harm", "lost", "gained")
+    """One row per policy with predictions: where the chosen experts' tensors came from, and what
+    right and wrong predictions cost.
+    """
+    figures = (
+        "chosen",
+        "resident",
+        "prefetched",
+        "missed",
+        "wrong",
+        "wrong\nbytes",
+        "wrong\ntime",
+        "harm",
+        "lost",
+        "gained",
+    )
     table = open_table("Predictions (experts' tensors)", "policy", *figures)
     table.columns[0].no_wrap = False
     for row in rows:
@@ -35,8 +48,10 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
             _difference(row.gained_ns),
         )
     lines = (
-        "wrong: prefetched for a gate that did not choose it, with the time of these transfers. In makespan: what these took (harm), what "
-        "perfect prediction would save (lost), what predicting saved over fetching when the gate has decided (gained)."
+        "wrong: prefetched for a gate that did not choose it, with the time of these transfers. "
+        "In makespan: what these took (harm), what "
+        "perfect prediction would save (lost), what predicting saved over fetching when the gate "
+        "has decided (gained)."
     )
     return Group(table, paragraph(lines, style="dim", space=True))
 

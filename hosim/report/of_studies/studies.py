@@ -25,23 +25,54 @@ _HUMAN = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_ti
 
 
 def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> RenderableType:
-    """One row per point: the varied fields, makespan, slowdown, stalls, peak of the device tier; the fastest is green, errors are below."""
-    varied = [c for c in rows[0] if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")]
+    """One row per point: the varied fields, makespan, slowdown, stalls, peak of the device tier;
+    the fastest is green, errors are below.
+    """
+    varied = [
+        c
+        for c in rows[0]
+        if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")
+    ]
     named = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
     columns = [*varied, *named]
     shown = ["budget\nasked" if column == "budget" else _short(column) for column in columns]
-    table = open_table("Sweep", *shown, "budget", "makespan", "slowdown", "stalls", f"peak\n{hardware.device_tier}", left=len(columns))
+    table = open_table(
+        "Sweep",
+        *shown,
+        "budget",
+        "makespan",
+        "slowdown",
+        "stalls",
+        f"peak\n{hardware.device_tier}",
+        left=len(columns),
+    )
     best = min((row["makespan_ns"] for row in rows if row["feasible"]), default=None)
     for row in rows:
         cells = [cell(column, row[column]) for column in columns]
         budget = cell("budget_bytes", row["budget_bytes"])
         if not row["feasible"]:
-            table.add_row(*cells, budget, "does not fit" if row["budget_bytes"] else "error", *[NOTHING] * 3, style="red")
+            table.add_row(
+                *cells,
+                budget,
+                "does not fit" if row["budget_bytes"] else "error",
+                *[NOTHING] * 3,
+                style="red",
+            )
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
         peak = row[f"{hardware.device_tier}_peak_bytes"]
-        times = [human_time(row["makespan_ns"]), multiple(row["slowdown"]), human_time(stalls) if stalls else NOTHING]
-        table.add_row(*cells, budget, *times, human_size(peak), style="green" if row["makespan_ns"] == best else None)
+        times = [
+            human_time(row["makespan_ns"]),
+            multiple(row["slowdown"]),
+            human_time(stalls) if stalls else NOTHING,
+        ]
+        table.add_row(
+            *cells,
+            budget,
+            *times,
+            human_size(peak),
+            style="green" if row["makespan_ns"] == best else None,
+        )
     return Group(table, errors(rows))
 
 
@@ -51,7 +82,9 @@ def errors(rows: Sequence[Row]) -> Text:
     for row in rows:
         if row.get("error"):
             counted[str(row["error"])] = counted.get(str(row["error"]), 0) + 1
-    lines = [f"{error}{f' ({count} rows)' if count > 1 else ''}" for error, count in counted.items()]
+    lines = [
+        f"{error}{f' ({count} rows)' if count > 1 else ''}" for error, count in counted.items()
+    ]
     return paragraph(*lines, style="red", space=True)
 
 
@@ -96,19 +129,48 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
     tier = hardware.device_tier
     title = f"Peak memory against makespan (all resident {human_time(rows[0]['ideal_ns'])})"
     costs = {"cost_per_million_tokens": "cost of\n1M tokens", "cost": "cost of\na step"}
-    column = next((name for name in costs if any([row.get(name) is not None for row in rows])), None)
+    column = next(
+        (name for name in costs if any([row.get(name) is not None for row in rows])), None
+    )
     priced = [] if column is None else [costs[column]]
-    table = open_table(title, "budget", f"peak\n{tier}", "makespan", "slowdown", "stalls", *priced, "on the\ncurve", left=0)
+    table = open_table(
+        title,
+        "budget",
+        f"peak\n{tier}",
+        "makespan",
+        "slowdown",
+        "stalls",
+        *priced,
+        "on the\ncurve",
+        left=0,
+    )
     for row in rows:
         budget = human_size(row["budget_bytes"])
         if not row["feasible"]:
-            table.add_row(budget, NOTHING, "does not fit", NOTHING, NOTHING, *([NOTHING] * len(priced)), NOTHING, style="red")
+            table.add_row(
+                budget,
+                NOTHING,
+                "does not fit",
+                NOTHING,
+                NOTHING,
+                *([NOTHING] * len(priced)),
+                NOTHING,
+                style="red",
+            )
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
-        times = [human_time(row["makespan_ns"]), multiple(row["slowdown"]), human_time(stalls) if stalls else NOTHING]
+        times = [
+            human_time(row["makespan_ns"]),
+            multiple(row["slowdown"]),
+            human_time(stalls) if stalls else NOTHING,
+        ]
         times += [] if column is None else [f"{row[column]:.4g}"]
         table.add_row(
-            budget, human_size(row[f"{tier}_peak_bytes"]), *times, "*" if row["pareto"] else "", style="green" if row["pareto"] else None
+            budget,
+            human_size(row[f"{tier}_peak_bytes"]),
+            *times,
+            "*" if row["pareto"] else "",
+            style="green" if row["pareto"] else None,
         )
     return Group(table, paragraph(f"{verdict}.", style="bold"))
 
@@ -117,7 +179,13 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     """One row per value tried, and the answer in a sentence."""
     name = next(iter(rows[0]))
     first, *others = name.split(" + ")
-    table = open_table("Tried", first + (f"\nand {len(others)} more" if others else ""), "within\nlimits", "makespan", "slowdown")
+    table = open_table(
+        "Tried",
+        first + (f"\nand {len(others)} more" if others else ""),
+        "within\nlimits",
+        "makespan",
+        "slowdown",
+    )
     table.add_column("why not")
     for row in rows:
         makespan = cell("makespan_ns", row["makespan_ns"])
@@ -132,8 +200,16 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     return Group(table, paragraph(f"{verdict}.", style="bold" if found else "bold red"))
 
 
-def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], int], prices: Sequence[str], verdict: str) -> RenderableType:
-    """The longest stalls, stalls by cause and channel, and what more of each resource would save."""
+def blame(
+    rows: Sequence[Row],
+    count: int,
+    by_cause: Mapping[tuple[str, str], int],
+    prices: Sequence[str],
+    verdict: str,
+) -> RenderableType:
+    """The longest stalls, stalls by cause and channel, and what more of each resource would
+    save.
+    """
     table = open_table(
         f"Stalls (the longest {len(rows)} of {count:,})",
         "before",
@@ -150,7 +226,14 @@ def blame(rows: Sequence[Row], count: int, by_cause: Mapping[tuple[str, str], in
         waits = str(row["tensor"] or row["cause"])
         behind = human_time(row["occupied_ns"]) if row["occupied_ns"] else NOTHING
         over = str(row["channel"] or row["processor"] or NOTHING)
-        cells = [str(row["op"]) or "(the end)", human_time(row["start_ns"]), human_time(row["stall_ns"]), waits, over, behind]
+        cells = [
+            str(row["op"]) or "(the end)",
+            human_time(row["start_ns"]),
+            human_time(row["stall_ns"]),
+            waits,
+            over,
+            behind,
+        ]
         table.add_row(*cells, str(row["prevented_by"]))
     causes = open_table("Stalls by cause", "cause", "on", "time", left=2)
     for (cause, on), spent in by_cause.items():
@@ -168,7 +251,9 @@ def diff(
     top: int,
     parts: Mapping[str, Tensor] = _WHOLE,
 ) -> RenderableType:
-    """The figures, tensors and ops that differ, at most ``top`` of each; tensors that are ``parts``, by name, and alike are one row."""
+    """The figures, tensors and ops that differ, at most ``top`` of each; tensors that are
+    ``parts``, by name, and alike are one row.
+    """
     shown: list[RenderableType] = []
     if figures:
         table = open_table(f"Figures{_first(figures, top)}", "figure", *names, "change")
@@ -176,9 +261,18 @@ def diff(
             column.no_wrap = False
         for row in figures[:top]:
             name = str(row["figure"])
-            table.add_row(column_title(name), cell(name, row["a"]), cell(name, row["b"]), _change(name, row["change"]))
+            table.add_row(
+                column_title(name),
+                cell(name, row["a"]),
+                cell(name, row["b"]),
+                _change(name, row["change"]),
+            )
         shown.append(table)
-    shown += [_sides(title, rows, top, left, parts) for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1)) if rows]
+    shown += [
+        _sides(title, rows, top, left, parts)
+        for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1))
+        if rows
+    ]
     return Group(*shown, paragraph(f"{verdict}.", style="bold"))
 
 
@@ -190,21 +284,46 @@ def _change(name: str, value: Any) -> str:
     return NOTHING if value is None else ("+" if value > 0 else "") + cell(name, value)
 
 
-def _sides(title: str, listed: Sequence[Row], top: int, left: int, parts: Mapping[str, Tensor]) -> Table:
-    """Rows with columns of both sides: the short ones; where these are equal in some row, the cache ops as well; and else all."""
-    few = {"tensor", "kind", "size_bytes", "op", *(f"{name}_{side}" for name in _SHOWN for side in "ab")}
+def _sides(
+    title: str, listed: Sequence[Row], top: int, left: int, parts: Mapping[str, Tensor]
+) -> Table:
+    """Rows with columns of both sides: the short ones; where these are equal in some row, the cache
+    ops as well; and else all.
+    """
+    few = {
+        "tensor",
+        "kind",
+        "size_bytes",
+        "op",
+        *(f"{name}_{side}" for name in _SHOWN for side in "ab"),
+    }
     every = list(listed[0])
-    choices = ([c for c in every if c in few], [c for c in every if c in few or c in _CACHE_OPS], every)
+    choices = (
+        [c for c in every if c in few],
+        [c for c in every if c in few or c in _CACHE_OPS],
+        every,
+    )
     made = [(columns, _alike(listed, columns, parts)) for columns in choices]
-    chosen, rows = next(((columns, rows) for columns, rows in made if all(_differs(row, columns) for row in rows[:top])), made[-1])
+    chosen, rows = next(
+        (
+            (columns, rows)
+            for columns, rows in made
+            if all(_differs(row, columns) for row in rows[:top])
+        ),
+        made[-1],
+    )
     columns = sorted(chosen, key=_CACHE_OPS.__contains__)  # the longest last
     title += f"{_first(rows, top)}{_IN_ALL if len(rows) < len(listed) else ''}"
-    table = open_table(title, *(_side_title(column) for column in columns), left=left, spare=("kind",))
+    table = open_table(
+        title, *(_side_title(column) for column in columns), left=left, spare=("kind",)
+    )
     for column, shown in zip(columns, table.columns, strict=True):
         if column in _CACHE_OPS:
             shown.no_wrap, shown.justify = False, "left"
     for row in rows[:top]:
-        own = _own(*(row.get(column) for column in _CACHE_OPS), parts=parts if "op" in row else _WHOLE)
+        own = _own(
+            *(row.get(column) for column in _CACHE_OPS), parts=parts if "op" in row else _WHOLE
+        )
         named = {column: cell(_both(column), row[column]) for column in columns}
         table.add_row(*(own.get(column, text) for column, text in named.items()))
     return table
@@ -213,12 +332,19 @@ def _sides(title: str, listed: Sequence[Row], top: int, left: int, parts: Mappin
 _IN_ALL = ". Of several parts: bytes and counts in all, times on average."
 
 
-def _alike(rows: Sequence[Row], columns: Sequence[str], parts: Mapping[str, Tensor]) -> Sequence[Row]:
-    """The rows of tensors, of which those of parts that are alike in these columns, but for times, are one."""
+def _alike(
+    rows: Sequence[Row], columns: Sequence[str], parts: Mapping[str, Tensor]
+) -> Sequence[Row]:
+    """The rows of tensors, of which those of parts that are alike in these columns, but for times,
+    are one.
+    """
     if "tensor" not in columns or not parts:
         return rows
     named = [_tensor(str(row["tensor"]), parts) for row in rows]
-    says = [tuple([row[c] is None if _is_time(c) else row[c] for c in columns if c != "tensor"]) for row in rows]
+    says = [
+        tuple([row[c] is None if _is_time(c) else row[c] for c in columns if c != "tensor"])
+        for row in rows
+    ]
     found = folded(zip(named, says, strict=True))
     return [_of_all(row.name, [rows[k] for k in row.places], columns) for row in found]
 
@@ -249,11 +375,15 @@ def _both(column: str) -> str:
 
 
 def _differs(row: Row, columns: Sequence[str]) -> bool:
-    return any(row[column] != row.get(f"{column[:-1]}b") for column in columns if column.endswith("_a"))
+    return any(
+        row[column] != row.get(f"{column[:-1]}b") for column in columns if column.endswith("_a")
+    )
 
 
 def _own(*sides: Any, parts: Mapping[str, Tensor]) -> dict[str, str]:
-    """The first cache ops that only one side has, those of parts together, and how many more these are."""
+    """The first cache ops that only one side has, those of parts together, and how many more these
+    are.
+    """
     of = [Counter(str(side).split(", ") if side else ()) for side in sides]
     texts = {}
     for column, own, other in zip(_CACHE_OPS, of, reversed(of), strict=True):
@@ -261,11 +391,21 @@ def _own(*sides: Any, parts: Mapping[str, Tensor]) -> dict[str, str]:
         rows = folded((_tensor(name, parts), (op + space,)) for op, space, name in listed)
         left = tensors_of(rows[_MOST:])
         more = f" and {left:,} more" if left else ""
-        texts[column] = (", ".join([f"{row.says[0]}{row.name}" for row in rows[:_MOST]]) + more) or NOTHING
+        texts[column] = (
+            ", ".join([f"{row.says[0]}{row.name}" for row in rows[:_MOST]]) + more
+        ) or NOTHING
     return texts
 
 
-_SHOWN = ("moved_bytes", "copied_bytes", "resident_ns", "start_ns", "stall_ns", "prefetches", "stores")
+_SHOWN = (
+    "moved_bytes",
+    "copied_bytes",
+    "resident_ns",
+    "start_ns",
+    "stall_ns",
+    "prefetches",
+    "stores",
+)
 """The columns of tensors and ops that are shown if they differ; the JSON has all of them."""
 _CACHE_OPS = ("cache_ops_a", "cache_ops_b")
 _MOST = 3

@@ -16,17 +16,27 @@ Row = tuple[str, str, str, str]
 
 
 def validation(data: Mapping[str, Any]) -> RenderableType:
-    """Everything ``hosim validate`` shows of a ``hosim.validation/1``: the figures, the ops furthest off, and what is missing."""
+    """Everything ``hosim validate`` shows of a ``hosim.validation/1``: the figures, the ops
+    furthest off, and what is missing.
+    """
     parts: list[RenderableType] = [_figures(data)]
     if data["errors"]:
         parts += [
             _rivals(data["errors"]),
-            *(paragraph(line, style="" if data["explained"] else "yellow") for line in verdict_lines(data)),
+            *(
+                paragraph(line, style="" if data["explained"] else "yellow")
+                for line in verdict_lines(data)
+            ),
         ]
     if data["worst"]:
         parts.append(_worst(data))
-    parts += [paragraph(f"not in the recording: {line}", style="yellow") for line in data["missing"]]
-    parts += [paragraph(f"contradiction in the recording: {line}", style="yellow") for line in data["memory"].get("mismatches", ())]
+    parts += [
+        paragraph(f"not in the recording: {line}", style="yellow") for line in data["missing"]
+    ]
+    parts += [
+        paragraph(f"contradiction in the recording: {line}", style="yellow")
+        for line in data["memory"].get("mismatches", ())
+    ]
     if data["given"]:
         parts.append(paragraph(taken_from_recording(data)))
         parts.append(_constants(data["given"]))
@@ -38,13 +48,20 @@ CONSTANTS = ("fitted constant", "value", "nine tenths of samples", "samples")
 
 
 def constant_rows(given: Mapping[str, Any]) -> list[Row]:
-    """The fitted constants with their spread, for people; what has no samples is that of another kind. Recurring delays come last."""
-    named = [*given["constants"].items(), *((f"before {short_name(one['name'])}", one) for one in given["recurring"])]
+    """The fitted constants with their spread, for people; what has no samples is that of another
+    kind. Recurring delays come last.
+    """
+    named = [
+        *given["constants"].items(),
+        *((f"before {short_name(one['name'])}", one) for one in given["recurring"]),
+    ]
     return [
         (
             name,
             signed_time(one["ns"]),
-            NOTHING if one["low_ns"] is None else f"{signed_time(one['low_ns'])} to {signed_time(one['high_ns'])}",
+            NOTHING
+            if one["low_ns"] is None
+            else f"{signed_time(one['low_ns'])} to {signed_time(one['high_ns'])}",
             f"{one['samples']:,}",
         )
         for name, one in named
@@ -60,39 +77,105 @@ def _constants(given: Mapping[str, Any]) -> RenderableType:
 
 def rows(data: Mapping[str, Any]) -> list[Row]:
     """Figure, measured, simulated and error, for people."""
-    makespan, start, copies, waits, memory = (data[key] for key in ("makespan", "kernel_start", "copies", "stream_waits", "memory"))
+    makespan, start, copies, waits, memory = (
+        data[key] for key in ("makespan", "kernel_start", "copies", "stream_waits", "memory")
+    )
     listed: list[Row] = []
     if makespan["measured_ns"] is not None:
         off = human_percent(makespan["error"], 2, signed=True)
-        listed.append(("makespan", human_time(makespan["measured_ns"]), human_time(makespan["simulated_ns"]), off))
-        listed.append(("start of a kernel, mean error", NOTHING, NOTHING, _of_span(start["mean_error_ns"], makespan)))
-        listed.append(("start of a kernel, P95 error", NOTHING, NOTHING, _of_span(start["p95_error_ns"], makespan)))
+        listed.append(
+            (
+                "makespan",
+                human_time(makespan["measured_ns"]),
+                human_time(makespan["simulated_ns"]),
+                off,
+            )
+        )
+        listed.append(
+            (
+                "start of a kernel, mean error",
+                NOTHING,
+                NOTHING,
+                _of_span(start["mean_error_ns"], makespan),
+            )
+        )
+        listed.append(
+            (
+                "start of a kernel, P95 error",
+                NOTHING,
+                NOTHING,
+                _of_span(start["p95_error_ns"], makespan),
+            )
+        )
     if copies["count"]:
         pair = copies["measured_overlap_ns"], copies["simulated_overlap_ns"]
-        name = f"copies under kernels ({copies['count']:,}, {human_size(copies['bytes'])}, {human_time(copies['total_ns'])})"
+        name = (
+            f"copies under kernels ({copies['count']:,}, {human_size(copies['bytes'])}, "
+            f"{human_time(copies['total_ns'])})"
+        )
         listed.append((name, human_time(pair[0]), human_time(pair[1]), _error(*pair)))
     if waits["count"]:
         pair = waits["measured_ns"], waits["simulated_ns"]
-        listed.append((f"waits for other streams ({waits['count']:,})", human_time(pair[0]), human_time(pair[1]), _error(*pair)))
+        listed.append(
+            (
+                f"waits for other streams ({waits['count']:,})",
+                human_time(pair[0]),
+                human_time(pair[1]),
+                _error(*pair),
+            )
+        )
     if memory.get("allocations"):
         pair = memory["measured_peak_bytes"], memory["simulated_peak_bytes"]
-        listed.append((f"allocated peak ({memory['account']} order)", _size(pair[0]), _size(pair[1]), _error(*pair)))
+        listed.append(
+            (
+                f"allocated peak ({memory['account']} order)",
+                _size(pair[0]),
+                _size(pair[1]),
+                _error(*pair),
+            )
+        )
         if memory.get("requested_peak_bytes") is not None:
-            listed.append(("requested peak, in whole blocks", _size(memory["requested_peak_bytes"]), NOTHING, NOTHING))
+            listed.append(
+                (
+                    "requested peak, in whole blocks",
+                    _size(memory["requested_peak_bytes"]),
+                    NOTHING,
+                    NOTHING,
+                )
+            )
         furthest = memory["max_abs_error_bytes"]
-        listed.append(("allocated, furthest after any event", NOTHING, NOTHING, NOTHING if furthest is None else f"{furthest:,} B"))
+        listed.append(
+            (
+                "allocated, furthest after any event",
+                NOTHING,
+                NOTHING,
+                NOTHING if furthest is None else f"{furthest:,} B",
+            )
+        )
         listed.append(("reserved peak", *_reserved(memory)))
     return listed
 
 
 def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
-    """The reserved peak as measured, as simulated or bounded, and the error, or whether it lies within the bounds."""
+    """The reserved peak as measured, as simulated or bounded, and the error, or whether it lies
+    within the bounds.
+    """
     measured, simulated = memory["measured_reserved_peak_bytes"], memory["reserved_peak_bytes"]
     low, high = memory.get("reserved_low_bytes"), memory.get("reserved_high_bytes")
     if simulated is not None or low is None:
         return _size(measured), _size(simulated), _error(measured, simulated)
-    within = NOTHING if measured is None else "within" if low <= measured <= (high or measured) else "outside"
-    return _size(measured), f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}", within
+    within = (
+        NOTHING
+        if measured is None
+        else "within"
+        if low <= measured <= (high or measured)
+        else "outside"
+    )
+    return (
+        _size(measured),
+        f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}",
+        within,
+    )
 
 
 def time_and_share(ns: int, span_ns: int) -> str:
@@ -101,7 +184,9 @@ def time_and_share(ns: int, span_ns: int) -> str:
 
 
 def rival_rows(errors: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """Errors of the replay, of launches alone, and of launches with synchronisations, for people."""
+    """Errors of the replay, of launches alone, and of launches with synchronisations, for
+    people.
+    """
     listed = [errors[key] for key in ("replay", "by_launches", "by_held_host")]
 
     def row(name: str, *cells: str) -> tuple[str, str, str, str]:
@@ -130,14 +215,26 @@ RIVALS = ("error of", "the replay", "launches alone", "launches and waits")
 def verdict_lines(data: Mapping[str, Any]) -> list[str]:
     """The verdict in one line, and a line for each cause of what is not explained."""
     if data["explained"]:
-        return ["explained: makespan and starts are within 1 % of the span, and no trivial prediction is closer by more than 0.3 %"]
+        return [
+            "explained: makespan and starts are within 1 % of the span, and no trivial prediction "
+            "is closer by more than 0.3 %"
+        ]
     if not data["errors"]["rest_explained"]:
         rest = "; even with their recorded times the rest is not: a cause is not known"
     else:
-        rest = f"; with their recorded times the rest is within {human_percent(data['errors']['rest']['worst_of_span'], 2)} of the span"
+        rest = (
+            "; with their recorded times the rest is within "
+            f"{human_percent(data['errors']['rest']['worst_of_span'], 2)} of the span"
+        )
     reasons = data["reasons"]
-    named = sum(_count(reason["ops"]) for reason in reasons), sum(_count(reason["calls"]) for reason in reasons)
-    what = " and ".join(counted(n, name) for n, name in zip(named, ("op", "call"), strict=True) if n) or "nothing can be named"
+    named = (
+        sum(_count(reason["ops"]) for reason in reasons),
+        sum(_count(reason["calls"]) for reason in reasons),
+    )
+    what = (
+        " and ".join(counted(n, name) for n, name in zip(named, ("op", "call"), strict=True) if n)
+        or "nothing can be named"
+    )
     lines = [f"not explained: {what}{rest if reasons else ''}"]
     causes = list(dict.fromkeys(reason["cause"] for reason in reasons))
     for cause in causes:
@@ -145,7 +242,9 @@ def verdict_lines(data: Mapping[str, Any]) -> list[str]:
         largest = max(of_cause, key=lambda reason: reason["off_ns"])
         names = f" ({short_name(largest['names'][0])})" if largest["names"] else ""
         begin, end = human_time(largest["start_ns"]), human_time(largest["end_ns"])
-        lines.append(f"  {cause}: {counted(len(of_cause), 'span')}, the worst from {begin} to {end}{names}")
+        lines.append(
+            f"  {cause}: {counted(len(of_cause), 'span')}, the worst from {begin} to {end}{names}"
+        )
     return lines
 
 
@@ -162,51 +261,91 @@ def _rivals(errors: Mapping[str, Any]) -> RenderableType:
 
 
 def schemes(data: Mapping[str, Any]) -> RenderableType:
-    """A ``hosim.schemes/2`` as tables: a row a scheme and a row a plan, predicted beside measured."""
+    """A ``hosim.schemes/2`` as tables: a row a scheme and a row a plan, predicted beside
+    measured.
+    """
     device = f" on {data['device']}" if data["device"] else ""
     parts: list[RenderableType] = []
     if data["runs"]:
         table = open_table(
-            f"{data['recording']}{device}: predicted from the resident run and the sweep", "run", "scheme", *_BESIDE, "stall\npredicted"
+            f"{data['recording']}{device}: predicted from the resident run and the sweep",
+            "run",
+            "scheme",
+            *_BESIDE,
+            "stall\npredicted",
         )
         for run in data["runs"]:
             makespan, peak = run["makespan"], run["peak"]
-            times, sizes = (makespan["measured_ns"], makespan["simulated_ns"]), (peak["measured_bytes"], peak["simulated_bytes"])
+            times, sizes = (
+                (makespan["measured_ns"], makespan["simulated_ns"]),
+                (peak["measured_bytes"], peak["simulated_bytes"]),
+            )
             name = f"{run['model']} {run['mode']} {run['length']:,}"
-            table.add_row(name, run["scheme"], *_cells(*times, *sizes), _time(run["stall"]["simulated_ns"]))
+            table.add_row(
+                name, run["scheme"], *_cells(*times, *sizes), _time(run["stall"]["simulated_ns"])
+            )
         parts.append(table)
     if data["plans"]:
-        table = open_table(f"{data['recording']}{device}: hosim's plans, predicted and run", "plan", "budget", *_BESIDE, "same bits")
+        table = open_table(
+            f"{data['recording']}{device}: hosim's plans, predicted and run",
+            "plan",
+            "budget",
+            *_BESIDE,
+            "same bits",
+        )
         for row in data["plans"]:
             said, got = row["predicted"], row["measured"]
-            cells = _cells(got["step_ns"], said["step_ns"], got["allocated_bytes"], said["allocated_bytes"])
+            cells = _cells(
+                got["step_ns"], said["step_ns"], got["allocated_bytes"], said["allocated_bytes"]
+            )
             same = {None: "-", True: "yes", False: "no"}[row["same_results"]]
             budget = "resident" if row["share_percent"] == 100 else _size(row["budget_bytes"])
             table.add_row(row["name"], budget, *cells, same)
         parts.append(table)
-        parts += [paragraph(f"{row['name']}: {row['error']}") for row in data["plans"] if row["error"] is not None]
+        parts += [
+            paragraph(f"{row['name']}: {row['error']}")
+            for row in data["plans"]
+            if row["error"] is not None
+        ]
     if data["dry_run"]:
         parts.append(paragraph(_DRY))
     return Group(*parts)
 
 
-_DRY = "A dry run: on a CPU there are no peaks to measure, no kernels to predict schemes from, and times that say nothing about a GPU."
-_BESIDE = tuple(f"{figure}\n{of}" for figure in ("makespan", "peak") for of in ("measured", "predicted", "error"))
+_DRY = (
+    "A dry run: on a CPU there are no peaks to measure, no kernels to predict schemes from, "
+    "and times that say nothing about a GPU."
+)
+_BESIDE = tuple(
+    f"{figure}\n{of}"
+    for figure in ("makespan", "peak")
+    for of in ("measured", "predicted", "error")
+)
 
 
-def _cells(measured_ns: int | None, ns: int | None, measured_bytes: int | None, size: int | None) -> tuple[str, ...]:
+def _cells(
+    measured_ns: int | None, ns: int | None, measured_bytes: int | None, size: int | None
+) -> tuple[str, ...]:
     times = _time(measured_ns), _time(ns), _error(measured_ns, ns)
     return *times, _size(measured_bytes), _size(size), _error(measured_bytes, size)
 
 
 def taken_from_recording(data: Mapping[str, Any]) -> str:
-    """One line on what the replay in time was given of the recording: no op's start is among it unless it says so."""
+    """One line on what the replay in time was given of the recording: no op's start is among it
+    unless it says so.
+    """
     given, waits = data["given"], data["stream_waits"]
-    dropped = f"; {waits['contradicted']:,} inferred waits dropped, as a recorded start contradicts them" if waits["contradicted"] else ""
+    dropped = (
+        f"; {waits['contradicted']:,} inferred waits dropped, as a recorded start contradicts them"
+        if waits["contradicted"]
+        else ""
+    )
     return (
-        f"given: durations of {counted(given['device_durations'], 'device op')} and {counted(given['host_segments'], 'host segment')}, "
+        f"given: durations of {counted(given['device_durations'], 'device op')} and "
+        f"{counted(given['host_segments'], 'host segment')}, "
         f"{counted(given['overlaps'], 'overlap')}, {counted(given['starts'], 'start')}, "
-        f"{counted(len(given['constants']), 'fitted constant')}, {counted(len(given['recurring']), 'recurring delay')}{dropped}"
+        f"{counted(len(given['constants']), 'fitted constant')}, "
+        f"{counted(len(given['recurring']), 'recurring delay')}{dropped}"
     )
 
 
@@ -223,7 +362,12 @@ def _figures(data: Mapping[str, Any]) -> RenderableType:
 def _worst(data: Mapping[str, Any]) -> RenderableType:
     table = open_table("Furthest off", "op", "stream", "measured start", "error")
     for op in data["worst"]:
-        table.add_row(short_name(op["name"]), str(op["stream"]), human_time(op["measured_start_ns"]), signed_time(op["start_error_ns"]))
+        table.add_row(
+            short_name(op["name"]),
+            str(op["stream"]),
+            human_time(op["measured_start_ns"]),
+            signed_time(op["start_error_ns"]),
+        )
     return table
 
 
@@ -242,7 +386,11 @@ def _of_span(error: int, makespan: Mapping[str, Any]) -> str:
 
 
 def _error(measured: int | None, simulated: int | None) -> str:
-    return human_percent(simulated / measured - 1, 2, signed=True) if measured and simulated is not None else NOTHING
+    return (
+        human_percent(simulated / measured - 1, 2, signed=True)
+        if measured and simulated is not None
+        else NOTHING
+    )
 
 
 def _time(nanoseconds: int | None) -> str:

@@ -5,8 +5,22 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.printing.fitted_columns import ColumnNeed, FittedColumns, broken, fitted, total
-    from hosim.report.printing.printed import OpenTable, WholeFigures, and_more, begins_bold, lines_of, open_table, paragraph
+    from hosim.report.printing.fitted_columns import (
+        ColumnNeed,
+        FittedColumns,
+        broken,
+        fitted,
+        total,
+    )
+    from hosim.report.printing.printed import (
+        OpenTable,
+        WholeFigures,
+        and_more,
+        begins_bold,
+        lines_of,
+        open_table,
+        paragraph,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -17,6 +31,6 @@ else:
     )
 
 __all__ = [
-    "ColumnNeed", "FittedColumns", "OpenTable", "WholeFigures", "and_more", "begins_bold", "broken", "fitted", "lines_of", "open_table",
-    "paragraph", "total",
+    "ColumnNeed", "FittedColumns", "OpenTable", "WholeFigures", "and_more", "begins_bold", "broken",
+    "fitted", "lines_of", "open_table", "paragraph", "total",
 ]  # fmt: skip

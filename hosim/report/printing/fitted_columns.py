@@ -1,4 +1,6 @@
-"""Which columns of a table a terminal of some width has room for, and where text breaks that is too long for its cell."""
+"""Which columns of a table a terminal of some width has room for, and where text breaks that is too
+long for its cell.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ _AFTER_PART = re.compile(r"(?<=[./_=:,-])(?![./_=:,\d-])|(?<=\D[./_=:,-])(?=\d)"
 
 @dataclass(frozen=True, slots=True)
 class ColumnNeed:
-    """What a column asks for: its width in characters, and the group that it should not be parted from.
+    """What a column asks for: its width in characters, and the group that it should not be parted
+    from.
 
-    ``empty`` says that no row has anything in it, ``rank`` that it may be left out: the lowest first, ``None`` never.
+    ``empty`` says that no row has anything in it, ``rank`` that it may be left out: the lowest
+    first, ``None`` never.
     """
 
     width: int
@@ -34,22 +38,29 @@ class ColumnNeed:
 
 @dataclass(frozen=True, slots=True)
 class FittedColumns:
-    """Places of columns: the blocks that a table is printed in, one below the other, and what is left out."""
+    """Places of columns: the blocks that a table is printed in, one below the other, and what is
+    left out.
+    """
 
     blocks: tuple[tuple[int, ...], ...]
     left_out: tuple[int, ...] = ()
 
 
 def fitted(columns: Sequence[ColumnNeed], width: int, keys: int) -> FittedColumns:
-    """The columns that fit: empty ones go first, then those that may be left out, and no more of either than needed.
+    """The columns that fit: empty ones go first, then those that may be left out, and no more of
+    either than needed.
 
-    What is still too wide is printed in several blocks, each of which begins with the first ``keys`` columns, or with the first alone where
-    these would take more than half of the width.
+    What is still too wide is printed in several blocks, each of which begins with the first
+    ``keys`` columns, or with the first alone where these would take more than half of the width.
     """
     keys = max(keys, 1)
     shown = list(range(len(columns)))
     candidates = [i for i in reversed(shown[keys:]) if columns[i].empty]
-    spare = [(rank, i) for i in shown[1:] if i not in candidates and (rank := columns[i].rank) is not None]
+    spare = [
+        (rank, i)
+        for i in shown[1:]
+        if i not in candidates and (rank := columns[i].rank) is not None
+    ]
     candidates += [i for _, i in sorted(spare)]
     left_out: list[int] = []
     while candidates and total(columns, shown) > width:
@@ -79,7 +90,8 @@ def total(columns: Sequence[ColumnNeed], shown: Sequence[int]) -> int:
 
 
 def broken(text: str, width: int) -> str:
-    r"""The text in lines of at most ``width`` characters: they end after words, and within a longer word after its parts.
+    r"""The text in lines of at most ``width`` characters: they end after words, and within a longer
+    word after its parts.
 
     >>> broken("moved model.layers.11.mlp.weight now", 16).split("\n")
     ['moved', 'model.layers.11.', 'mlp.weight now']
@@ -101,7 +113,9 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _pieces(word: str, width: int) -> list[str]:
-    """A word in pieces of at most ``width`` characters, cut after its parts, and within a part where that is longer."""
+    """A word in pieces of at most ``width`` characters, cut after its parts, and within a part
+    where that is longer.
+    """
     if cell_len(word) <= width:
         return [word]
     pieces = [""]

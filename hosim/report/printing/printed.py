@@ -1,4 +1,6 @@
-"""Tables and paragraphs for a terminal. Text is data: no markup, no control characters, no line breaks but those between lines."""
+"""Tables and paragraphs for a terminal. Text is data: no markup, no control characters, no line
+breaks but those between lines.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,33 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from hosim.plain_text import printable
-from hosim.report.printing.fitted_columns import LONG_NAME, READABLE, ColumnNeed, broken, fitted, total
+from hosim.report.printing.fitted_columns import (
+    LONG_NAME,
+    READABLE,
+    ColumnNeed,
+    broken,
+    fitted,
+    total,
+)
 
-__all__ = ["OpenTable", "WholeFigures", "and_more", "begins_bold", "lines_of", "open_table", "paragraph"]
+__all__ = [
+    "OpenTable",
+    "WholeFigures",
+    "and_more",
+    "begins_bold",
+    "lines_of",
+    "open_table",
+    "paragraph",
+]
 
 
 class OpenTable(Table):
-    """A table that prints strings as they are: what cannot be printed is an escape, and nothing in them is markup.
+    """A table that prints strings as they are: what cannot be printed is an escape, and nothing in
+    them is markup.
 
-    Where it is too wide for the terminal, headers break, then columns without anything in them and those in ``spare`` (the first one first)
-    are left out and named below the table; what is still too wide goes into blocks below each other, each with the first ``keys`` columns.
+    Where it is too wide for the terminal, headers break, then columns without anything in them and
+    those in ``spare`` (the first one first) are left out and named below the table; what is still
+    too wide goes into blocks below each other, each with the first ``keys`` columns.
     """
 
     keys = 1
@@ -34,12 +53,20 @@ class OpenTable(Table):
 
     def add_row(self, *cells: Any, style: Any = None, end_section: bool = False) -> None:
         """A row; a string is one line of data, a :class:`rich.text.Text` is printed as it is."""
-        super().add_row(*(lines_of(c) if isinstance(c, str) else c for c in cells), style=style, end_section=end_section)
+        super().add_row(
+            *(lines_of(c) if isinstance(c, str) else c for c in cells),
+            style=style,
+            end_section=end_section,
+        )
 
     def add_column(self, header: Any = "", footer: Any = "", **settings: Any) -> None:
-        """A column; its header may have several lines, and a word that is too long for a cell breaks."""
+        """A column; its header may have several lines, and a word that is too long for a cell
+        breaks.
+        """
         settings.setdefault("overflow", "fold")
-        super().add_column(lines_of(*header.split("\n")) if isinstance(header, str) else header, footer, **settings)
+        super().add_column(
+            lines_of(*header.split("\n")) if isinstance(header, str) else header, footer, **settings
+        )
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The table; no figure loses a digit, however narrow the terminal is."""
@@ -50,7 +77,10 @@ class OpenTable(Table):
         needs = [self._need(i) for i in range(len(columns))]
         if (whole := total(needs, range(len(needs)))) > width:
             columns = [replace(column, header=_broken_header(column)) for column in columns]
-            needs = [replace(need, width=_width(column, not i)) for i, (column, need) in enumerate(zip(columns, needs, strict=True))]
+            needs = [
+                replace(need, width=_width(column, not i))
+                for i, (column, need) in enumerate(zip(columns, needs, strict=True))
+            ]
         found = fitted(needs, width, self.keys)
         for number, places in enumerate(found.blocks):
             fits = total(needs, places) <= width
@@ -65,20 +95,40 @@ class OpenTable(Table):
         column = self.columns[place]
         name = str(column.header)
         rank = self.spare.index(name) if name in self.spare else None
-        return ColumnNeed(_width(column, not place), name.split("\n")[0], all(str(cell) in ("", "-") for cell in column.cells), rank)
+        return ColumnNeed(
+            _width(column, not place),
+            name.split("\n")[0],
+            all(str(cell) in ("", "-") for cell in column.cells),
+            rank,
+        )
 
     def _left_out(self, places: Sequence[int], needs: Sequence[ColumnNeed], whole: int) -> str:
-        """The columns that are not shown, in a line: those that are empty, and the others with the width that shows them."""
-        empty, others = ([str(self.columns[i].header).replace("\n", " ") for i in places if needs[i].empty is e] for e in (True, False))
+        """The columns that are not shown, in a line: those that are empty, and the others with the
+        width that shows them.
+        """
+        empty, others = (
+            [str(self.columns[i].header).replace("\n", " ") for i in places if needs[i].empty is e]
+            for e in (True, False)
+        )
         parts = [f"Empty: {', '.join(empty)}."] if empty else []
-        return " ".join([*parts, f"Not shown: {', '.join(others)}; {whole} columns show all."] if others else parts)
+        return " ".join(
+            [*parts, f"Not shown: {', '.join(others)}; {whole} columns show all."]
+            if others
+            else parts
+        )
 
     def _block(self, columns: Sequence[Column]) -> Table:
-        """A table of some columns, in which cells that may wrap break between words, and long words after their parts."""
+        """A table of some columns, in which cells that may wrap break between words, and long words
+        after their parts.
+        """
         block = copy(self)
         block.title = None
         block.columns = [
-            replace(column, _index=i, _cells=[cell if column.no_wrap else _Breaking(cell) for cell in column.cells])
+            replace(
+                column,
+                _index=i,
+                _cells=[cell if column.no_wrap else _Breaking(cell) for cell in column.cells],
+            )
             for i, column in enumerate(columns)
         ]
         return block
@@ -101,7 +151,9 @@ class _Breaking:
 
 
 def _width(column: Column, first: bool) -> int:
-    """What a column needs: its widest line where nothing wraps, else enough to read, and in the first column whole names up to a limit."""
+    """What a column needs: its widest line where nothing wraps, else enough to read, and in the
+    first column whole names up to a limit.
+    """
     name, *rows = (str(part) for part in (column.header, *column.cells))
     widest = _widest(name, *rows)
     if column.no_wrap:
@@ -123,8 +175,16 @@ def _broken_header(column: Column) -> Text:
 
 
 def open_table(title: str, *columns: str, left: int = 1, spare: Sequence[str] = ()) -> OpenTable:
-    """An open table whose first ``left`` columns are text and whose others are figures; a narrow terminal does without ``spare``."""
-    table = OpenTable(title=lines_of(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    """An open table whose first ``left`` columns are text and whose others are figures; a narrow
+    terminal does without ``spare``.
+    """
+    table = OpenTable(
+        title=lines_of(title, style="bold"),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     table.keys, table.spare = left, spare
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
@@ -159,7 +219,9 @@ _JOINT = "\ue000"  # one column wide and no space; printable text has none
 
 
 def paragraph(*lines: str, style: str = "", space: bool = False, wrapped: bool = True) -> Text:
-    """Lines of data below each other, with an empty line after them if there is to be ``space``; nothing for no lines."""
+    """Lines of data below each other, with an empty line after them if there is to be ``space``;
+    nothing for no lines.
+    """
     if not lines:
         return Text("", end="")
     whole = lines_of(*lines, *([""] if space else []), style=style)
@@ -169,5 +231,11 @@ def paragraph(*lines: str, style: str = "", space: bool = False, wrapped: bool =
 
 
 def and_more(count: int, top: int | None) -> Text:
-    """What stands below a table of ``count`` rows of which ``top`` are shown; nothing if all are, as they are for ``None``."""
-    return paragraph(*([] if top is None or count <= top else [f"and {count - top:,} more"]), style="dim", space=True)
+    """What stands below a table of ``count`` rows of which ``top`` are shown; nothing if all are,
+    as they are for ``None``.
+    """
+    return paragraph(
+        *([] if top is None or count <= top else [f"and {count - top:,} more"]),
+        style="dim",
+        space=True,
+    )

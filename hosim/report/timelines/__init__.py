@@ -19,7 +19,17 @@ if TYPE_CHECKING:
         row_limit,
         script_json,
     )
-    from hosim.report.timelines.timeline_rows import OP, TRANSFER, Bar, Row, of_devices, rows, timeline_of, used_channels, waits
+    from hosim.report.timelines.timeline_rows import (
+        OP,
+        TRANSFER,
+        Bar,
+        Row,
+        of_devices,
+        rows,
+        timeline_of,
+        used_channels,
+        waits,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -27,13 +37,15 @@ else:
             "memory_viz_pickle": "LABEL memory_viz to_pickle",
             "perfetto": "microseconds named trace trace_of_stages",
             "timeline_curves": "end_ns sampled stacked thinned",
-            "timeline_element": "BarStyle Encoder element front_coded further joined key row_limit script_json",
+            "timeline_element": "BarStyle Encoder element front_coded further joined key "
+            "row_limit script_json",
             "timeline_rows": "Bar OP Row TRANSFER of_devices rows timeline_of used_channels waits",
         },
     )
 
 __all__ = [
-    "LABEL", "OP", "TRANSFER", "Bar", "BarStyle", "Encoder", "Row", "element", "end_ns", "front_coded", "further", "joined", "key",
-    "memory_viz", "microseconds", "named", "of_devices", "row_limit", "rows", "sampled", "script_json", "stacked", "thinned",
-    "timeline_of", "to_pickle", "trace", "trace_of_stages", "used_channels", "waits",
+    "LABEL", "OP", "TRANSFER", "Bar", "BarStyle", "Encoder", "Row", "element", "end_ns",
+    "front_coded", "further", "joined", "key", "memory_viz", "microseconds", "named", "of_devices",
+    "row_limit", "rows", "sampled", "script_json", "stacked", "thinned", "timeline_of", "to_pickle",
+    "trace", "trace_of_stages", "used_channels", "waits",
 ]  # fmt: skip

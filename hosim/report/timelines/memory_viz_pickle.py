@@ -1,7 +1,9 @@
-"""A replay as a memory snapshot in the format of ``torch.cuda.memory._dump_snapshot``, which pytorch.org/memory_viz shows.
+"""A replay as a memory snapshot in the format of ``torch.cuda.memory._dump_snapshot``, which
+pytorch.org/memory_viz shows.
 
-Sizes and times are those of the replay, but *the addresses are synthetic*: an allocator assigns them as tensors and workspaces are
-allocated and released in order of time. The stack frames of every entry say so, and name the tensor or the op.
+Sizes and times are those of the replay, but *the addresses are synthetic*: an allocator assigns
+them as tensors and workspaces are allocated and released in order of time. The stack frames of
+every entry say so, and name the tensor or the op.
 """
 
 from __future__ import annotations
@@ -34,15 +36,19 @@ _Change = tuple[int, bool, Residency]
 
 
 def memory_viz(plan: Plan, hardware: Hardware, result: Result, allocator: str) -> dict[str, Any]:
-    """The snapshot of a recorded replay, one device each; ``allocator`` as in :func:`hosim.engine.replay`, ``ledger`` meaning ``caching``.
+    """The snapshot of a recorded replay, one device each; ``allocator`` as in
+    :func:`hosim.engine.replay`, ``ledger`` meaning ``caching``.
 
-    The allocator has unlimited memory: the snapshot shows where things would lie, not whether they fit.
+    The allocator has unlimited memory: the snapshot shows where things would lie, not whether they
+    fit.
     """
     segments: list[dict[str, Any]] = []
     traces = []
     for device, (_, one) in enumerate(of_devices(result)):
         placed = _static if allocator == STATIC else _caching
-        found, trace = placed(plan.graph, _changes(plan.graph, hardware.device_tier, one), allocator == EXPANDABLE)
+        found, trace = placed(
+            plan.graph, _changes(plan.graph, hardware.device_tier, one), allocator == EXPANDABLE
+        )
         segments += [{"device": device, **segment} for segment in found]
         traces.append(trace)
     return {
@@ -50,25 +56,31 @@ def memory_viz(plan: Plan, hardware: Hardware, result: Result, allocator: str) -
         "device_traces": traces,
         "external_annotations": [],
         "allocator_settings": {
-            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True" if allocator == EXPANDABLE else "",
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"
+            if allocator == EXPANDABLE
+            else "",
             "expandable_segments": allocator == EXPANDABLE,
             "garbage_collection_threshold": 0.0,
             "max_split_size": -1,
             "roundup_power2_divisions": {},
         },
-        "note": f"{LABEL}, of the allocator {STATIC if allocator == STATIC else 'caching'}; {result.workload} with {result.policy}",
+        "note": f"{LABEL}, of the allocator {STATIC if allocator == STATIC else 'caching'}; "
+        f"{result.workload} with {result.policy}",
     }
 
 
 def to_pickle(snapshot: Mapping[str, Any]) -> bytes:
-    """The snapshot as ``torch`` writes it: a pickle of plain containers; equal replays give equal bytes."""
+    """The snapshot as ``torch`` writes it: a pickle of plain containers; equal replays give equal
+    bytes.
+    """
     return pickle.dumps(snapshot, protocol=4)  # the viewer reads 2 to 4
 
 
 def _changes(graph: Graph, tier: str, result: Result) -> list[_Change]:
     """Allocations and releases in order of time; at one instant, releases come first.
 
-    What survives the step is not released at its end, and nothing is released at the end of a replay that ran out of memory.
+    What survives the step is not released at its end, and nothing is released at the end of a
+    replay that ran out of memory.
     """
     assert result.timeline is not None
     end = end_ns(result)
@@ -76,14 +88,18 @@ def _changes(graph: Graph, tier: str, result: Result) -> list[_Change]:
     for k, r in enumerate(result.timeline.residencies):
         if r.tier == tier and r.bytes:
             keyed.append(((r.start_ns, 1, k, 0), (r.start_ns, True, r)))
-            stays = not result.feasible or (r.tensor >= 0 and not r.staged and graph.survives[r.tensor])
+            stays = not result.feasible or (
+                r.tensor >= 0 and not r.staged and graph.survives[r.tensor]
+            )
             if r.end_ns < end or not stays:
                 keyed.append(((r.end_ns, int(r.start_ns == r.end_ns), k, 1), (r.end_ns, False, r)))
     return [change for _, change in sorted(keyed)]
 
 
 def _streams(graph: Graph) -> tuple[dict[str, int], list[int]]:
-    """The number of each stream, and of each tensor's first user's stream, which its memory belongs to."""
+    """The number of each stream, and of each tensor's first user's stream, which its memory belongs
+    to.
+    """
     number = {name: s for s, name in enumerate(graph.streams)}
     return number, [number[graph.ops[users[0]].stream] if users else 0 for users in graph.users]
 
@@ -99,7 +115,11 @@ class _Named:
         key = r.tensor, r.op
         if key not in self._made:
             ops, tensors = self._graph.ops, self._graph.tensors
-            name = f"{tensors[r.tensor].name} ({tensors[r.tensor].kind})" if r.tensor >= 0 else f"{ops[r.op].name} (workspace)"
+            name = (
+                f"{tensors[r.tensor].name} ({tensors[r.tensor].kind})"
+                if r.tensor >= 0
+                else f"{ops[r.op].name} (workspace)"
+            )
             self._made[key] = [{"name": name, "filename": LABEL, "line": 0}]
         return self._made[key]
 
@@ -130,7 +150,9 @@ class _Driver(Driver):
         self.asked.append(("segment_map", address, size, stream))
 
 
-def _caching(graph: Graph, changes: Sequence[_Change], expandable: bool) -> tuple[list[dict[str, Any]], list[_Entry]]:
+def _caching(
+    graph: Graph, changes: Sequence[_Change], expandable: bool
+) -> tuple[list[dict[str, Any]], list[_Entry]]:
     driver = _Driver()
     allocator = CachingAllocator(_CAPACITY, expandable=expandable, driver=driver)
     number, of_tensor = _streams(graph)
@@ -142,7 +164,9 @@ def _caching(graph: Graph, changes: Sequence[_Change], expandable: bool) -> tupl
         stream = of_tensor[r.tensor] if r.tensor >= 0 else number[graph.ops[r.op].stream]
         if begins:
             address = allocator.malloc(r.bytes, stream)
-            trace += [_entry(action, at, size, on, now, []) for action, at, size, on in driver.asked]
+            trace += [
+                _entry(action, at, size, on, now, []) for action, at, size, on in driver.asked
+            ]
             driver.asked.clear()
             where.setdefault(id(r), []).append(address)
             held[address] = r
@@ -160,12 +184,25 @@ def _caching(graph: Graph, changes: Sequence[_Change], expandable: bool) -> tupl
             else _block(b.address, b.size_bytes, 0, None)
             for b in segment.blocks
         ]
-        segments.append(_segment(segment.address, segment.size_bytes, segment.stream, segment.small, segment.expandable, blocks))
+        segments.append(
+            _segment(
+                segment.address,
+                segment.size_bytes,
+                segment.stream,
+                segment.small,
+                segment.expandable,
+                blocks,
+            )
+        )
     return segments, trace
 
 
-def _static(graph: Graph, changes: Sequence[_Change], _: bool) -> tuple[list[dict[str, Any]], list[_Entry]]:
-    """One segment, in which each allocation has the offset that a plan of the whole replay gives it."""
+def _static(
+    graph: Graph, changes: Sequence[_Change], _: bool
+) -> tuple[list[dict[str, Any]], list[_Entry]]:
+    """One segment, in which each allocation has the offset that a plan of the whole replay gives
+    it.
+    """
     order: dict[int, int] = {}
     lowers: list[int] = []
     uppers: list[int] = []
@@ -191,7 +228,11 @@ def _static(graph: Graph, changes: Sequence[_Change], _: bool) -> tuple[list[dic
         else:
             trace += _freed(address, r.bytes, 0, now, frames(r))
             del live[address]
-    return ([_segment(_FIRST_ADDRESS, whole, 0, False, False, _filled(live, whole, frames))] if whole else []), trace
+    return (
+        [_segment(_FIRST_ADDRESS, whole, 0, False, False, _filled(live, whole, frames))]
+        if whole
+        else []
+    ), trace
 
 
 def _filled(live: Mapping[int, Residency], whole: int, frames: _Named) -> list[dict[str, Any]]:
@@ -209,20 +250,45 @@ def _filled(live: Mapping[int, Residency], whole: int, frames: _Named) -> list[d
     return blocks
 
 
-def _entry(action: str, address: int, size: int, stream: int, now_ns: int, frames: _Frames) -> _Entry:
-    return {"action": action, "addr": address, "size": size, "stream": stream, "time_us": now_ns // 1000, "frames": frames}
+def _entry(
+    action: str, address: int, size: int, stream: int, now_ns: int, frames: _Frames
+) -> _Entry:
+    return {
+        "action": action,
+        "addr": address,
+        "size": size,
+        "stream": stream,
+        "time_us": now_ns // 1000,
+        "frames": frames,
+    }
 
 
 def _freed(address: int, size: int, stream: int, now_ns: int, frames: _Frames) -> list[_Entry]:
-    return [_entry(action, address, size, stream, now_ns, frames) for action in ("free_requested", "free_completed")]
+    return [
+        _entry(action, address, size, stream, now_ns, frames)
+        for action in ("free_requested", "free_completed")
+    ]
 
 
 def _block(address: int, size: int, requested: int, frames: _Frames | None) -> dict[str, Any]:
     state = "inactive" if frames is None else "active_allocated"
-    return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames or []}
+    return {
+        "address": address,
+        "size": size,
+        "requested_size": requested,
+        "state": state,
+        "frames": frames or [],
+    }
 
 
-def _segment(address: int, size: int, stream: int, small: bool, expandable: bool, blocks: list[dict[str, Any]]) -> dict[str, Any]:
+def _segment(
+    address: int,
+    size: int,
+    stream: int,
+    small: bool,
+    expandable: bool,
+    blocks: list[dict[str, Any]],
+) -> dict[str, Any]:
     held = [block for block in blocks if block["state"] != "inactive"]
     allocated = sum(block["size"] for block in held)
     return {

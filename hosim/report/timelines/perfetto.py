@@ -1,7 +1,9 @@
-"""A replay as a trace that https://ui.perfetto.dev and chrome://tracing show: the Trace Event Format, JSON.
+"""A replay as a trace that https://ui.perfetto.dev and chrome://tracing show: the Trace Event
+Format, JSON.
 
-Streams and channels are tracks of slices, with stalls between the ops. Arrows lead from each transfer to the op that needs it. Each tier
-has a counter for each kind of tensor. Times are microseconds with decimals, so that nanoseconds are exact.
+Streams and channels are tracks of slices, with stalls between the ops. Arrows lead from each
+transfer to the op that needs it. Each tier has a counter for each kind of tensor. Times are
+microseconds with decimals, so that nanoseconds are exact.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from hosim.cache_plan import Plan
 from hosim.data.stages import StagesResult
 from hosim.hardware import Hardware
 from hosim.report.timelines.timeline_curves import end_ns, stacked
-from hosim.report.timelines.timeline_rows import OP, TRANSFER, Bar, awaited_name, bar_name, of_devices, rows, waits
+from hosim.report.timelines.timeline_rows import (
+    OP,
+    TRANSFER,
+    Bar,
+    awaited_name,
+    bar_name,
+    of_devices,
+    rows,
+    waits,
+)
 from hosim.result import Result, Timeline
 from hosim.version import __version__
 
@@ -27,8 +38,9 @@ _TITLES = ("streams", "channels", "memory")
 def trace(plan: Plan, hardware: Hardware, result: Result) -> dict[str, Any]:
     """The trace of a recorded replay. Devices that differ have tracks of their own.
 
-    Processes are groups of tracks, and threads are tracks: a stream, or one of the transfers that a channel carries at once. Flows of
-    category ``needs`` lead from transfers to ops. What takes no time has a slice, but no arrow: there would be nothing to attach it to.
+    Processes are groups of tracks, and threads are tracks: a stream, or one of the transfers that a
+    channel carries at once. Flows of category ``needs`` lead from transfers to ops. What takes no
+    time has a slice, but no arrow: there would be nothing to attach it to.
     """
     events: list[_Event] = []
     for d, (device, one) in enumerate(of_devices(result)):
@@ -41,7 +53,9 @@ def trace_of_stages(plans: Sequence[Plan], result: StagesResult) -> dict[str, An
     events: list[_Event] = []
     for stage, (plan, one) in enumerate(zip(plans, result.stages, strict=True)):
         if one.replayed is not None:
-            events += _device(plan, one.replayed[1], one, f"stage {stage}", 1 + len(_TITLES) * stage)
+            events += _device(
+                plan, one.replayed[1], one, f"stage {stage}", 1 + len(_TITLES) * stage
+            )
     return _file(events, result.whole)
 
 
@@ -58,12 +72,20 @@ def _file(events: list[_Event], result: Result) -> dict[str, Any]:
     return {"displayTimeUnit": "ns", "otherData": about, "traceEvents": events}
 
 
-def _device(plan: Plan, hardware: Hardware, result: Result, device: str, first: int) -> Iterator[_Event]:
+def _device(
+    plan: Plan, hardware: Hardware, result: Result, device: str, first: int
+) -> Iterator[_Event]:
     timeline = result.timeline
     assert timeline is not None
     for k, title in enumerate(_TITLES):
         yield named("process_name", first + k, 0, f"{device}: {title}" if device else title)
-        yield {"ph": "M", "name": "process_sort_index", "pid": first + k, "tid": 0, "args": {"sort_index": first + k}}
+        yield {
+            "ph": "M",
+            "name": "process_sort_index",
+            "pid": first + k,
+            "tid": 0,
+            "args": {"sort_index": first + k},
+        }
     slices: list[tuple[int, _Event]] = []
     of_op: dict[int, tuple[int, int]] = {}
     of_transfer: dict[int, tuple[int, int]] = {}
@@ -72,7 +94,13 @@ def _device(plan: Plan, hardware: Hardware, result: Result, device: str, first: 
         numbers[row.is_stream] += 1
         pid, tid = first + (_STREAMS if row.is_stream else _CHANNELS), numbers[row.is_stream]
         yield named("thread_name", pid, tid, row.label)
-        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
+        yield {
+            "ph": "M",
+            "name": "thread_sort_index",
+            "pid": pid,
+            "tid": tid,
+            "args": {"sort_index": tid},
+        }
         for bar in row.bars:
             slices.append((bar.start_ns, _slice(plan, timeline, bar, pid, tid)))
             if bar.what in (OP, TRANSFER):
@@ -96,11 +124,19 @@ def _slice(plan: Plan, timeline: Timeline, bar: Bar, pid: int, tid: int) -> _Eve
         x = timeline.transfers[bar.number]
         tensor = graph.tensors[x.tensor]
         category = "transfer"
-        args = {"kind": tensor.kind, "bytes": x.bytes, "queue_ns": x.start_ns - x.issue_ns, "contention_ns": x.contention_ns}
+        args = {
+            "kind": tensor.kind,
+            "bytes": x.bytes,
+            "queue_ns": x.start_ns - x.issue_ns,
+            "contention_ns": x.contention_ns,
+        }
         if plan.runtime is None:
             args["cache_op"] = plan.cache_ops[x.cache_op].op
     else:
-        category, args = "stall", {"cause": bar.what, "before": graph.ops[timeline.stalls[bar.number].op].name}
+        category, args = (
+            "stall",
+            {"cause": bar.what, "before": graph.ops[timeline.stalls[bar.number].op].name},
+        )
         awaited = awaited_name(plan, timeline, bar)
         if awaited is not None:
             args["awaits"] = awaited
@@ -117,8 +153,12 @@ def _flows(
     of_transfer: dict[int, tuple[int, int]],
     first: int,
 ) -> Iterator[_Event]:
-    """An arrow for each need: it starts in the transfer's slice, and ends in the op's. Numbers of arrows differ between devices."""
-    up = {channel.name for channel in hardware.channels if channel.destination == hardware.device_tier}
+    """An arrow for each need: it starts in the transfer's slice, and ends in the op's. Numbers of
+    arrows differ between devices.
+    """
+    up = {
+        channel.name for channel in hardware.channels if channel.destination == hardware.device_tier
+    }
     to_device = [x.channel in up for x in timeline.transfers]
     arrows: list[tuple[int, int, _Event, tuple[int, int], tuple[int, int]]] = []
     for k, i in waits(plan.graph, timeline, to_device):
@@ -131,12 +171,26 @@ def _flows(
     ends = []
     for began, ended, both, (pid, tid), (to_pid, to_tid) in arrows:
         ends.append((began, {"ph": "s", **both, "ts": microseconds(began), "pid": pid, "tid": tid}))
-        ends.append((ended, {"ph": "f", "bp": "e", **both, "ts": microseconds(ended), "pid": to_pid, "tid": to_tid}))
+        ends.append(
+            (
+                ended,
+                {
+                    "ph": "f",
+                    "bp": "e",
+                    **both,
+                    "ts": microseconds(ended),
+                    "pid": to_pid,
+                    "tid": to_tid,
+                },
+            )
+        )
     yield from [event for _, event in sorted(ends, key=lambda pair: pair[0])]
 
 
 def _counters(plan: Plan, hardware: Hardware, result: Result, pid: int) -> Iterator[_Event]:
-    """For each tier and kind of tensor a counter, wherever it changes, and at the end; last all kinds together."""
+    """For each tier and kind of tensor a counter, wherever it changes, and at the end; last all
+    kinds together.
+    """
     assert result.timeline is not None
     end = end_ns(result)
     for tier in hardware.tiers:
@@ -150,14 +204,29 @@ def _counters(plan: Plan, hardware: Hardware, result: Result, pid: int) -> Itera
             before = None
             for now, held in zip(at, curve, strict=True):
                 if held != before:
-                    yield {"ph": "C", "name": name, "ts": microseconds(now), "pid": pid, "tid": 0, "args": {"bytes": held}}
+                    yield {
+                        "ph": "C",
+                        "name": name,
+                        "ts": microseconds(now),
+                        "pid": pid,
+                        "tid": 0,
+                        "args": {"bytes": held},
+                    }
                     before = held
             if at[-1] < end:
-                yield {"ph": "C", "name": name, "ts": microseconds(end), "pid": pid, "tid": 0, "args": {"bytes": curve[-1]}}
+                yield {
+                    "ph": "C",
+                    "name": name,
+                    "ts": microseconds(end),
+                    "pid": pid,
+                    "tid": 0,
+                    "args": {"bytes": curve[-1]},
+                }
 
 
 def microseconds(ns: int) -> int | float:
-    """Microseconds that give ``ns`` again when they are multiplied by 1000, whether the product is rounded or cut off.
+    """Microseconds that give ``ns`` again when they are multiplied by 1000, whether the product is
+    rounded or cut off.
 
     Readers do either; the next float up is taken where the nearest one would lose a nanosecond.
 

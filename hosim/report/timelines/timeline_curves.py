@@ -16,19 +16,26 @@ Ints = npt.NDArray[np.int64]
 
 
 def end_ns(result: Result) -> int:
-    """When everything recorded has ended: the makespan, or the last instant known of a replay that ran out of memory."""
+    """When everything recorded has ended: the makespan, or the last instant known of a replay that
+    ran out of memory.
+    """
     if result.makespan_ns is not None or result.timeline is None:
         return result.makespan_ns or 0
     return last_ns(result.timeline)
 
 
 def stacked(graph: Graph, timeline: Timeline, tier: str) -> tuple[Ints, dict[str, Ints]]:
-    """Bytes held in a tier over time: instants, ascending from 0, and by kind of tensor the bytes from each of them on.
+    """Bytes held in a tier over time: instants, ascending from 0, and by kind of tensor the bytes
+    from each of them on.
 
     Kinds are in the order of tables, and only those that hold something.
     """
     held = occupancy_by_kind(graph, timeline, tier)
-    times = np.unique(np.concatenate([np.zeros(1, np.int64), *(np.array(own.at_ns, np.int64) for own in held.values())]))
+    times = np.unique(
+        np.concatenate(
+            [np.zeros(1, np.int64), *(np.array(own.at_ns, np.int64) for own in held.values())]
+        )
+    )
     return times, {kind: sampled(held[kind], times) for kind in ordered(list(held))}
 
 
@@ -39,7 +46,8 @@ def sampled(amount: Steps, at: Ints) -> Ints:
 
 
 def thinned(times: Ints, curves: Sequence[Ints], end: int, columns: int) -> tuple[Ints, list[Ints]]:
-    """Curves of at most ``columns`` steps: each stands for an equal part of the time, and shows its instant with the largest sum.
+    """Curves of at most ``columns`` steps: each stands for an equal part of the time, and shows its
+    instant with the largest sum.
 
     So no peak is lost; curves that have no more steps are as they were.
     """
@@ -49,5 +57,10 @@ def thinned(times: Ints, curves: Sequence[Ints], end: int, columns: int) -> tupl
     total = np.sum(list(curves), axis=0)
     first = np.maximum(np.searchsorted(times, starts, "right") - 1, 0)
     last = np.append(np.searchsorted(times, starts[1:], "left"), len(times))
-    most = np.array([a + int(np.argmax(total[a : max(b, a + 1)])) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
+    most = np.array(
+        [
+            a + int(np.argmax(total[a : max(b, a + 1)]))
+            for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        ]
+    )
     return starts, [curve[most] for curve in curves]

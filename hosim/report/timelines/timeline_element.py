@@ -1,7 +1,8 @@
-"""A zoomable timeline as a part of an HTML page: its bars as JSON, a canvas, and a script that draws them; nothing is fetched.
+"""A zoomable timeline as a part of an HTML page: its bars as JSON, a canvas, and a script that
+draws them; nothing is fetched.
 
-A page holds at most about :data:`ITEMS` bars. If there are more, adjacent short ones are joined into one that shows their number and how
-their time divides.
+A page holds at most about :data:`ITEMS` bars. If there are more, adjacent short ones are joined
+into one that shows their number and how their time divides.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Link = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BarStyle:
-    """What the key calls a bar, its colour and hatch; ``role`` is ``named`` (it shows its name), ``plain``, or ``stall`` (before an op)."""
+    """What the key calls a bar, its colour and hatch; ``role`` is ``named`` (it shows its name),
+    ``plain``, or ``stall`` (before an op).
+    """
 
     label: str
     style: Mapping[str, Any]
@@ -61,8 +64,9 @@ class Encoder:
     def row(self, row: Row, said: Callable[[Bar], str]) -> dict[str, Any]:
         """The bars of a row, in lists; ``said`` names a bar.
 
-        ``times`` alternates the gap before each and its length; ``what`` is the number of its style, or below 0 says (from -1 down) which
-        of ``many`` it is, several bars together; ``name`` is how much further its place in the page's names is than that of the bar before.
+        ``times`` alternates the gap before each and its length; ``what`` is the number of its
+        style, or below 0 says (from -1 down) which of ``many`` it is, several bars together;
+        ``name`` is how much further its place in the page's names is than that of the bar before.
         """
         times, whats, named, many = [], [], [], []
         now = name = 0
@@ -99,30 +103,49 @@ def element(
     marks: str = "",
     buttons: str = "",
 ) -> str:
-    """The part of a page that shows ``groups`` of encoded rows from 0 to ``end_ns``; ``says`` explains it.
+    """The part of a page that shows ``groups`` of encoded rows from 0 to ``end_ns``; ``says``
+    explains it.
 
-    ``more`` is further data for the script, ``marks`` and ``buttons`` are further HTML for the legend.
+    ``more`` is further data for the script, ``marks`` and ``buttons`` are further HTML for the
+    legend.
     """
-    styles = [[style.label, style.colour, style.hatch, style.role] for style in encoder.styles.values()]
-    data = {"end": end_ns, "styles": styles, "names": front_coded(list(encoder.names)), "groups": groups, **more}
-    note = " Adjacent short ops are joined: the height of each colour is its share of the time." if encoder.any_joined else ""
+    styles = [
+        [style.label, style.colour, style.hatch, style.role] for style in encoder.styles.values()
+    ]
+    data = {
+        "end": end_ns,
+        "styles": styles,
+        "names": front_coded(list(encoder.names)),
+        "groups": groups,
+        **more,
+    }
+    note = (
+        " Adjacent short ops are joined: the height of each colour is its share of the time."
+        if encoder.any_joined
+        else ""
+    )
     keys = "".join(key(style.label, style.colour, style.hatch) for style in encoder.styles.values())
     return (
         '<div class="timeline">\n'
-        "<p>The wheel or two fingers zoom, dragging moves, a double click shows all; with the keyboard: + and -, arrows, 0. Dragging with "
+        "<p>The wheel or two fingers zoom, dragging moves, a double click shows all; with the "
+        "keyboard: + and -, arrows, 0. Dragging with "
         f"shift, or after a click on &ldquo;measure&rdquo;, measures. {escape(says)}{note}</p>\n"
         f'<p class="legend">{keys}{marks}<button data-does="in">+</button> '
         '<button data-does="out">&minus;</button> <button data-does="all">all</button> '
         f'<button data-does="measure" aria-pressed="false">measure</button> {buttons}'
-        '<input type="search" placeholder="find a name" aria-label="Find a bar by its name; Enter shows the next one"></p>\n'
-        '<canvas tabindex="0" role="img" aria-label="Timeline of streams and channels" style="width: 100%"></canvas>\n'
+        '<input type="search" placeholder="find a name" aria-label="Find a bar by its name; Enter '
+        'shows the next one"></p>\n'
+        '<canvas tabindex="0" role="img" aria-label="Timeline of streams and channels" '
+        'style="width: 100%"></canvas>\n'
         '<p class="told">&nbsp;</p>\n<p class="chosen" aria-live="polite">&nbsp;</p>\n'
-        f'<script type="application/json">{script_json(data)}</script>\n<script>\n{_script()}</script>\n</div>'
+        "<script "
+        f'type="application/json">{script_json(data)}</script>\n<script>\n{_script()}</script>\n</div>'
     )
 
 
 def row_limit(counts: Sequence[int], items: int = ITEMS) -> int:
-    """The most bars of a row with which all rows together have at most ``items`` bars; short rows leave room for long ones.
+    """The most bars of a row with which all rows together have at most ``items`` bars; short rows
+    leave room for long ones.
 
     >>> row_limit([10, 100, 1000], 310)
     200
@@ -161,11 +184,15 @@ def key(label: str, colour: str, hatch: str) -> str:
         "repeating-linear-gradient(135deg, #000 0 1px, transparent 1px 5px)",
     }
     background = f"{backgrounds[hatch]}, {colour}" if hatch else colour
-    return f'<span class="named"><span class="key" style="background: {background}"></span> {escape(label)}</span> '
+    return (
+        f'<span class="named"><span class="key" style="background: {background}"></span> '
+        f"{escape(label)}</span> "
+    )
 
 
 def front_coded(names: Sequence[str]) -> dict[str, Any]:
-    """Names as what each shares with the beginning of the one before, in characters, and the rest of it.
+    """Names as what each shares with the beginning of the one before, in characters, and the rest
+    of it.
 
     A character that is two for a browser ends what is shared.
 
@@ -175,20 +202,33 @@ def front_coded(names: Sequence[str]) -> dict[str, Any]:
     shared = []
     for before, name in zip(["", *names], names, strict=False):
         pairs = zip(before, name, strict=False)
-        shared.append(next((k for k, (a, b) in enumerate(pairs) if a != b or ord(a) > _ONE_UNIT), min(len(before), len(name))))
+        shared.append(
+            next(
+                (k for k, (a, b) in enumerate(pairs) if a != b or ord(a) > _ONE_UNIT),
+                min(len(before), len(name)),
+            )
+        )
     return {"shared": shared, "rests": [name[k:] for k, name in zip(shared, names, strict=True)]}
 
 
 def further(links: Sequence[Link]) -> list[int]:
-    """Links as four numbers each: the places among the bars are how much further they are than in the link before."""
+    """Links as four numbers each: the places among the bars are how much further they are than in
+    the link before.
+    """
     before = [(0, 0, 0, 0), *links]
-    return [n for (r, i, other, j), (_, last_i, _, last_j) in zip(links, before, strict=False) for n in (r, i - last_i, other, j - last_j)]
+    return [
+        n
+        for (r, i, other, j), (_, last_i, _, last_j) in zip(links, before, strict=False)
+        for n in (r, i - last_i, other, j - last_j)
+    ]
 
 
 def joined(bars: Sequence[Bar], limit: int) -> list[list[Bar]]:
-    """The bars one by one if there are at most ``limit``, else with neighbours joined: at most about twice as many lists.
+    """The bars one by one if there are at most ``limit``, else with neighbours joined: at most
+    about twice as many lists.
 
-    A bar of at least two ``limit``-ths of the time stays alone, and so do bars between two gaps of that length.
+    A bar of at least two ``limit``-ths of the time stays alone, and so do bars between two gaps of
+    that length.
     """
     if len(bars) <= limit:
         return [[bar] for bar in bars]
@@ -197,7 +237,12 @@ def joined(bars: Sequence[Bar], limit: int) -> list[list[Bar]]:
     for bar in bars:
         last = groups[-1] if groups else None
         alone = bar.end_ns - bar.start_ns >= shortest
-        if last is None or alone or bar.start_ns - last[-1].end_ns >= shortest or last[-1].end_ns - last[0].start_ns >= shortest:
+        if (
+            last is None
+            or alone
+            or bar.start_ns - last[-1].end_ns >= shortest
+            or last[-1].end_ns - last[0].start_ns >= shortest
+        ):
             groups.append([bar])
         else:
             last.append(bar)

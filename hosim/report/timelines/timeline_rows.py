@@ -1,4 +1,6 @@
-"""A timeline as rows of bars: one row per stream, with its ops and waits, and one for each transfer that a channel carries at once."""
+"""A timeline as rows of bars: one row per stream, with its ops and waits, and one for each transfer
+that a channel carries at once.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ OP, TRANSFER = "op", "transfer of"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Something that lasts from ``start_ns`` to ``end_ns``: :data:`OP`, :data:`TRANSFER`, or a stall by its cause.
+    """Something that lasts from ``start_ns`` to ``end_ns``: :data:`OP`, :data:`TRANSFER`, or a
+    stall by its cause.
 
     ``number`` is the op that runs, or the place of the transfer or the stall in the timeline.
     """
@@ -31,7 +34,9 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bars in order of time that do not overlap. ``lane`` counts the rows of one channel from 0; it is 0 for a stream."""
+    """Bars in order of time that do not overlap. ``lane`` counts the rows of one channel from 0; it
+    is 0 for a stream.
+    """
 
     name: str
     is_stream: bool
@@ -69,7 +74,12 @@ def _streams(graph: Graph, timeline: Timeline) -> Iterator[Row]:
     for k, stall in enumerate(timeline.stalls):
         bars[graph.ops[stall.op].stream].append(Bar(stall.start_ns, stall.end_ns, stall.cause, k))
     for stream, own in bars.items():
-        yield Row(stream, True, 0, tuple(sorted(own, key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))))
+        yield Row(
+            stream,
+            True,
+            0,
+            tuple(sorted(own, key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))),
+        )
 
 
 def _channels(timeline: Timeline) -> Iterator[Row]:
@@ -110,14 +120,18 @@ def awaited_name(plan: Plan, timeline: Timeline, bar: Bar) -> str | None:
 def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """(transfer, op) for every transfer that an op needs.
 
-    A copy to the device tier is needed by the first op that starts after it and uses the tensor; and an op that waited needed the transfer
-    that its stall is blamed on, a store perhaps. ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in
-    chunks only the last to arrive counts.
+    A copy to the device tier is needed by the first op that starts after it and uses the tensor;
+    and an op that waited needed the transfer that its stall is blamed on, a store perhaps.
+    ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in chunks only
+    the last to arrive counts.
     """
     last: dict[tuple[int, int], int] = {}
     for k, x in enumerate(timeline.transfers):
         if to_device[k]:
-            last[x.cache_op, x.tensor] = max((k, last.get((x.cache_op, x.tensor), k)), key=lambda n: (timeline.transfers[n].end_ns, n))
+            last[x.cache_op, x.tensor] = max(
+                (k, last.get((x.cache_op, x.tensor), k)),
+                key=lambda n: (timeline.transfers[n].end_ns, n),
+            )
     needed = {(stall.transfer, stall.op) for stall in timeline.stalls if stall.transfer is not None}
     started: dict[int, list[tuple[int, int]]] = {}
     for k in last.values():
@@ -131,7 +145,9 @@ def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterat
 
 
 def of_devices(result: Result) -> list[tuple[str, Result]]:
-    """The results whose timelines are worth showing, with a name each: of several devices those that differ, else the result itself."""
+    """The results whose timelines are worth showing, with a name each: of several devices those
+    that differ, else the result itself.
+    """
     recorded = [(d, r) for d, r in enumerate(result.by_device) if r.timeline is not None]
     if not recorded or all(r.timeline is recorded[0][1].timeline for _, r in recorded):
         return [("", result)] if result.timeline is not None else []

@@ -24,12 +24,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS Predictor Rule expert_table hottest",
+            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS "
+            "Predictor Rule expert_table hottest",
             "over_time": "OverTime",
         },
     )
 
 __all__ = [
-    "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "ExpertCache", "ExpertTable", "Fetch", "OverTime", "Predictor", "Rule",
-    "expert_table", "hottest",
+    "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "ExpertCache", "ExpertTable", "Fetch",
+    "OverTime", "Predictor", "Rule", "expert_table", "hottest",
 ]  # fmt: skip

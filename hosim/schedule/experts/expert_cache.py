@@ -1,13 +1,17 @@
-"""A cache of experts in the device tier, and the runtime decisions about it: the dynamic part of ``hybrid``.
+"""A cache of experts in the device tier, and the runtime decisions about it: the dynamic part of
+``hybrid``.
 
-Once a gate has decided, those of the chosen experts that are not there are fetched, and the ops wait. Behind them, experts that the next
-gate is likely to choose are *predicted* and prefetched, as far as the cache has room; the rest once more when the ops of this decision
-have ended. So experts come while those before them and the attention before their gate compute.
+Once a gate has decided, those of the chosen experts that are not there are fetched, and the ops
+wait. Behind them, experts that the next gate is likely to choose are *predicted* and prefetched, as
+far as the cache has room; the rest once more when the ops of this decision have ended. So experts
+come while those before them and the attention before their gate compute.
 
-What makes room is the least recently used expert, or the one used least often, that is not pinned: chosen experts are, until their ops
-have ended, and predicted ones while others of the same prediction are prefetched. The hottest experts may stay from the start to the end.
-Where the cache does not hold all that one gate chose, those used later give way.
-Experts are never written, so that a copy below stays valid and evicting one is a detach without a store.
+What makes room is the least recently used expert, or the one used least often, that is not pinned:
+chosen experts are, until their ops have ended, and predicted ones while others of the same
+prediction are prefetched. The hottest experts may stay from the start to the end. Where the cache
+does not hold all that one gate chose, those used later give way.
+Experts are never written, so that a copy below stays valid and evicting one is a detach without a
+store.
 """
 
 from __future__ import annotations
@@ -24,16 +28,21 @@ from hosim.data.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
 
 PREDICTORS = ("previous", "popular", "none", "perfect", "predicted")
-"""What is predicted: the gate's last choice; its most frequent choices so far; nothing; what it will choose (for comparison); a share of
-that, as a predictor of a known hit rate would find."""
+"""What is predicted: the gate's last choice; its most frequent choices so far; nothing; what it
+will choose (for comparison); a share of that, as a predictor of a known hit rate would find.
+"""
 
 LRU, LFU, HOTTEST = KEEPS = ("lru", "lfu", "hottest")
-"""What gives way: the least recently used; the least frequently used, of equals the least recently used; and the hottest stay."""
+"""What gives way: the least recently used; the least frequently used, of equals the least recently
+used; and the hottest stay.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """An expert's tensor was prefetched for the decision number ``visit``: ``predicted`` before it, or missed after it."""
+    """An expert's tensor was prefetched for the decision number ``visit``: ``predicted`` before it,
+    or missed after it.
+    """
 
     tensor: int
     visit: int
@@ -42,11 +51,13 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How experts are predicted: by one of :data:`PREDICTORS`, ``top`` of them (``None``: as many as the gate chose last).
+    """How experts are predicted: by one of :data:`PREDICTORS`, ``top`` of them (``None``: as many
+    as the gate chose last).
 
-    ``only_right`` prefetches of them what the gate will choose: what a replay is compared with to see what its wrong prefetches take.
-    ``predicted`` finds each chosen expert with probability ``hit_rate``, drawn by ``seed`` for each decision, and nothing else. ``keeps``
-    is one of :data:`KEEPS`.
+    ``only_right`` prefetches of them what the gate will choose: what a replay is compared with to
+    see what its wrong prefetches take. ``predicted`` finds each chosen expert with probability
+    ``hit_rate``, drawn by ``seed`` for each decision, and nothing else. ``keeps`` is one of
+    :data:`KEEPS`.
     """
 
     predictor: str
@@ -58,7 +69,9 @@ class Rule:
 
 
 class Predictor:
-    """Experts that a gate is likely to choose, the likeliest first, from what has been chosen so far."""
+    """Experts that a gate is likely to choose, the likeliest first, from what has been chosen so
+    far.
+    """
 
     def __init__(self, rule: Rule, gates: int, history: Sequence[Choices]) -> None:
         self.rule = rule
@@ -74,7 +87,9 @@ class Predictor:
         self.counts[gate].update(chosen)
 
     def predict(self, visit: GateDecision) -> tuple[int, ...]:
-        """The experts predicted for a decision; only the predictors ``perfect`` and ``predicted`` look at the decision itself."""
+        """The experts predicted for a decision; only the predictors ``perfect`` and ``predicted``
+        look at the decision itself.
+        """
         last, counts = self.last[visit.gate], self.counts[visit.gate]
         top = len(last) if self.rule.top is None else self.rule.top
         if self.rule.predictor == "perfect":
@@ -93,9 +108,11 @@ class Predictor:
 class ExpertTable:
     """What the runtime needs of graph and machine, computed once a plan.
 
-    ``hops`` are the tiers that an expert's tensor passes on its way up. By op, ``reveal`` has the decision that is first known before it,
-    and ``serves`` the one whose chosen experts it uses; ``tight`` are those of the latter whose chosen experts do not fit the cache
-    together. By decision, ``early`` has the first op after those of the decision before, if that comes before the gate.
+    ``hops`` are the tiers that an expert's tensor passes on its way up. By op, ``reveal`` has the
+    decision that is first known before it, and ``serves`` the one whose chosen experts it uses;
+    ``tight`` are those of the latter whose chosen experts do not fit the cache together. By
+    decision, ``early`` has the first op after those of the decision before, if that comes before
+    the gate.
     """
 
     graph: Graph
@@ -121,11 +138,17 @@ def chosen_before(routed: Routed) -> Counter[int]:
 
 
 def hottest(routed: Routed, sizes: Mapping[int, int], room_bytes: int) -> tuple[int, ...]:
-    """The tensors of the experts that were chosen most often before, each expert whole, as far as they have room.
+    """The tensors of the experts that were chosen most often before, each expert whole, as far as
+    they have room.
 
-    Without a trace before the graph's steps, those that are chosen most often in these. Of equals, the first gate's, and of its the first.
+    Without a trace before the graph's steps, those that are chosen most often in these. Of equals,
+    the first gate's, and of its the first.
     """
-    counts = chosen_before(routed) if routed.history else Counter([t for visit in routed.visits for t in visit.uses])
+    counts = (
+        chosen_before(routed)
+        if routed.history
+        else Counter([t for visit in routed.visits for t in visit.uses])
+    )
     experts = [tensors for gate in routed.experts for tensors in gate if tensors]
     kept: list[int] = []
     for tensors in sorted(experts, key=lambda tensors: -max([counts[t] for t in tensors])):
@@ -137,7 +160,12 @@ def hottest(routed: Routed, sizes: Mapping[int, int], room_bytes: int) -> tuple[
 
 
 def expert_table(
-    graph: Graph, routed: Routed, cache_bytes: int, device: str, hops: Mapping[int, tuple[str, ...]], hot: tuple[int, ...] = ()
+    graph: Graph,
+    routed: Routed,
+    cache_bytes: int,
+    device: str,
+    hops: Mapping[int, tuple[str, ...]],
+    hot: tuple[int, ...] = (),
 ) -> ExpertTable:
     """What :class:`ExpertCache` looks up, for a realised graph."""
     order = graph.derived(HappensBefore)
@@ -156,7 +184,18 @@ def expert_table(
         reveal.update(dict.fromkeys(ops[:1], v))
         if sum(graph.tensors[t].size_bytes for t in visit.uses) > cache_bytes:
             tight.update(ops)
-    return ExpertTable(graph, routed, cache_bytes, device, hops, reveal, serves, frozenset(tight), tuple(early), hot)
+    return ExpertTable(
+        graph,
+        routed,
+        cache_bytes,
+        device,
+        hops,
+        reveal,
+        serves,
+        frozenset(tight),
+        tuple(early),
+        hot,
+    )
 
 
 class ExpertCache:
@@ -164,8 +203,8 @@ class ExpertCache:
 
     ``here`` are the tensors that are in the cache or on their way, the least recently used first.
 
-    ``inspected`` are the ops before which there is something to decide, as far as that is known: the others run as planned, and spend no
-    inspection time. ``fetches``, if given, is appended to.
+    ``inspected`` are the ops before which there is something to decide, as far as that is known:
+    the others run as planned, and spend no inspection time. ``fetches``, if given, is appended to.
     """
 
     def __init__(self, table: ExpertTable, rule: Rule, fetches: list[Fetch] | None = None) -> None:
@@ -179,16 +218,21 @@ class ExpertCache:
         self.used = sum([self.sizes[t] for t in table.hot])
         self.kept = frozenset(table.hot)
         self.uses = chosen_before(table.routed)
-        self.pinned: dict[int, tuple[int, ...]] = {}  # chosen, with the ops that must have ended before it goes
+        self.pinned: dict[
+            int, tuple[int, ...]
+        ] = {}  # chosen, with the ops that must have ended before it goes
         self.fetches = [] if fetches is None else fetches
         for v, visit in enumerate(table.routed.visits):
             if (v == 0 or not table.routed.visits[v - 1].uses) and self.predictor.predict(visit):
                 self._predict_again(v)
 
-    # -- what the engine asks ----------------------------------------------------------------------------------
+    # -- what the engine asks
+    # ----------------------------------------------------------------------------------
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
-        """When a gate has decided: what it chose and is not there, and what is predicted for the next."""
+        """When a gate has decided: what it chose and is not there, and what is predicted for the
+        next.
+        """
         table, decisions = self.table, list[CacheOp]()
         self._unpin(op)
         if op in table.reveal:
@@ -198,7 +242,9 @@ class ExpertCache:
             self.uses.update(visit.uses.keys())
             self.pinned.update(visit.uses)
             served = self._serve(op, v, view, decisions)
-            if v + 1 < len(table.routed.visits) and not (served and self._prefetch(v + 1, view, decisions)):
+            if v + 1 < len(table.routed.visits) and not (
+                served and self._prefetch(v + 1, view, decisions)
+            ):
                 self._predict_again(v + 1)
         elif op in table.tight:
             self._serve(op, table.serves[op], view, decisions)
@@ -207,7 +253,9 @@ class ExpertCache:
         return decisions
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """What ``op`` lacks of the chosen, now that what was under way has arrived; and evictions for the rest of what it wants."""
+        """What ``op`` lacks of the chosen, now that what was under way has arrived; and evictions
+        for the rest of what it wants.
+        """
         decisions = list[CacheOp]()
         self._unpin(op)
         if op in self.table.serves:
@@ -221,7 +269,8 @@ class ExpertCache:
             self._evict(t, decisions)
         return decisions
 
-    # -- decisions ---------------------------------------------------------------------------------------------
+    # -- decisions
+    # ---------------------------------------------------------------------------------------------
 
     def _unpin(self, op: int) -> None:
         """Let go of the chosen whose ops have ended when ``op`` is about to start."""
@@ -233,12 +282,17 @@ class ExpertCache:
         """Look at decision ``v`` where the ops of the one before have ended."""
         op = self.table.early[v]
         rule, visit = self.predictor.rule, self.table.routed.visits[v]
-        if op is not None and (self.predictor.predict(visit) if rule.predictor == "predicted" else rule.predictor != "none"):
+        if op is not None and (
+            self.predictor.predict(visit)
+            if rule.predictor == "predicted"
+            else rule.predictor != "none"
+        ):
             self.again[op] = v
             self.inspected.add(op)
 
     def _serve(self, op: int, v: int, view: MemoryView, decisions: list[CacheOp]) -> bool:
-        """Fetch the chosen that are not there, in the order of their use, until one does not fit; says whether all did.
+        """Fetch the chosen that are not there, in the order of their use, until one does not fit;
+        says whether all did.
 
         What does not fit comes when others have been used.
         """
@@ -256,7 +310,9 @@ class ExpertCache:
         return True
 
     def _prefetch(self, v: int, view: MemoryView, decisions: list[CacheOp]) -> bool:
-        """Prefetch the predicted experts, the likeliest first, as far as there is room; says whether there was for all."""
+        """Prefetch the predicted experts, the likeliest first, as far as there is room; says
+        whether there was for all.
+        """
         visit = self.table.routed.visits[v]
         candidates = self.table.routed.experts[visit.gate]
         predicted = [t for e in self.predictor.predict(visit) for t in candidates[e]]
@@ -271,7 +327,8 @@ class ExpertCache:
             self._fetch(t, v, True, decisions)
         return True
 
-    # -- the cache ---------------------------------------------------------------------------------------------
+    # -- the cache
+    # ---------------------------------------------------------------------------------------------
 
     def _touch(self, t: int) -> None:
         del self.here[t]
@@ -290,8 +347,17 @@ class ExpertCache:
         del self.here[t]
         self.used -= self.sizes[t]
 
-    def _room(self, size: int, spared: Iterable[int], view: MemoryView, decisions: list[CacheOp], pinned: bool = False) -> bool:
-        """Evict until there is room for ``size``, if need be ``pinned`` ones too; False, and nothing evicted, if there cannot be."""
+    def _room(
+        self,
+        size: int,
+        spared: Iterable[int],
+        view: MemoryView,
+        decisions: list[CacheOp],
+        pinned: bool = False,
+    ) -> bool:
+        """Evict until there is room for ``size``, if need be ``pinned`` ones too; False, and
+        nothing evicted, if there cannot be.
+        """
         lacking = self.used + size - self.table.cache_bytes
         victims = []
         for t in self._victims(spared, view, pinned):
@@ -305,15 +371,27 @@ class ExpertCache:
             self._evict(t, decisions)
         return True
 
-    def _victims(self, spared: Iterable[int], view: MemoryView, pinned: bool = False) -> Iterator[int]:
-        """What may be evicted, the least recently or least often used first; then ``pinned`` ones, the one used last first."""
+    def _victims(
+        self, spared: Iterable[int], view: MemoryView, pinned: bool = False
+    ) -> Iterator[int]:
+        """What may be evicted, the least recently or least often used first; then ``pinned`` ones,
+        the one used last first.
+        """
         kept = self.kept.union(spared)
 
         def may_go(t: int) -> bool:
             return t not in kept and view.is_resident(t) and not view.is_busy(t)
 
-        first = sorted(self.here, key=self.uses.__getitem__) if self.predictor.rule.keeps == LFU else list(self.here)
+        first = (
+            sorted(self.here, key=self.uses.__getitem__)
+            if self.predictor.rule.keeps == LFU
+            else list(self.here)
+        )
         yield from (t for t in first if t not in self.pinned and may_go(t))
         if pinned:
-            later = sorted((t for t in self.pinned if t in self.here), key=lambda t: self.pinned[t], reverse=True)
+            later = sorted(
+                (t for t in self.pinned if t in self.here),
+                key=lambda t: self.pinned[t],
+                reverse=True,
+            )
             yield from (t for t in later if may_go(t))

@@ -1,4 +1,6 @@
-"""For how long the ops of a stretch are over a line, while more and more of them come to be under it."""
+"""For how long the ops of a stretch are over a line, while more and more of them come to be under
+it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ _Marks = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class OverTime:
-    """Nanoseconds of the ops that are over the line, as sums over trees of ranges (Fenwick 1994); ``count`` is how many ops are over."""
+    """Nanoseconds of the ops that are over the line, as sums over trees of ranges (Fenwick 1994);
+    ``count`` is how many ops are over.
+    """
 
     def __init__(self, durations: _Durations, over: _Marks) -> None:
         self._over = over.copy()
@@ -39,7 +43,9 @@ class OverTime:
         return int(total)
 
     def drop(self, begin: int, end: int, under: _Marks) -> None:
-        """Of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the line no more."""
+        """Of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the line no
+        more.
+        """
         (fallen,) = np.nonzero(self._over[begin:end] & under)
         self._over[begin:end] &= ~under
         self._over_ns[begin:end][fallen] = 0

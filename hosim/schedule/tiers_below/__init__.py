@@ -6,7 +6,15 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.schedule.tiers_below.even_spread import LARGE, evenly_spread, usual_size
-    from hosim.schedule.tiers_below.lower_tiers import LowerTier, fastest_tiers, has_hops, nearest_tiers, route, space_below, starts
+    from hosim.schedule.tiers_below.lower_tiers import (
+        LowerTier,
+        fastest_tiers,
+        has_hops,
+        nearest_tiers,
+        route,
+        space_below,
+        starts,
+    )
     from hosim.schedule.tiers_below.placement import (
         BALANCED,
         BY_KIND,
@@ -26,15 +34,18 @@ else:
         __name__,
         {
             "even_spread": "LARGE evenly_spread usual_size",
-            "lower_tiers": "LowerTier fastest_tiers has_hops nearest_tiers route space_below starts",
-            "placement": "BALANCED BY_KIND FASTEST NEAREST PLACEMENTS PLANNED Placement TierSpace check_kind planned_placement "
+            "lower_tiers": "LowerTier fastest_tiers has_hops nearest_tiers route space_below "
+            "starts",
+            "placement": "BALANCED BY_KIND FASTEST NEAREST PLACEMENTS PLANNED Placement TierSpace "
+            "check_kind planned_placement "
             "read_placement",
             "shares_below": "Choose EVEN LAST part tensors_below",
         },
     )
 
 __all__ = [
-    "BALANCED", "BY_KIND", "EVEN", "FASTEST", "LARGE", "LAST", "NEAREST", "PLACEMENTS", "PLANNED", "Choose", "LowerTier", "Placement",
-    "TierSpace", "check_kind", "evenly_spread", "fastest_tiers", "has_hops", "nearest_tiers", "part", "planned_placement",
-    "read_placement", "route", "space_below", "starts", "tensors_below", "usual_size",
+    "BALANCED", "BY_KIND", "EVEN", "FASTEST", "LARGE", "LAST", "NEAREST", "PLACEMENTS", "PLANNED",
+    "Choose", "LowerTier", "Placement", "TierSpace", "check_kind", "evenly_spread", "fastest_tiers",
+    "has_hops", "nearest_tiers", "part", "planned_placement", "read_placement", "route",
+    "space_below", "starts", "tensors_below", "usual_size",
 ]  # fmt: skip

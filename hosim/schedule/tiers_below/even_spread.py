@@ -1,4 +1,6 @@
-"""An even spread: which of many tensors live below if so many bytes of them have to, so that their transfers are as far apart as can be."""
+"""An even spread: which of many tensors live below if so many bytes of them have to, so that their
+transfers are as far apart as can be.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 LARGE = 4
-"""Times the usual size: tensors that are larger than that, such as an embedding, make no even spread."""
+"""Times the usual size: tensors that are larger than that, such as an embedding, make no even
+spread.
+"""
 
 
 def evenly_spread(sizes: Sequence[int], wanted_bytes: float) -> Iterator[int]:
-    """Positions in ``sizes``, spread evenly by bytes, that together have at least ``wanted_bytes``, or all there are.
+    """Positions in ``sizes``, spread evenly by bytes, that together have at least ``wanted_bytes``,
+    or all there are.
 
     >>> list(evenly_spread([10, 10, 10, 10, 10, 10], 20)), list(evenly_spread([10, 10], 99))
     ([0, 3], [0, 1])

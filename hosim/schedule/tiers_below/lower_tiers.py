@@ -1,8 +1,10 @@
-"""Lower tiers: where tensors go that leave the device tier, the routes there and back, and how much room there is.
+"""Lower tiers: where tensors go that leave the device tier, the routes there and back, and how much
+room there is.
 
-Every policy asks here, so policies differ in what they move and when, not in where to. By default a tensor goes to the fastest tier
-that a route joins to the device tier both ways. What does not fit there goes to the next. A route has one channel or several
-(docs/contract.md, rule 7). Other rules: :mod:`hosim.schedule.tiers_below.placement`.
+Every policy asks here, so policies differ in what they move and when, not in where to. By default a
+tensor goes to the fastest tier that a route joins to the device tier both ways. What does not fit
+there goes to the next. A route has one channel or several (docs/contract.md, rule 7). Other rules:
+:mod:`hosim.schedule.tiers_below.placement`.
 """
 
 from __future__ import annotations
@@ -19,20 +21,26 @@ from hosim.hardware import Channel, Hardware
 from hosim.schedule.tiers_below.placement import Placement, TierSpace
 
 NEAREST_FIRST = ("ddr", "pool", "nvme")
-"""Tiers below the device, the preferred one first; others come after them, the quickest to read first."""
+"""Tiers below the device, the preferred one first; others come after them, the quickest to read
+first.
+"""
 
 _CHUNK = 64 * 2**20
 """Bytes whose transfer time measures a hop (docs/contract.md, rule 7)."""
 
 _CHUNKS = 64
-"""At most so many chunks of them show the pace of a route: where its hops share bandwidth, each chunk is played through."""
+"""At most so many chunks of them show the pace of a route: where its hops share bandwidth, each
+chunk is played through.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LowerTier:
-    """A tier below the device tier with a route each way; ``up`` leads to the device tier, ``down`` away from it.
+    """A tier below the device tier with a route each way; ``up`` leads to the device tier, ``down``
+    away from it.
 
-    Of a route over several channels the slowest one stands for all: it sets the pace, and transfers wait for each other there.
+    Of a route over several channels the slowest one stands for all: it sets the pace, and transfers
+    wait for each other there.
     """
 
     name: str
@@ -48,7 +56,10 @@ def _lower_tiers(hardware: Hardware) -> Iterator[LowerTier]:
     for tier in hardware.tiers:
         if tier.name == device:
             continue
-        up, down = slowest_hop(hardware, tier.name, device, probe), slowest_hop(hardware, device, tier.name, probe)
+        up, down = (
+            slowest_hop(hardware, tier.name, device, probe),
+            slowest_hop(hardware, device, tier.name, probe),
+        )
         if up is not None and down is not None:
             yield LowerTier(tier.name, tier.capacity_bytes, up, down)
 
@@ -60,38 +71,66 @@ def has_hops(hardware: Hardware, tier: LowerTier) -> bool:
 
 
 def nearest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
-    """The lower tiers in the order of the rule ``nearest``: :data:`NEAREST_FIRST`, then the quickest to read.
+    """The lower tiers in the order of the rule ``nearest``: :data:`NEAREST_FIRST`, then the
+    quickest to read.
 
     Tiers that one channel joins to the device tier come before those that a route of several does.
     """
     rank = {name: k for k, name in enumerate(NEAREST_FIRST)}
 
     def order(tier: LowerTier) -> tuple[bool, int, int, str]:
-        return has_hops(hardware, tier), rank.get(tier.name, len(rank)), -tier.up.bandwidth_bytes_per_s, tier.name
+        return (
+            has_hops(hardware, tier),
+            rank.get(tier.name, len(rank)),
+            -tier.up.bandwidth_bytes_per_s,
+            tier.name,
+        )
 
     return tuple(sorted(_lower_tiers(hardware), key=order))
 
 
 def fastest_tiers(hardware: Hardware) -> tuple[LowerTier, ...]:
-    """The lower tiers by the time of a round trip of 64 MiB, the fastest first; those that one channel joins come before others."""
+    """The lower tiers by the time of a round trip of 64 MiB, the fastest first; those that one
+    channel joins come before others.
+    """
 
     def order(tier: LowerTier) -> tuple[bool, int, str]:
-        round_trip = alone_ns(hardware, tier.up.name, _CHUNK) + alone_ns(hardware, tier.down.name, _CHUNK)
-        return has_hops(hardware, tier), round_trip, tier.name  # equally fast ones not as the profile happens to list them
+        round_trip = alone_ns(hardware, tier.up.name, _CHUNK) + alone_ns(
+            hardware, tier.down.name, _CHUNK
+        )
+        return (
+            has_hops(hardware, tier),
+            round_trip,
+            tier.name,
+        )  # equally fast ones not as the profile happens to list them
 
     return tuple(sorted(_lower_tiers(hardware), key=order))
 
 
-def space_below(graph: Graph, hardware: Hardware, initial: Mapping[int, Sequence[str]], placement: Placement | None = None) -> TierSpace:
-    """Room in all lower tiers, by default the fastest one first; ``initial`` has what is where at time 0."""
-    return TierSpace(graph, hardware, [tier.name for tier in nearest_tiers(machine_of_copies(graph, hardware))], initial, placement)
+def space_below(
+    graph: Graph,
+    hardware: Hardware,
+    initial: Mapping[int, Sequence[str]],
+    placement: Placement | None = None,
+) -> TierSpace:
+    """Room in all lower tiers, by default the fastest one first; ``initial`` has what is where at
+    time 0.
+    """
+    return TierSpace(
+        graph,
+        hardware,
+        [tier.name for tier in nearest_tiers(machine_of_copies(graph, hardware))],
+        initial,
+        placement,
+    )
 
 
 def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple[str, ...]:
-    """Tiers from the nearest of ``sources`` to ``destination``, both included, along the quickest hops: a cache op for each pair.
+    """Tiers from the nearest of ``sources`` to ``destination``, both included, along the quickest
+    hops: a cache op for each pair.
 
-    Where no channel joins the two ends they are all there is: one cache op goes the whole way, in chunks and with no copy in between.
-    Raises :class:`InfeasibleError` if no channels lead there.
+    Where no channel joins the two ends they are all there is: one cache op goes the whole way, in
+    chunks and with no copy in between. Raises :class:`InfeasibleError` if no channels lead there.
     """
     pending: list[tuple[int, tuple[str, ...]]] = []
     for source in set(sources):
@@ -100,29 +139,39 @@ def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple
     while pending:
         spent, way = heappop(pending)
         if way[-1] == destination:
-            return way if (way[0], destination) in hardware.channel_between else (way[0], destination)
+            return (
+                way if (way[0], destination) in hardware.channel_between else (way[0], destination)
+            )
         if way[-1] in reached:
             continue
         reached.add(way[-1])
         for (start, end), channel in hardware.channel_between.items():
             if start == way[-1] and end not in reached:
                 heappush(pending, (spent + alone_ns(hardware, channel.name, _CHUNK), (*way, end)))
-    raise InfeasibleError(f"no channels of {hardware.name} lead from {' or '.join(sorted(set(sources)))} to {destination}")
+    raise InfeasibleError(
+        f"no channels of {hardware.name} lead from {' or '.join(sorted(set(sources)))} to "
+        f"{destination}"
+    )
 
 
-def starts(graph: Graph, hardware: Hardware, budget: int, placement: Placement | None = None) -> dict[int, tuple[str, ...]]:
-    """``Plan.initial`` of a policy that keeps tensors where they are at home if it can: empty if it can.
+def starts(
+    graph: Graph, hardware: Hardware, budget: int, placement: Placement | None = None
+) -> dict[int, tuple[str, ...]]:
+    """``Plan.initial`` of a policy that keeps tensors where they are at home if it can: empty if it
+    can.
 
-    If what is at home in the device tier exceeds ``budget`` at time 0, or what must be there at the end of the step does, all of it
-    starts below instead, in the first tier with room (and, if it is persistent, ends there). What has room nowhere, and what the step
-    writes before it reads, stays.
+    If what is at home in the device tier exceeds ``budget`` at time 0, or what must be there at the
+    end of the step does, all of it starts below instead, in the first tier with room (and, if it is
+    persistent, ends there). What has room nowhere, and what the step writes before it reads, stays.
     """
     device = hardware.device_tier
     homes = {t: graph.tensors[t].home or device for t in graph.initial}
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     at_start = sum(sizes[t] for t, home in homes.items() if home == device)
     stays = (t for t, survives in enumerate(graph.survives) if survives)
-    at_end = sum(sizes[t] for t in stays if homes.get(t) == device or (t not in homes and graph.users[t]))
+    at_end = sum(
+        sizes[t] for t in stays if homes.get(t) == device or (t not in homes and graph.users[t])
+    )
     if at_start <= budget and at_end <= budget:
         return {}
     away = {t: (home,) for t, home in homes.items() if home != device}

@@ -1,13 +1,17 @@
-"""Placement: the tiers below the device tier as one memory, and the rule that picks a tier for each tensor.
+"""Placement: the tiers below the device tier as one memory, and the rule that picks a tier for each
+tensor.
 
-A placement rule puts the tiers in an order of preference for each tensor; the first one with room for as long as the tensor needs it
-takes it, so that what fills up spills to the next. The rules:
+A placement rule puts the tiers in an order of preference for each tensor; the first one with room
+for as long as the tensor needs it takes it, so that what fills up spills to the next. The rules:
 
-* ``nearest``: ``ddr``, ``pool``, ``nvme``, then others, the quickest to read first; the caller's order.
+* ``nearest``: ``ddr``, ``pool``, ``nvme``, then others, the quickest to read first; the caller's
+  order.
 * ``fastest``: by the time that the tensor takes there and back.
-* ``balanced``: the tier whose channels will be done first with all that was put there and this: bytes spread as bandwidth does.
-* ``by_kind``: what each step uses once goes far (``optimizer_state`` to ``nvme``), parameters and experts to the ``pool``, what is
-  short-lived to ``ddr``; the rest, and where there is no such tier, as ``fastest``. ``by_kind/KIND=TIER/...`` names other tiers.
+* ``balanced``: the tier whose channels will be done first with all that was put there and this:
+  bytes spread as bandwidth does.
+* ``by_kind``: what each step uses once goes far (``optimizer_state`` to ``nvme``), parameters and
+  experts to the ``pool``, what is short-lived to ``ddr``; the rest, and where there is no such
+  tier, as ``fastest``. ``by_kind/KIND=TIER/...`` names other tiers.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ from hosim.units import human_size
 NEAREST, FASTEST, BALANCED, BY_KIND = PLACEMENTS = ("nearest", "fastest", "balanced", "by_kind")
 
 PLANNED = "planned"
-"""What is no rule: each tensor goes where the planner of a policy puts it, to the tier where most of its transfers is hidden."""
+"""What is no rule: each tensor goes where the planner of a policy puts it, to the tier where most
+of its transfers is hidden.
+"""
 
 KIND_TIERS: Mapping[str, str] = MappingProxyType({
     "optimizer_state": "nvme",
@@ -41,7 +47,9 @@ KIND_TIERS: Mapping[str, str] = MappingProxyType({
 """Where ``by_kind`` puts each kind, if there is such a tier and it has room."""
 
 _BUCKETS = 4096
-"""Room is kept by so many spans of ops at most: graphs with more ops than this are rounded up to whole spans."""
+"""Room is kept by so many spans of ops at most: graphs with more ops than this are rounded up to
+whole spans.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +61,15 @@ class Placement:
 
 
 def read_placement(text: str, hardware: Hardware) -> Placement:
-    """The placement that a policy's parameter asks for; raises :class:`InputError` on an unknown rule, kind or tier."""
+    """The placement that a policy's parameter asks for; raises :class:`InputError` on an unknown
+    rule, kind or tier.
+    """
     rule, *pairs = text.split("/")
     if rule not in PLACEMENTS or (pairs and rule != BY_KIND):
-        raise InputError(f"expected one of {', '.join(PLACEMENTS)}, or by_kind/KIND=TIER/..., got {text!r}", source="placement")
+        raise InputError(
+            f"expected one of {', '.join(PLACEMENTS)}, or by_kind/KIND=TIER/..., got {text!r}",
+            source="placement",
+        )
     kinds = {}
     for pair in pairs:
         kind, _, tier = pair.partition("=")
@@ -74,16 +87,22 @@ def planned_placement(text: str, hardware: Hardware) -> Placement | None:
 
 
 def check_kind(kind: str, parameter: str) -> None:
-    """Raise :class:`InputError` unless there are tensors of that kind; ``parameter`` is where somebody named it."""
+    """Raise :class:`InputError` unless there are tensors of that kind; ``parameter`` is where
+    somebody named it.
+    """
     if kind not in KINDS:
-        raise InputError(f"no kind {kind!r} of tensors (kinds: {', '.join(KINDS)})", source=parameter)
+        raise InputError(
+            f"no kind {kind!r} of tensors (kinds: {', '.join(KINDS)})", source=parameter
+        )
 
 
 class TierSpace:
-    """Room in the tiers below over the step: bytes held by op position, from what starts there and what is put there.
+    """Room in the tiers below over the step: bytes held by op position, from what starts there and
+    what is put there.
 
-    The account is that of the plan's order: a copy counts from the op after which it is stored to the end of its tensor's life.
-    ``tiers`` are those of the caller's choice, the preferred one first; ``initial`` has what is where at time 0.
+    The account is that of the plan's order: a copy counts from the op after which it is stored to
+    the end of its tensor's life. ``tiers`` are those of the caller's choice, the preferred one
+    first; ``initial`` has what is where at time 0.
     """
 
     def __init__(
@@ -113,17 +132,23 @@ class TierSpace:
                     self.use(t, tier)
         self._initial = {t: set(where) for t, where in initial.items()}
         total = sum([tensor.size_bytes for tensor in graph.tensors])
-        self._ample = {name: self.capacity[name] >= 2 * total for name in tiers}  # room for all at once, beside what starts there
+        self._ample = {
+            name: self.capacity[name] >= 2 * total for name in tiers
+        }  # room for all at once, beside what starts there
         self._full: set[str] = set()
 
     def order(self, tensor: int) -> Sequence[str]:
-        """The tiers in the order in which the placement rule prefers them for a tensor, now; all of them."""
+        """The tiers in the order in which the placement rule prefers them for a tensor, now; all of
+        them.
+        """
         rule, size = self._placement.rule, self._graph.tensors[tensor].size_bytes
         if rule == NEAREST:
             return self.tiers
         if rule == BALANCED:
             spent = {tier: self._round_trip(tier, size) for tier in self.tiers}
-            return sorted(self.tiers, key=lambda tier: (self._load[tier] + spent[tier], spent[tier]))
+            return sorted(
+                self.tiers, key=lambda tier: (self._load[tier] + spent[tier], spent[tier])
+            )
         quickest = sorted(self.tiers, key=lambda tier: self._round_trip(tier, size))
         if rule == BY_KIND:
             kind = self._graph.tensors[tensor].kind
@@ -132,7 +157,9 @@ class TierSpace:
         return quickest
 
     def fits(self, tensor: int, start: int, tier: str) -> bool:
-        """Whether the tier has room for the tensor from op position ``start`` on (or has it already)."""
+        """Whether the tier has room for the tensor from op position ``start`` on (or has it
+        already).
+        """
         if self._ample[tier] or tier in self._initial.get(tensor, ()):
             return True
         begin, end = self._spans(tensor, start)
@@ -148,9 +175,11 @@ class TierSpace:
         return False
 
     def place(self, tensor: int, start: int, tiers: Iterable[str] | None = None) -> str | None:
-        """The tier that takes the tensor from op position ``start`` on, the first in :meth:`order`, or of ``tiers``, with room.
+        """The tier that takes the tensor from op position ``start`` on, the first in :meth:`order`,
+        or of ``tiers``, with room.
 
-        ``None`` if none has it. What is placed stays placed: asked again, it is the same tier, from the earlier start on.
+        ``None`` if none has it. What is placed stays placed: asked again, it is the same tier, from
+        the earlier start on.
         """
         size = self._graph.tensors[tensor].size_bytes
         if tensor in self._placed:
@@ -174,7 +203,8 @@ class TierSpace:
         return None
 
     def use(self, tensor: int, tier: str) -> None:
-        """Count the tensor's round trip towards the load of the tier's channels, which the rule ``balanced`` evens out.
+        """Count the tensor's round trip towards the load of the tier's channels, which the rule
+        ``balanced`` evens out.
 
         What no op uses makes none.
         """
@@ -187,7 +217,10 @@ class TierSpace:
         for tier in self.tiers:
             if tier in self._full:
                 held = self.capacity[tier] - int(self._free[tier].min(initial=self.capacity[tier]))
-                lines.append(f"{tier} is full: {human_size(held)} of {human_size(self.capacity[tier])} are taken")
+                lines.append(
+                    f"{tier} is full: {human_size(held)} of {human_size(self.capacity[tier])} are "
+                    "taken"
+                )
         return "; ".join(lines)
 
     def _spans(self, tensor: int, start: int) -> tuple[int, int]:
@@ -200,6 +233,11 @@ class TierSpace:
         """Nanoseconds there and back, alone; a direction without a way counts nothing."""
         key = tier, size
         if key not in self._times:
-            hardware, device = machine_of_copies(self._graph, self._hardware), self._hardware.device_tier
-            self._times[key] = (way_ns(hardware, tier, device, size) or 0) + (way_ns(hardware, device, tier, size) or 0)
+            hardware, device = (
+                machine_of_copies(self._graph, self._hardware),
+                self._hardware.device_tier,
+            )
+            self._times[key] = (way_ns(hardware, tier, device, size) or 0) + (
+                way_ns(hardware, device, tier, size) or 0
+            )
         return self._times[key]

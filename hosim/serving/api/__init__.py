@@ -1,4 +1,6 @@
-"""The functions of serving that ``import hosim`` offers: requests and an engine in; what is served, and frames, out."""
+"""The functions of serving that ``import hosim`` offers: requests and an engine in; what is served,
+and frames, out.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +10,13 @@ if TYPE_CHECKING:
     from hosim.serving.api.seed_percentiles import seed_percentiles
     from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
     from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
-    from hosim.serving.api.serving_run import PREEMPTIONS, SCHEDULING, SENDING, serve, serve_defaults
+    from hosim.serving.api.serving_run import (
+        PREEMPTIONS,
+        SCHEDULING,
+        SENDING,
+        serve,
+        serve_defaults,
+    )
     from hosim.serving.api.serving_studies import serve_fit, serve_sweep
 else:
     __getattr__, __dir__ = lazy_names(
@@ -23,6 +31,6 @@ else:
     )
 
 __all__ = [
-    "COLUMNS", "COSTS", "FIGURES", "PREEMPTIONS", "RATES", "SCHEDULING", "SENDING", "check_options", "seed_percentiles", "serve",
-    "serve_defaults", "serve_fit", "serve_frontier", "serve_sweep",
+    "COLUMNS", "COSTS", "FIGURES", "PREEMPTIONS", "RATES", "SCHEDULING", "SENDING", "check_options",
+    "seed_percentiles", "serve", "serve_defaults", "serve_fit", "serve_frontier", "serve_sweep",
 ]  # fmt: skip

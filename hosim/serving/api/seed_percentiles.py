@@ -13,8 +13,11 @@ SHARES = (5, 50, 95)
 Row = Mapping[str, Any]
 
 
-def seed_percentiles(rows: Sequence[Row], varied: Sequence[str], figures: Sequence[str]) -> list[dict[str, Any]]:
-    """A row for each point and figure: the varied columns, ``figure``, ``runs``, ``failed``, and ``p5``, ``p50`` and ``p95`` of the others.
+def seed_percentiles(
+    rows: Sequence[Row], varied: Sequence[str], figures: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row for each point and figure: the varied columns, ``figure``, ``runs``, ``failed``, and
+    ``p5``, ``p50`` and ``p95`` of the others.
 
     Figures that no run of a point has are left out.
     """

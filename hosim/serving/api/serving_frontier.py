@@ -46,21 +46,26 @@ def serve_frontier(
     requests
         A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
     vary
-        Which fields take which values, as in :func:`hosim.serve_sweep`: ``blocks``, ``kv``, ``model.tensor``, ``instances``.
+        Which fields take which values, as in :func:`hosim.serve_sweep`: ``blocks``, ``kv``,
+        ``model.tensor``, ``instances``.
     of
-        What is wanted: ``"throughput"`` (tokens of answers a second), or ``"goodput"`` (requests within the limits a second).
+        What is wanted: ``"throughput"`` (tokens of answers a second), or ``"goodput"`` (requests
+        within the limits a second).
     against
-        What it costs: ``"cache"`` (bytes of room in all tiers of all engines together), or ``"devices"``.
+        What it costs: ``"cache"`` (bytes of room in all tiers of all engines together), or
+        ``"devices"``.
     limit
         Limits of the goodput, such as ``"ttft=2s,tpot=100ms"``.
     **options
-        Everything else that :func:`hosim.serve_sweep` takes: ``seeds`` (the figures are then medians), ``output``, which is continued
-        where it was interrupted, ``jobs``, ``scheduler``, and options of :func:`hosim.serve`.
+        Everything else that :func:`hosim.serve_sweep` takes: ``seeds`` (the figures are then
+        medians), ``output``, which is continued where it was interrupted, ``jobs``, ``scheduler``,
+        and options of :func:`hosim.serve`.
 
     Returns
     -------
     pandas.DataFrame
-        A row per point by ascending cost: ``pareto``, the varied fields, and the columns of :data:`hosim.serving.api.COLUMNS`.
+        A row per point by ascending cost: ``pareto``, the varied fields, and the columns of
+        :data:`hosim.serving.api.COLUMNS`.
 
     Raises
     ------
@@ -75,7 +80,13 @@ def serve_frontier(
     --------
     >>> import hosim
     >>> model = {"model": "llama-3.1-8b", "layers": 2}
-    >>> table = hosim.serve_frontier(model, "h100-80gb-sxm", "poisson:rate=9000:count=9:output=4", vary={"blocks": [40, 80, 9000]}, jobs=1)
+    >>> table = hosim.serve_frontier(
+    ...     model,
+    ...     "h100-80gb-sxm",
+    ...     "poisson:rate=9000:count=9:output=4",
+    ...     vary={"blocks": [40, 80, 9000]},
+    ...     jobs=1,
+    ... )
     >>> list(table["pareto"]), table["cache_bytes"].is_monotonic_increasing
     ([True, True, True], True)
     """
@@ -93,13 +104,22 @@ def serve_frontier(
     table = frame.iloc[:0].drop(columns=["point", *([seeds] if seeds else [])])
     from pandas import DataFrame
 
-    found = DataFrame([{PARETO: held, **{c: row[c] for c in table.columns}} for held, row in zip(on, points, strict=True)])
+    found = DataFrame(
+        [
+            {PARETO: held, **{c: row[c] for c in table.columns}}
+            for held, row in zip(on, points, strict=True)
+        ]
+    )
     found.attrs["notes"] = frame.attrs["notes"]
-    return found.sort_values([COSTS[against], RATES[of]], kind="stable", na_position="last", ignore_index=True)
+    return found.sort_values(
+        [COSTS[against], RATES[of]], kind="stable", na_position="last", ignore_index=True
+    )
 
 
 def _median(group: list[dict[str, Any]] | Any) -> dict[str, Any]:
-    """The medians of the figures of one point's seeds, of those that were served; texts are those of the first."""
+    """The medians of the figures of one point's seeds, of those that were served; texts are those
+    of the first.
+    """
     served = [row for row in group if row["feasible"]] or list(group)
     found = dict(served[0])
     for name, value in found.items():

@@ -1,4 +1,6 @@
-"""Points of a study of serving: one question with some fields changed, and the row of figures that it is answered with."""
+"""Points of a study of serving: one question with some fields changed, and the row of figures that
+it is answered with.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,20 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _WHOLE = ("requests", "span_ns", *(f"{name}_{of}_ns" for name in LATENCIES for of in STATISTICS))
 _CACHE = ("iterations", "preemptions", "blocks", "peak_blocks")
 _COSTS = ("devices", "cache_bytes")
-NUMBERS = ("requests_per_s", "prompt_tokens_per_s", "output_tokens_per_s", "goodput_per_s", "goodput_share", "prefix_hit_share")
+NUMBERS = (
+    "requests_per_s",
+    "prompt_tokens_per_s",
+    "output_tokens_per_s",
+    "goodput_per_s",
+    "goodput_share",
+    "prefix_hit_share",
+)
 WHOLE = (*_WHOLE, *_CACHE, *_COSTS)
 FIGURES = (*_WHOLE[1:], *NUMBERS, *_CACHE)
 """The figures of a row that seeds change."""
 COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *NUMBERS, *_CACHE, *_COSTS, "error")
-"""The figures of a row: whole nanoseconds and counts, :data:`NUMBERS` a second or from 0 to 1, and why there are none.
+"""The figures of a row: whole nanoseconds and counts, :data:`NUMBERS` a second or from 0 to 1, and
+why there are none.
 
 ``cache_bytes`` is the room for the cache in all tiers of all engines together.
 """
@@ -46,7 +56,9 @@ COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *NUMBERS, *_CACHE, *_COSTS, "
 
 @dataclass(frozen=True)
 class ServingQuestion:
-    """A model, a machine, requests and the options of :func:`hosim.serve`; ``limits_ns`` are those of the goodput."""
+    """A model, a machine, requests and the options of :func:`hosim.serve`; ``limits_ns`` are those
+    of the goodput.
+    """
 
     model: Mapping[str, Any]
     hardware: Machine
@@ -56,16 +68,33 @@ class ServingQuestion:
 
     def with_settings(self, settings: Settings) -> ServingQuestion:
         """The question with some fields changed, but those of the requests."""
-        model = {field.removeprefix(MODEL): value for field, value in settings.items() if field.startswith(MODEL)}
-        options = {field: value for field, value in settings.items() if "." not in field and field != HARDWARE}
+        model = {
+            field.removeprefix(MODEL): value
+            for field, value in settings.items()
+            if field.startswith(MODEL)
+        }
+        options = {
+            field: value
+            for field, value in settings.items()
+            if "." not in field and field != HARDWARE
+        }
         hardware = settings.get(HARDWARE, self.hardware)
         if not isinstance(hardware, str) and hardware is not self.hardware:
             raise InputError(f"expected a profile's name, got {shown(hardware)}", source=HARDWARE)
-        return replace(self, model={**self.model, **model}, hardware=hardware, options={**self.options, **options})
+        return replace(
+            self,
+            model={**self.model, **model},
+            hardware=hardware,
+            options={**self.options, **options},
+        )
 
     def notes(self, settings: Settings) -> tuple[Note, ...]:
-        """What a reader of the figures of a point has to know of the model and its times; none if it cannot be served."""
-        asked = self.with_settings({field: value for field, value in settings.items() if not field.startswith(REQUESTS)})
+        """What a reader of the figures of a point has to know of the model and its times; none if
+        it cannot be served.
+        """
+        asked = self.with_settings(
+            {field: value for field, value in settings.items() if not field.startswith(REQUESTS)}
+        )
         from hosim.serving import ModelledIterations
 
         try:
@@ -76,18 +105,32 @@ class ServingQuestion:
     def served(self, settings: Settings) -> Served:
         """The requests of a point, served. Raises :class:`HosimError`."""
         asked = self.with_settings(settings)
-        changes = {field.removeprefix(REQUESTS): value for field, value in settings.items() if field.startswith(REQUESTS)}
-        return serve(asked.model, asked.hardware, changed_requests(asked.requests, changes), **asked.options)
+        changes = {
+            field.removeprefix(REQUESTS): value
+            for field, value in settings.items()
+            if field.startswith(REQUESTS)
+        }
+        return serve(
+            asked.model, asked.hardware, changed_requests(asked.requests, changes), **asked.options
+        )
 
     def figures(self, settings: Settings) -> dict[str, Value]:
         """The figures of a point, by :data:`COLUMNS`. Raises :class:`HosimError`."""
         served = self.served(settings)
         found = served.summary()
-        row: dict[str, Value] = {name: found[name] for name in ("model", "hardware", "requests", "span_ns", *_CACHE)}
+        row: dict[str, Value] = {
+            name: found[name] for name in ("model", "hardware", "requests", "span_ns", *_CACHE)
+        }
         for name in LATENCIES:
-            row |= {f"{name}_{of}_ns": None if value is None else round(value) for of, value in found[f"{name}_ns"].items()}
+            row |= {
+                f"{name}_{of}_ns": None if value is None else round(value)
+                for of, value in found[f"{name}_ns"].items()
+            }
         row |= {name: found[name] for name in NUMBERS if name in found}
-        row |= {"devices": sum(count * one["devices"] for count, one in _engines(found)), "cache_bytes": _room(found)}
+        row |= {
+            "devices": sum(count * one["devices"] for count, one in _engines(found)),
+            "cache_bytes": _room(found),
+        }
         if self.limits_ns:
             within = served.goodput(self.limits_ns)
             row |= {"goodput_per_s": within["requests_per_s"], "goodput_share": within["share"]}
@@ -116,7 +159,9 @@ class ServingTask:
     settings: Settings
 
     def solved(self) -> dict[str, Value]:
-        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception."""
+        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
+        exception.
+        """
         try:
             return {"point": self.key, **self.question.figures(self.settings)}
         except Exception as error:  # one point's failure must not end a sweep of thousands
@@ -126,7 +171,12 @@ class ServingTask:
         """The row of a point that has no result."""
         model = name_of({"model": self.question.model["model"]})
         hardware = self.settings.get(HARDWARE) or machine(self.question.hardware).name
-        named: dict[str, Value] = {"model": model, "hardware": hardware, FEASIBLE: False, "error": error}
+        named: dict[str, Value] = {
+            "model": model,
+            "hardware": hardware,
+            FEASIBLE: False,
+            "error": error,
+        }
         return {"point": self.key, **dict.fromkeys(COLUMNS), **named}
 
 
@@ -134,18 +184,27 @@ def _room(found: Mapping[str, Any]) -> int:
     """Bytes of room for the cache, of all devices and stores of a ``hosim.serving/1`` together."""
     below = list(found["kv"]["tiers"].values())[1:] if "kv" in found else []
     blocks = sum(tier["blocks"] * tier["stores"] for tier in below)
-    here = sum(count * one["blocks"] * one["block_bytes"] * one["devices"] for count, one in _engines(found))
+    here = sum(
+        count * one["blocks"] * one["block_bytes"] * one["devices"]
+        for count, one in _engines(found)
+    )
     return int(here + blocks * found["block_bytes"] * found["devices"])
 
 
 def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     """How many engines of each kind there are, and what they have."""
     count, unlike = found.get("instances", 1), found.get("prefill")
-    return [(count, found)] if unlike is None else [(unlike["instances"], unlike), (count - unlike["instances"], found)]
+    return (
+        [(count, found)]
+        if unlike is None
+        else [(unlike["instances"], unlike), (count - unlike["instances"], found)]
+    )
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise :class:`InputError` for a name that is none of an option of :func:`hosim.serve`, and for a value without an end."""
+    """Raise :class:`InputError` for a name that is none of an option of :func:`hosim.serve`, and
+    for a value without an end.
+    """
     known = serve_defaults()
     for name, value in options.items():
         if name not in known:
@@ -153,19 +212,33 @@ def check_options(options: Mapping[str, object]) -> None:
         try:
             json.dumps(value, default=str)
         except (TypeError, ValueError, RecursionError):
-            raise InputError(f"expected a number or a text, got {shown(value, 60)}", source=name) from None
+            raise InputError(
+                f"expected a number or a text, got {shown(value, 60)}", source=name
+            ) from None
 
 
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:
-    """Raise :class:`InputError` for a field that is none: ``requests.X``, ``model.X``, ``hardware`` or an option of :func:`hosim.serve`."""
+    """Raise :class:`InputError` for a field that is none: ``requests.X``, ``model.X``, ``hardware``
+    or an option of :func:`hosim.serve`.
+    """
     options = serve_defaults()
     for field in fields:
         if field == "model.model":
             raise InputError("the model cannot be varied; ask for each by itself", source=field)
         if field.startswith(REQUESTS):
-            what, known = "parameter", [f"{REQUESTS}{name}" for name in changeable(question.requests)]
+            what, known = (
+                "parameter",
+                [f"{REQUESTS}{name}" for name in changeable(question.requests)],
+            )
         elif field.startswith(MODEL):
-            what, known = "parameter", [f"{MODEL}{name}" for name in parameters_of(question.model) if name not in SAID_BY_REQUESTS]
+            what, known = (
+                "parameter",
+                [
+                    f"{MODEL}{name}"
+                    for name in parameters_of(question.model)
+                    if name not in SAID_BY_REQUESTS
+                ],
+            )
         else:
             what, known = "field", ["requests.rate", "model.tensor", HARDWARE, *options]
         if field not in known:
@@ -185,9 +258,13 @@ def asked_question(
     options: Mapping[str, Any],
     limits_ns: Mapping[str, int],
 ) -> ServingQuestion:
-    """The question that a user asks. Raises :class:`InputError` for requests that cannot be read, and unknown options."""
+    """The question that a user asks. Raises :class:`InputError` for requests that cannot be read,
+    and unknown options.
+    """
     if isinstance(requests, RequestRows) or not isinstance(requests, (str, os.PathLike)):
-        raise InputError("expected a file, or arrivals to draw such as 'poisson:rate=10'", source="requests")
+        raise InputError(
+            "expected a file, or arrivals to draw such as 'poisson:rate=10'", source="requests"
+        )
     check_options(options)
     parameters = builder_parameters(model if isinstance(model, Mapping) else named(model, "model"))
     return ServingQuestion(parameters, hardware, requests, dict(options), limits_ns)

@@ -1,4 +1,6 @@
-"""``hosim.serve_sweep`` and ``hosim.serve_fit``: many runs of :func:`hosim.serve` with some fields changed."""
+"""``hosim.serve_sweep`` and ``hosim.serve_fit``: many runs of :func:`hosim.serve` with some fields
+changed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,15 @@ from hosim.api import Machine, Vary, file_of, in_cell, whole
 from hosim.errors import InputError
 from hosim.limits import within
 from hosim.serving import latency_limits, statistic_limits
-from hosim.serving.api.serving_points import COLUMNS, NUMBERS, WHOLE, ServingTask, asked_question, check_serving_fields, tasks_of
+from hosim.serving.api.serving_points import (
+    COLUMNS,
+    NUMBERS,
+    WHOLE,
+    ServingTask,
+    asked_question,
+    check_serving_fields,
+    tasks_of,
+)
 from hosim.study.asked import Axis, Value, parse_axis, read_vary
 from hosim.study.rows_of_answers import Row, frame, varied_columns
 from hosim.study.searches import STEPS, Wanted, ascending, bisected, shown, sought
@@ -47,15 +57,17 @@ def serve_sweep(
     requests
         A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
     vary
-        Which fields take which values, as in :func:`hosim.sweep`: ``requests.rate`` and other parameters of drawn requests (of a file the
-        rate alone), ``model.tensor`` and other parameters of the model, ``hardware``, and options of :func:`hosim.serve` such as
-        ``blocks`` and ``token_budget``.
+        Which fields take which values, as in :func:`hosim.sweep`: ``requests.rate`` and other
+        parameters of drawn requests (of a file the rate alone), ``model.tensor`` and other
+        parameters of the model, ``hardware``, and options of :func:`hosim.serve` such as ``blocks``
+        and ``token_budget``.
     limit
         Limits of the goodput, such as ``"ttft=2s,tpot=100ms"``.
     seeds
         How many seeds of drawn requests to serve at each point, from 0 on: a row each.
     output
-        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an interrupted sweep.
+        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an
+        interrupted sweep.
     jobs
         How many processes compute; -1: one per core.
     scheduler
@@ -68,8 +80,8 @@ def serve_sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point: the value of each varied field, then the columns of :data:`hosim.serving.api.COLUMNS`. A point that cannot
-        be served has its ``error``.
+        One row per point: the value of each varied field, then the columns of
+        :data:`hosim.serving.api.COLUMNS`. A point that cannot be served has its ``error``.
 
     Raises
     ------
@@ -84,7 +96,11 @@ def serve_sweep(
     --------
     >>> import hosim
     >>> table = hosim.serve_sweep(
-    ...     "llama-3.1-8b", "h100-80gb-sxm", "poisson:rate=1:count=3:output=2", vary={"requests.rate": [1, 1000]}, jobs=1
+    ...     "llama-3.1-8b",
+    ...     "h100-80gb-sxm",
+    ...     "poisson:rate=1:count=3:output=2",
+    ...     vary={"requests.rate": [1, 1000]},
+    ...     jobs=1,
     ... )
     >>> table["ttft_p95_ns"].is_monotonic_increasing
     True
@@ -100,13 +116,19 @@ def serve_sweep(
         count = whole(seeds, "seeds", 1)
         within("grid_points", count * len(points), source="seeds")
         points = [{**point, "requests.seed": seed} for point in points for seed in range(count)]
-    asked = asked_question(model, hardware, requests, options, {} if limit is None else latency_limits(limit))
+    asked = asked_question(
+        model, hardware, requests, options, {} if limit is None else latency_limits(limit)
+    )
     check_serving_fields(asked, dict.fromkeys(field for point in points for field in point))
     tasks = tasks_of(asked, points)
     _, keys = unique(points, [task.key for task in tasks])
     first = {task.key: task for task in reversed(tasks)}
     varying = varied_columns(points)
-    columns = ["point", *varying.values(), *(column for column in COLUMNS if column not in varying.values())]
+    columns = [
+        "point",
+        *varying.values(),
+        *(column for column in COLUMNS if column not in varying.values()),
+    ]
     with in_cell() as tell:
 
         def told(done: int, total: int, failed: int) -> None:
@@ -114,9 +136,14 @@ def serve_sweep(
             if progress is not None:
                 progress(done, total, failed)
 
-        found = swept([first[key] for key in keys], columns, WHOLE, NUMBERS, varying, target, runner, told)
+        found = swept(
+            [first[key] for key in keys], columns, WHOLE, NUMBERS, varying, target, runner, told
+        )
     if all(row["feasible"] is False for row in found.rows):
-        raise InputError(f"every point failed; the first one with: {found.rows[0]['error']}", source="serve_sweep")
+        raise InputError(
+            f"every point failed; the first one with: {found.rows[0]['error']}",
+            source="serve_sweep",
+        )
     return frame(found.rows, found.columns, asked.notes(points[0]))
 
 
@@ -134,8 +161,8 @@ class ServingProbe:
 class ServingFit:
     """The answer and the evidence: every value that was tried, in the order of the values.
 
-    ``beyond`` is the nearest value tried that is outside the limits. ``contradictions`` are lines about values that are outside the limits
-    although harder ones are within.
+    ``beyond`` is the nearest value tried that is outside the limits. ``contradictions`` are lines
+    about values that are outside the limits although harder ones are within.
     """
 
     wanted: Wanted
@@ -154,9 +181,19 @@ class ServingFit:
 
     @property
     def rows(self) -> list[dict[str, Value]]:
-        """A row for each value tried: the value, ``within``, ``why``, and the figures of a sweep."""
+        """A row for each value tried: the value, ``within``, ``why``, and the figures of a
+        sweep.
+        """
         name = " + ".join(self.axis.fields)
-        return [{name: one.value, "within": one.within, "why": one.why, **{c: one.row[c] for c in COLUMNS}} for one in self.probes]
+        return [
+            {
+                name: one.value,
+                "within": one.within,
+                "why": one.why,
+                **{c: one.row[c] for c in COLUMNS},
+            }
+            for one in self.probes
+        ]
 
     @property
     def frame(self) -> DataFrame:
@@ -167,15 +204,31 @@ class ServingFit:
         from hosim.report import html
         from hosim.serving.report import serving_fit
 
-        return html(serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None))
+        return html(
+            serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None)
+        )
 
     def __str__(self) -> str:
         name, limits = " + ".join(self.axis.fields), _limits(self.limits_ns)
         if self.answer is None:
             nearest = self.probes[0 if self.wanted == "largest" else -1]
-            return "; ".join([f"no {name} in the range has {limits}; {shown(nearest.value)}: {nearest.why}", *self.contradictions])
-        ending = "it is the last value of the range" if self.beyond is None else f"{shown(self.beyond.value)}: {self.beyond.why}"
-        return "; ".join([f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}; {ending}", *self.contradictions])
+            return "; ".join(
+                [
+                    f"no {name} in the range has {limits}; {shown(nearest.value)}: {nearest.why}",
+                    *self.contradictions,
+                ]
+            )
+        ending = (
+            "it is the last value of the range"
+            if self.beyond is None
+            else f"{shown(self.beyond.value)}: {self.beyond.why}"
+        )
+        return "; ".join(
+            [
+                f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}; {ending}",
+                *self.contradictions,
+            ]
+        )
 
     __repr__ = __str__
 
@@ -190,7 +243,8 @@ def serve_fit(
     within: str | Mapping[str, Any],
     **options: Any,
 ) -> ServingFit:
-    """Find the largest or the smallest value of a field at which statistics of latencies keep their limits.
+    """Find the largest or the smallest value of a field at which statistics of latencies keep their
+    limits.
 
     Parameters
     ----------
@@ -201,7 +255,8 @@ def serve_fit(
     requests
         A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
     largest
-        A field of :func:`hosim.serve_sweep` and its range, of which the largest value is wanted: ``requests.rate=1..50``.
+        A field of :func:`hosim.serve_sweep` and its range, of which the largest value is wanted:
+        ``requests.rate=1..50``.
     smallest
         A field and its range, of which the smallest value is wanted: ``blocks=1000..20000:20``.
     within
@@ -212,23 +267,29 @@ def serve_fit(
     Returns
     -------
     ServingFit
-        ``value`` is the answer (``None`` if no value keeps the limits), ``frame`` has one row per value tried.
+        ``value`` is the answer (``None`` if no value keeps the limits), ``frame`` has one row per
+        value tried.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest`` is given.
+        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest``
+        is given.
 
     References
     ----------
-    :mod:`hosim.study.searches.bisection` is the search. Where requests come faster than they are served, latencies grow with their number:
-    ask with as many as the answer is to hold for.
+    :mod:`hosim.study.searches.bisection` is the search. Where requests come faster than they are
+    served, latencies grow with their number: ask with as many as the answer is to hold for.
 
     Examples
     --------
     >>> import hosim
     >>> found = hosim.serve_fit(
-    ...     "llama-3.1-8b", "h100-80gb-sxm", "poisson:rate=1:count=20:output=2", largest="requests.rate=1..1000:4", within="ttft.p95=100ms"
+    ...     "llama-3.1-8b",
+    ...     "h100-80gb-sxm",
+    ...     "poisson:rate=1:count=20:output=2",
+    ...     largest="requests.rate=1..1000:4",
+    ...     within="ttft.p95=100ms",
     ... )
     >>> found.value
     1
@@ -248,10 +309,25 @@ def serve_fit(
 
         found = bisected(range(len(tasks))[:: 1 if wanted == "largest" else -1], probe)
     if all(probe.row["error"] for probe in found.probes.values()):
-        raise InputError(f"every value failed; the first one with: {next(iter(found.probes.values())).row['error']}", source="serve_fit")
-    answer, beyond = (None if place is None else found.probes[place] for place in (found.answer, found.beyond))
+        raise InputError(
+            "every value failed; the first one with: "
+            f"{next(iter(found.probes.values())).row['error']}",
+            source="serve_fit",
+        )
+    answer, beyond = (
+        None if place is None else found.probes[place] for place in (found.answer, found.beyond)
+    )
     said = tuple(map(str, asked.notes(dict.fromkeys(axis.fields, axis.values[0]))))
-    return ServingFit(wanted, axis, limits, tuple(found.probes.values()), answer, beyond, found.contradictions, said)
+    return ServingFit(
+        wanted,
+        axis,
+        limits,
+        tuple(found.probes.values()),
+        answer,
+        beyond,
+        found.contradictions,
+        said,
+    )
 
 
 def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> ServingProbe:
@@ -259,7 +335,11 @@ def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> Servin
     if row["error"]:
         return ServingProbe(value, False, str(row["error"]), row)
     times = {name: row[f"{name.replace('.', '_')}_ns"] for name in limits}
-    beyond = [f"{name} is {human_time(took)}" for name, took in times.items() if isinstance(took, int) and took > limits[name]]
+    beyond = [
+        f"{name} is {human_time(took)}"
+        for name, took in times.items()
+        if isinstance(took, int) and took > limits[name]
+    ]
     return ServingProbe(value, not beyond, ", ".join(beyond), row)
 
 

@@ -1,4 +1,6 @@
-"""Engines that prefill and are unlike those that decode: another machine, or other numbers of devices."""
+"""Engines that prefill and are unlike those that decode: another machine, or other numbers of
+devices.
+"""
 
 from __future__ import annotations
 
@@ -11,31 +13,50 @@ from hosim.serving import ModelledIterations
 
 
 def unlike_prefill(
-    decodes: ModelledIterations, hardware: Machine | None, tensor: int | None, apart: bool, recorded: bool, tiers: bool
+    decodes: ModelledIterations,
+    hardware: Machine | None,
+    tensor: int | None,
+    apart: bool,
+    recorded: bool,
+    tiers: bool,
 ) -> ModelledIterations:
-    """Iterations of engines that prefill, as options for them say, beside those of engines that decode. Raises :class:`InputError`.
+    """Iterations of engines that prefill, as options for them say, beside those of engines that
+    decode. Raises :class:`InputError`.
 
-    ``apart``: there are engines of both kinds. ``recorded``: kernel times are recorded. ``tiers``: the cache goes on below the device.
+    ``apart``: there are engines of both kinds. ``recorded``: kernel times are recorded. ``tiers``:
+    the cache goes on below the device.
     """
     source = "prefill_tensor" if hardware is None else "prefill_hardware"
     if not apart:
-        raise InputError("is about engines that only prefill: ask for prefill_instances and decode_instances", source=source)
+        raise InputError(
+            "is about engines that only prefill: ask for prefill_instances and decode_instances",
+            source=source,
+        )
     if recorded:
-        raise InputError("recorded kernels are those of one machine: leave out iterations", source=source)
+        raise InputError(
+            "recorded kernels are those of one machine: leave out iterations", source=source
+        )
     if tiers:
-        raise InputError("tiers below unlike engines are not modelled: leave out kv, and preemption by swapping", source=source)
+        raise InputError(
+            "tiers below unlike engines are not modelled: leave out kv, and preemption by swapping",
+            source=source,
+        )
     parameters = dict(decodes.model)
     if tensor is not None:
         devices = within("devices", whole(tensor, "prefill_tensor", 1), source="prefill_tensor")
         parameters["tensor"] = devices
         if parameters.get("expert", 1) != 1:
             parameters["expert"] = devices
-    found = ModelledIterations(parameters, decodes.hardware if hardware is None else machine(hardware), decodes.overhead_ns)
+    found = ModelledIterations(
+        parameters, decodes.hardware if hardware is None else machine(hardware), decodes.overhead_ns
+    )
     found.check_processor()
     return found
 
 
-def about_prefill(first: ModelledIterations, instances: int, blocks: int, block_tokens: int) -> dict[str, Any]:
+def about_prefill(
+    first: ModelledIterations, instances: int, blocks: int, block_tokens: int
+) -> dict[str, Any]:
     """What a result says of them."""
     return {
         "hardware": first.hardware.name,

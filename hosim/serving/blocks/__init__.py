@@ -5,9 +5,22 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.blocks.block_copies import Awaited, BlockCopies, EngineChannels, Peers, when_over
+    from hosim.serving.blocks.block_copies import (
+        Awaited,
+        BlockCopies,
+        EngineChannels,
+        Peers,
+        when_over,
+    )
     from hosim.serving.blocks.block_pool import BlockPool, Reach
-    from hosim.serving.blocks.kv_figures import HandOvers, KvChannelFigures, KvFigures, SparseFigures, channel_figures, kv_figures
+    from hosim.serving.blocks.kv_figures import (
+        HandOvers,
+        KvChannelFigures,
+        KvFigures,
+        SparseFigures,
+        channel_figures,
+        kv_figures,
+    )
     from hosim.serving.blocks.kv_links import KvLink, KvTransfers, kv_link, unlike_link
     from hosim.serving.blocks.kv_setups import KvSetup, engines_per_host, kv_setup
     from hosim.serving.blocks.sparse_reading import AttendedTokens, SparseReads, sparse_reads
@@ -18,7 +31,8 @@ else:
         {
             "block_copies": "Awaited BlockCopies EngineChannels Peers when_over",
             "block_pool": "BlockPool Reach",
-            "kv_figures": "HandOvers KvChannelFigures KvFigures SparseFigures channel_figures kv_figures",
+            "kv_figures": "HandOvers KvChannelFigures KvFigures SparseFigures channel_figures "
+            "kv_figures",
             "kv_links": "KvLink KvTransfers kv_link unlike_link",
             "kv_setups": "KvSetup engines_per_host kv_setup",
             "sparse_reading": "AttendedTokens SparseReads sparse_reads",
@@ -27,7 +41,8 @@ else:
     )
 
 __all__ = [
-    "AttendedTokens", "Awaited", "BlockCopies", "BlockPool", "EngineChannels", "HandOvers", "KvChannelFigures", "KvFigures", "KvLink",
-    "KvSetup", "KvTransfers", "Peers", "Reach", "SparseFigures", "SparseReads", "TieredPool", "channel_figures", "engines_per_host",
+    "AttendedTokens", "Awaited", "BlockCopies", "BlockPool", "EngineChannels", "HandOvers",
+    "KvChannelFigures", "KvFigures", "KvLink", "KvSetup", "KvTransfers", "Peers", "Reach",
+    "SparseFigures", "SparseReads", "TieredPool", "channel_figures", "engines_per_host",
     "kv_figures", "kv_link", "kv_setup", "sparse_reads", "unlike_link", "when_over",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""Copies of blocks between the tiers of engines' machines, on the channels and links of a replay (:mod:`hosim.serving.links`)."""
+"""Copies of blocks between the tiers of engines' machines, on the channels and links of a replay
+(:mod:`hosim.serving.links`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from itertools import count
 
 from hosim.costmodel.transfers import is_pageable
 from hosim.hardware import Channel, Fabric, Hardware
-from hosim.serving.links import ChannelQueue, IssuedTransfer, SteppedClock, build_channels, drive_channels
+from hosim.serving.links import (
+    ChannelQueue,
+    IssuedTransfer,
+    SteppedClock,
+    build_channels,
+    drive_channels,
+)
 
 KIND = "kv_cache"
 _OUT, _IN = "links to engines", "links from engines"
@@ -60,8 +68,9 @@ def when_over(after: Iterable[Awaited], call: Callable[[], None]) -> None:
 class Peers:
     """The first ``senders`` engines send to those that follow.
 
-    They do so over links of ``bandwidth`` bytes per second a device, in each direction, or through ``tier``. What a sender ``sends`` is
-    another rate if it has other devices: bytes per second for each device of a receiver.
+    They do so over links of ``bandwidth`` bytes per second a device, in each direction, or through
+    ``tier``. What a sender ``sends`` is another rate if it has other devices: bytes per second for
+    each device of a receiver.
     """
 
     senders: int
@@ -71,16 +80,23 @@ class Peers:
 
 
 class EngineChannels:
-    """The channels of several engines' devices, by engine; ``machine`` has the devices of one engine.
+    """The channels of several engines' devices, by engine; ``machine`` has the devices of one
+    engine.
 
-    All devices of an engine copy the same at the same time, and share what they share evenly. Each host has ``per_host`` engines (``None``:
-    one host has all), which share the links of the host; all share those of all hosts. Transfers start in order of issue. With ``peers``
-    there is a way from each that sends to each that receives: it takes its part of a sender's way out and of a receiver's way in, or of
-    the channels to and from the tier, beside their own copies.
+    All devices of an engine copy the same at the same time, and share what they share evenly. Each
+    host has ``per_host`` engines (``None``: one host has all), which share the links of the host;
+    all share those of all hosts. Transfers start in order of issue. With ``peers`` there is a way
+    from each that sends to each that receives: it takes its part of a sender's way out and of a
+    receiver's way in, or of the channels to and from the tier, beside their own copies.
     """
 
     def __init__(
-        self, clock: SteppedClock, machine: Hardware, engines: int = 1, per_host: int | None = None, peers: Peers | None = None
+        self,
+        clock: SteppedClock,
+        machine: Hardware,
+        engines: int = 1,
+        per_host: int | None = None,
+        peers: Peers | None = None,
     ) -> None:
         if peers is not None and peers.bandwidth is not None:
             rates = {_OUT: peers.sends or peers.bandwidth, _IN: peers.bandwidth}
@@ -99,14 +115,19 @@ class EngineChannels:
         if peers is not None:
             self._join(peers)
         every = [channel for own in self.channels for channel in own] + list(self.ways.values())
-        self._of_engine = [[*own, *(way for (sender, _), way in self.ways.items() if sender == i)] for i, own in enumerate(self.channels)]
+        self._of_engine = [
+            [*own, *(way for (sender, _), way in self.ways.items() if sender == i)]
+            for i, own in enumerate(self.channels)
+        ]
         for channel in every:
             channel.ended = self._ended
         self._groups = drive_channels(every, machine, clock)
         clock.settle = self._settle
 
     def _join(self, peers: Peers) -> None:
-        """Make a way from each sender to each receiver; their ``index`` stands behind those of the machine's channels."""
+        """Make a way from each sender to each receiver; their ``index`` stands behind those of the
+        machine's channels.
+        """
         index = len(self._legs)
         legs: tuple[Channel, ...] = ()
         if peers.bandwidth is None:
@@ -117,9 +138,15 @@ class EngineChannels:
         for sender in range(peers.senders):
             for receiver in range(peers.senders, len(self.channels)):
                 if peers.bandwidth is None:
-                    ends = [self.channels[engine][place] for engine, place in zip((sender, receiver), places, strict=True)]
+                    ends = [
+                        self.channels[engine][place]
+                        for engine, place in zip((sender, receiver), places, strict=True)
+                    ]
                     links = tuple(dict.fromkeys(link for end in ends for link in end.links))
-                    bandwidth, latency = min(end.bandwidth for end in ends), sum(end.latency for end in ends)
+                    bandwidth, latency = (
+                        min(end.bandwidth for end in ends),
+                        sum(end.latency for end in ends),
+                    )
                 else:
                     links, latency = (("fabric", _OUT, sender), ("fabric", _IN, receiver)), 0
                     bandwidth = min(peers.bandwidth, peers.sends or peers.bandwidth)
@@ -129,7 +156,9 @@ class EngineChannels:
 
     def between(self, engine: int, source: str, destination: str) -> ChannelQueue:
         """The channel of an engine that joins two tiers."""
-        return self.channels[engine][self.machine.channels.index(self.machine.channel_between[source, destination])]
+        return self.channels[engine][
+            self.machine.channels.index(self.machine.channel_between[source, destination])
+        ]
 
     def issue(self, channel: ChannelQueue, size: int, copy: Awaited, kind: str = KIND) -> None:
         """Queue a transfer of ``size`` bytes of a kind of tensors, which ends ``copy``."""
@@ -146,7 +175,12 @@ class EngineChannels:
         """The end of an instant: transfers start in order of issue, and rates are set."""
         engines, now = sorted(self.clock.unsettled), self.clock.now
         self.clock.unsettled.clear()
-        free = [channel for i in engines for channel in self._of_engine[i] if channel.queue and channel.running < channel.engines]
+        free = [
+            channel
+            for i in engines
+            for channel in self._of_engine[i]
+            if channel.queue and channel.running < channel.engines
+        ]
         while free:
             channel = min(free, key=lambda one: one.queue[0].number)
             channel.begin(now, self._ceiling(channel) if channel.has_overheads else None)
@@ -160,7 +194,10 @@ class EngineChannels:
         """What the head of a queue reaches at most."""
         head = channel.queue[0]
         kind = self._waiting[head.number][1]
-        found = [leg.ceiling(head.size, is_pageable(self.machine, leg, kind)) for leg in self._legs[channel.index]]
+        found = [
+            leg.ceiling(head.size, is_pageable(self.machine, leg, kind))
+            for leg in self._legs[channel.index]
+        ]
         return min([ceiling for ceiling in found if ceiling is not None], default=None)
 
     def _ended(self, transfer: IssuedTransfer) -> None:
@@ -173,10 +210,11 @@ class EngineChannels:
 
 
 class BlockCopies:
-    """Copies of blocks of ``block_bytes`` on each device of one engine, which is number ``engine`` of those that have channels.
+    """Copies of blocks of ``block_bytes`` on each device of one engine, which is number ``engine``
+    of those that have channels.
 
-    ``copy`` moves a number of blocks at once, as one transfer: the latency of the channel is spent once. Transfers queue on a channel in
-    order of issue.
+    ``copy`` moves a number of blocks at once, as one transfer: the latency of the channel is spent
+    once. Transfers queue on a channel in order of issue.
     """
 
     def __init__(self, channels: EngineChannels, block_bytes: int, engine: int = 0) -> None:
@@ -191,27 +229,52 @@ class BlockCopies:
         """The current instant."""
         return self._shared.clock.now
 
-    def copy(self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()) -> Awaited:
-        """Copy so many blocks from tier to tier over the channel that joins them, once all of ``after`` are over."""
+    def copy(
+        self, source: str, destination: str, blocks: int, after: Iterable[Awaited] = ()
+    ) -> Awaited:
+        """Copy so many blocks from tier to tier over the channel that joins them, once all of
+        ``after`` are over.
+        """
         channel, copy = self._shared.between(self._engine, source, destination), Awaited()
         when_over(after, lambda: self._shared.issue(channel, blocks * self.block_bytes, copy))
         return copy
 
-    def copy_layers(self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()) -> Awaited:
-        """As :meth:`copy`, with a transfer for each layer: the latency of the channel is spent for each."""
+    def copy_layers(
+        self, source: str, destination: str, blocks: int, layers: int, after: Iterable[Awaited] = ()
+    ) -> Awaited:
+        """As :meth:`copy`, with a transfer for each layer: the latency of the channel is spent for
+        each.
+        """
         copy = Awaited()
-        when_over(after, lambda: self._issue_layers(source, destination, blocks * self.block_bytes, layers, copy))
+        when_over(
+            after,
+            lambda: self._issue_layers(
+                source, destination, blocks * self.block_bytes, layers, copy
+            ),
+        )
         return copy
 
-    def fetch(self, source: str, destination: str, size: int, layers: int, together: bool) -> Awaited:
-        """As :meth:`copy_layers`, so many bytes now. ``together``: one after the other, and whoever waits for a layer waits for all."""
+    def fetch(
+        self, source: str, destination: str, size: int, layers: int, together: bool
+    ) -> Awaited:
+        """As :meth:`copy_layers`, so many bytes now. ``together``: one after the other, and whoever
+        waits for a layer waits for all.
+        """
         copy = Awaited()
         if together:
             copy.then(lambda: copy.layers_ns.__delitem__(slice(-1)))
         self._issue_layers(source, destination, size, layers, copy, chained=together)
         return copy
 
-    def _issue_layers(self, source: str, destination: str, size: int, layers: int, copy: Awaited, chained: bool = False) -> None:
+    def _issue_layers(
+        self,
+        source: str,
+        destination: str,
+        size: int,
+        layers: int,
+        copy: Awaited,
+        chained: bool = False,
+    ) -> None:
         channel = self._shared.between(self._engine, source, destination)
 
         def there() -> None:

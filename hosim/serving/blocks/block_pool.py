@@ -1,7 +1,9 @@
-"""The blocks of a paged key-value cache: who holds which, and which full blocks can be shared with later requests.
+"""The blocks of a paged key-value cache: who holds which, and which full blocks can be shared with
+later requests.
 
-As in vLLM: a block that nobody holds keeps its contents until it is needed for others, the least recently freed first, and of one request
-the last block first. A request whose prompt begins with the contents of such blocks takes them over.
+As in vLLM: a block that nobody holds keeps its contents until it is needed for others, the least
+recently freed first, and of one request the last block first. A request whose prompt begins with
+the contents of such blocks takes them over.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reach(NamedTuple):
-    """Where the contents of a prompt are, from its first block: a block of the device, or ``-1 - j`` for the ``j``-th of ``below``.
+    """Where the contents of a prompt are, from its first block: a block of the device, or ``-1 -
+    j`` for the ``j``-th of ``below``.
 
     Of those ``below`` it has the place of the tier and the name.
     """
@@ -24,11 +27,15 @@ class Reach(NamedTuple):
 
 
 class BlockPool:
-    """``count`` blocks by number. Contents are named by keys, which :meth:`name` gives to full blocks."""
+    """``count`` blocks by number. Contents are named by keys, which :meth:`name` gives to full
+    blocks.
+    """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._holders: list[int] = []  # of the blocks that were ever taken; the others follow by number
+        self._holders: list[
+            int
+        ] = []  # of the blocks that were ever taken; the others follow by number
         self._freed: dict[int, None] = {}  # in the order in which they are taken, when all were
         self._block_of: dict[Hashable, int] = {}
         self._key_of: dict[int, Hashable] = {}
@@ -44,7 +51,9 @@ class BlockPool:
         return self._count - len(self._holders) + len(self._freed)
 
     def found(self, keys: Iterable[Hashable]) -> list[int]:
-        """The blocks with the contents of ``keys``, up to the first that is not there. Nobody holds them yet."""
+        """The blocks with the contents of ``keys``, up to the first that is not there. Nobody holds
+        them yet.
+        """
         blocks = []
         for key in keys:
             block = self._block_of.get(key)
@@ -99,7 +108,9 @@ class BlockPool:
         return taken
 
     def receive(self, count: int) -> tuple[list[int], list[Awaited]]:
-        """Hold ``count`` blocks for contents from elsewhere: the blocks, and what has to be over before they can be written."""
+        """Hold ``count`` blocks for contents from elsewhere: the blocks, and what has to be over
+        before they can be written.
+        """
         return self.take(count), []
 
     def name(self, block: int, key: Hashable) -> None:

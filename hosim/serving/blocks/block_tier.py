@@ -1,4 +1,6 @@
-"""A tier below the device: the contents of which blocks are there, which of them goes first, and how much room is left."""
+"""A tier below the device: the contents of which blocks are there, which of them goes first, and
+how much room is left.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from hosim.serving.eviction_order import EvictionOrder, Rank
 
 
 class BlockTier:
-    """Room for ``capacity`` blocks. Contents go by name; ``reserved`` blocks belong to sequences that were swapped out.
+    """Room for ``capacity`` blocks. Contents go by name; ``reserved`` blocks belong to sequences
+    that were swapped out.
 
     What is being written, or read, cannot be given up.
     """
@@ -33,7 +36,9 @@ class BlockTier:
         return len(self._writes) + self.reserved
 
     def give_up(self, count: int) -> list[Hashable]:
-        """Give up contents until there is room for ``count`` blocks, or nothing more can go; their names."""
+        """Give up contents until there is room for ``count`` blocks, or nothing more can go; their
+        names.
+        """
         gone = []
         while self.held + count > self.capacity and len(self._order):
             key = self._order.pop()

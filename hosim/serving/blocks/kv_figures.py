@@ -1,4 +1,6 @@
-"""What became of a cache with tiers below the device: hits and peaks by tier, traffic by channel, and who waited for it."""
+"""What became of a cache with tiers below the device: hits and peaks by tier, traffic by channel,
+and who waited for it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from hosim.serving.links import ChannelQueue
 
 @dataclass(frozen=True, slots=True)
 class KvTierFigures:
-    """One tier, in blocks on each device: room, the most that was taken, and the tokens of prompts that were found here.
+    """One tier, in blocks on each device: room, the most that was taken, and the tokens of prompts
+    that were found here.
 
-    Several engines have ``stores`` of it, one for those of each host, say, or one for all: room and peak are those of one of them.
+    Several engines have ``stores`` of it, one for those of each host, say, or one for all: room and
+    peak are those of one of them.
     """
 
     blocks: int
@@ -27,7 +31,8 @@ class KvTierFigures:
 class KvChannelFigures:
     """One channel of each device, summed over engines, of which ``utilization`` is the mean.
 
-    ``queue_ns`` is the sum of what copies waited to start, ``contention_ns`` of what sharing cost them.
+    ``queue_ns`` is the sum of what copies waited to start, ``contention_ns`` of what sharing cost
+    them.
     """
 
     copies: int
@@ -40,7 +45,8 @@ class KvChannelFigures:
 
 @dataclass(frozen=True, slots=True)
 class SparseFigures:
-    """What attention that reads few blocks had below: the assumption about which it reads, and the times sequences were thinned.
+    """What attention that reads few blocks had below: the assumption about which it reads, and the
+    times sequences were thinned.
 
     ``fetched_bytes`` came up on each device of all engines for iterations that read them.
     """
@@ -54,11 +60,12 @@ class SparseFigures:
 class KvFigures:
     """The tiers from the device on, and the channels.
 
-    ``stall_ns`` is the time in which nothing computes, by cause: ``evictions`` (blocks that the iteration writes are still copied) and
-    ``loads`` (all that run wait for their blocks), and with ``sparse`` ``fetches`` (an iteration waits for blocks that attention chose).
-    ``load_wait_ns`` is the sum of what requests waited for their blocks after they were
-    taken from the queue. ``swaps`` are preemptions by swapping, ``swapped_blocks`` the blocks of these, ``recomputed`` the sequences for
-    which no tier had room. ``dropped_blocks`` are contents that left the last tier.
+    ``stall_ns`` is the time in which nothing computes, by cause: ``evictions`` (blocks that the
+    iteration writes are still copied) and ``loads`` (all that run wait for their blocks), and with
+    ``sparse`` ``fetches`` (an iteration waits for blocks that attention chose). ``load_wait_ns`` is
+    the sum of what requests waited for their blocks after they were taken from the queue. ``swaps``
+    are preemptions by swapping, ``swapped_blocks`` the blocks of these, ``recomputed`` the
+    sequences for which no tier had room. ``dropped_blocks`` are contents that left the last tier.
     """
 
     policy: str
@@ -85,11 +92,13 @@ class KvFigures:
 
 @dataclass(frozen=True, slots=True)
 class KvTransferFigures:
-    """What went over ``link`` from engines that prefill to those that decode, and how many of either there are.
+    """What went over ``link`` from engines that prefill to those that decode, and how many of
+    either there are.
 
-    ``transfers``, ``bytes`` (of each device) and ``busy_ns`` are sums over all pairs of engines. ``wait_ns`` is the sum of what requests
-    waited from the end of their prefill until their blocks were there, and ``queue_ns`` the part of it in the queue of the other engine.
-    During ``stall_ns`` engines that decode computed nothing, as all that ran there waited for blocks.
+    ``transfers``, ``bytes`` (of each device) and ``busy_ns`` are sums over all pairs of engines.
+    ``wait_ns`` is the sum of what requests waited from the end of their prefill until their blocks
+    were there, and ``queue_ns`` the part of it in the queue of the other engine. During
+    ``stall_ns`` engines that decode computed nothing, as all that ran there waited for blocks.
     """
 
     link: str
@@ -105,7 +114,9 @@ class KvTransferFigures:
 
 @dataclass(frozen=True, slots=True)
 class HandOvers:
-    """Of each request the engine that prefilled it, when that was done, and when its blocks were on the other engine; and the figures."""
+    """Of each request the engine that prefilled it, when that was done, and when its blocks were on
+    the other engine; and the figures.
+    """
 
     prefill_instances: tuple[int, ...]
     prefilled_ns: tuple[int, ...]
@@ -113,7 +124,9 @@ class HandOvers:
     figures: KvTransferFigures
 
 
-def channel_figures(queues: Sequence[Sequence[ChannelQueue]], end_ns: int) -> dict[str, KvChannelFigures]:
+def channel_figures(
+    queues: Sequence[Sequence[ChannelQueue]], end_ns: int
+) -> dict[str, KvChannelFigures]:
     """By name the channels of engines after a run that ended at ``end_ns``."""
     channels = {}
     for same in zip(*queues, strict=True):
@@ -139,13 +152,21 @@ def kv_figures(
     swaps: int,
     end_ns: int,
 ) -> KvFigures:
-    """The figures of the engines' pools after a run that ended at ``end_ns``; ``waits_ns`` are those of requests for their blocks."""
+    """The figures of the engines' pools after a run that ended at ``end_ns``; ``waits_ns`` are
+    those of requests for their blocks.
+    """
     first = pools[0]
     hits = [sum(found) * block_tokens for found in zip(*(pool.hits for pool in pools), strict=True)]
-    tiers = {first.copies.machine.device_tier: KvTierFigures(first.count, peak_blocks, hits[0], len(pools))}
+    tiers = {
+        first.copies.machine.device_tier: KvTierFigures(
+            first.count, peak_blocks, hits[0], len(pools)
+        )
+    }
     for place, tier in enumerate(first.tiers):
         stores = {id(pool.tiers[place]): pool.tiers[place].peak for pool in pools}
-        tiers[tier.name] = KvTierFigures(tier.capacity, max(stores.values()), hits[1 + place], len(stores))
+        tiers[tier.name] = KvTierFigures(
+            tier.capacity, max(stores.values()), hits[1 + place], len(stores)
+        )
     channels = channel_figures([pool.copies.channels for pool in pools], end_ns)
     return KvFigures(
         policy,

@@ -1,4 +1,6 @@
-"""The way of caches from engines that prefill to those that decode: which link of the machine it is, and what goes over it."""
+"""The way of caches from engines that prefill to those that decode: which link of the machine it
+is, and what goes over it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,11 @@ _MOST_WAYS = 4096
 
 @dataclass(frozen=True)
 class KvLink:
-    """Engines on ``machine``, which has the devices of one; the first ones send over ``peers``. ``name`` says which link it is.
+    """Engines on ``machine``, which has the devices of one; the first ones send over ``peers``.
+    ``name`` says which link it is.
 
-    Caches are sent in ``layers`` parts while their prompts are computed, or as a whole when they have been (1).
+    Caches are sent in ``layers`` parts while their prompts are computed, or as a whole when they
+    have been (1).
     """
 
     name: str
@@ -43,25 +47,49 @@ class KvLink:
 def _slowest(hardware: Hardware, tier: str) -> int:
     """What the slowest channel between the device tier and another one moves in a second."""
     ends = {hardware.device_tier, tier}
-    return min([channel.bandwidth_bytes_per_s for channel in hardware.channels if {channel.source, channel.destination} == ends], default=0)
+    return min(
+        [
+            channel.bandwidth_bytes_per_s
+            for channel in hardware.channels
+            if {channel.source, channel.destination} == ends
+        ],
+        default=0,
+    )
 
 
-def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, decodes: int, block_bytes: int) -> KvLink:
-    """The link that a text asks for: ``links``, a tier, or a bandwidth of each device such as ``50 GB/s``; ``None``: what the machine has.
+def kv_link(
+    text: str | None,
+    hardware: Hardware,
+    devices: int,
+    prefills: int,
+    decodes: int,
+    block_bytes: int,
+) -> KvLink:
+    """The link that a text asks for: ``links``, a tier, or a bandwidth of each device such as ``50
+    GB/s``; ``None``: what the machine has.
 
-    That are the links of its processor if one host has all engines, and else the first tier that all engines share; so it is where links
-    that lead through host memory are slower than the channels to that tier. Engines have so many devices, and blocks ``block_bytes`` on
-    each. Raises :class:`InputError` if there is no such link.
+    That are the links of its processor if one host has all engines, and else the first tier that
+    all engines share; so it is where links that lead through host memory are slower than the
+    channels to that tier. Engines have so many devices, and blocks ``block_bytes`` on each. Raises
+    :class:`InputError` if there is no such link.
     """
     _check_ways(prefills, decodes)
     per_host = engines_per_host(hardware, devices)
-    one_host = per_host is None or (prefills + decodes <= per_host and devices <= (hardware.devices_per_host or devices))
+    one_host = per_host is None or (
+        prefills + decodes <= per_host and devices <= (hardware.devices_per_host or devices)
+    )
     processor = hardware.compute.processor
     links = 0 if processor is None or not one_host else processor.link_bytes_per_s
     shared = _shared_tiers(hardware, one_host)
 
     def found(name: str, bandwidth: int | None = None, tier: str = "") -> KvLink:
-        return KvLink(name, replace(hardware, devices=devices), block_bytes, per_host, Peers(prefills, bandwidth, tier))
+        return KvLink(
+            name,
+            replace(hardware, devices=devices),
+            block_bytes,
+            per_host,
+            Peers(prefills, bandwidth, tier),
+        )
 
     hosts = "" if one_host else f" between hosts of {hardware.devices_per_host} devices"
     if text is None:
@@ -70,36 +98,55 @@ def kv_link(text: str | None, hardware: Hardware, devices: int, prefills: int, d
         if shared:
             return found(shared[0], tier=shared[0])
         raise InputError(
-            f"{hardware.name} has no link{hosts} for caches, and no tier that all engines share: give what a device sends, as in 50GB/s",
+            f"{hardware.name} has no link{hosts} for caches, and no tier that all engines share: "
+            "give what a device sends, as in 50GB/s",
             source="kv_link",
         )
     if text == LINKS:
         if links:
             return found(LINKS, links)
         raise InputError(
-            f"{hardware.name} has no links{hosts or ' between devices'}: give what a device sends, as in 50GB/s", source="kv_link"
+            f"{hardware.name} has no links{hosts or ' between devices'}: give what a device "
+            "sends, as in 50GB/s",
+            source="kv_link",
         )
     if text in shared:
         return found(text, tier=text)
     if text in hardware.tier_index:
-        raise InputError(f"no tier that all engines share and channels join to {hardware.device_tier}: {text!r}", source="kv_link")
+        raise InputError(
+            f"no tier that all engines share and channels join to {hardware.device_tier}: {text!r}",
+            source="kv_link",
+        )
     try:
         bandwidth = parse_rate(text)
     except UnitError:
         known = [*([LINKS] if links else []), *shared]
-        what = f"one of {', '.join(known)}, or what a device sends" if known else "what a device sends"
-        raise InputError(f"expected {what}, as in 50GB/s, got {text!r}{did_you_mean(text, known)}", source="kv_link") from None
+        what = (
+            f"one of {', '.join(known)}, or what a device sends" if known else "what a device sends"
+        )
+        raise InputError(
+            f"expected {what}, as in 50GB/s, got {text!r}{did_you_mean(text, known)}",
+            source="kv_link",
+        ) from None
     if not bandwidth:
         raise InputError(f"expected a bandwidth above 0 B/s, got {text!r}", source="kv_link")
     return found(exact_rate(bandwidth), bandwidth)
 
 
 def unlike_link(
-    text: str | None, hardware: Hardware, devices: int, prefill_devices: int, prefills: int, decodes: int, block_bytes: int
+    text: str | None,
+    hardware: Hardware,
+    devices: int,
+    prefill_devices: int,
+    prefills: int,
+    decodes: int,
+    block_bytes: int,
 ) -> KvLink:
-    """The link between engines of ``prefill_devices`` and others of ``devices``: what a device of either sends and receives.
+    """The link between engines of ``prefill_devices`` and others of ``devices``: what a device of
+    either sends and receives.
 
-    Blocks have ``block_bytes`` on each device that receives. Raises :class:`InputError` unless ``text`` is a bandwidth.
+    Blocks have ``block_bytes`` on each device that receives. Raises :class:`InputError` unless
+    ``text`` is a bandwidth.
     """
     _check_ways(prefills, decodes)
     try:
@@ -108,15 +155,21 @@ def unlike_link(
         bandwidth = 0
     if text is None or not bandwidth:
         said = "" if text is None else f", got {text!r}"
-        raise InputError(f"between unlike engines expected what a device sends, as in 50GB/s{said}", source="kv_link")
+        raise InputError(
+            f"between unlike engines expected what a device sends, as in 50GB/s{said}",
+            source="kv_link",
+        )
     peers = Peers(prefills, bandwidth, sends=max(1, bandwidth * prefill_devices // devices))
-    return KvLink(exact_rate(bandwidth), replace(hardware, devices=devices), block_bytes, None, peers)
+    return KvLink(
+        exact_rate(bandwidth), replace(hardware, devices=devices), block_bytes, None, peers
+    )
 
 
 def _check_ways(prefills: int, decodes: int) -> None:
     if prefills * decodes > _MOST_WAYS:
         raise InputError(
-            f"expected at most {_MOST_WAYS:,} pairs of an engine that prefills and one that decodes, got {prefills * decodes:,}",
+            f"expected at most {_MOST_WAYS:,} pairs of an engine that prefills and one that "
+            f"decodes, got {prefills * decodes:,}",
             source="prefill_instances",
         )
 
@@ -128,12 +181,17 @@ def _shared_tiers(hardware: Hardware, one_host: bool) -> list[str]:
     return [
         tier.name
         for tier in hardware.tiers
-        if tier.name != device and tier.scope in scopes and (device, tier.name) in joined and (tier.name, device) in joined
+        if tier.name != device
+        and tier.scope in scopes
+        and (device, tier.name) in joined
+        and (tier.name, device) in joined
     ]
 
 
 class KvTransfers:
-    """The transfers of a run: when each request's prompt was computed, when its blocks were asked for, and when they were there."""
+    """The transfers of a run: when each request's prompt was computed, when its blocks were asked
+    for, and when they were there.
+    """
 
     def __init__(self, link: KvLink, channels: EngineChannels, requests: int) -> None:
         self._link = link
@@ -143,8 +201,16 @@ class KvTransfers:
         self.fetched_ns = [-1] * requests
         self.there_ns = [-1] * requests
 
-    def handed(self, number: int, ends: tuple[int, int], blocks: Sequence[int], pool: BlockPool, wake: Callable[[], None]) -> _Handed:
-        """A prompt has been computed on the first of two engines, in ``blocks`` of its ``pool``, and goes to the second.
+    def handed(
+        self,
+        number: int,
+        ends: tuple[int, int],
+        blocks: Sequence[int],
+        pool: BlockPool,
+        wake: Callable[[], None],
+    ) -> _Handed:
+        """A prompt has been computed on the first of two engines, in ``blocks`` of its ``pool``,
+        and goes to the second.
 
         ``wake`` is called when its blocks are there.
         """
@@ -171,7 +237,10 @@ class KvTransfers:
             sum(way.bytes for way in ways),
             sum(way.busy_ns for way in ways),
             sum(self.there_ns) - sum(self.prefilled_ns),
-            sum(max(0, fetched - prefilled) for fetched, prefilled in zip(self.fetched_ns, self.prefilled_ns, strict=True)),
+            sum(
+                max(0, fetched - prefilled)
+                for fetched, prefilled in zip(self.fetched_ns, self.prefilled_ns, strict=True)
+            ),
             stall_ns,
         )
         return HandOvers(tuple(senders), tuple(self.prefilled_ns), tuple(self.there_ns), moved)
@@ -193,10 +262,14 @@ class _Handed:
         return True
 
     def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
-        """Bring the contents of its last blocks; those of the sender are free when they are there."""
+        """Bring the contents of its last blocks; those of the sender are free when they are
+        there.
+        """
         copy = Awaited()
         self.transfers.asked(self.number, copy)
-        when_over(after, lambda: self.transfers.send(self.ends, blocks * self.transfers.block_bytes, copy))
+        when_over(
+            after, lambda: self.transfers.send(self.ends, blocks * self.transfers.block_bytes, copy)
+        )
 
         def there() -> None:
             self.pool.release(self.blocks)

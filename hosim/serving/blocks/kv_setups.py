@@ -1,4 +1,6 @@
-"""The cache in the tiers of engines' machines, as a policy's text asks for it; a machine that has no such tier or channel is refused."""
+"""The cache in the tiers of engines' machines, as a policy's text asks for it; a machine that has
+no such tier or channel is refused.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,10 @@ from hosim.units import parse_size
 class KvSetup:
     """What :func:`kv_setup` found: each time it is called it makes empty caches.
 
-    ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each has room for on one of these devices.
-    ``swaps`` says that preempted sequences are swapped out. Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up
-    in ``layers`` parts. With ``reads`` attention reads few blocks of sequences, in ``attention_layers`` layers.
+    ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each
+    has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.
+    Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up in ``layers``
+    parts. With ``reads`` attention reads few blocks of sequences, in ``attention_layers`` layers.
     """
 
     policy: str
@@ -37,8 +40,15 @@ class KvSetup:
     reads: SparseReads | None = None
     attention_layers: int = 1
 
-    def __call__(self, clock: SteppedClock, blocks: int, engines: int = 1, channels: EngineChannels | None = None) -> list[TieredPool]:
-        """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers below, some of which engines share.
+    def __call__(
+        self,
+        clock: SteppedClock,
+        blocks: int,
+        engines: int = 1,
+        channels: EngineChannels | None = None,
+    ) -> list[TieredPool]:
+        """For each engine an empty cache with ``blocks`` blocks of its own device, and the tiers
+        below, some of which engines share.
 
         ``channels`` are those of the engines, if there are some already.
         """
@@ -54,23 +64,42 @@ class KvSetup:
                 tiers.append(stores.setdefault(place, BlockTier(name, capacity)))
             copies = BlockCopies(channels, self.block_bytes, engine)
             pools.append(TieredPool(blocks, tiers, copies, policy.rules(parameters), ticks))
-            pools[-1].layers, pools[-1].reads, pools[-1].attention_layers = self.layers, self.reads, self.attention_layers
+            pools[-1].layers, pools[-1].reads, pools[-1].attention_layers = (
+                self.layers,
+                self.reads,
+                self.attention_layers,
+            )
         return pools
 
 
-def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swaps: bool = False, layers: int = 1) -> KvSetup:
-    """The cache of an engine of so many devices, whose blocks have ``block_bytes`` on each, of ``layers``. Raises :class:`InputError`.
+def kv_setup(
+    text: str,
+    hardware: Hardware,
+    devices: int,
+    block_bytes: int,
+    swaps: bool = False,
+    layers: int = 1,
+) -> KvSetup:
+    """The cache of an engine of so many devices, whose blocks have ``block_bytes`` on each, of
+    ``layers``. Raises :class:`InputError`.
 
-    The devices share the tiers of their host, and those of all, evenly. An engine that fits on one host is on one.
+    The devices share the tiers of their host, and those of all, evenly. An engine that fits on one
+    host is on one.
     """
     _, parameters = kv_policy(text)
     machine = replace(hardware, devices=devices)
     asked, loading = parameters["tiers"], parameters["loading"]
     if loading not in LOADING:
-        raise InputError(f"expected {' or '.join(LOADING)}, got {loading!r}", source="kv", where="loading")
+        raise InputError(
+            f"expected {' or '.join(LOADING)}, got {loading!r}", source="kv", where="loading"
+        )
     sizes = _asked(asked, machine) if asked is not None else dict.fromkeys(_chain(machine))
     if not sizes:
-        raise InputError(f"{hardware.name} has no tier below {hardware.device_tier} that channels lead to and from", source="kv")
+        raise InputError(
+            f"{hardware.name} has no tier below {hardware.device_tier} that channels lead to and "
+            "from",
+            source="kv",
+        )
     _check_channels(machine, tuple(sizes))
     part = machine.fair_share
     tiers = []
@@ -79,17 +108,28 @@ def kv_setup(text: str, hardware: Hardware, devices: int, block_bytes: int, swap
         mine = part.tiers[part.tier_index[name]].capacity_bytes
         if size is not None and size > whole:
             raise InputError(
-                f"expected at most the {whole:,} B that {hardware.name} has of {name}, got {size:,} B", source="kv", where="tiers"
+                f"expected at most the {whole:,} B that {hardware.name} has of {name}, got "
+                f"{size:,} B",
+                source="kv",
+                where="tiers",
             )
         tiers.append((name, (mine if size is None else size // devices) // block_bytes))
     return KvSetup(
-        text.strip(), machine, tuple(tiers), block_bytes, swaps, engines_per_host(hardware, devices), layers if loading == "layers" else 1
+        text.strip(),
+        machine,
+        tuple(tiers),
+        block_bytes,
+        swaps,
+        engines_per_host(hardware, devices),
+        layers if loading == "layers" else 1,
     )
 
 
 def engines_per_host(hardware: Hardware, devices: int) -> int | None:
     """How many engines of so many devices each host has; ``None``: one host has all."""
-    return None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
+    return (
+        None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
+    )
 
 
 def _asked(text: str, machine: Hardware) -> dict[str, int | None]:
@@ -101,7 +141,10 @@ def _asked(text: str, machine: Hardware) -> dict[str, int | None]:
         if name not in below:
             known = ", ".join(below) or "none"
             raise InputError(
-                f"{machine.name} has no tier {name!r} below{did_you_mean(name, below)} (tiers: {known})", source="kv", where="tiers"
+                f"{machine.name} has no tier {name!r} below{did_you_mean(name, below)} (tiers: "
+                f"{known})",
+                source="kv",
+                where="tiers",
             )
         if name in sizes:
             raise InputError(f"{name} is given twice; keep one", source="kv", where="tiers")
@@ -113,7 +156,9 @@ def _asked(text: str, machine: Hardware) -> dict[str, int | None]:
 
 
 def _chain(machine: Hardware) -> list[str]:
-    """The first tier that channels join to the device, and those that they join to the one before."""
+    """The first tier that channels join to the device, and those that they join to the one
+    before.
+    """
     joined = machine.channel_between
     chain: list[str] = []
     above = machine.device_tier
@@ -121,7 +166,9 @@ def _chain(machine: Hardware) -> list[str]:
         following = (
             tier.name
             for tier in machine.tiers
-            if tier.name not in (machine.device_tier, *chain) and (above, tier.name) in joined and (tier.name, above) in joined
+            if tier.name not in (machine.device_tier, *chain)
+            and (above, tier.name) in joined
+            and (tier.name, above) in joined
         )
         found = next(following, None)
         if found is None:
@@ -131,7 +178,9 @@ def _chain(machine: Hardware) -> list[str]:
 
 
 def _check_channels(machine: Hardware, tiers: Sequence[str]) -> None:
-    """Raise :class:`InputError` unless each tier can be written from the one above, and read to the device or the one above."""
+    """Raise :class:`InputError` unless each tier can be written from the one above, and read to the
+    device or the one above.
+    """
     above = machine.device_tier
     for name in tiers:
         ways = [((above, name),), ((name, machine.device_tier), (name, above))]
@@ -139,7 +188,8 @@ def _check_channels(machine: Hardware, tiers: Sequence[str]) -> None:
             if not any(ends in machine.channel_between for ends in way):
                 source, destination = way[0]
                 raise InputError(
-                    f"{machine.name} has no channel from {source} to {destination}: take other tiers, or add the channel to the profile",
+                    f"{machine.name} has no channel from {source} to {destination}: take other "
+                    "tiers, or add the channel to the profile",
                     source="kv",
                     where="tiers",
                 )

@@ -1,8 +1,10 @@
-"""The blocks of a paged cache with tiers below the device: what goes down, what comes up, and who has to wait for it.
+"""The blocks of a paged cache with tiers below the device: what goes down, what comes up, and who
+has to wait for it.
 
-A block of the device that nobody holds keeps its contents, as in :class:`BlockPool`, until it is needed; then the policy says which one
-goes, and whether its contents are copied to the tier below. What is found below comes up into blocks of the device; the copy below
-stays until its room is needed. A block that is being copied can be taken, but not written before the copy is over.
+A block of the device that nobody holds keeps its contents, as in :class:`BlockPool`, until it is
+needed; then the policy says which one goes, and whether its contents are copied to the tier below.
+What is found below comes up into blocks of the device; the copy below stays until its room is
+needed. A block that is being copied can be taken, but not written before the copy is over.
 """
 
 from __future__ import annotations
@@ -21,28 +23,41 @@ from hosim.serving.kv_policies import KvRules
 
 
 class TieredPool(BlockPool):
-    """``blocks`` blocks of the device and the tiers below it, from the first. ``wake`` is called when blocks have come up.
+    """``blocks`` blocks of the device and the tiers below it, from the first. ``wake`` is called
+    when blocks have come up.
 
-    Engines may share tiers: then what one has put there is found by the others, its rank is that of the engine that used it last, and
-    ``ticks`` is one count of all of them. ``hits`` counts the blocks that requests found, of the device first, then by tier;
-    ``dropped`` are contents that left the last tier.
+    Engines may share tiers: then what one has put there is found by the others, its rank is that of
+    the engine that used it last, and ``ticks`` is one count of all of them. ``hits`` counts the
+    blocks that requests found, of the device first, then by tier; ``dropped`` are contents that
+    left the last tier.
     """
 
-    def __init__(self, blocks: int, tiers: Sequence[BlockTier], copies: BlockCopies, rules: KvRules, ticks: Iterator[int]) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        tiers: Sequence[BlockTier],
+        copies: BlockCopies,
+        rules: KvRules,
+        ticks: Iterator[int],
+    ) -> None:
         super().__init__(blocks)
         self.tiers = tiers
         self.rules = rules
         self.copies = copies
         self.wake: Callable[[], None] = lambda: None
         self.layers = 1
-        """In how many parts blocks come up, if the layers of an iteration wait for them one by one."""
+        """In how many parts blocks come up, if the layers of an iteration wait for them one by
+        one.
+        """
         self.gates: list[Awaited] = []
         self.hits = [0] * (1 + len(tiers))
         self.dropped = 0
         self.swapped_blocks = 0
         self.not_swapped = 0
         self.reads: SparseReads | None = None
-        """What attention reads of sequences in each step, if blocks that it does not read may be below."""
+        """What attention reads of sequences in each step, if blocks that it does not read may be
+        below.
+        """
         self.attention_layers = 1
         self.fetched_bytes = 0
         self._owed = Fraction(0)
@@ -51,7 +66,9 @@ class TieredPool(BlockPool):
         self._tick = ticks
         self._busy: dict[int, Awaited] = {}  # blocks that a copy reads or writes
         self._arriving: dict[int, Awaited] = {}
-        self._origin: dict[int, int] = {}  # of blocks that came up before a request asked for them: from which tier
+        self._origin: dict[
+            int, int
+        ] = {}  # of blocks that came up before a request asked for them: from which tier
         self._filling: list[int] = []
         self._flights: deque[tuple[Awaited, list[int]]] = deque()
         self._swapped: dict[int, tuple[int, Awaited]] = {}
@@ -61,7 +78,8 @@ class TieredPool(BlockPool):
         """How many blocks of the device nobody holds."""
         return self._count - len(self._holders) + len(self._order)
 
-    # -- the device's blocks ------------------------------------------------------------------------------------
+    # -- the device's blocks
+    # ------------------------------------------------------------------------------------
 
     def hold(self, blocks: Iterable[int]) -> None:
         """Hold blocks of the device that were found."""
@@ -71,13 +89,17 @@ class TieredPool(BlockPool):
             self._holders[block] += 1
 
     def take(self, count: int) -> list[int]:
-        """Hold ``count`` blocks whose contents go. The iteration that writes them waits for ``gates``."""
+        """Hold ``count`` blocks whose contents go. The iteration that writes them waits for
+        ``gates``.
+        """
         taken, waits = self._take(count)
         self.gates += waits
         return taken
 
     def receive(self, count: int) -> tuple[list[int], list[Awaited]]:
-        """Hold ``count`` blocks for contents from elsewhere: the blocks, and what has to be over before they can be written."""
+        """Hold ``count`` blocks for contents from elsewhere: the blocks, and what has to be over
+        before they can be written.
+        """
         return self._take(count)
 
     def name(self, block: int, key: Hashable) -> None:
@@ -98,9 +120,13 @@ class TieredPool(BlockPool):
         for block in reversed(blocks):
             self._holders[block] -= 1
             if self._holders[block] == 0:
-                self._order.add(block, self.rules.rank(self._key_of.get(block), next(self._tick), self.copies.now_ns))
+                self._order.add(
+                    block,
+                    self.rules.rank(self._key_of.get(block), next(self._tick), self.copies.now_ns),
+                )
 
-    # -- what is in some tier -----------------------------------------------------------------------------------
+    # -- what is in some tier
+    # -----------------------------------------------------------------------------------
 
     def reach(self, keys: Iterable[Hashable]) -> Reach:
         """What of these is in the device or below, up to the first that is nowhere."""
@@ -118,7 +144,9 @@ class TieredPool(BlockPool):
         return Reach(slots, below)
 
     def claim(self, reach: Reach, hit: bool = True) -> tuple[list[int], list[Awaited]]:
-        """Hold what was reached: the blocks, and what has to be over before they can be read. ``hit`` says that a request found them."""
+        """Hold what was reached: the blocks, and what has to be over before they can be read.
+        ``hit`` says that a request found them.
+        """
         device = [slot for slot in reach.slots if slot >= 0]
         self.hold(device)
         waits = [self._arriving[block] for block in device if block in self._arriving]
@@ -135,7 +163,9 @@ class TieredPool(BlockPool):
         return blocks, list(dict.fromkeys(waits))
 
     def prefetch(self, keys: Iterable[Hashable]) -> bool:
-        """Bring up what of a prompt is below, into blocks that nobody holds; False if there are too few."""
+        """Bring up what of a prompt is below, into blocks that nobody holds; False if there are too
+        few.
+        """
         reach = self.reach(keys)
         if not reach.below:
             return True
@@ -156,7 +186,8 @@ class TieredPool(BlockPool):
         """A request is admitted for the first time."""
         self._rank_again(self.rules.admitted(number, keys))
 
-    # -- sequences whose attention reads few blocks -------------------------------------------------------------
+    # -- sequences whose attention reads few blocks
+    # -------------------------------------------------------------
 
     def is_below(self, key: Hashable) -> bool:
         """Whether the first tier below has these contents, or is getting them."""
@@ -177,21 +208,32 @@ class TieredPool(BlockPool):
             self.tiers[0].has_read(key)
 
     def fetch(self, blocks: Fraction) -> Awaited | None:
-        """Bring up so many blocks of what is pinned, in equal parts for the layers; what is left of a byte counts the next time.
+        """Bring up so many blocks of what is pinned, in equal parts for the layers; what is left of
+        a byte counts the next time.
 
-        Unless the blocks are predicted, nothing is computed before all layers have theirs, as each is known when its layer begins.
+        Unless the blocks are predicted, nothing is computed before all layers have theirs, as each
+        is known when its layer begins.
         """
         assert self.reads is not None
         size, self._owed = divmod(blocks * self.copies.block_bytes + self._owed, 1)
         if not size:
             return None
         self.fetched_bytes += size
-        return self.copies.fetch(self.tiers[0].name, self._device, size, self.attention_layers, together=not self.reads.predicted)
+        return self.copies.fetch(
+            self.tiers[0].name,
+            self._device,
+            size,
+            self.attention_layers,
+            together=not self.reads.predicted,
+        )
 
-    # -- preempted sequences ------------------------------------------------------------------------------------
+    # -- preempted sequences
+    # ------------------------------------------------------------------------------------
 
     def swap_out(self, number: int, blocks: Sequence[int]) -> bool:
-        """Copy the blocks of a sequence to the first tier below, where nothing makes them go; False if there is no room for them."""
+        """Copy the blocks of a sequence to the first tier below, where nothing makes them go; False
+        if there is no room for them.
+        """
         if not self.tiers or self.tiers[0].could_free < len(blocks):
             self.not_swapped += 1
             return False
@@ -206,7 +248,9 @@ class TieredPool(BlockPool):
         return True
 
     def swap_in(self, number: int) -> tuple[list[int], list[Awaited]]:
-        """Bring the blocks of a sequence back up: the blocks, and what has to be over before they can be read."""
+        """Bring the blocks of a sequence back up: the blocks, and what has to be over before they
+        can be read.
+        """
         size, out = self._swapped.pop(number)
         fresh, waits = self._take(size)
         copy = self._up(0, size, [*waits, out])
@@ -221,7 +265,8 @@ class TieredPool(BlockPool):
             size, out = self._swapped.pop(number)
             out.then(partial(self.tiers[0].reserve, -size))
 
-    # -- iterations ---------------------------------------------------------------------------------------------
+    # -- iterations
+    # ---------------------------------------------------------------------------------------------
 
     def begun(self) -> list[Awaited]:
         """An iteration has been scheduled: what has to be over before it begins."""
@@ -231,13 +276,16 @@ class TieredPool(BlockPool):
         return [gate for gate in gates if not gate.over]
 
     def ended(self) -> None:
-        """The earliest iteration that has not ended does: the blocks that it filled can be copied."""
+        """The earliest iteration that has not ended does: the blocks that it filled can be
+        copied.
+        """
         flight, filled = self._flights.popleft()
         flight.end()
         if self.rules.through and filled:
             self._down([(block, self._key_of[block]) for block in filled if block in self._key_of])
 
-    # -- copies -------------------------------------------------------------------------------------------------
+    # -- copies
+    # ----------------------------------------------------------------------------------------------
 
     def _take(self, count: int) -> tuple[list[int], list[Awaited]]:
         taken: list[int] = []
@@ -263,7 +311,9 @@ class TieredPool(BlockPool):
         return taken, waits
 
     def _down(self, leaving: Sequence[tuple[int, Hashable]]) -> None:
-        """Copy blocks of the device to the first tier below, unless their contents are in some tier already."""
+        """Copy blocks of the device to the first tier below, unless their contents are in some tier
+        already.
+        """
         fresh = []
         for block, key in leaving:
             place = self._tier_of(key)
@@ -279,7 +329,11 @@ class TieredPool(BlockPool):
             return
         going = fresh[:granted]
         in_flight = self._flights[-1] if self._flights else None
-        if in_flight is not None and not in_flight[0].over and not {block for block, _ in going}.isdisjoint(in_flight[1]):
+        if (
+            in_flight is not None
+            and not in_flight[0].over
+            and not {block for block, _ in going}.isdisjoint(in_flight[1])
+        ):
             waits.append(in_flight[0])
         waits += [self._busy[block] for block, _ in going if block in self._busy]
         copy = self.copies.copy(self._device, self.tiers[0].name, granted, waits)
@@ -288,7 +342,9 @@ class TieredPool(BlockPool):
         self._occupy([block for block, _ in going], copy)
 
     def _make_room(self, place: int, wanted: int) -> tuple[int, list[Awaited]]:
-        """Give up contents of a tier, which go further down: how many of ``wanted`` blocks have room, and what they wait for."""
+        """Give up contents of a tier, which go further down: how many of ``wanted`` blocks have
+        room, and what they wait for.
+        """
         tier = self.tiers[place]
         gone = tier.give_up(min(wanted, tier.capacity))
         granted = min(wanted, tier.capacity - tier.held)
@@ -307,12 +363,16 @@ class TieredPool(BlockPool):
         return granted, waits
 
     def _bring_up(self, below: Sequence[tuple[int, Hashable]], waits: list[Awaited]) -> list[int]:
-        """Copy contents from the tiers below into blocks of the device; adds the copies to ``waits``."""
+        """Copy contents from the tiers below into blocks of the device; adds the copies to
+        ``waits``.
+        """
         for place, key in below:
             self.tiers[place].read(key)
         fresh, taking = self._take(len(below))
         for place in sorted({place for place, _ in below}):
-            members = [(key, block) for (at, key), block in zip(below, fresh, strict=True) if at == place]
+            members = [
+                (key, block) for (at, key), block in zip(below, fresh, strict=True) if at == place
+            ]
             written = [self.tiers[place].written(key) for key, _ in members]
             copy = self._up(place, len(members), [*taking, *written])
             for key, block in members:
@@ -332,7 +392,9 @@ class TieredPool(BlockPool):
             direct = (name, self._device) in self.copies.machine.channel_between
             if direct and self.layers > 1:
                 return self.copies.copy_layers(name, self._device, size, self.layers, after)
-            copy = self.copies.copy(name, self._device if direct else self.tiers[place - 1].name, size, after)
+            copy = self.copies.copy(
+                name, self._device if direct else self.tiers[place - 1].name, size, after
+            )
             if direct:
                 return copy
             after, place = [copy], place - 1

@@ -63,56 +63,124 @@ def _kv_links(incomplete: str) -> list[str]:
     return [name for name in ("links", "ddr", "pool") if name.startswith(incomplete)]
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset such as llama-3.1-8b, or a config.json.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="A preset such as llama-3.1-8b, or a config.json.")
+]
 Requests = Annotated[
     str,
     typer.Option(
         "--requests",
         metavar="FILE|PROCESS",
-        help="Arrivals and lengths: JSON lines, CSV of Azure or BurstGPT, or drawn as in poisson:rate=10:count=1000:prompt=512:output=128.",
+        help="Arrivals and lengths: JSON lines, CSV of Azure or BurstGPT, or drawn as in "
+        "poisson:rate=10:count=1000:prompt=512:output=128.",
     ),
 ]
-Tensor = Annotated[int, typer.Option("--tensor", metavar="N", min=1, help="Devices that share each layer.")]
+Tensor = Annotated[
+    int, typer.Option("--tensor", metavar="N", min=1, help="Devices that share each layer.")
+]
 Expert = Annotated[
-    int, typer.Option("--expert", metavar="N", min=1, help="Devices that share the experts by whole ones: as many as --tensor, or 1.")
+    int,
+    typer.Option(
+        "--expert",
+        metavar="N",
+        min=1,
+        help="Devices that share the experts by whole ones: as many as --tensor, or 1.",
+    ),
 ]
 ModelSet = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PARAMETER=VALUE", help="A parameter of the model, such as kv_block=64; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="PARAMETER=VALUE",
+        help="A parameter of the model, such as kv_block=64; may be repeated.",
+    ),
 ]
 Blocks = Annotated[
-    int | None, typer.Option("--blocks", metavar="N", min=1, help="Blocks of the cache.  [default: what the device has room for]")
+    int | None,
+    typer.Option(
+        "--blocks",
+        metavar="N",
+        min=1,
+        help="Blocks of the cache.  [default: what the device has room for]",
+    ),
 ]
-BlockTokens = Annotated[int, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens of a block.")]
-TokenBudget = Annotated[int, typer.Option("--token-budget", metavar="N", min=1, help="Tokens of an iteration, at most.")]
-MaxSequences = Annotated[int, typer.Option("--max-sequences", metavar="N", min=1, help="Sequences that run at once, at most.")]
-MemoryShare = Annotated[float, typer.Option("--memory-share", metavar="SHARE", help="How much of the device's memory the engine takes.")]
-Overhead = Annotated[str, typer.Option("--overhead", metavar="TIME", help="What the host adds to each iteration, such as 2ms.")]
-Iterations = Annotated[Path | None, typer.Option("--iterations", metavar="FOLDER", help="Recorded kernel times instead of the cost model.")]
-Instances = Annotated[int, typer.Option("--instances", metavar="N", min=1, help="Equal engines, each with a cache of its own.")]
+BlockTokens = Annotated[
+    int, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens of a block.")
+]
+TokenBudget = Annotated[
+    int, typer.Option("--token-budget", metavar="N", min=1, help="Tokens of an iteration, at most.")
+]
+MaxSequences = Annotated[
+    int,
+    typer.Option(
+        "--max-sequences", metavar="N", min=1, help="Sequences that run at once, at most."
+    ),
+]
+MemoryShare = Annotated[
+    float,
+    typer.Option(
+        "--memory-share", metavar="SHARE", help="How much of the device's memory the engine takes."
+    ),
+]
+Overhead = Annotated[
+    str,
+    typer.Option(
+        "--overhead", metavar="TIME", help="What the host adds to each iteration, such as 2ms."
+    ),
+]
+Iterations = Annotated[
+    Path | None,
+    typer.Option(
+        "--iterations", metavar="FOLDER", help="Recorded kernel times instead of the cost model."
+    ),
+]
+Instances = Annotated[
+    int,
+    typer.Option(
+        "--instances", metavar="N", min=1, help="Equal engines, each with a cache of its own."
+    ),
+]
 Router = Annotated[
     str,
     typer.Option(
-        "--router", metavar="HOW", help="How a request finds its engine: round_robin, least_load, prefix.", autocompletion=_routers
+        "--router",
+        metavar="HOW",
+        help="How a request finds its engine: round_robin, least_load, prefix.",
+        autocompletion=_routers,
     ),
 ]
 Measured = Annotated[
-    Path | None, typer.Option("--measured", metavar="FILE", help="What a real server did with these requests, to compare with.")
+    Path | None,
+    typer.Option(
+        "--measured",
+        metavar="FILE",
+        help="What a real server did with these requests, to compare with.",
+    ),
 ]
 Limit = Annotated[
     str | None,
-    typer.Option("--limit", metavar="LIMITS", help="Print the goodput within limits of ttft, tpot, latency: ttft=2s,tpot=100ms."),
+    typer.Option(
+        "--limit",
+        metavar="LIMITS",
+        help="Print the goodput within limits of ttft, tpot, latency: ttft=2s,tpot=100ms.",
+    ),
 ]
 Kv = Annotated[
     str | None,
     typer.Option(
-        "--kv", metavar="POLICY", help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv').", autocompletion=_kv_policies
+        "--kv",
+        metavar="POLICY",
+        help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv').",
+        autocompletion=_kv_policies,
     ),
 ]
 Preemption = Annotated[
     str,
     typer.Option(
-        "--preemption", metavar="HOW", help="Of a sequence for which blocks lack: recompute or swap.", autocompletion=_preemptions
+        "--preemption",
+        metavar="HOW",
+        help="Of a sequence for which blocks lack: recompute or swap.",
+        autocompletion=_preemptions,
     ),
 ]
 SchedulingPolicy = Annotated[
@@ -125,27 +193,49 @@ SchedulingPolicy = Annotated[
     ),
 ]
 PrefillInstances = Annotated[
-    int, typer.Option("--prefill-instances", metavar="N", min=0, help="Engines that only prefill; others decode (--decode-instances).")
+    int,
+    typer.Option(
+        "--prefill-instances",
+        metavar="N",
+        min=0,
+        help="Engines that only prefill; others decode (--decode-instances).",
+    ),
 ]
 DecodeInstances = Annotated[
-    int, typer.Option("--decode-instances", metavar="N", min=0, help="Engines that only decode, to which caches are transferred.")
+    int,
+    typer.Option(
+        "--decode-instances",
+        metavar="N",
+        min=0,
+        help="Engines that only decode, to which caches are transferred.",
+    ),
 ]
 KvLink = Annotated[
     str | None,
     typer.Option(
         "--kv-link",
         metavar="LINK",
-        help="What caches are transferred over: links, a tier that all engines share, or what a device sends, as in 50GB/s.",
+        help="What caches are transferred over: links, a tier that all engines share, or what a "
+        "device sends, as in 50GB/s.",
         autocompletion=_kv_links,
     ),
 ]
 Weights = Annotated[
     str | None,
-    typer.Option("--weights", metavar="POLICY", help="Weights in tiers below, as a policy plans them.", autocompletion=policy_names),
+    typer.Option(
+        "--weights",
+        metavar="POLICY",
+        help="Weights in tiers below, as a policy plans them.",
+        autocompletion=policy_names,
+    ),
 ]
 WeightsMemory = Annotated[
     str | None,
-    typer.Option("--weights-memory", metavar="SIZE", help="What a device has for them.  [default: what --blocks leave]"),
+    typer.Option(
+        "--weights-memory",
+        metavar="SIZE",
+        help="What a device has for them.  [default: what --blocks leave]",
+    ),
 ]
 KvSending = Annotated[
     str,
@@ -157,18 +247,38 @@ KvSending = Annotated[
     ),
 ]
 PrefillHardware = Annotated[
-    str | None, typer.Option("--prefill-hardware", metavar="HW", help="The machine of engines that only prefill, if it is another one.")
+    str | None,
+    typer.Option(
+        "--prefill-hardware",
+        metavar="HW",
+        help="The machine of engines that only prefill, if it is another one.",
+    ),
 ]
 PrefillTensor = Annotated[
-    int | None, typer.Option("--prefill-tensor", metavar="N", min=1, help="Devices that share each layer of engines that only prefill.")
+    int | None,
+    typer.Option(
+        "--prefill-tensor",
+        metavar="N",
+        min=1,
+        help="Devices that share each layer of engines that only prefill.",
+    ),
 ]
 Within = Annotated[
     str | None,
-    typer.Option("--within", metavar="LIMITS", help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms."),
+    typer.Option(
+        "--within",
+        metavar="LIMITS",
+        help="Exit with 1 if a statistic is beyond its limit: ttft.p95=2s,tpot.mean=50ms.",
+    ),
 ]
 FitFirst = Annotated[
     int | None,
-    typer.Option("--fit-first", metavar="N", min=1, help="Fit the overhead to the first N measured requests; the rest is compared."),
+    typer.Option(
+        "--fit-first",
+        metavar="N",
+        min=1,
+        help="Fit the overhead to the first N measured requests; the rest is compared.",
+    ),
 ]
 
 
@@ -211,9 +321,9 @@ def serve(
 ) -> None:
     """Serve requests over time on one engine, as vLLM does.
 
-    One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal prefixes, and
-    preemption. With --kv the cache goes on in the tiers below the device, and with --weights so do weights. With --measured the
-    latencies stand beside a real server's.
+    One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal
+    prefixes, and preemption. With --kv the cache goes on in the tiers below the device, and with
+    --weights so do weights. With --measured the latencies stand beside a real server's.
     """
     from hosim.importers import builder_parameters
     from hosim.plain_text import counted
@@ -240,15 +350,26 @@ def serve(
     limits = None if limit is None else latency_limits(limit)
     wanted = {} if within is None else statistic_limits(within)
     if fit_first is not None and measured is None:
-        raise InputError("needs --measured, whose first requests it is fitted to", source="--fit-first")
+        raise InputError(
+            "needs --measured, whose first requests it is fitted to", source="--fit-first"
+        )
     if fit_first is not None and parse_time(overhead):
-        raise InputError("fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first")
+        raise InputError(
+            "fits the overhead: leave out one of --fit-first and --overhead", source="--fit-first"
+        )
     of_model = settings_of(set_)
     parameters = builder_parameters(model)
-    for given in ({"tensor": tensor} if tensor > 1 else {}, {"expert": expert} if expert > 1 else {}, of_model):
+    for given in (
+        {"tensor": tensor} if tensor > 1 else {},
+        {"expert": expert} if expert > 1 else {},
+        of_model,
+    ):
         for name, value in given.items():
             if name in parameters:
-                raise InputError(f"{name} is given twice; keep one", source="--set" if given is of_model else f"--{name}")
+                raise InputError(
+                    f"{name} is given twice; keep one",
+                    source="--set" if given is of_model else f"--{name}",
+                )
             parameters[name] = value
     if runtime is not None:
         parameters["runtime"] = runtime
@@ -291,7 +412,10 @@ def serve(
             result = run(overhead)
     data = result.summary()
     if real is not None:
-        data["measured"] = {"skipped": fit_first or 0, **beside_measured(result, real, fit_first or 0)}
+        data["measured"] = {
+            "skipped": fit_first or 0,
+            **beside_measured(result, real, fit_first or 0),
+        }
     if limits is not None:
         data["goodput"] = result.goodput(limits)
     table = serving(data)
@@ -319,7 +443,9 @@ def serve(
 
 
 def options_of(texts: list[str] | None) -> dict[str, object]:
-    """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for one that is none."""
+    """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for
+    one that is none.
+    """
     from hosim.serving.api import check_options
 
     found = settings_of(texts)
@@ -328,13 +454,17 @@ def options_of(texts: list[str] | None) -> dict[str, object]:
 
 
 def settings_of(texts: list[str] | None) -> dict[str, object]:
-    """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that is given twice."""
+    """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that
+    is given twice.
+    """
     from hosim.study.asked import scalar
 
     found: dict[str, object] = {}
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or name in found:
-            raise InputError(f"expected OPTION=VALUE, each option once, got {text!r}", source="--set")
+            raise InputError(
+                f"expected OPTION=VALUE, each option once, got {text!r}", source="--set"
+            )
         found[name.strip()] = scalar(value.strip())
     return found

@@ -14,8 +14,18 @@ from hosim.errors import InputError
 from hosim.serving.commands.cmd_serve import Limit, Model, Requests, options_of
 from hosim.serving.commands.cmd_serve_sweep import Seeds, Set, Vary
 
-Of = Annotated[str, typer.Option("--of", metavar="FIGURE", help="What is wanted: throughput, or goodput (with --limit).")]
-Against = Annotated[str, typer.Option("--against", metavar="FIGURE", help="What it costs: cache (bytes in all tiers) or devices.")]
+Of = Annotated[
+    str,
+    typer.Option(
+        "--of", metavar="FIGURE", help="What is wanted: throughput, or goodput (with --limit)."
+    ),
+]
+Against = Annotated[
+    str,
+    typer.Option(
+        "--against", metavar="FIGURE", help="What it costs: cache (bytes in all tiers) or devices."
+    ),
+]
 
 
 def serve_frontier(
@@ -35,8 +45,8 @@ def serve_frontier(
 ) -> None:
     """Trade cache or devices against throughput.
 
-    It serves once for each combination of values, as serve-sweep does, and marks the points that no other one beats: as much for less, or
-    more for the same.
+    It serves once for each combination of values, as serve-sweep does, and marks the points that no
+    other one beats: as much for less, or more for the same.
     """
     from hosim.serving.api import COSTS, RATES
     from hosim.serving.api import serve_frontier as traced
@@ -45,16 +55,41 @@ def serve_frontier(
     from hosim.study.rows_of_answers import records, varied_columns
 
     if not vary:
-        raise InputError("nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5", source="serve-frontier")
-    given = {"vary": vary, "of": of, "against": against, "limit": limit, "seeds": seeds, "output": output, "jobs": jobs}
+        raise InputError(
+            "nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5",
+            source="serve-frontier",
+        )
+    given = {
+        "vary": vary,
+        "of": of,
+        "against": against,
+        "limit": limit,
+        "seeds": seeds,
+        "output": output,
+        "jobs": jobs,
+    }
     with bar() as tell:
-        frame = traced(model, hardware, requests, **given, scheduler=scheduler, progress=tell, **options_of(set_))  # type: ignore[arg-type]
+        frame = traced(
+            model,
+            hardware,
+            requests,
+            **given,  # type: ignore[arg-type]
+            scheduler=scheduler,
+            progress=tell,
+            **options_of(set_),  # type: ignore[arg-type]
+        )
     rows = records(frame)
     if output is not None:
         say(f"wrote {output}: {len(rows):,} points")
     for line in frame.attrs["notes"]:
         note(line)
     if json:
-        print_json({"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows})
+        print_json(
+            {"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows}
+        )
     else:
-        console().print(serving_frontier(rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]))
+        console().print(
+            serving_frontier(
+                rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]
+            )
+        )

@@ -16,7 +16,9 @@ from hosim.serving.commands.cmd_serve import Limit, Model, Requests, options_of
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="OPTION=VALUE", help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated."
+        "--set",
+        metavar="OPTION=VALUE",
+        help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated.",
     ),
 ]
 Vary = Annotated[
@@ -24,11 +26,17 @@ Vary = Annotated[
     typer.Option(
         "--vary",
         metavar="FIELD=VALUES",
-        help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, token_budget=1024,2048, model.tensor=1,2, "
+        help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, "
+        "token_budget=1024,2048, model.tensor=1,2, "
         "hardware=h100,h200.",
     ),
 ]
-Seeds = Annotated[int | None, typer.Option("--seeds", metavar="N", min=1, help="Serve each point with N seeds of drawn requests.")]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds", metavar="N", min=1, help="Serve each point with N seeds of drawn requests."
+    ),
+]
 
 
 def serve_sweep(
@@ -46,8 +54,9 @@ def serve_sweep(
 ) -> None:
     """Serve once for each combination of values.
 
-    Fields are parameters of the requests (of a file its rate), of the model, the machine, and options of hosim.serve. With --seeds each row
-    is the median of several draws, with their 5th and 95th percentiles below it.
+    Fields are parameters of the requests (of a file its rate), of the model, the machine, and
+    options of hosim.serve. With --seeds each row is the median of several draws, with their 5th and
+    95th percentiles below it.
     """
     from hosim.serving.api import FIGURES, seed_percentiles
     from hosim.serving.api import serve_sweep as swept
@@ -56,7 +65,9 @@ def serve_sweep(
     from hosim.study.rows_of_answers import records, varied_columns
 
     if not vary and seeds is None:
-        raise InputError("nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep")
+        raise InputError(
+            "nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep"
+        )
     points = read_vary(vary) if vary else [{"requests.seed": seed} for seed in range(seeds or 1)]
     with bar() as tell:
         frame = swept(
@@ -75,11 +86,21 @@ def serve_sweep(
     rows = records(frame)
     if output is not None:
         say(f"wrote {output}: {len(rows):,} rows")
-    varied = list(dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])]))
+    varied = list(
+        dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])])
+    )
     for line in frame.attrs["notes"]:
         note(line)
     if json:
-        drawn = {"percentiles": seed_percentiles(rows, [name for name in varied if name != "requests.seed"], FIGURES)} if seeds else {}
+        drawn = (
+            {
+                "percentiles": seed_percentiles(
+                    rows, [name for name in varied if name != "requests.seed"], FIGURES
+                )
+            }
+            if seeds
+            else {}
+        )
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
         console().print(serving_sweep(rows, varied))

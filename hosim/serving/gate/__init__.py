@@ -1,4 +1,6 @@
-"""Cases of the gate that serve requests: what they ask, what they measure, and why they got worse."""
+"""Cases of the gate that serve requests: what they ask, what they measure, and why they got
+worse.
+"""
 
 from typing import TYPE_CHECKING
 

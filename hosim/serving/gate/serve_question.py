@@ -1,4 +1,6 @@
-"""What ``serve`` of a case asks: a model, requests, options of :func:`hosim.serve`, and ``limit`` for the goodput."""
+"""What ``serve`` of a case asks: a model, requests, options of :func:`hosim.serve`, and ``limit``
+for the goodput.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,53 @@ _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2
 
 
 def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
-    """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of :func:`hosim.serve`."""
+    """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of
+    :func:`hosim.serve`.
+    """
     from hosim.files import unknown_name
     from hosim.serving.api import serve_defaults
 
     for key in _NEITHER:
         if key in given:
-            raise InputError("a case that serves requests has no plan of one step: leave it out", source=source, where=f"{where}.{key}")
+            raise InputError(
+                "a case that serves requests has no plan of one step: leave it out",
+                source=source,
+                where=f"{where}.{key}",
+            )
     asked = given["serve"]
     if not isinstance(asked, Mapping):
-        raise InputError("expected a table with model, requests and options of hosim.serve", source=source, where=f"{where}.serve")
+        raise InputError(
+            "expected a table with model, requests and options of hosim.serve",
+            source=source,
+            where=f"{where}.serve",
+        )
     known = ["model", "requests", "limit", *serve_defaults()]
     for key, value in asked.items():
         if key not in known:
-            said = _OF_THE_MODEL.format(key) if key in ("tensor", "expert") else unknown_name("option", key, known)
+            said = (
+                _OF_THE_MODEL.format(key)
+                if key in ("tensor", "expert")
+                else unknown_name("option", key, known)
+            )
             raise InputError(said, source=source, where=f"{where}.serve.{key}")
         if key == "overhead" and not isinstance(value, str):
-            raise InputError(f"expected a time with its unit, such as '2ms', got {value!r}", source=source, where=f"{where}.serve.{key}")
+            raise InputError(
+                f"expected a time with its unit, such as '2ms', got {value!r}",
+                source=source,
+                where=f"{where}.serve.{key}",
+            )
         if key == "requests" and not isinstance(value, str):
             raise InputError(_REQUESTS, source=source, where=f"{where}.serve.{key}")
-        for part, one in value.items() if key == "model" and isinstance(value, Mapping) else [("", value)]:
+        for part, one in (
+            value.items() if key == "model" and isinstance(value, Mapping) else [("", value)]
+        ):
             if not isinstance(one, (str, bool, int, float)):
                 at = ".".join(filter(None, [where, "serve", key, part]))
-                raise InputError(f"expected a text, a number or true or false, got {type(one).__name__}", source=source, where=at)
+                raise InputError(
+                    f"expected a text, a number or true or false, got {type(one).__name__}",
+                    source=source,
+                    where=at,
+                )
     for key in ("model", "requests"):
         if not isinstance(asked.get(key), (str, Mapping)):
             said = "expected a model, such as 'llama-3.1-8b'" if key == "model" else _REQUESTS
@@ -53,7 +79,9 @@ class AskedServing:
     limit: Any
 
     def placed(self, error: InputError) -> InputError:
-        """The error with the place in ``serve`` that it is about, and the file of requests that it names."""
+        """The error with the place in ``serve`` that it is about, and the file of requests that it
+        names.
+        """
         from hosim.serving.api import serve_defaults
         from hosim.serving.requests import is_drawn
 

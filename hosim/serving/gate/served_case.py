@@ -1,4 +1,6 @@
-"""Measuring a case that serves requests: latencies, throughput, and the cache by tier, with what is needed to explain a change."""
+"""Measuring a case that serves requests: latencies, throughput, and the cache by tier, with what is
+needed to explain a change.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,16 @@ from hosim.gate.judged_metrics import (
     TTFT,
     WAIT,
 )
-from hosim.gate.records import REQUESTS, SOURCE, Listing, Measured, PeakRecord, Record, flat_profile, source_digest
+from hosim.gate.records import (
+    REQUESTS,
+    SOURCE,
+    Listing,
+    Measured,
+    PeakRecord,
+    Record,
+    flat_profile,
+    source_digest,
+)
 from hosim.serving.gate.serve_question import asked_serving
 from hosim.version import __version__
 
@@ -41,7 +52,9 @@ _CONTEXT = 1024
 
 
 def measure_served(case: Case) -> Measured:
-    """The record of a case that serves requests, or the error of one whose weights leave no room. Raises :class:`HosimError`."""
+    """The record of a case that serves requests, or the error of one whose weights leave no room.
+    Raises :class:`HosimError`.
+    """
     from hosim.importers import builder_parameters
     from hosim.io import load_hardware
     from hosim.serving.api import serve
@@ -68,7 +81,8 @@ def measure_served(case: Case) -> Measured:
         SOURCE: digest(json.dumps(model, sort_keys=True, default=str)),
     }
     peaks = {
-        tier: PeakRecord(None, {kind: size for kind, size in kinds.items() if size}, Listing()) for tier, kinds in held.peaks().items()
+        tier: PeakRecord(None, {kind: size for kind, size in kinds.items() if size}, Listing())
+        for tier, kinds in held.peaks().items()
     }
     return Measured(
         Record(
@@ -92,7 +106,9 @@ def measure_served(case: Case) -> Measured:
 class _Held:
     """What each tier of a machine holds: weights and the cache on each device, the cache below."""
 
-    def __init__(self, model: Mapping[str, Any], device: str, hardware: Any, served: Served) -> None:
+    def __init__(
+        self, model: Mapping[str, Any], device: str, hardware: Any, served: Served
+    ) -> None:
         from hosim.models import build
         from hosim.serving import ModelledIterations
 
@@ -101,14 +117,25 @@ class _Held:
         self.served = served
         self.summary = served.summary()
         planned = served.weights
-        self.weights_below = {} if planned is None else {name: size for name, size in planned.peak_bytes.items() if name != device}
+        self.weights_below = (
+            {}
+            if planned is None
+            else {name: size for name, size in planned.peak_bytes.items() if name != device}
+        )
         self.weights = modelled.weight_bytes if planned is None else planned.peak_bytes[device]
         self.block_bytes = served.about["block_bytes"]
-        self.fingerprint = graph_fingerprint(canonical(build("case", {**model, "phase": "decode", "context": _CONTEXT})))
+        self.fingerprint = graph_fingerprint(
+            canonical(build("case", {**model, "phase": "decode", "context": _CONTEXT}))
+        )
 
     def peaks(self) -> dict[str, dict[str, int]]:
         """By tier the bytes of each kind at the peak, on one device."""
-        found = {self.device: {"parameter": self.weights, "kv_cache": self.summary["peak_blocks"] * self.block_bytes}}
+        found = {
+            self.device: {
+                "parameter": self.weights,
+                "kv_cache": self.summary["peak_blocks"] * self.block_bytes,
+            }
+        }
         for tier, figures in self.summary.get("kv", {}).get("tiers", {}).items():
             if tier != self.device:
                 found[tier] = {"kv_cache": figures["peak_blocks"] * self.block_bytes}
@@ -117,11 +144,16 @@ class _Held:
         return found
 
     def curve(self) -> tuple[int, ...]:
-        """The most that a device holds in each of equal parts of the time until all requests are served."""
+        """The most that a device holds in each of equal parts of the time until all requests are
+        served.
+        """
         span = self.served.span_ns
         blocks = [0] * PARTS
         for sample in self.served.own_samples if span else ():
-            first, last = (min(PARTS - 1, max(0, at) * PARTS // span) for at in (sample.start_ns, sample.end_ns - 1))
+            first, last = (
+                min(PARTS - 1, max(0, at) * PARTS // span)
+                for at in (sample.start_ns, sample.end_ns - 1)
+            )
             for part in range(first, last + 1):
                 blocks[part] = max(blocks[part], sample.held_blocks)
         return tuple(self.weights + held * self.block_bytes for held in blocks) if span else ()
@@ -132,7 +164,11 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
     found: dict[str, int] = {}
     for name in (TTFT, TPOT, LATENCY):
         of = summary[f"{name}_ns"]
-        found |= {f"{name}.{statistic}": round(of[statistic]) for statistic in STATISTICS if of[statistic] is not None}
+        found |= {
+            f"{name}.{statistic}": round(of[statistic])
+            for statistic in STATISTICS
+            if of[statistic] is not None
+        }
     found[f"{THROUGHPUT}.output"] = round(summary["output_tokens_per_s"] * HOUR)
     if goodput is not None:
         found[f"{GOODPUT}.requests"] = round(goodput["requests_per_s"] * HOUR)
@@ -140,13 +176,20 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
     found |= {f"{PEAK}.{tier}": sum(kinds.values()) for tier, kinds in held.peaks().items()}
     below = summary.get("kv", {})
     found |= {
-        f"{FOUND}.{tier}": one["hit_tokens"] for tier, one in below.get("tiers", {held.device: {"hit_tokens": served.hit_tokens}}).items()
+        f"{FOUND}.{tier}": one["hit_tokens"]
+        for tier, one in below.get(
+            "tiers", {held.device: {"hit_tokens": served.hit_tokens}}
+        ).items()
     }
     found |= {f"{STALL}.{cause}": waited for cause, waited in below.get("stall_ns", {}).items()}
-    found |= {f"{MOVED}.{name}": channel["bytes"] for name, channel in below.get("channels", {}).items()}
+    found |= {
+        f"{MOVED}.{name}": channel["bytes"] for name, channel in below.get("channels", {}).items()
+    }
     if served.weights is not None:
         found[f"{STALL}.weights"] = served.weights.stall_ns
-        found |= {f"{MOVED}.{name}": channel.bytes for name, channel in served.weights.channels.items()}
+        found |= {
+            f"{MOVED}.{name}": channel.bytes for name, channel in served.weights.channels.items()
+        }
     if served.handed is not None:
         of_transfers = served.handed.figures
         found |= {
@@ -156,11 +199,15 @@ def _metrics(served: Served, held: _Held, goodput: Mapping[str, Any] | None) -> 
             f"{MOVED}.kv_transfer": of_transfers.bytes,
             f"{COUNT}.kv_transfers": of_transfers.transfers,
         }
-    return found | {f"{COUNT}.{name}": summary[name] for name in ("blocks", "iterations", "preemptions")}
+    return found | {
+        f"{COUNT}.{name}": summary[name] for name in ("blocks", "iterations", "preemptions")
+    }
 
 
 def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
-    """The engine in one way of writing: every option, defaults too, and what recorded times are like."""
+    """The engine in one way of writing: every option, defaults too, and what recorded times are
+    like.
+    """
     from hosim.io import load_hardware
     from hosim.serving.api import serve_defaults
     from hosim.serving.kv_policies import kv_policy
@@ -171,7 +218,9 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
         policy, parameters = kv_policy(setup["kv"])
         setup["kv"] = [policy.name, parameters]
     if setup["prefill_hardware"] is not None:
-        setup["prefill_hardware"] = flat_profile(load_hardware(find_hardware(setup["prefill_hardware"])))
+        setup["prefill_hardware"] = flat_profile(
+            load_hardware(find_hardware(setup["prefill_hardware"]))
+        )
     if setup["iterations"] is not None:
         setup["iterations"] = source_digest(Path(setup["iterations"]))
     return setup

@@ -1,4 +1,5 @@
-"""Blocks go first that are least expected to be used again, by how often and how lately they were used.
+"""Blocks go first that are least expected to be used again, by how often and how lately they were
+used.
 
 Each use counts half as much after ``half_life`` seconds (LRFU; Lee et al., IEEE TC 2001). The order
 of two blocks does not change while neither is used, so a rank holds until then.
@@ -29,7 +30,9 @@ class _ExpectedReuse(KvRules):
         now = now_ns / self._half_life_ns
         before = self._score.get(key)
         # the logarithm of the sum of 2 ** (time of use), which grows for ever
-        self._score[key] = now if before is None else now + log2(1 + 2 ** max(before - now, -1000.0))
+        self._score[key] = (
+            now if before is None else now + log2(1 + 2 ** max(before - now, -1000.0))
+        )
 
     def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
         return (self._score.get(key, -inf), tick)

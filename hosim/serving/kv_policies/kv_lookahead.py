@@ -1,7 +1,8 @@
-"""HyperOffload's idea on the known queue: evict what waiting requests need last, and bring up what they need next.
+"""HyperOffload's idea on the known queue: evict what waiting requests need last, and bring up what
+they need next.
 
-Blocks that no waiting request needs go first, the least recently used of them first; then those that are needed last. Full blocks are
-copied below at once, so that evictions wait for no copy.
+Blocks that no waiting request needs go first, the least recently used of them first; then those
+that are needed last. Full blocks are copied below at once, so that evictions wait for no copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Least recently used: what is evicted from the device goes to the tier below, and comes back when a prompt begins with it."""
+"""Least recently used: what is evicted from the device goes to the tier below, and comes back when
+a prompt begins with it.
+"""
 
 from __future__ import annotations
 

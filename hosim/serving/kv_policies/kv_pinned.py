@@ -1,6 +1,8 @@
-"""The first tokens of prompts are pinned: their blocks go last, and of each kind the least recently used first.
+"""The first tokens of prompts are pinned: their blocks go last, and of each kind the least recently
+used first.
 
-A system prompt and the documents that many prompts begin with stay in the device that way, whatever else goes through it.
+A system prompt and the documents that many prompts begin with stay in the device that way, whatever
+else goes through it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Least recently used, written through; and the blocks of the requests at the head of the queue come up while these wait."""
+"""Least recently used, written through; and the blocks of the requests at the head of the queue
+come up while these wait.
+"""
 
 from __future__ import annotations
 

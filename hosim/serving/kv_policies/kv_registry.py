@@ -25,18 +25,27 @@ from hosim.serving.kv_policies.kv_rules import KvRules
 _TIERS = Parameter(
     None,
     "str",
-    "tiers below, from the first: ddr/nvme, with sizes ddr=500GiB/nvme; none: the device's neighbour and on while channels lead",
+    "tiers below, from the first: ddr/nvme, with sizes ddr=500GiB/nvme; none: the device's "
+    "neighbour and on while channels lead",
 )
 LOADING = ("requests", "layers")
-"""What waits for blocks to come up: a request until it is taken into an iteration, or each layer of the iteration."""
+"""What waits for blocks to come up: a request until it is taken into an iteration, or each layer of
+the iteration.
+"""
 
-_LOADING = Parameter("requests", "str", "what waits for blocks to come up: requests, or layers of the iteration that reads them")
+_LOADING = Parameter(
+    "requests",
+    "str",
+    "what waits for blocks to come up: requests, or layers of the iteration that reads them",
+)
 _REQUESTS = Parameter(8, "int", "how many requests at the head of the queue blocks come up for")
 
 
 @dataclass(frozen=True)
 class KvPolicy:
-    """A policy for the cache: its name, a line, what makes its rules, and its parameters beside ``tiers`` and ``loading``."""
+    """A policy for the cache: its name, a line, what makes its rules, and its parameters beside
+    ``tiers`` and ``loading``.
+    """
 
     name: str
     summary: str
@@ -53,7 +62,9 @@ class KvPolicy:
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The default of each parameter."""
-        return MappingProxyType({key: parameter.default for key, parameter in self.settings.items()})
+        return MappingProxyType(
+            {key: parameter.default for key, parameter in self.settings.items()}
+        )
 
     def rules(self, parameters: Mapping[str, Any]) -> KvRules:
         """What it decides with these parameters."""
@@ -61,12 +72,21 @@ class KvPolicy:
 
 
 KV_POLICIES = (
-    KvPolicy("lru", "what is evicted goes to the tier below and comes back on a hit", kv_lru.rules, models="a cache of several levels"),
+    KvPolicy(
+        "lru",
+        "what is evicted goes to the tier below and comes back on a hit",
+        kv_lru.rules,
+        models="a cache of several levels",
+    ),
     KvPolicy(
         "pinned",
         "lru, and the first blocks of prompts go last",
         kv_pinned.rules,
-        {"blocks": Parameter(2, "int", "how many blocks of each prompt are pinned, from its first")},
+        {
+            "blocks": Parameter(
+                2, "int", "how many blocks of each prompt are pinned, from its first"
+            )
+        },
         models="retention by priority, as TensorRT-LLM has it",
         leaves_out="priorities that requests ask for; times after which they end",
     ),
@@ -87,7 +107,8 @@ KV_POLICIES = (
     ),
     KvPolicy(
         "lookahead",
-        "prefetch_queued, and what the known queue needs last is evicted first (HyperOffload's idea)",
+        "prefetch_queued, and what the known queue needs last is evicted first (HyperOffload's "
+        "idea)",
         kv_lookahead.rules,
         {"requests": _REQUESTS},
         models="HyperOffload (arXiv 2602.00748) with the queue as the known schedule",
@@ -102,26 +123,51 @@ KV_POLICIES = (
     ),
     KvPolicy(
         "sparse",
-        "write_through, and blocks that attention does not choose are below alone where blocks of the device lack",
+        "write_through, and blocks that attention does not choose are below alone where blocks of "
+        "the device lack",
         kv_sparse.rules,
         {
-            "hit": Parameter(None, "float", "assumed share of the chosen blocks that is in the device; none: by change"),
-            "change": Parameter(None, "float", "assumed share of the chosen blocks that was not chosen in the step before, evenly drawn"),
-            "resident": Parameter(None, "int", "tokens of each sequence that the device has room for; none: those that a step reads"),
-            "predicted": Parameter(False, "bool", "whether a layer's blocks are known before the iteration, and come up meanwhile"),
+            "hit": Parameter(
+                None,
+                "float",
+                "assumed share of the chosen blocks that is in the device; none: by change",
+            ),
+            "change": Parameter(
+                None,
+                "float",
+                "assumed share of the chosen blocks that was not chosen in the step before, "
+                "evenly drawn",
+            ),
+            "resident": Parameter(
+                None,
+                "int",
+                "tokens of each sequence that the device has room for; none: those that a step "
+                "reads",
+            ),
+            "predicted": Parameter(
+                False,
+                "bool",
+                "whether a layer's blocks are known before the iteration, and come up meanwhile",
+            ),
         },
-        models="ESS (arXiv 2512.10576) and SGLang's hierarchical sparse attention, for models that read few blocks (kv_block)",
-        leaves_out="selecting tokens by an indexer of its own (DeepSeek-V3.2); copies of single tokens",
+        models="ESS (arXiv 2512.10576) and SGLang's hierarchical sparse attention, for models "
+        "that read few blocks (kv_block)",
+        leaves_out="selecting tokens by an indexer of its own (DeepSeek-V3.2); copies of single "
+        "tokens",
     ),
     KvPolicy(
-        "swap_only", "nothing goes below but sequences that are preempted", kv_swap_only.rules, models="vLLM's swap space (version 0)"
+        "swap_only",
+        "nothing goes below but sequences that are preempted",
+        kv_swap_only.rules,
+        models="vLLM's swap space (version 0)",
     ),
 )
 """Every policy for the cache, in display order."""
 
 
 def kv_policy(text: str) -> tuple[KvPolicy, dict[str, Any]]:
-    """The policy and all of its parameters, from ``name`` or ``name:parameter=value:parameter=value``. Raises :class:`InputError`.
+    """The policy and all of its parameters, from ``name`` or
+    ``name:parameter=value:parameter=value``. Raises :class:`InputError`.
 
     >>> kv_policy("prefetch_queued:requests=4")[1]
     {'tiers': None, 'loading': 'requests', 'requests': 4}
@@ -135,6 +181,9 @@ def kv_policy(text: str) -> tuple[KvPolicy, dict[str, Any]]:
     for key, value in written_settings(settings, f"kv {name}"):
         if key not in policy.settings:
             known = ", ".join(policy.settings)
-            raise InputError(f"no parameter {key!r}{did_you_mean(key, policy.settings)} (parameters: {known})", source=f"kv {name}")
+            raise InputError(
+                f"no parameter {key!r}{did_you_mean(key, policy.settings)} (parameters: {known})",
+                source=f"kv {name}",
+            )
         given[key] = policy.settings[key].read(value, f"kv {name}: {key}")
     return policy, {**policy.parameters, **given}

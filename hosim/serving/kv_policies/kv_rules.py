@@ -1,4 +1,6 @@
-"""What a policy decides about the cache: :class:`KvRules` evict what was used least recently; others override them."""
+"""What a policy decides about the cache: :class:`KvRules` evict what was used least recently;
+others override them.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from hosim.serving.eviction_order import Rank
 class KvRules:
     """The decisions of a policy.
 
-    ``keeps`` says whether blocks that are evicted go to the tier below. ``through`` says whether a block is copied to the first tier below
-    as soon as it is full, so that it can be evicted without a copy. Of so many requests at the head of the queue as ``prefetches`` says,
-    blocks come up before the request is admitted. ``watches_queue`` says that :meth:`queued` and :meth:`admitted` want to be called.
+    ``keeps`` says whether blocks that are evicted go to the tier below. ``through`` says whether a
+    block is copied to the first tier below as soon as it is full, so that it can be evicted without
+    a copy. Of so many requests at the head of the queue as ``prefetches`` says, blocks come up
+    before the request is admitted. ``watches_queue`` says that :meth:`queued` and :meth:`admitted`
+    want to be called.
     """
 
     keeps = True
@@ -21,7 +25,8 @@ class KvRules:
     watches_queue = False
 
     def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
-        """Whether a block goes before others, which is asked when nobody holds it any longer: the least rank goes first.
+        """Whether a block goes before others, which is asked when nobody holds it any longer: the
+        least rank goes first.
 
         ``key`` names its contents, if it has a name. ``tick`` counts what was asked.
         """

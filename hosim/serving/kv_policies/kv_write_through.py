@@ -1,4 +1,6 @@
-"""Each full block is copied below at once, as vLLM and LMCache do: an eviction waits for no copy."""
+"""Each full block is copied below at once, as vLLM and LMCache do: an eviction waits for no
+copy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The channels and links of a serving run: transfers that queue, and flow at max-min fair rates, on simpy's clock."""
+"""The channels and links of a serving run: transfers that queue, and flow at max-min fair rates, on
+simpy's clock.
+"""
 
 from __future__ import annotations
 

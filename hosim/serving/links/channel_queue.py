@@ -17,9 +17,11 @@ from hosim.serving.links.clock import Alarm
 
 @dataclass(eq=False, slots=True)
 class IssuedTransfer:
-    """One issued copy, from its issue to its end. Times in nanoseconds; ``number`` is its place in the order of issue.
+    """One issued copy, from its issue to its end. Times in nanoseconds; ``number`` is its place in
+    the order of issue.
 
-    ``ceiling`` is the most bytes per second that it can reach, if that is less than its channel's; ``alone_ns`` what it takes alone.
+    ``ceiling`` is the most bytes per second that it can reach, if that is less than its channel's;
+    ``alone_ns`` what it takes alone.
     """
 
     number: int
@@ -39,21 +41,34 @@ class IssuedTransfer:
 class ChannelQueue:
     """One channel of one engine: its queue, its engines and its figures.
 
-    ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'. ``links`` are what its transfers
-    share with others, ``limit`` is what each gets at most of the others, and ``beside`` what its own link, the first one, carries
-    while another link does something, as (the other one, bytes per second). It is ``undivided`` if a transfer that is alone in it and in
-    what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a transfer that begins,
-    and the instant from which its bytes flow, to ``share``. One that shares nothing has no ``share``: its own
-    ``alarm`` ends its one transfer, ``current``. ``ended`` is told of every end. ``has_overheads`` says whether some transfers take longer
-    than their bytes alone: then ``begin`` needs a ceiling.
+    ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'.
+    ``links`` are what its transfers share with others, ``limit`` is what each gets at most of the
+    others, and ``beside`` what its own link, the first one, carries while another link does
+    something, as (the other one, bytes per second). It is ``undivided`` if a transfer that is alone
+    in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
+    transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
+    nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
+    told of every end. ``has_overheads`` says whether some transfers take longer than their bytes
+    alone: then ``begin`` needs a ceiling.
     """
 
     alarm: Alarm
     current: IssuedTransfer
     ended: Callable[[IssuedTransfer], None]
 
-    def __init__(self, index: int, name: str, bandwidth: int, latency: int, engines: int, links: tuple[Link, ...], device: int) -> None:
-        self.share: Callable[[IssuedTransfer, int], None] | None = None  # in the object, where looking them up is quickest
+    def __init__(
+        self,
+        index: int,
+        name: str,
+        bandwidth: int,
+        latency: int,
+        engines: int,
+        links: tuple[Link, ...],
+        device: int,
+    ) -> None:
+        self.share: Callable[[IssuedTransfer, int], None] | None = (
+            None  # in the object, where looking them up is quickest
+        )
         self.limit: Fraction | None = None
         self.beside: tuple[tuple[Link, int], ...] = ()
         self.undivided = True
@@ -75,7 +90,9 @@ class ChannelQueue:
         self.contention_ns = 0
 
     def begin(self, now: int, ceiling: Fraction | None = None) -> None:
-        """Take an engine for the head of the queue, and let it flow after the latency, at ``ceiling`` bytes per second at most."""
+        """Take an engine for the head of the queue, and let it flow after the latency, at
+        ``ceiling`` bytes per second at most.
+        """
         transfer = self.queue.popleft()
         if not self.running:
             self.busy_since = now
@@ -102,16 +119,26 @@ class ChannelQueue:
 
 
 def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
-    """The channels of one engine, in the machine's order; :func:`hosim.serving.links.drive_channels` makes them run."""
-    own: dict[str, Link] = {c.name: ("channel", c.name, hardware.instance(hardware.channel_scope(c), device)) for c in hardware.channels}
+    """The channels of one engine, in the machine's order;
+    :func:`hosim.serving.links.drive_channels` makes them run.
+    """
+    own: dict[str, Link] = {
+        c.name: ("channel", c.name, hardware.instance(hardware.channel_scope(c), device))
+        for c in hardware.channels
+    }
     channels = []
     for k, c in enumerate(hardware.channels):
         fabrics = [f for f in hardware.fabrics if c.name in f.channels]
         alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
-        links = (own[c.name], *(("fabric", f.name, hardware.instance(f.scope, device)) for f in fabrics))
+        links = (
+            own[c.name],
+            *(("fabric", f.name, hardware.instance(f.scope, device)) for f in fabrics),
+        )
         channel = ChannelQueue(k, c.name, alone, c.latency_ns, c.engines, links, device)
         channel.beside = tuple((own[other], bandwidth) for other, bandwidth in c.beside)
         ends = [hardware.tiers[hardware.tier_index[name]] for name in (c.source, c.destination)]
-        channel.has_overheads = bool(c.curve) or c.pageable_bytes_per_s is not None or any(tier.pin_ns for tier in ends)
+        channel.has_overheads = (
+            bool(c.curve) or c.pageable_bytes_per_s is not None or any(tier.pin_ns for tier in ends)
+        )
         channels.append(channel)
     return channels

@@ -1,4 +1,6 @@
-"""simpy's clock with an end to every instant, for serving: what has ended at it is settled before time moves on."""
+"""simpy's clock with an end to every instant, for serving: what has ended at it is settled before
+time moves on.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,12 @@ NEVER = 2**62
 
 
 class SteppedClock(simpy.Environment):
-    """simpy's environment whose ``settle`` is called at the end of each instant that asked for it, and clears ``unsettled``.
+    """simpy's environment whose ``settle`` is called at the end of each instant that asked for it,
+    and clears ``unsettled``.
 
-    ``unsettled`` are the positions of engines at which something is left to be done at this instant. ``end_ns`` is the last instant at
-    which something happened; alarms that were moved ring for nothing, and later.
+    ``unsettled`` are the positions of engines at which something is left to be done at this
+    instant. ``end_ns`` is the last instant at which something happened; alarms that were moved ring
+    for nothing, and later.
     """
 
     if TYPE_CHECKING:

@@ -1,9 +1,11 @@
 """Flows that always have the same rate, as one number for all of them.
 
-Flows that cross the same links, and may go equally fast on what is theirs alone, form a :class:`FlowClass`. What has flowed to each of
-them since a given instant is then one number, and the one with the least to come ends first whatever the rates will be.
+Flows that cross the same links, and may go equally fast on what is theirs alone, form a
+:class:`FlowClass`. What has flowed to each of them since a given instant is then one number, and
+the one with the least to come ends first whatever the rates will be.
 
-Nothing drifts: a rate is a whole number of parts of a byte a second, of which a class takes as many as its rates need.
+Nothing drifts: a rate is a whole number of parts of a byte a second, of which a class takes as many
+as its rates need.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ from hosim.serving.links.channel_queue import IssuedTransfer
 
 
 class FlowClass:
-    """Flows that have the same rate at any time: that cross the same ``links``, each at most at ``limit`` bytes per second.
+    """Flows that have the same rate at any time: that cross the same ``links``, each at most at
+    ``limit`` bytes per second.
 
-    A flow's volume is its bytes times nanoseconds a second, so that bytes per second times nanoseconds give it. ``served`` is the volume
-    that has flowed to one that was there all the time, in ``scale`` parts; ``step`` are the parts that flow in a nanosecond.
-    ``ends`` are the flows by the ``served`` at which they are through (a heap), then in order of issue.
+    A flow's volume is its bytes times nanoseconds a second, so that bytes per second times
+    nanoseconds give it. ``served`` is the volume that has flowed to one that was there all the
+    time, in ``scale`` parts; ``step`` are the parts that flow in a nanosecond. ``ends`` are the
+    flows by the ``served`` at which they are through (a heap), then in order of issue.
     """
 
     __slots__ = ("ends", "limit", "links", "rate", "scale", "served", "step")
@@ -51,7 +55,9 @@ class FlowClass:
             factor = scale // self.scale
             self.scale = scale
             self.served *= factor
-            self.ends = [(end * factor, sequence, transfer) for end, sequence, transfer in self.ends]  # still a heap
+            self.ends = [
+                (end * factor, sequence, transfer) for end, sequence, transfer in self.ends
+            ]  # still a heap
         self.step = rate.numerator * (scale // rate.denominator)
 
     def nanoseconds_left(self) -> int:

@@ -1,11 +1,13 @@
-"""How long transfers take: what ends them, for channels that share bandwidth and for those that do not.
+"""How long transfers take: what ends them, for channels that share bandwidth and for those that do
+not.
 
-Channels that share a fabric, of one engine or of several, and a channel with several engines of its own, form a :class:`LinkGroup`: its
-transfers flow at max-min fair rates, and an alarm rings when the next one ends. A channel of its own with one engine needs no
-sharing: its transfer's end is known at its start. So it is in a group while only one transfer is under way.
+Channels that share a fabric, of one engine or of several, and a channel with several engines of its
+own, form a :class:`LinkGroup`: its transfers flow at max-min fair rates, and an alarm rings when
+the next one ends. A channel of its own with one engine needs no sharing: its transfer's end is
+known at its start. So it is in a group while only one transfer is under way.
 
-A change takes as much time as there are classes of flows (:mod:`hosim.serving.links.flow_class`), not flows: hundreds of devices that share
-a pool are one class a direction.
+A change takes as much time as there are classes of flows (:mod:`hosim.serving.links.flow_class`),
+not flows: hundreds of devices that share a pool are one class a direction.
 """
 
 from __future__ import annotations
@@ -30,17 +32,23 @@ Flows = tuple[tuple[FlowClass, int], ...]
 class LinkGroup:
     """Channels that share bandwidth with one another, and the alarm that ends their transfers.
 
-    ``capacity`` is bytes per second by link, while no channel is disturbed by another; ``beside`` what a link carries at most while
-    another one does something. Rates are computed anew once an instant, after everything has ended and started at it. The alarm never
-    rings too late: where rates fall it stays as it was, rings too soon and is set again.
+    ``capacity`` is bytes per second by link, while no channel is disturbed by another; ``beside``
+    what a link carries at most while another one does something. Rates are computed anew once an
+    instant, after everything has ended and started at it. The alarm never rings too late: where
+    rates fall it stays as it was, rings too soon and is set again.
 
-    A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its bytes flow from ``_lone_since`` on, and
-    it ends at ``_lone_end`` unless that happens. ``ordered`` knows no lone transfers: it also keeps the order of what ends at one instant
-    in several groups.
+    A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its
+    bytes flow from ``_lone_since`` on, and it ends at ``_lone_end`` unless that happens.
+    ``ordered`` knows no lone transfers: it also keeps the order of what ends at one instant in
+    several groups.
     """
 
     def __init__(
-        self, clock: SteppedClock, capacity: Mapping[Link, Fraction], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]], ordered: bool
+        self,
+        clock: SteppedClock,
+        capacity: Mapping[Link, Fraction],
+        beside: Mapping[Link, Sequence[tuple[Link, Fraction]]],
+        ordered: bool,
     ) -> None:
         self._clock = clock
         self._ordered = ordered
@@ -63,7 +71,11 @@ class LinkGroup:
         if self._lone is None and not self._latent and not self._flowing and not self._ordered:
             self._lone, self._lone_since = transfer, flowing_since
             undivided = transfer.channel.undivided
-            self._lone_end = transfer.start_ns + transfer.alone_ns if undivided else flowing_since + self._alone_ns(transfer)
+            self._lone_end = (
+                transfer.start_ns + transfer.alone_ns
+                if undivided
+                else flowing_since + self._alone_ns(transfer)
+            )
             self._alarm.ring_at(self._lone_end)
             return
         if self._lone is not None:
@@ -72,9 +84,13 @@ class LinkGroup:
         self.dirty = True
 
     def settle(self, now: int) -> None:
-        """After something started or ended at this instant: set the rates anew, and the alarm to the next change."""
+        """After something started or ended at this instant: set the rates anew, and the alarm to
+        the next change.
+        """
         self.dirty = False
-        if self._lone is not None:  # it has begun after the last of the others has ended: nothing flows
+        if (
+            self._lone is not None
+        ):  # it has begun after the last of the others has ended: nothing flows
             self._changed = False
             return
         self._advance(now)
@@ -92,13 +108,17 @@ class LinkGroup:
             flow_class.set_rate(rate)
 
     def _rates_of(self, flows: Flows) -> list[Fraction]:
-        """The rate of each class if so many of each flow; the same object again for the same ones."""
+        """The rate of each class if so many of each flow; the same object again for the same
+        ones.
+        """
         rates = self._known_rates.get(flows)
         if rates is None:
             if len(self._known_rates) > KEPT_RATES:
                 self._known_rates.clear()
             carried = self._carried([flow_class for flow_class, _ in flows])
-            rates = self._known_rates[flows] = max_min_rates([(n, c.limit, c.links) for c, n in flows], carried)
+            rates = self._known_rates[flows] = max_min_rates(
+                [(n, c.limit, c.links) for c, n in flows], carried
+            )
         return rates
 
     def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
@@ -107,7 +127,9 @@ class LinkGroup:
             return self._capacity
         active = {link for flow_class in flowing for link in flow_class.links}
         lessened = {
-            link: min([self._capacity[link], *(carried for other, carried in beside if other in active)])
+            link: min(
+                [self._capacity[link], *(carried for other, carried in beside if other in active)]
+            )
             for link, beside in self._beside.items()
         }
         return {**self._capacity, **lessened}
@@ -115,7 +137,11 @@ class LinkGroup:
     def _class_of(self, transfer: IssuedTransfer) -> FlowClass:
         """The class of a transfer's flow."""
         channel, ceiling = transfer.channel, transfer.ceiling
-        limit = channel.limit if ceiling is None or (channel.limit is not None and channel.limit <= ceiling) else ceiling
+        limit = (
+            channel.limit
+            if ceiling is None or (channel.limit is not None and channel.limit <= ceiling)
+            else ceiling
+        )
         key = limit, channel.links
         if key not in self._classes:
             self._classes[key] = FlowClass(limit, channel.links)
@@ -127,7 +153,9 @@ class LinkGroup:
         return -(-transfer.volume * rate.denominator // rate.numerator)
 
     def _join(self, lone: IssuedTransfer) -> None:
-        """Another one begins: the transfer that was alone is one of several from now on, with what has flowed of it so far."""
+        """Another one begins: the transfer that was alone is one of several from now on, with what
+        has flowed of it so far.
+        """
         self._lone = None
         heappush(self._latent, (self._lone_since, lone.number, lone))
         if self._lone_since <= self._clock.now:
@@ -176,10 +204,14 @@ class LinkGroup:
             transfer.channel.ended(transfer)
 
 
-def drive_channels(channels: Sequence[ChannelQueue], hardware: Hardware, clock: SteppedClock) -> list[LinkGroup]:
-    """Give the channels of all engines what ends their transfers: the groups of those that share bandwidth.
+def drive_channels(
+    channels: Sequence[ChannelQueue], hardware: Hardware, clock: SteppedClock
+) -> list[LinkGroup]:
+    """Give the channels of all engines what ends their transfers: the groups of those that share
+    bandwidth.
 
-    The channels of an engine stand for those of all its devices: they get one device's part of each link.
+    The channels of an engine stand for those of all its devices: they get one device's part of each
+    link.
     """
     bandwidth = {("channel", c.name): c.bandwidth_bytes_per_s for c in hardware.channels}
     bandwidth |= {("fabric", f.name): f.bandwidth_bytes_per_s for f in hardware.fabrics}
@@ -198,18 +230,34 @@ def drive_channels(channels: Sequence[ChannelQueue], hardware: Hardware, clock: 
         own = channel.links[0]
         for link in channel.links:
             capacity[link] = part(bandwidth[link[:2]], link)
-            # the engines of a channel share its bandwidth; ways between engines have none but that of fabrics
-            wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]] * (channel.engines if own[0] == "fabric" else 1)
+            # the engines of a channel share its bandwidth; ways between engines have none but that
+            # of fabrics
+            wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]] * (
+                channel.engines if own[0] == "fabric" else 1
+            )
             crossing[link] = crossing.get(link, 0) + 1
         if channel.beside:
-            beside.setdefault(own, []).extend([(other, part(carried, own)) for other, carried in channel.beside])
+            beside.setdefault(own, []).extend(
+                [(other, part(carried, own)) for other, carried in channel.beside]
+            )
     watched = {*beside, *(other for others in beside.values() for other, _ in others)}
     for channel in channels:
-        alone = [link for link in channel.links if crossing[link] == channel.engines == 1 and link not in watched]
+        alone = [
+            link
+            for link in channel.links
+            if crossing[link] == channel.engines == 1 and link not in watched
+        ]
         channel.limit = min([capacity[link] for link in alone], default=None)
-        wide = [link for link in channel.links if link[0] == "fabric" and wanted[link] <= capacity[link]]  # never the bottleneck
-        channel.links = tuple([link for link in channel.links if link not in alone and link not in wide])
-        channel.undivided = min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth) == channel.bandwidth
+        wide = [
+            link for link in channel.links if link[0] == "fabric" and wanted[link] <= capacity[link]
+        ]  # never the bottleneck
+        channel.links = tuple(
+            [link for link in channel.links if link not in alone and link not in wide]
+        )
+        channel.undivided = (
+            min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth)
+            == channel.bandwidth
+        )
     groups: list[LinkGroup] = []
     ordered = False
     for members in _joined(channels, beside):
@@ -221,7 +269,10 @@ def drive_channels(channels: Sequence[ChannelQueue], hardware: Hardware, clock: 
         # several engines begin together more often than not
         ordered = ordered or any([channel.device != first.device for channel in members])
         group = LinkGroup(
-            clock, {link: capacity[link] for link in links}, {link: beside[link] for link in links if link in beside}, ordered
+            clock,
+            {link: capacity[link] for link in links},
+            {link: beside[link] for link in links if link in beside},
+            ordered,
         )
         groups.append(group)
         for channel in members:
@@ -229,8 +280,12 @@ def drive_channels(channels: Sequence[ChannelQueue], hardware: Hardware, clock: 
     return groups
 
 
-def _joined(channels: Sequence[ChannelQueue], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]]) -> Iterable[list[ChannelQueue]]:
-    """The channels that are joined through links, or by disturbing one another, together; in the order of their first ones."""
+def _joined(
+    channels: Sequence[ChannelQueue], beside: Mapping[Link, Sequence[tuple[Link, Fraction]]]
+) -> Iterable[list[ChannelQueue]]:
+    """The channels that are joined through links, or by disturbing one another, together; in the
+    order of their first ones.
+    """
     above: dict[Link, Link] = {}
 
     def root(link: Link) -> Link:

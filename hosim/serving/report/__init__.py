@@ -8,7 +8,11 @@ if TYPE_CHECKING:
     from hosim.serving.report.kv_tables import tiers_and_channels
     from hosim.serving.report.serving_figures import curves, serving_figure
     from hosim.serving.report.serving_page import serving_page
-    from hosim.serving.report.serving_studies_table import serving_fit, serving_frontier, serving_sweep
+    from hosim.serving.report.serving_studies_table import (
+        serving_fit,
+        serving_frontier,
+        serving_sweep,
+    )
     from hosim.serving.report.serving_table import serving
     from hosim.serving.report.serving_timeline import serving_widget
     from hosim.serving.report.serving_trace import serving_trace
@@ -27,6 +31,6 @@ else:
     )
 
 __all__ = [
-    "curves", "serving", "serving_figure", "serving_fit", "serving_frontier", "serving_page", "serving_sweep", "serving_trace",
-    "serving_widget", "tiers_and_channels",
+    "curves", "serving", "serving_figure", "serving_fit", "serving_frontier", "serving_page",
+    "serving_sweep", "serving_trace", "serving_widget", "tiers_and_channels",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""Pictures of requests that were served: who runs and waits, the blocks that are held, and latencies by arrival."""
+"""Pictures of requests that were served: who runs and waits, the blocks that are held, and
+latencies by arrival.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,25 @@ Array = npt.NDArray[np.int64]
 
 
 def curves(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
-    """The instants at which engines change, and from each on who runs, who waits and the blocks that are held, over all engines.
+    """The instants at which engines change, and from each on who runs, who waits and the blocks
+    that are held, over all engines.
 
     Between two iterations that do not follow each other at once an engine is empty.
     """
-    engines = [_of_one([sample for sample in samples if sample.instance == i]) for i in sorted({sample.instance for sample in samples})]
+    engines = [
+        _of_one([sample for sample in samples if sample.instance == i])
+        for i in sorted({sample.instance for sample in samples})
+    ]
     if len(engines) == 1:
         return engines[0]
     at = np.unique(np.concatenate([own for own, _ in engines]))
     totals = [np.zeros(len(at), np.int64) for _ in range(3)]
     for own, values in engines:
         place = np.searchsorted(own, at, "right") - 1
-        totals = [total + np.where(place >= 0, value[place], 0) for total, value in zip(totals, values, strict=True)]
+        totals = [
+            total + np.where(place >= 0, value[place], 0)
+            for total, value in zip(totals, values, strict=True)
+        ]
     return at, totals
 
 
@@ -62,7 +71,14 @@ def sequences(axes: Axes, served: Served) -> Axes:
     for label, curve, line in zip(("running", "waiting"), (running, waiting), LINES, strict=False):
         times, (values,) = thinned(at, [curve], end, _COLUMNS)
         most = f"{label}: at most {int(values.max()):,}"
-        axes.step([*(times / unit), end / unit], [*values, values[-1]], where="post", linewidth=1.2, label=most, **line)
+        axes.step(
+            [*(times / unit), end / unit],
+            [*values, values[-1]],
+            where="post",
+            linewidth=1.2,
+            label=most,
+            **line,
+        )
     axes.set_ylabel("sequences")
     axes.set_title("Sequences")
     _over_time(axes, end, unit, name)
@@ -77,9 +93,18 @@ def cache(axes: Axes, served: Served) -> Axes:
     times, (values,) = thinned(at, [held], end, _COLUMNS)
     most, blocks = int(values.max()), served.room
     label = f"held: at most {most:,}"
-    axes.fill_between([*(times / unit), end / unit], 0, [*values, values[-1]], step="post", label=label, **KIND_STYLES["kv_cache"])
+    axes.fill_between(
+        [*(times / unit), end / unit],
+        0,
+        [*values, values[-1]],
+        step="post",
+        label=label,
+        **KIND_STYLES["kv_cache"],
+    )
     if blocks <= 2 * most:
-        axes.axhline(blocks, color="#b2182b", linestyle="--", linewidth=1.4, label=f"capacity {blocks:,}")
+        axes.axhline(
+            blocks, color="#b2182b", linestyle="--", linewidth=1.4, label=f"capacity {blocks:,}"
+        )
     else:
         axes.plot([], [], " ", label=f"(capacity {blocks:,})")
     axes.set_ylabel("blocks")
@@ -89,17 +114,28 @@ def cache(axes: Axes, served: Served) -> Axes:
 
 
 def latencies(axes: Axes, served: Served) -> Axes:
-    """How long each request waited for its first token and for its last one, by its arrival; of very many every so many."""
+    """How long each request waited for its first token and for its last one, by its arrival; of
+    very many every so many.
+    """
     frame = served.frame()
     frame = frame.iloc[:: -(-len(frame) // _POINTS)]
     end = _end_ns(served)
     unit, name = time_unit(end)
     most = float(frame["latency_ns"].max())
     own, own_name = time_unit(most)
-    for column, label, marker, colour in (("latency_ns", "last token", "x", "#c2542d"), ("ttft_ns", "first token", ".", "black")):
+    for column, label, marker, colour in (
+        ("latency_ns", "last token", "x", "#c2542d"),
+        ("ttft_ns", "first token", ".", "black"),
+    ):
         mean = human_time(round(frame[column].mean()))
         axes.plot(
-            frame["arrival_ns"] / unit, frame[column] / own, marker, color=colour, markersize=4, linestyle="", label=f"{label}: mean {mean}"
+            frame["arrival_ns"] / unit,
+            frame[column] / own,
+            marker,
+            color=colour,
+            markersize=4,
+            linestyle="",
+            label=f"{label}: mean {mean}",
         )
     axes.set_ylabel(f"after the arrival, {own_name}")
     axes.set_title("Latencies by arrival")
@@ -114,7 +150,10 @@ def serving_figure(served: Served) -> Figure:
         sequences(first, served)
         cache(second, served)
         latencies(third, served)
-        title = f"{served.about['model']} on {served.about['hardware']}: {counted(len(served.requests), 'request')}"
+        title = (
+            f"{served.about['model']} on {served.about['hardware']}: "
+            f"{counted(len(served.requests), 'request')}"
+        )
         figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
     return figure
 

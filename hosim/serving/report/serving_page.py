@@ -1,4 +1,6 @@
-"""The report of ``hosim serve --html`` as one file: the tables of the terminal, a zoomable timeline and the pictures."""
+"""The report of ``hosim serve --html`` as one file: the tables of the terminal, a zoomable timeline
+and the pictures.
+"""
 
 from __future__ import annotations
 

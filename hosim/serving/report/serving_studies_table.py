@@ -30,54 +30,98 @@ _SHOWN = (
 
 
 def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
-    """A row a point: the varied columns and the main figures; errors are below. Of several seeds P50, P5 and P95 are shown."""
+    """A row a point: the varied columns and the main figures; errors are below. Of several seeds
+    P50, P5 and P95 are shown.
+    """
     seeds = "requests.seed" in varied and len({row["requests.seed"] for row in rows}) > 1
     columns = [column for column in varied if not (seeds and column == "requests.seed")]
     shown = [(key, name) for key, name in _SHOWN if any(row[key] is not None for row in rows)]
-    table = open_table("Serving", *(column.replace(".", ".\n") for column in columns), *(name for _, name in shown), left=len(columns))
+    table = open_table(
+        "Serving",
+        *(column.replace(".", ".\n") for column in columns),
+        *(name for _, name in shown),
+        left=len(columns),
+    )
     for point, group in by_point(rows, columns).items():
         cells = [cell(column, value) for column, value in zip(columns, point, strict=True)]
         served = [row for row in group if row["feasible"]]
         for number, share in enumerate((50, 5, 95) if seeds and len(served) > 1 else (50,)):
             text = f"P{share}"
-            figures = [_figure(key, [row[key] for row in served if row[key] is not None], share) for key, _ in shown]
+            figures = [
+                _figure(key, [row[key] for row in served if row[key] is not None], share)
+                for key, _ in shown
+            ]
             names = cells if not number else [text, *[""] * (len(cells) - 1)] if cells else []
             table.add_row(*names, *figures, style=None if served else "red")
     note = (
-        f"each row is the median of {len({row['requests.seed'] for row in rows})} seeds, with P5 and P95 of them (nearest rank) below"
+        f"each row is the median of {len({row['requests.seed'] for row in rows})} seeds, with P5 "
+        "and P95 of them (nearest rank) below"
         if seeds
         else ""
     )
     return Group(table, paragraph(*filter(None, [note])), errors(rows))
 
 
-def serving_fit(rows: Sequence[Row], limited: Sequence[str], verdict: str, found: bool) -> RenderableType:
+def serving_fit(
+    rows: Sequence[Row], limited: Sequence[str], verdict: str, found: bool
+) -> RenderableType:
     """A row for each value tried, with what is limited, and the answer in a sentence."""
     name = next(iter(rows[0]))
     columns = [f"{limit.replace('.', '_')}_ns" for limit in limited]
     table = open_table("Tried", name, "within\nlimits", *limited, "requests/s", "tokens/s")
     for row in rows:
-        figures = [_figure(key, [row[key]] if row[key] is not None else [], 50) for key in (*columns, *_RATES)]
-        table.add_row(cell(name, row[name]), "yes" if row["within"] else "no", *figures, style="green" if row["within"] else None)
+        figures = [
+            _figure(key, [row[key]] if row[key] is not None else [], 50)
+            for key in (*columns, *_RATES)
+        ]
+        table.add_row(
+            cell(name, row[name]),
+            "yes" if row["within"] else "no",
+            *figures,
+            style="green" if row["within"] else None,
+        )
     return Group(table, paragraph(f"{verdict}.", style="bold" if found else "bold red"))
 
 
 _RATES = ("requests_per_s", "output_tokens_per_s")
 
 
-def serving_frontier(rows: Sequence[Row], varied: Sequence[str], of: str, against: str) -> RenderableType:
-    """A row for each point by ascending cost: what it costs, the varied columns, and what is wanted; points on the curve are green."""
-    shown = [(against, "cache" if against == "cache_bytes" else against), (of, "tokens/s" if of == "output_tokens_per_s" else "goodput/s")]
-    more = [(key, name) for key, name in _SHOWN if key in ("ttft_p95_ns", "tpot_mean_ns", "goodput_share", "prefix_hit_share")]
-    columns = [*shown, *((key, name) for key, name in more if any(row[key] is not None for row in rows))]
+def serving_frontier(
+    rows: Sequence[Row], varied: Sequence[str], of: str, against: str
+) -> RenderableType:
+    """A row for each point by ascending cost: what it costs, the varied columns, and what is
+    wanted; points on the curve are green.
+    """
+    shown = [
+        (against, "cache" if against == "cache_bytes" else against),
+        (of, "tokens/s" if of == "output_tokens_per_s" else "goodput/s"),
+    ]
+    more = [
+        (key, name)
+        for key, name in _SHOWN
+        if key in ("ttft_p95_ns", "tpot_mean_ns", "goodput_share", "prefix_hit_share")
+    ]
+    columns = [
+        *shown,
+        *((key, name) for key, name in more if any(row[key] is not None for row in rows)),
+    ]
     titles = {"ttft_p95_ns": "first token,\nP95"}
     table = open_table(
-        "Frontier", *(v.replace(".", ".\n") for v in varied), "best", *(titles.get(k, n) for k, n in columns), left=len(varied)
+        "Frontier",
+        *(v.replace(".", ".\n") for v in varied),
+        "best",
+        *(titles.get(k, n) for k, n in columns),
+        left=len(varied),
     )
     for row in rows:
         figures = [_figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
         cells = [cell(column, row[column]) for column in varied]
-        table.add_row(*cells, "yes" if row["pareto"] else "", *figures, style="green" if row["pareto"] else None)
+        table.add_row(
+            *cells,
+            "yes" if row["pareto"] else "",
+            *figures,
+            style="green" if row["pareto"] else None,
+        )
     note = "'best' are points that no other one beats: as much for less, or more for the same"
     return Group(table, paragraph(note), errors(rows))
 

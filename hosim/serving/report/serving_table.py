@@ -21,39 +21,67 @@ _LATENCIES = {
 }
 
 _KERNELS_ALONE = (
-    "These are the times of the kernels alone. A host adds to each iteration (--overhead): 0.15 and 2.5 ms on two measured servers, where "
+    "These are the times of the kernels alone. A host adds to each iteration (--overhead): 0.15 "
+    "and 2.5 ms on two measured servers, where "
     "leaving it out made tokens up to 22 % too fast."
 )
 
 
 def serving(data: Mapping[str, Any]) -> RenderableType:
-    """A ``hosim.serving/1``: latencies, what went through, and what became of the cache; with ``measured``, beside a real server."""
+    """A ``hosim.serving/1``: latencies, what went through, and what became of the cache; with
+    ``measured``, beside a real server.
+    """
     parts: list[RenderableType] = []
-    table = open_table(f"{data['model']} on {_engines(data)}: {counted(data['requests'], 'request')}", "latency", *_names(data["ttft_ns"]))
+    table = open_table(
+        f"{data['model']} on {_engines(data)}: {counted(data['requests'], 'request')}",
+        "latency",
+        *_names(data["ttft_ns"]),
+    )
     for key, name in _LATENCIES.items():
         table.add_row(name, *(_time(value) for value in data[key].values()))
     parts.append(table)
     if "measured" in data:
         parts.append(_beside(data["measured"]))
-    overhead = f", to each of which the host adds {human_time(data['overhead_ns'])}" if data["overhead_ns"] else ""
-    rates = f"{data['output_tokens_per_s']:,.0f} tokens/s out, {data['prompt_tokens_per_s']:,.0f} tokens/s of prompts"
-    span = f"over {human_time(data['span_ns'])}; {counted(data['iterations'], 'iteration')}{overhead}"
+    overhead = (
+        f", to each of which the host adds {human_time(data['overhead_ns'])}"
+        if data["overhead_ns"]
+        else ""
+    )
+    rates = (
+        f"{data['output_tokens_per_s']:,.0f} tokens/s out, {data['prompt_tokens_per_s']:,.0f} "
+        "tokens/s of prompts"
+    )
+    span = (
+        f"over {human_time(data['span_ns'])}; {counted(data['iterations'], 'iteration')}{overhead}"
+    )
     parts.append(paragraph(f"{rates} and {data['requests_per_s']:.3g} requests/s {span}"))
     if not data["overhead_ns"] and "measured" not in data:
         parts.append(paragraph(_KERNELS_ALONE))
     parts += [paragraph(sentence(line)) for line in data.get("notes", ())]
     if "goodput" in data:
         parts.append(_within(data["goodput"], data["requests"]))
-    mean, peak = (human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks"))
+    mean, peak = (
+        human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks")
+    )
     held = f"{mean} held on average while it computes and {peak} at most"
-    hits = f"{human_percent(data['prefix_hit_share'])} of the prompts' tokens were in it; {counted(data['preemptions'], 'preemption')}"
+    hits = (
+        f"{human_percent(data['prefix_hit_share'])} of the prompts' tokens were in it; "
+        f"{counted(data['preemptions'], 'preemption')}"
+    )
     if unanswered := data["unanswered"]:
         parts.append(
-            paragraph(f"{counted(unanswered, 'request')} of the file without an answer {'is' if unanswered == 1 else 'are'} left out")
+            paragraph(
+                f"{counted(unanswered, 'request')} of the file without an answer "
+                f"{'is' if unanswered == 1 else 'are'} left out"
+            )
         )
     if "instances" in data:
         held += " (of one engine)"
-    parts.append(paragraph(f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"))
+    parts.append(
+        paragraph(
+            f"cache: {data['blocks']:,} blocks of {data['block_tokens']} tokens, {held}; {hits}"
+        )
+    )
     if "kv_transfer" in data:
         from hosim.serving.report import kv_tables
 
@@ -73,14 +101,27 @@ def _engines(data: Mapping[str, Any]) -> str:
     several = f"{data['instances']} x " if "instances" in data else ""
     if "kv_transfer" in data:
         moved, unlike = data["kv_transfer"], data.get("prefill")
-        kind = f" x {unlike['hardware']}, {counted(unlike['devices'], 'device')} each," if unlike else ""
-        several = f"{moved['prefill_instances']} (prefill){kind} and {moved['decode_instances']} (decode) x "
+        kind = (
+            f" x {unlike['hardware']}, {counted(unlike['devices'], 'device')} each,"
+            if unlike
+            else ""
+        )
+        several = (
+            f"{moved['prefill_instances']} (prefill){kind} and {moved['decode_instances']} "
+            "(decode) x "
+        )
     return f"{several}{data['hardware']}" + (f" behind {data['router']}" if several else "")
 
 
 def _within(found: Mapping[str, Any], of: int) -> RenderableType:
-    limits = ", ".join(f"{_LATENCIES[f'{name}_ns']} {human_time(limit)}" for name, limit in found["limits_ns"].items())
-    rates = f"{found['requests_per_s']:.3g} requests/s and {found['output_tokens_per_s']:,.0f} tokens/s out"
+    limits = ", ".join(
+        f"{_LATENCIES[f'{name}_ns']} {human_time(limit)}"
+        for name, limit in found["limits_ns"].items()
+    )
+    rates = (
+        f"{found['requests_per_s']:.3g} requests/s and {found['output_tokens_per_s']:,.0f} "
+        "tokens/s out"
+    )
     kept = f"{found['requests']:,} of {counted(of, 'request')} ({human_percent(found['share'])})"
     return paragraph(f"goodput: {kept} keep the limits ({limits}): {rates}")
 
@@ -88,11 +129,25 @@ def _within(found: Mapping[str, Any], of: int) -> RenderableType:
 def _beside(measured: Mapping[str, Any]) -> RenderableType:
     skipped = f", without the first {measured['skipped']:,} requests" if measured["skipped"] else ""
     figures = {key: measured[key] for key in _LATENCIES if key in measured}
-    table = open_table(f"Beside the real server{skipped}", "latency", "", *_names(next(iter(figures.values()))["error"]))
+    table = open_table(
+        f"Beside the real server{skipped}",
+        "latency",
+        "",
+        *_names(next(iter(figures.values()))["error"]),
+    )
     for key, found in figures.items():
-        table.add_row(_LATENCIES[key], "measured", *(_time(value) for value in found["measured"].values()))
+        table.add_row(
+            _LATENCIES[key], "measured", *(_time(value) for value in found["measured"].values())
+        )
         table.add_row("", "simulated", *(_time(value) for value in found["simulated"].values()))
-        rows = [("error", found["error"]), *([(f"as the first {measured['skipped']:,}", found["rival"])] if "rival" in found else [])]
+        rows = [
+            ("error", found["error"]),
+            *(
+                [(f"as the first {measured['skipped']:,}", found["rival"])]
+                if "rival" in found
+                else []
+            ),
+        ]
         for number, (name, errors) in enumerate(rows, 1):
             table.add_row("", name, *map(_error, errors.values()), end_section=number == len(rows))
     return Group(table, *_throughput(measured))
@@ -103,13 +158,21 @@ def _throughput(measured: Mapping[str, Any]) -> Iterator[RenderableType]:
     found = measured.get("throughput")
     if found is None or found["measured"]["output_tokens_per_s"] is None:
         return
-    real, ours, error = (found[name]["output_tokens_per_s"] for name in ("measured", "simulated", "error"))
+    real, ours, error = (
+        found[name]["output_tokens_per_s"] for name in ("measured", "simulated", "error")
+    )
     said = f"throughput: {real:,.0f} tokens/s measured, {ours:,.0f} simulated: {_error(error)}"
     if "rival" in found:
-        said += f" ({_error(found['rival']['output_tokens_per_s'])} as the first {measured['skipped']:,})"
+        said += (
+            f" ({_error(found['rival']['output_tokens_per_s'])} as the first "
+            f"{measured['skipped']:,})"
+        )
     yield paragraph(said)
     if "rival" in found:
-        yield paragraph(f"'as the first {measured['skipped']:,}' is the error of who says that the others are served as these were")
+        yield paragraph(
+            f"'as the first {measured['skipped']:,}' is the error of who says that the others are "
+            "served as these were"
+        )
 
 
 def _error(value: float | None) -> str:

@@ -1,4 +1,6 @@
-"""The zoomable timeline of a serving run as a part of an HTML page: iterations, who runs and waits, and the blocks that each tier holds."""
+"""The zoomable timeline of a serving run as a part of an HTML page: iterations, who runs and waits,
+and the blocks that each tier holds.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,36 @@ def serving_widget(served: Served) -> str:
         return f"{sample.tokens:,} tokens, {sample.running:,} run, {sample.waiting:,} wait"
 
     end = max(sample.end_ns for sample in samples)
-    groups: list[dict[str, Any]] = [{"title": "", "rows": [encoder.row(row, said) for row in rows], "blames": []}]
+    groups: list[dict[str, Any]] = [
+        {"title": "", "rows": [encoder.row(row, said) for row in rows], "blames": []}
+    ]
     for name, unit, limit, at, values in _curves(served):
         times, (held,) = thinned(at, [values], end, _POINTS)
         limited = limit if limit <= 2 * int(held.max(initial=0)) else 0
-        curve = {"tier": name, "unit": unit, "limit": limited, "end": end, "times": times.tolist(), "bytes": held.tolist()}
+        curve = {
+            "tier": name,
+            "unit": unit,
+            "limit": limited,
+            "end": end,
+            "times": times.tolist(),
+            "bytes": held.tolist(),
+        }
         groups.append({"title": "", "rows": [], "blames": [], "memory": curve})
-    return element(encoder, groups, end, "A bar is an iteration. The dashed lines are the blocks that there are.", {})
+    return element(
+        encoder,
+        groups,
+        end,
+        "A bar is an iteration. The dashed lines are the blocks that there are.",
+        {},
+    )
 
 
 def _row(samples: Sequence[Sample], engine: int, several: bool) -> Row:
-    bars = [Bar(sample.start_ns, sample.end_ns, _ITERATION, k) for k, sample in enumerate(samples) if sample.instance == engine]
+    bars = [
+        Bar(sample.start_ns, sample.end_ns, _ITERATION, k)
+        for k, sample in enumerate(samples)
+        if sample.instance == engine
+    ]
     return Row(f"engine {engine}" if several else "iterations", True, 0, tuple(bars))
 
 
@@ -60,4 +81,10 @@ def _curves(served: Served) -> Iterator[tuple[str, str, int, Any, Any]]:
     for place, (name, figures) in enumerate(below):
         if figures.stores > 1:  # each engine knows its own store alone
             continue
-        yield name, "blocks", figures.blocks, starts, np.array([sample.below[place] for sample in served.samples], np.int64)
+        yield (
+            name,
+            "blocks",
+            figures.blocks,
+            starts,
+            np.array([sample.below[place] for sample in served.samples], np.int64),
+        )

@@ -6,7 +6,12 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.requests.asked_requests import asked_requests, changeable, changed_requests
-    from hosim.serving.requests.drawn_requests import changed_text, draw_requests, is_drawn, setting_of
+    from hosim.serving.requests.drawn_requests import (
+        changed_text,
+        draw_requests,
+        is_drawn,
+        setting_of,
+    )
     from hosim.serving.requests.request import Request
     from hosim.serving.requests.request_files import RequestRows, read_request_rows, read_requests
 else:
@@ -21,6 +26,6 @@ else:
     )
 
 __all__ = [
-    "Request", "RequestRows", "asked_requests", "changeable", "changed_requests", "changed_text", "draw_requests", "is_drawn",
-    "read_request_rows", "read_requests", "setting_of",
+    "Request", "RequestRows", "asked_requests", "changeable", "changed_requests", "changed_text",
+    "draw_requests", "is_drawn", "read_request_rows", "read_requests", "setting_of",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""Requests that are drawn: when they arrive (Poisson, gamma, bursts), how long they are, and the seed that gives them again."""
+"""Requests that are drawn: when they arrive (Poisson, gamma, bursts), how long they are, and the
+seed that gives them again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _Gaps = Callable[[Random], Iterator[float]]
 
 @dataclass(frozen=True)
 class _Process:
-    """A process of arrivals: its parameters beside :data:`_COMMON` with their defaults, and its gaps in multiples of their mean."""
+    """A process of arrivals: its parameters beside :data:`_COMMON` with their defaults, and its
+    gaps in multiples of their mean.
+    """
 
     gaps: Callable[[Mapping[str, float]], _Gaps]
     own: Mapping[str, float] = field(default_factory=dict)
@@ -39,7 +43,9 @@ def _poisson(own: Mapping[str, float]) -> _Gaps:
 
 
 def _gamma(own: Mapping[str, float]) -> _Gaps:
-    """Gaps with a coefficient of variation of ``cv``: 1 is Poisson's, less is more regular, more comes in clusters."""
+    """Gaps with a coefficient of variation of ``cv``: 1 is Poisson's, less is more regular, more
+    comes in clusters.
+    """
     shape = own["cv"] ** -2
     return lambda draw: iter(lambda: draw.gammavariate(shape, 1 / shape), None)
 
@@ -81,17 +87,27 @@ def setting_of(text: str, name: str) -> str | None:
     >>> setting_of("poisson:rate=10:count=3", "count")
     '3'
     """
-    return next((part.partition("=")[2] for part in _SETTING.split(text)[1:] if part.startswith(f"{name}=")), None)
+    return next(
+        (
+            part.partition("=")[2]
+            for part in _SETTING.split(text)[1:]
+            if part.startswith(f"{name}=")
+        ),
+        None,
+    )
 
 
 def draw_requests(text: str) -> tuple[Request, ...]:
-    """The requests that a text such as ``poisson:rate=10:count=500:prompt=100..2000:output=128:seed=1`` asks for.
+    """The requests that a text such as
+    ``poisson:rate=10:count=500:prompt=100..2000:output=128:seed=1`` asks for.
 
-    ``poisson``, ``gamma`` (``cv``: the gaps' coefficient of variation, 2) and ``bursts`` (``size`` requests at one instant, 8) arrive at
-    ``rate`` a second on average, the first one at time 0: ``count`` of them (1000), or those of a ``duration`` such as ``60s``. ``prompt``
-    (512) and ``output`` (128) are tokens, or a range from which each is drawn; ``lengths`` is a file of requests whose pairs of lengths
-    are drawn instead, without the prefixes that they share. ``priority`` (0) is a whole number, or a range from which each is drawn. Equal
-    texts give equal requests. Raises :class:`InputError`.
+    ``poisson``, ``gamma`` (``cv``: the gaps' coefficient of variation, 2) and ``bursts`` (``size``
+    requests at one instant, 8) arrive at ``rate`` a second on average, the first one at time 0:
+    ``count`` of them (1000), or those of a ``duration`` such as ``60s``. ``prompt`` (512) and
+    ``output`` (128) are tokens, or a range from which each is drawn; ``lengths`` is a file of
+    requests whose pairs of lengths are drawn instead, without the prefixes that they share.
+    ``priority`` (0) is a whole number, or a range from which each is drawn. Equal texts give equal
+    requests. Raises :class:`InputError`.
 
     >>> [request.arrival_ns for request in draw_requests("poisson:rate=10:count=3")]
     [0, 10473017, 174588404]
@@ -102,31 +118,43 @@ def draw_requests(text: str) -> tuple[Request, ...]:
     process = PROCESSES.get(name)
     if process is None:
         raise InputError(
-            f"expected NAME:PARAMETER=VALUE with {', '.join(PROCESSES)}, as in poisson:rate=10, got {text!r}", source="requests"
+            f"expected NAME:PARAMETER=VALUE with {', '.join(PROCESSES)}, as in poisson:rate=10, "
+            f"got {text!r}",
+            source="requests",
         )
     asked = _settings(name, settings, parameters_of_process(text))
     rate = _number(name, "rate", asked.get("rate", ""), 1e-9, 1e9)
     if "count" in asked and "duration" in asked:
         raise InputError("give one of count and duration", source=f"requests {name}")
     ends = _nanoseconds(name, asked["duration"]) if "duration" in asked else None
-    count = within("records", _whole(name, "count", asked.get("count", str(_COUNT))), source=f"requests {name}")
-    own = {key: _own(name, key, asked.get(key, str(default))) for key, default in process.own.items()}
+    count = within(
+        "records", _whole(name, "count", asked.get("count", str(_COUNT))), source=f"requests {name}"
+    )
+    own = {
+        key: _own(name, key, asked.get(key, str(default))) for key, default in process.own.items()
+    }
     draw = Random(_whole(name, "seed", asked.get("seed", "0"), 0))
     arrivals = _arrivals(process.gaps(own), Random(draw.getrandbits(64)), _SECOND / rate)
     if ends is None:
         listed = list(islice(arrivals, count))
     else:
         within("records", math.ceil(rate * ends / _SECOND), source=f"requests {name}")
-        listed = list(islice(takewhile(lambda arrival: arrival < ends, arrivals), limit("records") + 1))  # bursts may be many at once
+        listed = list(
+            islice(takewhile(lambda arrival: arrival < ends, arrivals), limit("records") + 1)
+        )  # bursts may be many at once
         within("records", len(listed), source=f"requests {name}")
     if not listed:
-        raise InputError(f"no request arrives within {asked['duration']}", source=f"requests {name}")
+        raise InputError(
+            f"no request arrives within {asked['duration']}", source=f"requests {name}"
+        )
     lengths = _lengths(name, asked)
     requests = tuple(Request(arrival, *lengths(draw)) for arrival in listed)
     if "priority" not in asked:
         return requests
     priorities = _range(name, "priority", asked["priority"], 0)
-    return tuple(replace(request, priority=priorities[_below(draw, len(priorities))]) for request in requests)
+    return tuple(
+        replace(request, priority=priorities[_below(draw, len(priorities))]) for request in requests
+    )
 
 
 def parameters_of_process(text: str) -> tuple[str, ...]:
@@ -157,9 +185,15 @@ def _lengths(name: str, asked: Mapping[str, str]) -> Callable[[Random], tuple[in
     if "lengths" in asked:
         if "prompt" in asked or "output" in asked:
             raise InputError("give lengths, or prompt and output", source=f"requests {name}")
-        listed = [(request.prompt_tokens, request.output_tokens) for request in read_requests(asked["lengths"])]
+        listed = [
+            (request.prompt_tokens, request.output_tokens)
+            for request in read_requests(asked["lengths"])
+        ]
         return lambda draw: listed[_below(draw, len(listed))]
-    prompt, output = (_range(name, key, asked.get(key, default)) for key, default in (("prompt", "512"), ("output", "128")))
+    prompt, output = (
+        _range(name, key, asked.get(key, default))
+        for key, default in (("prompt", "512"), ("output", "128"))
+    )
     return lambda draw: (prompt[_below(draw, len(prompt))], output[_below(draw, len(output))])
 
 
@@ -183,14 +217,22 @@ def _range(name: str, key: str, text: str, least: int = 1) -> range:
     found = _RANGE.fullmatch(text)
     low, high = (int(found[1]), int(found[2] or found[1])) if found and len(text) < 40 else (-1, -1)
     if not least <= low <= high < _MOST:
-        what = "tokens such as 512, or a range such as 100..2000" if least else "a whole number such as 1, or a range such as 0..2"
+        what = (
+            "tokens such as 512, or a range such as 100..2000"
+            if least
+            else "a whole number such as 1, or a range such as 0..2"
+        )
         raise InputError(f"expected {what}, got {text!r}", source=f"requests {name}", where=key)
     return range(low, high + 1)
 
 
 def _whole(name: str, key: str, text: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 13 and int(text) >= least):
-        raise InputError(f"expected a whole number of at least {least}, got {text!r}", source=f"requests {name}", where=key)
+        raise InputError(
+            f"expected a whole number of at least {least}, got {text!r}",
+            source=f"requests {name}",
+            where=key,
+        )
     return int(text)
 
 
@@ -204,7 +246,11 @@ def _number(name: str, key: str, text: str, least: float, most: float) -> float:
     except ValueError:
         value = math.nan
     if not least <= value <= most:
-        what = "requests a second, as in rate=10" if key == "rate" else f"a number from {least:g} to {most:g}"
+        what = (
+            "requests a second, as in rate=10"
+            if key == "rate"
+            else f"a number from {least:g} to {most:g}"
+        )
         raise InputError(f"expected {what}, got {text!r}", source=f"requests {name}", where=key)
     return value
 

@@ -1,4 +1,6 @@
-"""Requests: when each arrives, how long it is, and which blocks of its prompt others have as well."""
+"""Requests: when each arrives, how long it is, and which blocks of its prompt others have as
+well.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ class Request:
     output_tokens
         Tokens that it is answered with.
     prefix
-        An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that the prompts are equal up to their end.
+        An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that
+        the prompts are equal up to their end.
     prefix_tokens
         Tokens that an id stands for.
     priority
@@ -46,12 +49,18 @@ class Request:
         keep_whole(self, InputError, "request")
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
-        """What names the contents of the cache's block number ``block`` and all before it; ``None`` if no other request can have them.
+        """What names the contents of the cache's block number ``block`` and all before it; ``None``
+        if no other request can have them.
 
-        These are the id of the prompt's part in which the block ends, and where in that part it ends.
+        These are the id of the prompt's part in which the block ends, and where in that part it
+        ends.
         """
         end = (block + 1) * block_tokens
         place, offset = divmod(end, self.prefix_tokens)
         if offset == 0:
             place -= 1
-        return (self.prefix[place], offset) if end <= self.prompt_tokens and place < len(self.prefix) else None
+        return (
+            (self.prefix[place], offset)
+            if end <= self.prompt_tokens and place < len(self.prefix)
+            else None
+        )

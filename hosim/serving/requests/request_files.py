@@ -1,4 +1,6 @@
-"""Requests from files as people have them: JSON lines of servers and traces, CSV of Azure and BurstGPT."""
+"""Requests from files as people have them: JSON lines of servers and traces, CSV of Azure and
+BurstGPT.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ _MOST = 1 << 40
 
 @dataclass(frozen=True)
 class _Layout:
-    """The names of a layout: time of arrival with the nanoseconds of its unit (0: a date), tokens of prompt and answer, ids of blocks.
+    """The names of a layout: time of arrival with the nanoseconds of its unit (0: a date), tokens
+    of prompt and answer, ids of blocks.
 
     ``mark`` is a key that only this layout has.
     """
@@ -39,7 +42,9 @@ class _Layout:
 
 _LINES = (
     _Layout("arrival_ms", 10**6, "input_tokens", "output_tokens", "prefix_blocks_of_16", 16),
-    _Layout("timestamp", 10**9, "input_length", "output_length", "hash_ids", 16, "chat_id"),  # Qwen's on Bailian
+    _Layout(
+        "timestamp", 10**9, "input_length", "output_length", "hash_ids", 16, "chat_id"
+    ),  # Qwen's on Bailian
     _Layout("timestamp", 10**6, "input_length", "output_length", "hash_ids", 512),  # Mooncake
     _Layout("arrival_s", 10**9, "prompt_tokens", "output_tokens", "prefix_blocks_of_16", 16),
 )
@@ -51,7 +56,9 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class RequestRows:
-    """The requests of a file by arrival, and where each stands among its ``count`` rows, counted from 0."""
+    """The requests of a file by arrival, and where each stands among its ``count`` rows, counted
+    from 0.
+    """
 
     requests: tuple[Request, ...]
     places: tuple[int, ...]
@@ -66,11 +73,13 @@ class RequestRows:
 def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     """The requests of a file, by arrival; the first arrives at time 0.
 
-    JSON lines have ``arrival_s``, ``prompt_tokens`` and ``output_tokens``, or the keys of Mooncake's traces (``timestamp`` in milliseconds,
-    ``input_length``, ``output_length``, ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and ``chat_id``:
-    seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and ``output_tokens``. CSV has the columns of Azure's
-    (``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. Requests that got no
-    answer are left out. Raises :class:`InputError` with the line.
+    JSON lines have ``arrival_s``, ``prompt_tokens`` and ``output_tokens``, or the keys of
+    Mooncake's traces (``timestamp`` in milliseconds, ``input_length``, ``output_length``,
+    ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and
+    ``chat_id``: seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and
+    ``output_tokens``. CSV has the columns of Azure's (``TIMESTAMP``, ``ContextTokens``,
+    ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. Requests that
+    got no answer are left out. Raises :class:`InputError` with the line.
     """
     return read_request_rows(path).requests
 
@@ -80,9 +89,15 @@ def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
     source = os.fspath(path)
     text = decode(read_bytes(source), source)
     found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)
-    answered = [(place, request) for place, request in enumerate(found) if request.prompt_tokens and request.output_tokens]
+    answered = [
+        (place, request)
+        for place, request in enumerate(found)
+        if request.prompt_tokens and request.output_tokens
+    ]
     if not answered:
-        raise InputError("no request with an answer in it" if found else "no request in it", source=source)
+        raise InputError(
+            "no request with an answer in it" if found else "no request in it", source=source
+        )
     answered.sort(key=lambda one: one[1].arrival_ns)
     first = answered[0][1].arrival_ns
     moved = [replace(request, arrival_ns=request.arrival_ns - first) for _, request in answered]
@@ -99,7 +114,11 @@ def _lines(text: str, source: str) -> list[Request]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"expected a request as JSON in each line: {error}", source=source, where=f"line {number}") from None
+            raise InputError(
+                f"expected a request as JSON in each line: {error}",
+                source=source,
+                where=f"line {number}",
+            ) from None
         if not isinstance(row, dict):
             raise InputError("expected an object", source=source, where=f"line {number}")
         layout = next((one for one in _LINES if one.names(row)), None)
@@ -116,31 +135,64 @@ def _columns(text: str, source: str) -> list[Request]:
     layout = next((one for one in _COLUMNS if one.names(header)), None)
     if layout is None:
         known = " or ".join(map(_keys, _COLUMNS))
-        raise InputError(f"expected JSON lines with {_keys(_LINES[-1])}, or CSV with the columns {known}", source=source)
+        raise InputError(
+            f"expected JSON lines with {_keys(_LINES[-1])}, or CSV with the columns {known}",
+            source=source,
+        )
     check_widths(rows, source)
     within("records", len(rows) - 1, source=source)
     read = _date_s if layout.unit_ns == 0 else float
-    return [_request(dict(zip(header, row, strict=True)), layout, source, number, read) for number, row in enumerate(rows[1:], 2)]
+    return [
+        _request(dict(zip(header, row, strict=True)), layout, source, number, read)
+        for number, row in enumerate(rows[1:], 2)
+    ]
 
 
-def _request(row: Mapping[str, Any], layout: _Layout, source: str, number: int, read: Callable[[Any], float]) -> Request:
+def _request(
+    row: Mapping[str, Any], layout: _Layout, source: str, number: int, read: Callable[[Any], float]
+) -> Request:
     def checked(name: str, value: Callable[[Any], float], expected: str) -> float:
         try:
             got = value(row[name])
         except (TypeError, ValueError, OverflowError):
             got = -1.0
         if isinstance(row[name], bool) or not 0 <= got < _MOST:
-            raise InputError(f"expected {expected}, got {str(row[name])[:40]!r}", source=source, where=f"line {number}, {name}")
+            raise InputError(
+                f"expected {expected}, got {str(row[name])[:40]!r}",
+                source=source,
+                where=f"line {number}, {name}",
+            )
         return got
 
-    what = "a number of at least 0" if layout.unit_ns else "a date and time such as 2023-11-16 18:15:46.68"
+    what = (
+        "a number of at least 0"
+        if layout.unit_ns
+        else "a date and time such as 2023-11-16 18:15:46.68"
+    )
     arrival = round(checked(layout.arrival, read, what) * (layout.unit_ns or 10**9))
-    prompt, output = (int(checked(name, _count, "a whole number of at least 0")) for name in (layout.prompt, layout.output))
+    prompt, output = (
+        int(checked(name, _count, "a whole number of at least 0"))
+        for name in (layout.prompt, layout.output)
+    )
     blocks = (row.get(layout.blocks) if layout.blocks else None) or ()
-    if not isinstance(blocks, (list, tuple)) or not all(type(block) is int and block.bit_length() <= 64 for block in blocks):
-        # larger ones can be chosen so that a table of them takes time with the square of their count
-        raise InputError("expected a list of whole numbers of at most 64 bits", source=source, where=f"line {number}, {layout.blocks}")
-    return Request(arrival, prompt, output, tuple(blocks), layout.block_tokens, _priority(row.get("priority", 0), source, number))
+    if not isinstance(blocks, (list, tuple)) or not all(
+        type(block) is int and block.bit_length() <= 64 for block in blocks
+    ):
+        # larger ones can be chosen so that a table of them takes time with the square of their
+        # count
+        raise InputError(
+            "expected a list of whole numbers of at most 64 bits",
+            source=source,
+            where=f"line {number}, {layout.blocks}",
+        )
+    return Request(
+        arrival,
+        prompt,
+        output,
+        tuple(blocks),
+        layout.block_tokens,
+        _priority(row.get("priority", 0), source, number),
+    )
 
 
 def _priority(value: Any, source: str, number: int) -> int:
@@ -150,7 +202,11 @@ def _priority(value: Any, source: str, number: int) -> int:
     except ValueError:
         found = None
     if type(found) is not int or not -_MOST < found < _MOST:
-        raise InputError(f"expected a whole number, got {str(value)[:40]!r}", source=source, where=f"line {number}, priority")
+        raise InputError(
+            f"expected a whole number, got {str(value)[:40]!r}",
+            source=source,
+            where=f"line {number}, priority",
+        )
     return found
 
 
@@ -167,6 +223,8 @@ def _count(value: Any) -> float:
 
 
 def _date_s(text: str) -> float:
-    """A date and time as seconds, in UTC unless it says otherwise; of a second it keeps six digits."""
+    """A date and time as seconds, in UTC unless it says otherwise; of a second it keeps six
+    digits.
+    """
     instant = datetime.fromisoformat(text.strip())
     return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

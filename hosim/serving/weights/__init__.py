@@ -8,7 +8,12 @@ if TYPE_CHECKING:
     from hosim.serving.weights.weight_figures import WeightFigures, weight_figures
     from hosim.serving.weights.weight_layers import weight_layers
     from hosim.serving.weights.weight_program import weight_program
-    from hosim.serving.weights.weight_setups import check_beside_cache, joined_tiers, usual_iteration, weight_setup
+    from hosim.serving.weights.weight_setups import (
+        check_beside_cache,
+        joined_tiers,
+        usual_iteration,
+        weight_setup,
+    )
     from hosim.serving.weights.weight_stream import WeightSetup, WeightStream
 else:
     __getattr__, __dir__ = lazy_names(
@@ -23,6 +28,6 @@ else:
     )
 
 __all__ = [
-    "WeightFigures", "WeightSetup", "WeightStream", "check_beside_cache", "joined_tiers", "usual_iteration", "weight_figures",
-    "weight_layers", "weight_program", "weight_setup",
+    "WeightFigures", "WeightSetup", "WeightStream", "check_beside_cache", "joined_tiers",
+    "usual_iteration", "weight_figures", "weight_layers", "weight_program", "weight_setup",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""What became of weights that a policy planned: where they are, what came up, and how long iterations waited for it."""
+"""What became of weights that a policy planned: where they are, what came up, and how long
+iterations waited for it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,11 @@ from hosim.serving.weights.weight_stream import WeightSetup, WeightStream
 class WeightFigures:
     """Weights of each device.
 
-    ``peak_bytes`` are the most that a tier holds of them; those of the device count in program order, with the constants that stay there.
-    ``moved_layers`` of ``layers`` come up in each iteration, ``iteration_bytes`` together. ``copies`` and ``bytes`` are sums over engines,
-    and so is ``stall_ns``, for which iterations waited for weights; copies for an iteration that never came count. ``channels`` have all
-    copies of a run, those of a cache below too.
+    ``peak_bytes`` are the most that a tier holds of them; those of the device count in program
+    order, with the constants that stay there. ``moved_layers`` of ``layers`` come up in each
+    iteration, ``iteration_bytes`` together. ``copies`` and ``bytes`` are sums over engines, and so
+    is ``stall_ns``, for which iterations waited for weights; copies for an iteration that never
+    came count. ``channels`` have all copies of a run, those of a cache below too.
     """
 
     policy: str
@@ -31,7 +34,9 @@ class WeightFigures:
     channels: Mapping[str, KvChannelFigures]
 
 
-def weight_figures(setup: WeightSetup, channels: EngineChannels, streams: Sequence[WeightStream], iterations: int) -> WeightFigures:
+def weight_figures(
+    setup: WeightSetup, channels: EngineChannels, streams: Sequence[WeightStream], iterations: int
+) -> WeightFigures:
     """The figures of engines after a run of so many iterations of all of them."""
     program = setup.program
     return WeightFigures(

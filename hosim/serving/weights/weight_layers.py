@@ -1,4 +1,6 @@
-"""The weights of a served model by layer, and which part of an iteration's time each layer takes."""
+"""The weights of a served model by layer, and which part of an iteration's time each layer
+takes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _PROMPT = 16
 
 
 class _VisitParts(NamedTuple):
-    """What the visits of layers have of an iteration: nanoseconds of most kernels, how many attentions, how many heads."""
+    """What the visits of layers have of an iteration: nanoseconds of most kernels, how many
+    attentions, how many heads.
+    """
 
     dense_ns: tuple[int, ...]
     attentions: tuple[int, ...]
@@ -31,8 +35,8 @@ class _VisitParts(NamedTuple):
 class WeightLayers:
     """The layers of ``modelled``, as names say them: a layer's weights move together.
 
-    An iteration visits layers one after the other. A layer that is visited twice, such as an embedding that is the head as well, has one
-    copy.
+    An iteration visits layers one after the other. A layer that is visited twice, such as an
+    embedding that is the head as well, has one copy.
     """
 
     modelled: ModelledIterations
@@ -48,14 +52,24 @@ class WeightLayers:
         return self.modelled.weight_bytes - sum(self.sizes)
 
     def parts_ns(self, iteration: Iteration) -> Sequence[int]:
-        """The part that each visit has of an iteration, by the cost model; ops before the first one count as its own."""
+        """The part that each visit has of an iteration, by the cost model; ops before the first one
+        count as its own.
+        """
         count = next((count for count in COUNTS if count >= iteration.tokens), COUNTS[-1])
         if count not in self._parts:
             self._parts[count] = self._of_graph(self.modelled.graph(count))
         parts = self._parts[count]
-        dense, attention = self.modelled.dense_ns(iteration.tokens), self.modelled.attention_ns(iteration)
+        dense, attention = (
+            self.modelled.dense_ns(iteration.tokens),
+            self.modelled.attention_ns(iteration),
+        )
         head = self.modelled.head_ns(iteration)
-        shared = zip(_share(dense, parts.dense_ns), _share(attention, parts.attentions), _share(head, parts.heads), strict=True)
+        shared = zip(
+            _share(dense, parts.dense_ns),
+            _share(attention, parts.attentions),
+            _share(head, parts.heads),
+            strict=True,
+        )
         return [sum(of_visit) for of_visit in shared]
 
     def graph(self, iteration: Iteration) -> Graph:
@@ -63,14 +77,23 @@ class WeightLayers:
         builder = GraphBuilder(self.modelled.name)
         for name, size in zip(self.names, self.sizes, strict=True):
             builder.tensor(name, size, "parameter")
-        for number, (layer, took) in enumerate(zip(self.reads, self.parts_ns(iteration), strict=True)):
-            builder.op(f"{self.names[layer]}#{number}", "matmul", inputs=[self.names[layer]], duration_ns=took)
+        for number, (layer, took) in enumerate(
+            zip(self.reads, self.parts_ns(iteration), strict=True)
+        ):
+            builder.op(
+                f"{self.names[layer]}#{number}",
+                "matmul",
+                inputs=[self.names[layer]],
+                duration_ns=took,
+            )
         return builder.build()
 
     def _of_graph(self, graph: Graph) -> _VisitParts:
         firsts = [visit.first for visit in visits(graph, _weights(graph))]
         dense, attentions, heads = ([0] * len(firsts) for _ in range(3))
-        for number, (op, took) in enumerate(zip(graph.ops, op_durations(graph, self.modelled.hardware), strict=True)):
+        for number, (op, took) in enumerate(
+            zip(graph.ops, op_durations(graph, self.modelled.hardware), strict=True)
+        ):
             visit = max(0, bisect_left(firsts, number + 1) - 1)
             if op.kernel in ATTENTION:
                 attentions[visit] += 1
@@ -82,7 +105,9 @@ class WeightLayers:
 
 
 def weight_layers(modelled: ModelledIterations) -> WeightLayers:
-    """The layers of a model: what names say up to their first number, and between these what has none (the embedding, the head)."""
+    """The layers of a model: what names say up to their first number, and between these what has
+    none (the embedding, the head).
+    """
     graph = modelled.graph(_PROMPT)
     weights = _weights(graph)
     layers = layers_of(graph, weights)
@@ -94,12 +119,16 @@ def weight_layers(modelled: ModelledIterations) -> WeightLayers:
         names.setdefault(layers[t], layers[t] if first.startswith(f"{layers[t]}.") else first)
     places = list(sizes)
     reads = [places.index(layers[min(visit.tensors)]) for visit in visits(graph, weights)]
-    return WeightLayers(modelled, tuple(names[layer] for layer in places), tuple(sizes.values()), tuple(reads))
+    return WeightLayers(
+        modelled, tuple(names[layer] for layer in places), tuple(sizes.values()), tuple(reads)
+    )
 
 
 def _weights(graph: Graph) -> set[int]:
     """What policies move: parameters and experts that some op uses."""
-    return {t for t, tensor in enumerate(graph.tensors) if tensor.kind in WEIGHTS and graph.users[t]}
+    return {
+        t for t, tensor in enumerate(graph.tensors) if tensor.kind in WEIGHTS and graph.users[t]
+    }
 
 
 def _share(whole: int, weights: Sequence[int]) -> list[int]:

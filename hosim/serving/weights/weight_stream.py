@@ -1,4 +1,6 @@
-"""Weights that come up while iterations compute: each visit of a layer waits for its copy, on the channels of the engine's devices."""
+"""Weights that come up while iterations compute: each visit of a layer waits for its copy, on the
+channels of the engine's devices.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +28,12 @@ Until = Callable[[Sequence[Awaited]], Generator[simpy.Event, Any, None]]
 
 @dataclass(frozen=True)
 class WeightSetup:
-    """What engines do with weights: ``policy`` planned the ``program``. ``machine`` has the devices of one engine.
+    """What engines do with weights: ``policy`` planned the ``program``. ``machine`` has the devices
+    of one engine.
 
-    An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of ``beside_bytes`` stay in the device. Each
-    host has ``per_host`` engines; ``None``: one host has all.
+    An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of
+    ``beside_bytes`` stay in the device. Each host has ``per_host`` engines; ``None``: one host has
+    all.
     """
 
     policy: str
@@ -50,7 +54,9 @@ class WeightSetup:
 
 
 class WeightStream:
-    """The weights of one engine: what is under way, what was copied, and how long iterations waited."""
+    """The weights of one engine: what is under way, what was copied, and how long iterations
+    waited.
+    """
 
     def __init__(self, setup: WeightSetup, channels: EngineChannels, engine: int) -> None:
         self._setup = setup
@@ -60,7 +66,9 @@ class WeightStream:
         self.copies = self.bytes = self.stall_ns = 0
         self._issue(setup.program.across)
 
-    def run(self, iteration: Iteration, took_ns: int, until: Until) -> Generator[simpy.Event, Any, None]:
+    def run(
+        self, iteration: Iteration, took_ns: int, until: Until
+    ) -> Generator[simpy.Event, Any, None]:
         """An iteration that begins now and computes for ``took_ns``."""
         clock, program, lead = self._channels.clock, self._setup.program, self._setup.overhead_ns
         began, stalled = clock.now, self.stall_ns

@@ -1,4 +1,6 @@
-"""What was asked for and has no effect, or less than it seems: of a machine, refused; of a policy, a note."""
+"""What was asked for and has no effect, or less than it seems: of a machine, refused; of a policy,
+a note.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,18 @@ _WEIGHTS = ("parameter", "expert")
 
 
 def check_pinning(hardware: Hardware, results: Sequence[Result]) -> None:
-    """Raise :class:`InputError` if tensors move, a tier takes time to pin them, and none moves there: then that time changes nothing."""
-    moved = {name for result in results for name, channel in result.channels.items() if channel.transfers}
+    """Raise :class:`InputError` if tensors move, a tier takes time to pin them, and none moves
+    there: then that time changes nothing.
+    """
+    moved = {
+        name for result in results for name, channel in result.channels.items() if channel.transfers
+    }
     reached = {channel.destination for channel in hardware.channels if channel.name in moved}
     for tier in hardware.tiers:
         if tier.pin_ns and moved and tier.name not in reached:
             raise InputError(
-                f"changes nothing here, since no plan moves a tensor to {tier.name}, and what lies there at time 0 is pinned already (rule "
+                f"changes nothing here, since no plan moves a tensor to {tier.name}, and what "
+                "lies there at time 0 is pinned already (rule "
                 "14): leave it out, or see pageable for memory that is not pinned",
                 source=hardware.name,
                 where=f"tiers.{tier.name}.pin",
@@ -31,7 +38,9 @@ def check_pinning(hardware: Hardware, results: Sequence[Result]) -> None:
 
 
 def notes_on_choice(choice: PolicyChoice, graph: Graph, hardware: Hardware) -> Iterator[Note]:
-    """What a policy's parameters leave out that their words seem to have: experts are weights, but of a kind of their own."""
+    """What a policy's parameters leave out that their words seem to have: experts are weights, but
+    of a kind of their own.
+    """
     asked = choice.parameters.get("placement")
     if not isinstance(asked, str) or not asked.startswith(f"{BY_KIND}/"):
         return
@@ -40,6 +49,7 @@ def notes_on_choice(choice: PolicyChoice, graph: Graph, hardware: Hardware) -> I
         size = sum([tensor.size_bytes for tensor in graph.tensors if tensor.kind == other])
         if kind in named and other not in named and size:
             line = (
-                f"{asked} says nothing of kind {other}, {human_size(size)}, which goes where {BY_KIND} puts it; {other}={named[kind]} does"
+                f"{asked} says nothing of kind {other}, {human_size(size)}, which goes where "
+                f"{BY_KIND} puts it; {other}={named[kind]} does"
             )
             yield Note("placement", line)

@@ -1,7 +1,9 @@
-"""The fields that a study varies: ``channels.h2d.bandwidth=25..200GB/s:8``, ``policy.k=1,2,4``, ``budget=50..100%:6``.
+"""The fields that a study varies: ``channels.h2d.bandwidth=25..200GB/s:8``, ``policy.k=1,2,4``,
+``budget=50..100%:6``.
 
-An axis has one field, or several that take the same value together (``a+b=...``). Its values are a list separated by commas, or a linear
-range that includes both ends, with a count after a colon. Quantities carry units as in the YAML files.
+An axis has one field, or several that take the same value together (``a+b=...``). Its values are a
+list separated by commas, or a linear range that includes both ends, with a count after a colon.
+Quantities carry units as in the YAML files.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class Axis:
 
 
 def parse_axis(text: str, count: int | None = None) -> Axis:
-    """An axis from ``field=values``; ``count`` is about how many round values a range has that does not say it.
+    """An axis from ``field=values``; ``count`` is about how many round values a range has that does
+    not say it.
 
     Raises :class:`InputError`.
 
@@ -69,21 +72,41 @@ def parse_axis(text: str, count: int | None = None) -> Axis:
     left, equals, right = text.partition("=")
     fields = tuple(part.strip() for part in left.split("+"))
     if not equals or not all(fields):
-        raise InputError(f"expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or policy.k=1,2,4, got {shown(text)}")
+        raise InputError(
+            "expected FIELD=VALUES such as channels.h2d.bandwidth=25..200GB/s:8 or "
+            f"policy.k=1,2,4, got {shown(text)}"
+        )
     values = parse_values(right, " + ".join(fields), count)
-    bare = next((value for value in values if type(value) is int), None) if "budget" in fields else None
-    if bare is not None:  # as text a budget has a unit, at the shell and in files; of numbers of Python whole ones are bytes
-        raise InputError(f"expected sizes with their unit or shares, such as 40GiB,50GiB or 50..100%:6, got {bare}", source="budget")
+    bare = (
+        next((value for value in values if type(value) is int), None)
+        if "budget" in fields
+        else None
+    )
+    if (
+        bare is not None
+        # as text a budget has a unit, at the shell and in files; of numbers of Python whole ones
+        # are bytes
+    ):
+        raise InputError(
+            "expected sizes with their unit or shares, such as 40GiB,50GiB or 50..100%:6, got "
+            f"{bare}",
+            source="budget",
+        )
     return Axis(fields, values)
 
 
 def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value, ...]:
-    """The values of a list or a range, in its order and without repetitions. Raises :class:`InputError` with ``where``."""
+    """The values of a list or a range, in its order and without repetitions. Raises
+    :class:`InputError` with ``where``.
+    """
     if ".." in text:
         return _range(text, where, count)
     values = [scalar(part.strip()) for part in text.split(",") if part.strip()]
     if not values:
-        raise InputError(f"expected values such as 1,2,4 or a range such as 25..200GB/s:8, got {shown(text)}", source=where)
+        raise InputError(
+            f"expected values such as 1,2,4 or a range such as 25..200GB/s:8, got {shown(text)}",
+            source=where,
+        )
     return _once(values)
 
 
@@ -93,12 +116,18 @@ def _once(values: Iterable[Value]) -> tuple[Value, ...]:
 
 
 def scalar(text: str) -> Value:
-    """The value that a text stands for: a whole number, a finite number, true, false, null, or text."""
+    """The value that a text stands for: a whole number, a finite number, true, false, null, or
+    text.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if re.fullmatch(r"[+-]?\d{1,18}", text):
         return int(text)
-    return float(text) if _NUMBER.fullmatch(text) and "_" not in text and isfinite(float(text)) else text
+    return (
+        float(text)
+        if _NUMBER.fullmatch(text) and "_" not in text and isfinite(float(text))
+        else text
+    )
 
 
 def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
@@ -107,7 +136,9 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
     if colon:
         if not many.strip().isdecimal() or len(many) > 18 or int(many) < 2:
             raise InputError(
-                f"expected a range such as 25..200GB/s:8 with at least 2 values after the colon, got {shown(text)}", source=where
+                "expected a range such as 25..200GB/s:8 with at least 2 values after the colon, "
+                f"got {shown(text)}",
+                source=where,
             )
         count = within("grid_points", int(many), source=where)
     spread = _linear if colon or count is None else _round
@@ -116,14 +147,23 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
     unit_of_first = unit_of_first or unit_of_last
     if not unit_of_last:
         if unit_of_first:
-            raise InputError(f"expected the unit at the end of the range, such as 25..200GB/s:8, got {shown(text)}", source=where)
+            raise InputError(
+                "expected the unit at the end of the range, such as 25..200GB/s:8, got "
+                f"{shown(text)}",
+                source=where,
+            )
         return _numbers(first, last, count, where, text, lambda value: value, spread)
     if unit_of_last == "%":
         if unit_of_first != "%":
-            raise InputError(f"expected percentages at both ends of a range or at neither, got {shown(text)}", source=where)
+            raise InputError(
+                f"expected percentages at both ends of a range or at neither, got {shown(text)}",
+                source=where,
+            )
         return _numbers(first, last, count, where, text, lambda value: f"{value}%", spread)
     if count is None:
-        raise InputError(f"expected a count after a colon, such as {ends}:8, got {shown(text)}", source=where)
+        raise InputError(
+            f"expected a count after a colon, such as {ends}:8, got {shown(text)}", source=where
+        )
     for _, parse, write in _QUANTITIES:
         try:
             bounds = parse(f"{low.strip()} {unit_of_first}" if not _unit(low) else low), parse(high)
@@ -132,10 +172,15 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
             continue
         ends_in_units = Fraction(bounds[0], unit), Fraction(bounds[1], unit)
         values = spread(*ends_in_units, count)
-        if abs(ends_in_units[1] - ends_in_units[0]) >= Fraction(count, 10):  # 33.333 GB/s, as thirds have no last digit
+        if abs(ends_in_units[1] - ends_in_units[0]) >= Fraction(
+            count, 10
+        ):  # 33.333 GB/s, as thirds have no last digit
             values = (round(value, 3) for value in values)
         return tuple(dict.fromkeys(write(round(value * unit)) for value in values))
-    raise InputError(f"expected two sizes, rates or times, such as 25..200GB/s:8, got {shown(text)}", source=where)
+    raise InputError(
+        f"expected two sizes, rates or times, such as 25..200GB/s:8, got {shown(text)}",
+        source=where,
+    )
 
 
 def _numbers(
@@ -150,10 +195,14 @@ def _numbers(
     whole = first.denominator == last.denominator == 1
     if count is None:
         if not whole:
-            raise InputError(f"expected a count after a colon, such as {text}:8, got {shown(text)}", source=where)
+            raise InputError(
+                f"expected a count after a colon, such as {text}:8, got {shown(text)}", source=where
+            )
         count = WHOLE_STEPS + 1  # of a shorter range, several round to the same number
     values = spread(first, last, max(count, 2))
-    return tuple(dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values))
+    return tuple(
+        dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values)
+    )
 
 
 def _linear(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
@@ -161,7 +210,8 @@ def _linear(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
 
 
 def _round(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
-    """Both ends, and between them about ``count`` values that people would name: multiples of 1, 2, 2.5 or 5 times a power of ten.
+    """Both ends, and between them about ``count`` values that people would name: multiples of 1, 2,
+    2.5 or 5 times a power of ten.
 
     Between multiples of 1024 they are multiples of a power of two, as lengths of sequences are.
 
@@ -174,12 +224,22 @@ def _round(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
     least = (high - low) / max(count - 1, 1)
     whole = low.denominator == high.denominator == 1
     if not least or (whole and least <= 1):
-        return [first + i * (1 if last > first else -1) for i in range(int(high - low) + 1)] if whole else [first]
+        return (
+            [first + i * (1 if last > first else -1) for i in range(int(high - low) + 1)]
+            if whole
+            else [first]
+        )
     if whole and not any(int(end) % 1024 for end in (low, high)):
         steps = (Fraction(2) ** power for power in range(1100))
     else:
-        steps = (Fraction(times) * Fraction(10) ** power for power in range(-12, 310) for times in (1, 2, Fraction(5, 2), 5))
-    step = next(step for step in steps if step >= least * 9 / 10 and not (whole and step.denominator > 1))
+        steps = (
+            Fraction(times) * Fraction(10) ** power
+            for power in range(-12, 310)
+            for times in (1, 2, Fraction(5, 2), 5)
+        )
+    step = next(
+        step for step in steps if step >= least * 9 / 10 and not (whole and step.denominator > 1)
+    )
     between = [step * i for i in range(int(low // step) + 1, -int(-high // step))]
     values = [low, *between, high]
     return values if first <= last else reversed(values)
@@ -189,9 +249,16 @@ def _split(text: str, where: str, whole: str) -> tuple[Fraction, str]:
     text = text.strip()
     number = _NUMBER.match(text)
     if number is None:
-        raise InputError(f"expected a range between two numbers, such as 25..200GB/s:8, got {shown(whole)}", source=where)
-    if not isfinite(float(number[0])):  # its fraction would have as many digits as its exponent says
-        raise InputError(f"expected a range between two finite numbers, got {shown(whole)}", source=where)
+        raise InputError(
+            f"expected a range between two numbers, such as 25..200GB/s:8, got {shown(whole)}",
+            source=where,
+        )
+    if not isfinite(
+        float(number[0])
+    ):  # its fraction would have as many digits as its exponent says
+        raise InputError(
+            f"expected a range between two finite numbers, got {shown(whole)}", source=where
+        )
     return Fraction(number[0].replace("_", "")), text[number.end() :].strip()
 
 
@@ -201,7 +268,8 @@ def _unit(text: str) -> str:
 
 
 def as_integer(value: Value) -> tuple[str, int] | None:
-    """A quantity's suffix and integer, such as ``("_bytes_per_s", 25000000000)``; ``None`` for anything else.
+    """A quantity's suffix and integer, such as ``("_bytes_per_s", 25000000000)``; ``None`` for
+    anything else.
 
     >>> as_integer("25 GB/s"), as_integer(4), as_integer("nearest")
     (('_bytes_per_s', 25000000000), None, None)
@@ -216,7 +284,8 @@ def as_integer(value: Value) -> tuple[str, int] | None:
 
 
 def written(suffix: str, value: float) -> str:
-    """The text of a quantity, of which ``value`` is the number of nanoseconds, bytes, bytes per second or FLOP per second.
+    """The text of a quantity, of which ``value`` is the number of nanoseconds, bytes, bytes per
+    second or FLOP per second.
 
     >>> written("_bytes_per_s", 20e9)
     '20 GB/s'
@@ -226,7 +295,8 @@ def written(suffix: str, value: float) -> str:
 
 
 def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
-    """Every combination of the axes' values, the first axis slowest; raises :class:`InputError` if two axes set one field.
+    """Every combination of the axes' values, the first axis slowest; raises :class:`InputError` if
+    two axes set one field.
 
     >>> grid([parse_axis("workload.batch=1,2"), parse_axis("policy.k=4")])
     [{'workload.batch': 1, 'policy.k': 4}, {'workload.batch': 2, 'policy.k': 4}]
@@ -234,7 +304,9 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
     named = [field for axis in axes for field in axis.fields]
     if len(set(named)) < len(named):
         twice = next(field for field in named if named.count(field) > 1)
-        raise InputError(f"{twice} is varied twice; list all its values in one place", source="vary")
+        raise InputError(
+            f"{twice} is varied twice; list all its values in one place", source="vary"
+        )
     within("grid_points", prod(len(axis.values) for axis in axes), source="vary")
     return [
         {field: value for axis, value in zip(axes, values, strict=True) for field in axis.fields}
@@ -245,8 +317,9 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
 def read_vary(vary: object) -> list[dict[str, Value]]:
     """The points of a study, from what its caller asks it to vary.
 
-    Texts for :func:`parse_axis`, or a mapping from fields to values (a list, or text), span a grid. A list of mappings, each from fields to
-    one value, is a list of points. Raises :class:`InputError`.
+    Texts for :func:`parse_axis`, or a mapping from fields to values (a list, or text), span a grid.
+    A list of mappings, each from fields to one value, is a list of points. Raises
+    :class:`InputError`.
 
     >>> read_vary({"workload.batch": [1, 2], "budget": "50..100%:2"})[1]
     {'workload.batch': 1, 'budget': '100%'}
@@ -255,14 +328,23 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
         return grid([parse_axis(vary)])
     if isinstance(vary, Mapping):
         if not vary:
-            raise InputError("expected fields and their values, such as {'budget': [0.5, 0.75]}, got none", source="vary")
+            raise InputError(
+                "expected fields and their values, such as {'budget': [0.5, 0.75]}, got none",
+                source="vary",
+            )
         return grid([_axis(key, values) for key, values in vary.items()])
     if not isinstance(vary, Iterable):
-        raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary")
+        raise InputError(
+            f"expected a mapping from fields to values, or a list of points, got {shown(vary)}",
+            source="vary",
+        )
     try:
         listed = listed_within("grid_points", vary, source="vary")
     except TypeError:  # an array of no dimension is iterable by its type alone
-        raise InputError(f"expected a mapping from fields to values, or a list of points, got {shown(vary)}", source="vary") from None
+        raise InputError(
+            f"expected a mapping from fields to values, or a list of points, got {shown(vary)}",
+            source="vary",
+        ) from None
     if listed and all(isinstance(item, str) for item in listed):
         return grid([parse_axis(item) for item in listed])
     if not listed or not all(isinstance(item, Mapping) and item for item in listed):
@@ -270,14 +352,19 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
     listed = [{_field(key): plain_number(value) for key, value in item.items()} for item in listed]
     wrong = [(key, value) for item in listed for key, value in item.items() if not _is_value(value)]
     if wrong:
-        raise InputError(f"expected a number up to 2^63-1 or a text, got {shown(wrong[0][1], 60)}", source=wrong[0][0])
+        raise InputError(
+            f"expected a number up to 2^63-1 or a text, got {shown(wrong[0][1], 60)}",
+            source=wrong[0][0],
+        )
     if len({tuple(sorted(item)) for item in listed}) > 1:
         raise InputError("expected every point of the list to set the same fields", source="vary")
     return listed
 
 
 def read_points(path: str) -> list[dict[str, Value]]:
-    """The points of a CSV file, which has a column for each field and a row for each point. Raises :class:`InputError`."""
+    """The points of a CSV file, which has a column for each field and a row for each point. Raises
+    :class:`InputError`.
+    """
     from hosim.files import check_widths, csv_rows, decode, read_bytes
     from hosim.files.formats import TABLE, unexpected
 
@@ -285,12 +372,20 @@ def read_points(path: str) -> list[dict[str, Value]]:
         lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]
         within("grid_points", len(lines) - 1, source=path)
         if len(lines) < 2:
-            raise InputError("expected a line of fields and lines of their values, separated by commas", source=path)
+            raise InputError(
+                "expected a line of fields and lines of their values, separated by commas",
+                source=path,
+            )
         check_widths(lines, path)
     except InputError as error:
-        raise unexpected(path, "a table of the points of a sweep (CSV)", but=TABLE) or error from None
+        raise (
+            unexpected(path, "a table of the points of a sweep (CSV)", but=TABLE) or error
+        ) from None
     fields = [field.strip() for field in lines[0]]
-    return [{field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)} for line in lines[1:]]
+    return [
+        {field: scalar(text.strip()) for field, text in zip(fields, line, strict=True)}
+        for line in lines[1:]
+    ]
 
 
 def _field(key: object) -> str:
@@ -300,8 +395,14 @@ def _field(key: object) -> str:
 
 
 def _is_value(value: object) -> bool:
-    """Whether a field of a point may have it: nothing, a text, or a number that a table can hold."""
-    return value is None or isinstance(value, str | float) or (isinstance(value, int) and abs(value) <= LARGEST)
+    """Whether a field of a point may have it: nothing, a text, or a number that a table can
+    hold.
+    """
+    return (
+        value is None
+        or isinstance(value, str | float)
+        or (isinstance(value, int) and abs(value) <= LARGEST)
+    )
 
 
 def _axis(key: object, values: object) -> Axis:
@@ -309,11 +410,21 @@ def _axis(key: object, values: object) -> Axis:
     if isinstance(values, str):
         return parse_axis(f"{name}={values}")
     try:
-        given = listed_within("grid_points", values, source=name) if isinstance(values, Iterable) else [values]
+        given = (
+            listed_within("grid_points", values, source=name)
+            if isinstance(values, Iterable)
+            else [values]
+        )
     except TypeError:  # an array of no dimension is iterable by its type alone
         given = [values]
     listed: list[Any] = [plain_number(value) for value in given]
     if not listed or not all(map(_is_value, listed)):
-        most = " up to 2^63-1" if any(isinstance(value, int) for value in listed if not _is_value(value)) else ""
-        raise InputError(f"expected a list of numbers{most} or texts, got {shown(values)}", source=name)
+        most = (
+            " up to 2^63-1"
+            if any(isinstance(value, int) for value in listed if not _is_value(value))
+            else ""
+        )
+        raise InputError(
+            f"expected a list of numbers{most} or texts, got {shown(values)}", source=name
+        )
     return Axis(tuple(part.strip() for part in name.split("+")), _once(listed))

@@ -1,4 +1,6 @@
-"""A policy and the values of its parameters, as people write them: ``lookahead:k=4``, a policy, or a function of their own."""
+"""A policy and the values of its parameters, as people write them: ``lookahead:k=4``, a policy, or
+a function of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,15 @@ from hosim.plain_text import shown
 from hosim.policies import BUILT_IN, Policy, policy_named, policy_names, policy_of, written_settings
 
 RECOMPUTE, REORDER = "recompute", "reorder"
-"""The parameters of a policy that say whether ops may run again, and whether they may trade places."""
+"""The parameters of a policy that say whether ops may run again, and whether they may trade
+places.
+"""
 
 
 AnyPolicy: TypeAlias = "str | Policy | Callable[..., Plan] | PolicyChoice"
-"""What stands for a policy in Python: text as in the shell, a policy, or a function of (graph, hardware, budget_bytes)."""
+"""What stands for a policy in Python: text as in the shell, a policy, or a function of (graph,
+hardware, budget_bytes).
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,8 @@ class PolicyChoice:
 
 
 def as_choice(policy: AnyPolicy) -> PolicyChoice:
-    """The choice that a text, a policy or a function stands for. Raises :class:`InputError` for anything else.
+    """The choice that a text, a policy or a function stands for. Raises :class:`InputError` for
+    anything else.
 
     >>> as_choice("lookahead:k=2").label, as_choice(policy_named("layerwise")).label
     ('lookahead:k=2', 'layerwise')
@@ -50,17 +57,22 @@ def as_choice(policy: AnyPolicy) -> PolicyChoice:
         return policy
     if not isinstance(policy, Policy) and not callable(policy):
         raise InputError(
-            f"expected a policy: its name, hosim.policies.NAME, or a function (graph, hardware, budget_bytes); got {shown(policy)}",
+            "expected a policy: its name, hosim.policies.NAME, or a function (graph, hardware, "
+            f"budget_bytes); got {shown(policy)}",
             source="policy",
         )
     given = policy if isinstance(policy, Policy) else policy_of(policy)
     if any(own.name == given.name and own != given for own in BUILT_IN):
-        raise InputError("hosim has a policy of that name; give yours another", source=f"policy {given.name}")
+        raise InputError(
+            "hosim has a policy of that name; give yours another", source=f"policy {given.name}"
+        )
     return PolicyChoice(given.name, {}, given.name, given)
 
 
 def parse_choice(text: str) -> PolicyChoice:
-    """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises :class:`InputError` for an unknown policy or parameter."""
+    """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises
+    :class:`InputError` for an unknown policy or parameter.
+    """
     name, *settings = text.strip().split(":")
     policy = policy_named(name)
     parameters: dict[str, Any] = {}
@@ -70,31 +82,49 @@ def parse_choice(text: str) -> PolicyChoice:
 
 
 def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
-    """The choice for a runtime that cannot make such changes to the graph (:data:`RECOMPUTE`, :data:`REORDER`): they are set to false.
+    """The choice for a runtime that cannot make such changes to the graph (:data:`RECOMPUTE`,
+    :data:`REORDER`): they are set to false.
 
-    Policies without such a parameter make no such changes. Raises :class:`InputError` for a choice that asks for one.
+    Policies without such a parameter make no such changes. Raises :class:`InputError` for a choice
+    that asks for one.
     """
     settings = choice.policy.settings
     for change in changes:
         if choice.parameters.get(change):
-            raise InputError(f"{change}=true is ruled out here; leave it out", source=f"policy {choice.label}")
+            raise InputError(
+                f"{change}=true is ruled out here; leave it out", source=f"policy {choice.label}"
+            )
         if change in settings and change not in choice.parameters:
-            choice = replace(choice, parameters={**choice.parameters, change: False}, label=f"{choice.label}:{change}=false")
+            choice = replace(
+                choice,
+                parameters={**choice.parameters, change: False},
+                label=f"{choice.label}:{change}=false",
+            )
     return choice
 
 
-def parse_choices(text: str | None, routed: bool = False, graph: Graph | None = None) -> list[PolicyChoice]:
-    """Choices from a comma-separated list; ``None`` stands for all that a comparison runs by default.
+def parse_choices(
+    text: str | None, routed: bool = False, graph: Graph | None = None
+) -> list[PolicyChoice]:
+    """Choices from a comma-separated list; ``None`` stands for all that a comparison runs by
+    default.
 
-    These are the registered policies at their defaults, but for those that need a routing unless the workload is ``routed``, those that run
-    by name only (models of whole systems, and the optimum of small graphs), and those that refuse ``graph`` because of the processors that
-    its ops run on.
+    These are the registered policies at their defaults, but for those that need a routing unless
+    the workload is ``routed``, those that run by name only (models of whole systems, and the
+    optimum of small graphs), and those that refuse ``graph`` because of the processors that its ops
+    run on.
     """
     if text is None:
         every = [policy_named(name) for name in policy_names()]
         every = [p for p in every if graph is None or p.plans_for(graph)]
-        return [PolicyChoice(p.name, {}, p.name) for p in every if (routed or not p.needs_routing) and not p.by_name_only]
+        return [
+            PolicyChoice(p.name, {}, p.name)
+            for p in every
+            if (routed or not p.needs_routing) and not p.by_name_only
+        ]
     choices = [parse_choice(part) for part in text.split(",") if part.strip()]
     if not choices:
-        raise InputError(f"no policy named; expected some of {', '.join(policy_names())}", source="policies")
+        raise InputError(
+            f"no policy named; expected some of {', '.join(policy_names())}", source="policies"
+        )
     return choices

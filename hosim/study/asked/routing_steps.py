@@ -6,9 +6,11 @@ from hosim.errors import InputError
 
 
 def parse_steps(text: str | None, count: int) -> range:
-    """The steps out of ``count`` that ``text`` selects: one (``3``), a range without its end (``0:8``, ``:8``, ``2:``), or all (``None``).
+    """The steps out of ``count`` that ``text`` selects: one (``3``), a range without its end
+    (``0:8``, ``:8``, ``2:``), or all (``None``).
 
-    Raises :class:`InputError` for any other text, for steps that do not exist, and for an empty range.
+    Raises :class:`InputError` for any other text, for steps that do not exist, and for an empty
+    range.
 
     >>> parse_steps("2:", 8)
     range(2, 8)
@@ -21,7 +23,9 @@ def parse_steps(text: str | None, count: int) -> range:
             return wanted
     has = f"the routing has steps 0 to {count - 1}" if count else "the routing has none"
     raise InputError(
-        f"expected a step such as 3 or a range such as 0:8, got {'all' if text is None else repr(text)}; {has}", source="steps"
+        "expected a step such as 3 or a range such as 0:8, got "
+        f"{'all' if text is None else repr(text)}; {has}",
+        source="steps",
     )
 
 

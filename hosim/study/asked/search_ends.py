@@ -1,4 +1,6 @@
-"""What ends the searches of a question before they are done, and who is told how far they are: ``--within``, ``--time`` and ``--work``."""
+"""What ends the searches of a question before they are done, and who is told how far they are:
+``--within``, ``--time`` and ``--work``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ AS_LONG = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class SearchEnds:
-    """Where searches end: at a plan ``within`` that share of the bound, after so many ``seconds`` each, or after so much ``work``."""
+    """Where searches end: at a plan ``within`` that share of the bound, after so many ``seconds``
+    each, or after so much ``work``.
+    """
 
     within: float | None = None
     seconds: float | None = None
@@ -29,29 +33,45 @@ class SearchEnds:
     def of(self, choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:
         """The choices, of which those that search end there.
 
-        Raises :class:`InputError` where something is asked for and none of the policies searches, and where a policy sets it itself.
+        Raises :class:`InputError` where something is asked for and none of the policies searches,
+        and where a policy sets it itself.
         """
-        asked: dict[str, Any] = {key: value for key in ("within", "work") if (value := getattr(self, key)) is not None}
+        asked: dict[str, Any] = {
+            key: value for key in ("within", "work") if (value := getattr(self, key)) is not None
+        }
         if self == SearchEnds():
             return list(choices)
         if not any(["work" in choice.policy.settings for choice in choices]):
-            wrong = "within, time and work end the search of hyperoffload, which is not asked for; leave them out"
+            wrong = (
+                "within, time and work end the search of hyperoffload, which is not asked "
+                "for; leave them out"
+            )
             raise InputError(wrong, source="policy")
         effort = {"effort": AS_LONG} if self.seconds is not None or self.work is not None else {}
-        return [_with(choice, asked, effort) if "work" in choice.policy.settings else choice for choice in choices]
+        return [
+            _with(choice, asked, effort) if "work" in choice.policy.settings else choice
+            for choice in choices
+        ]
 
 
 def _with(choice: PolicyChoice, asked: dict[str, Any], unless_set: dict[str, Any]) -> PolicyChoice:
     twice = next((key for key in asked if key in choice.parameters), None)
     if twice is not None:
-        raise InputError(f"{twice} is given twice, in the policy and beside it; keep one", source=f"policy {choice.label}")
-    new = {**{key: value for key, value in unless_set.items() if key not in choice.parameters}, **asked}
+        raise InputError(
+            f"{twice} is given twice, in the policy and beside it; keep one",
+            source=f"policy {choice.label}",
+        )
+    new = {
+        **{key: value for key, value in unless_set.items() if key not in choice.parameters},
+        **asked,
+    }
     label = ":".join([choice.label, *(f"{key}={value}" for key, value in new.items())])
     return replace(choice, parameters={**choice.parameters, **new}, label=label)
 
 
 def read_search_ends(within: object = None, time: object = None, work: object = None) -> SearchEnds:
-    """A share such as ``1%``, a time such as ``2s`` or a number of seconds, and a whole number. Raises :class:`InputError`.
+    """A share such as ``1%``, a time such as ``2s`` or a number of seconds, and a whole number.
+    Raises :class:`InputError`.
 
     >>> read_search_ends("1%", "500ms")
     SearchEnds(within=0.01, seconds=0.5, work=None)
@@ -60,17 +80,31 @@ def read_search_ends(within: object = None, time: object = None, work: object = 
         share = parse_share(within) if isinstance(within, str) else plain_number(within)
     except UnitError as error:
         raise InputError(error.message, source="within") from None
-    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
-        raise InputError(f"expected a share above 0, at most 1, such as '1%', got {shown(within, 60)}", source="within")
+    if share is not None and (
+        isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1
+    ):
+        raise InputError(
+            f"expected a share above 0, at most 1, such as '1%', got {shown(within, 60)}",
+            source="within",
+        )
     try:
         seconds = parse_time(time) / 1e9 if isinstance(time, str) else plain_number(time)
     except UnitError as error:
         raise InputError(error.message.replace("10 us", "2 s"), source="time") from None
-    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf")):
-        raise InputError(f"expected a time above 0 such as '2 s', or a number of seconds, got {shown(time, 60)}", source="time")
+    if seconds is not None and (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, int | float)
+        or not 0 < seconds < float("inf")
+    ):
+        raise InputError(
+            f"expected a time above 0 such as '2 s', or a number of seconds, got {shown(time, 60)}",
+            source="time",
+        )
     number = None if work is None else whole(work)
     if work is not None and (number is None or number < 1):
-        raise InputError(f"expected a whole number of at least 1, got {shown(work, 60)}", source="work")
+        raise InputError(
+            f"expected a whole number of at least 1, got {shown(work, 60)}", source="work"
+        )
     return SearchEnds(share, seconds, number)
 
 
@@ -80,7 +114,8 @@ def searching(
 ) -> Iterator[tuple[SearchControl, Callable[[str], None]]]:
     """What ends the searches of this block, and a function that is told what begins.
 
-    ``tell`` gets lines: what begins, and how far its search is. ``progress`` is called at each checkpoint, and may end the search.
+    ``tell`` gets lines: what begins, and how far its search is. ``progress`` is called at each
+    checkpoint, and may end the search.
     """
     doing = [""]
 

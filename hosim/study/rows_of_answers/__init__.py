@@ -27,12 +27,14 @@ else:
         __name__,
         {
             "rowfile": "DIED RowFile unique",
-            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS figure_columns figures frame records "
+            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS figure_columns "
+            "figures frame records "
             "results_of varied varied_columns",
         },
     )
 
 __all__ = [
-    "DEVICE_TIER", "DIED", "FEASIBLE", "FIRST_COLUMNS", "PEAK", "SLOWDOWN", "TEXTS", "Row", "RowFile", "figure_columns", "figures",
-    "frame", "records", "results_of", "unique", "varied", "varied_columns",
+    "DEVICE_TIER", "DIED", "FEASIBLE", "FIRST_COLUMNS", "PEAK", "SLOWDOWN", "TEXTS", "Row",
+    "RowFile", "figure_columns", "figures", "frame", "records", "results_of", "unique", "varied",
+    "varied_columns",
 ]  # fmt: skip

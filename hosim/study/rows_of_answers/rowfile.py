@@ -1,8 +1,9 @@
 """The file that a sweep writes its rows to, and from which an interrupted sweep continues.
 
-Each row is appended to a CSV file by one write. A process that is killed during a write leaves part of a line, which the next run removes.
-Parquet cannot be appended to: its rows wait in a CSV file beside it, named ``.part.csv``, until all are there. A finished file has its rows
-in the order of the points: a resumed sweep yields a byte-identical file.
+Each row is appended to a CSV file by one write. A process that is killed during a write leaves part
+of a line, which the next run removes. Parquet cannot be appended to: its rows wait in a CSV file
+beside it, named ``.part.csv``, until all are there. A finished file has its rows in the order of
+the points: a resumed sweep yields a byte-identical file.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ if TYPE_CHECKING:
 
 _INTEGER = re.compile("-?[0-9]{1,40}")
 DIED = "worker died"
-"""The beginning of the error of a row whose process was killed; the next run tries that point again."""
+"""The beginning of the error of a row whose process was killed; the next run tries that point
+again.
+"""
 
 
 class RowFile:
-    """Rows by key, in memory and, with a path, in a file. As a context manager it locks the file for this process.
+    """Rows by key, in memory and, with a path, in a file. As a context manager it locks the file
+    for this process.
 
-    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order; ``figures`` are the columns of whole
-    numbers, ``numbers`` those of others.
-    Raises :class:`InputError` for a file of another sweep, for a damaged one, for one that another process writes to, and for a name that
-    ends neither in ``.csv`` nor in ``.parquet``.
+    ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order;
+    ``figures`` are the columns of whole numbers, ``numbers`` those of others.
+    Raises :class:`InputError` for a file of another sweep, for a damaged one, for one that another
+    process writes to, and for a name that ends neither in ``.csv`` nor in ``.parquet``.
     """
 
     def __init__(
@@ -53,7 +57,11 @@ class RowFile:
         self._keys = list(keys)
         self._figures = frozenset(figures)
         self._numbers = frozenset(numbers)
-        self._needed = sorted(c for c in figures if c in ("budget_bytes", "makespan_ns") or c.endswith(("_stall_ns", "_peak_bytes")))
+        self._needed = sorted(
+            c
+            for c in figures
+            if c in ("budget_bytes", "makespan_ns") or c.endswith(("_stall_ns", "_peak_bytes"))
+        )
         self._descriptor = -1
         self.rows: dict[str, Row] = {}
         self._parquet = path is not None and path.suffix == ".parquet"
@@ -61,9 +69,13 @@ class RowFile:
             raise InputError("expected a name that ends in .csv or .parquet", source=str(path))
         if self._parquet and find_spec("pyarrow") is None:
             raise InputError(
-                "Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]', or write .csv", source=str(path)
+                "Parquet needs pyarrow, which is not installed; run: pip install "
+                "'hosim[parquet]', or write .csv",
+                source=str(path),
             )
-        self._stream = path.with_name(f"{path.name}.part.csv") if path is not None and self._parquet else path
+        self._stream = (
+            path.with_name(f"{path.name}.part.csv") if path is not None and self._parquet else path
+        )
         for target in (path, self._stream):
             if target is not None:
                 check_target(target)
@@ -79,13 +91,20 @@ class RowFile:
             self._resume()
         except OSError as error:
             self._close()
-            raise InputError(f"cannot be written: {error.strerror or error}", source=str(self._path)) from None
+            raise InputError(
+                f"cannot be written: {error.strerror or error}", source=str(self._path)
+            ) from None
         except BaseException:
             self._close()
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -101,9 +120,14 @@ class RowFile:
             try:
                 written = os.write(self._descriptor, line)
             except OSError as error:
-                raise InputError(f"cannot be written: {error.strerror or error}", source=str(self._path)) from None
+                raise InputError(
+                    f"cannot be written: {error.strerror or error}", source=str(self._path)
+                ) from None
             if written < len(line):
-                raise InputError("cannot be written: the disk is full; make room and run the same command again", source=str(self._path))
+                raise InputError(
+                    "cannot be written: the disk is full; make room and run the same command again",
+                    source=str(self._path),
+                )
 
     def finish(self) -> list[Row]:
         """All rows in the order of the points; the file is replaced by one in this order."""
@@ -120,21 +144,32 @@ class RowFile:
             os.unlink(self._stream)
         return rows
 
-    # -- text ------------------------------------------------------------------------------------------------------
+    # -- text
+    # ----------------------------------------------------------------------------------------------
 
     def _line(self, values: Iterable[Value]) -> bytes:
         return csv_line(values).encode()
 
     def _text(self, rows: Iterable[Row]) -> bytes:
-        return b"".join([self._line(self._columns), *(self._line([row[column] for column in self._columns]) for row in rows)])
+        return b"".join(
+            [
+                self._line(self._columns),
+                *(self._line([row[column] for column in self._columns]) for row in rows),
+            ]
+        )
 
     def _replace(self, rows: Sequence[Row]) -> None:
-        """Replace the file by the rows; the locked file stays open until then, so that no other process gets in between."""
+        """Replace the file by the rows; the locked file stays open until then, so that no other
+        process gets in between.
+        """
         assert self._stream is not None
         content = self._text(rows)
         if self._stream.read_bytes() != content:
             write_bytes(self._stream, content)
-            replaced, self._descriptor = self._descriptor, os.open(self._stream, os.O_RDWR | os.O_APPEND)
+            replaced, self._descriptor = (
+                self._descriptor,
+                os.open(self._stream, os.O_RDWR | os.O_APPEND),
+            )
             _lock(self._descriptor, str(self._path))
             os.close(replaced)
 
@@ -152,8 +187,13 @@ class RowFile:
             raise self._another("its columns differ")
         for number, line in enumerate(lines[1:], 2):
             if len(line) != len(self._columns):
-                raise self._another(f"it has a line of {len(line)} values, not {len(self._columns)}")
-            row = {column: self._read(number, column, text) for column, text in zip(self._columns, line, strict=True)}
+                raise self._another(
+                    f"it has a line of {len(line)} values, not {len(self._columns)}"
+                )
+            row = {
+                column: self._read(number, column, text)
+                for column, text in zip(self._columns, line, strict=True)
+            }
             self._complete(row, f"line {number}")
             if not str(row["error"] or "").startswith(DIED):
                 self.rows[str(row["point"])] = row
@@ -169,14 +209,18 @@ class RowFile:
         try:
             read = pd.read_parquet(self._path, engine="pyarrow")
         except Exception as error:  # pyarrow raises many kinds of errors for a damaged file
-            raise self._another(f"it cannot be read as Parquet ({' '.join(str(error).split())[:80]})") from None
+            raise self._another(
+                f"it cannot be read as Parquet ({' '.join(str(error).split())[:80]})"
+            ) from None
         if list(read.columns) != self._columns:
             raise self._another("its columns differ")
         rows: list[Row] = [*records(read)]
         for number, row in enumerate(rows, 1):
             for column, value in row.items():
                 if column in self._figures and not isinstance(value, int | None):
-                    raise self._damaged(f"row {number}", f"{column}: expected a whole number, got {value!r}")
+                    raise self._damaged(
+                        f"row {number}", f"{column}: expected a whole number, got {value!r}"
+                    )
             self._complete(row, f"row {number}")
         return rows
 
@@ -186,24 +230,32 @@ class RowFile:
             return None
         if column == FEASIBLE:
             if text not in ("true", "false"):
-                raise self._damaged(f"line {number}", f"{column}: expected true or false, got {text!r}")
+                raise self._damaged(
+                    f"line {number}", f"{column}: expected true or false, got {text!r}"
+                )
             return text == "true"
         if column in self._numbers:
             return self._number(number, column, text)
         if _INTEGER.fullmatch(text) and column not in TEXTS:
             return int(text)
         if column in self._figures:
-            raise self._damaged(f"line {number}", f"{column}: expected a whole number, got {text!r}")
+            raise self._damaged(
+                f"line {number}", f"{column}: expected a whole number, got {text!r}"
+            )
         return cell_text(text)
 
     def _number(self, number: int, column: str, text: str) -> float:
         try:
             return float(text)
         except ValueError:
-            raise self._damaged(f"line {number}", f"{column}: expected a number, got {text!r}") from None
+            raise self._damaged(
+                f"line {number}", f"{column}: expected a number, got {text!r}"
+            ) from None
 
     def _complete(self, row: Row, where: str) -> None:
-        """Raises :class:`InputError` for a row that says that its point fits, or that it does not, without the figures of that."""
+        """Raises :class:`InputError` for a row that says that its point fits, or that it does not,
+        without the figures of that.
+        """
         lacking = next((column for column in self._needed if row[column] is None), None)
         if row.get(FEASIBLE) and lacking:
             raise self._damaged(where, f"{lacking}: expected a whole number, got nothing")
@@ -216,13 +268,22 @@ class RowFile:
         known = set(self._keys)
         other = [key for key in self.rows if key not in known]
         if other:
-            raise self._another(f"{len(other):,} of its rows belong to points that this sweep does not have")
+            raise self._another(
+                f"{len(other):,} of its rows belong to points that this sweep does not have"
+            )
 
     def _damaged(self, where: str, why: str) -> InputError:
-        return InputError(f"{why}; remove this row and run the same command again", source=str(self._path), where=where)
+        return InputError(
+            f"{why}; remove this row and run the same command again",
+            source=str(self._path),
+            where=where,
+        )
 
     def _another(self, why: str) -> InputError:
-        return InputError(f"this file belongs to another sweep: {why}; name another file, or remove this one", source=str(self._path))
+        return InputError(
+            f"this file belongs to another sweep: {why}; name another file, or remove this one",
+            source=str(self._path),
+        )
 
 
 def _lock(descriptor: int, name: str) -> None:
@@ -230,10 +291,14 @@ def _lock(descriptor: int, name: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InputError("another sweep is writing to this file; wait for it, or name another file", source=name) from None
+        raise InputError(
+            "another sweep is writing to this file; wait for it, or name another file", source=name
+        ) from None
 
 
-def unique(points: Sequence[Mapping[str, Value]], keys: Sequence[str]) -> tuple[list[Mapping[str, Value]], list[str]]:
+def unique(
+    points: Sequence[Mapping[str, Value]], keys: Sequence[str]
+) -> tuple[list[Mapping[str, Value]], list[str]]:
     """The points and their keys, each key once."""
     first = dict(zip(reversed(keys), reversed(points), strict=True))
     order = list(dict.fromkeys(keys))

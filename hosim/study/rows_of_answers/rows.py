@@ -1,6 +1,8 @@
-"""Rows: the figures of one result as a flat table row, in integers whose names end in ``_ns`` and ``_bytes``, and the slowdown.
+"""Rows: the figures of one result as a flat table row, in integers whose names end in ``_ns`` and
+``_bytes``, and the slowdown.
 
-Rows leave out the seconds of planning and replaying (``planning_s``, ``replay_s``), so that a row depends on its question alone.
+Rows leave out the seconds of planning and replaying (``planning_s``, ``replay_s``), so that a row
+depends on its question alone.
 """
 
 from __future__ import annotations
@@ -20,11 +22,22 @@ if TYPE_CHECKING:
 Row = Mapping[str, Value]
 
 TEXTS = ("point", "workload", "hardware", "policy", "error")
-"""The columns of text; ``feasible`` is true or false, the slowdown a number, all others are whole numbers or empty."""
+"""The columns of text; ``feasible`` is true or false, the slowdown a number, all others are whole
+numbers or empty.
+"""
 FEASIBLE = "feasible"
 SLOWDOWN = "slowdown"
 """The makespan divided by the one with everything resident."""
-FIRST_COLUMNS = ("workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "makespan_low_ns", "makespan_high_ns")
+FIRST_COLUMNS = (
+    "workload",
+    "hardware",
+    "policy",
+    "budget_bytes",
+    FEASIBLE,
+    "makespan_ns",
+    "makespan_low_ns",
+    "makespan_high_ns",
+)
 """What every table of results begins with."""
 DEVICE_TIER = "device_tier"
 """The entry of a comparison's ``attrs`` that names the device tier."""
@@ -34,7 +47,9 @@ PEAK = "_peak_bytes"
 
 
 def figure_columns(hardware: Hardware) -> list[str]:
-    """The columns of :func:`figures`, in order; they depend on the tiers and channels of the machine alone."""
+    """The columns of :func:`figures`, in order; they depend on the tiers and channels of the
+    machine alone.
+    """
     return [
         *FIRST_COLUMNS,
         "busy_ns",
@@ -44,7 +59,11 @@ def figure_columns(hardware: Hardware) -> list[str]:
         "ideal_ns",
         SLOWDOWN,
         *(f"{tier.name}{PEAK}" for tier in hardware.tiers),
-        *(f"{channel.name}_{figure}" for channel in hardware.channels for figure in ("moved_bytes", "busy_ns", "exposed_ns")),
+        *(
+            f"{channel.name}_{figure}"
+            for channel in hardware.channels
+            for figure in ("moved_bytes", "busy_ns", "exposed_ns")
+        ),
         "prefetches",
         "stores",
         "detaches",
@@ -53,7 +72,9 @@ def figure_columns(hardware: Hardware) -> list[str]:
 
 
 def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
-    """The figures of one result, by the names of :func:`figure_columns`; times are missing if it does not fit."""
+    """The figures of one result, by the names of :func:`figure_columns`; times are missing if it
+    does not fit.
+    """
     row: dict[str, Value] = {
         "workload": result.workload,
         "hardware": result.hardware,
@@ -74,7 +95,11 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
         row |= {f"{cause}_stall_ns": result.stall_ns.get(cause, 0) for cause in STALL_CAUSES}
     row |= {f"{tier}{PEAK}": peak for tier, peak in result.peak_bytes.items()}
     for name, channel in result.channels.items():
-        row |= {f"{name}_moved_bytes": channel.bytes, f"{name}_busy_ns": channel.busy_ns, f"{name}_exposed_ns": channel.exposed_ns}
+        row |= {
+            f"{name}_moved_bytes": channel.bytes,
+            f"{name}_busy_ns": channel.busy_ns,
+            f"{name}_exposed_ns": channel.exposed_ns,
+        }
     for figure in ("prefetches", "stores", "detaches"):
         row[figure] = result.plan.get(figure)
     return {column: row.get(column) for column in figure_columns(hardware)}
@@ -87,19 +112,32 @@ def records(table: DataFrame) -> list[dict[str, Any]]:
 
 
 def results_of(table: object) -> tuple[list[Result], str]:
-    """The results in a frame of :func:`hosim.compare`, without channels, streams and notes, and the name of the device tier.
+    """The results in a frame of :func:`hosim.compare`, without channels, streams and notes, and the
+    name of the device tier.
 
     Raises :class:`InputError` for anything else.
     """
     if "enough_bytes" in getattr(table, "columns", ()):
         raise InputError(
-            "this frame compares machines; hosim.plot draws the policies of one: hosim.compare(workload, machine)", source="plot"
+            "this frame compares machines; hosim.plot draws the policies of one: "
+            "hosim.compare(workload, machine)",
+            source="plot",
         )
     tier = getattr(table, "attrs", {}).get(DEVICE_TIER)
-    needed = {"workload", "hardware", "policy", "budget_bytes", FEASIBLE, "makespan_ns", "lower_bound_ns", f"{tier}{PEAK}"}
+    needed = {
+        "workload",
+        "hardware",
+        "policy",
+        "budget_bytes",
+        FEASIBLE,
+        "makespan_ns",
+        "lower_bound_ns",
+        f"{tier}{PEAK}",
+    }
     if tier is None or not needed <= set(getattr(table, "columns", ())) or not len(table):  # type: ignore[arg-type]
         raise InputError(
-            "expected a plan, the result of hosim.replay(..., record=True), the answer of hosim.frontier, or the frame of hosim.compare "
+            "expected a plan, the result of hosim.replay(..., record=True), the answer of "
+            "hosim.frontier, or the frame of hosim.compare "
             "with all its columns",
             source="plot",
         )
@@ -107,7 +145,11 @@ def results_of(table: object) -> tuple[list[Result], str]:
 
 
 def _result_of(row: Mapping[str, Any]) -> Result:
-    peaks = {column.removesuffix(PEAK): peak for column, peak in row.items() if column.endswith(PEAK) and peak is not None}
+    peaks = {
+        column.removesuffix(PEAK): peak
+        for column, peak in row.items()
+        if column.endswith(PEAK) and peak is not None
+    }
     return Result(
         workload=row["workload"],
         hardware=row["hardware"],
@@ -132,9 +174,11 @@ def _result_of(row: Mapping[str, Any]) -> Result:
 
 
 def varied_columns(points: Sequence[Settings]) -> dict[str, str]:
-    """The column of each field that the points vary: the field's name, with a unit suffix if all its values are quantities of one kind.
+    """The column of each field that the points vary: the field's name, with a unit suffix if all
+    its values are quantities of one kind.
 
-    The budget column has the text that was asked for, beside ``budget_bytes``; the policy has a column anyway.
+    The budget column has the text that was asked for, beside ``budget_bytes``; the policy has a
+    column anyway.
 
     >>> varied_columns([{"channels.h2d.bandwidth": "25 GB/s", "policy.k": 4}])
     {'channels.h2d.bandwidth': 'channels.h2d.bandwidth_bytes_per_s', 'policy.k': 'policy.k'}
@@ -155,14 +199,21 @@ def varied(settings: Settings, columns: Mapping[str, str]) -> dict[str, Value]:
     return row
 
 
-def frame(rows: Iterable[Row], columns: Sequence[str], notes: Iterable[str | Note] = ()) -> DataFrame:
-    """Rows as a pandas frame; whole numbers are ``Int64``, so that they stay exact beside missing ones.
+def frame(
+    rows: Iterable[Row], columns: Sequence[str], notes: Iterable[str | Note] = ()
+) -> DataFrame:
+    """Rows as a pandas frame; whole numbers are ``Int64``, so that they stay exact beside missing
+    ones.
 
     ``attrs["notes"]`` has the notes on the figures, each once.
     """
     import pandas as pd
 
-    made = pd.DataFrame([[row.get(column) for column in columns] for row in rows], columns=list(columns), dtype=object)
+    made = pd.DataFrame(
+        [[row.get(column) for column in columns] for row in rows],
+        columns=list(columns),
+        dtype=object,
+    )
     for column in columns:
         values: list[Any] = [value for value in made[column] if value is not None]
         if column == FEASIBLE:
@@ -171,7 +222,9 @@ def frame(rows: Iterable[Row], columns: Sequence[str], notes: Iterable[str | Not
             made[column] = made[column].astype(float)
         elif column in TEXTS:
             made[column] = made[column].astype("str" if len(values) == len(made) else object)
-        elif column.endswith(("_ns", "_bytes")) or (values and all(type(value) is int for value in values)):
+        elif column.endswith(("_ns", "_bytes")) or (
+            values and all(type(value) is int for value in values)
+        ):
             made[column] = made[column].astype("Int64")
         else:
             made[column] = made[column].infer_objects()

@@ -1,4 +1,6 @@
-"""A sweep's tasks on a Dask cluster (extra ``dask``), one row per task; Dask moves the tasks of a worker that dies to another one."""
+"""A sweep's tasks on a Dask cluster (extra ``dask``), one row per task; Dask moves the tasks of a
+worker that dies to another one.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,33 @@ _PAUSE_S = 0.02
 _AHEAD = 3
 """How many tasks per thread of the cluster are sent at a time."""
 _AGAIN = 3
-"""How often a task is sent again after a worker has gone with its result, before anybody had fetched it."""
+"""How often a task is sent again after a worker has gone with its result, before anybody had
+fetched it.
+"""
 
 
 def cluster(scheduler: str | Client) -> Runner:
-    """A runner over the workers of a Dask cluster, given its scheduler's address (``tcp://host:8786``) or a client.
+    """A runner over the workers of a Dask cluster, given its scheduler's address
+    (``tcp://host:8786``) or a client.
 
-    Closes a client that it made itself. Raises :class:`InputError` without the extra ``dask``, and if no scheduler answers.
+    Closes a client that it made itself. Raises :class:`InputError` without the extra ``dask``, and
+    if no scheduler answers.
     """
     if find_spec("distributed") is None:
-        raise InputError("--scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'", source="scheduler")
+        raise InputError(
+            "--scheduler needs Dask, which is not installed; run: pip install 'hosim[dask]'",
+            source="scheduler",
+        )
     if isinstance(scheduler, str) and not _ADDRESS.fullmatch(scheduler):
-        raise InputError("expected the address of a Dask scheduler, such as tcp://host:8786", source=scheduler[:_SHOWN] or "scheduler")
+        raise InputError(
+            "expected the address of a Dask scheduler, such as tcp://host:8786",
+            source=scheduler[:_SHOWN] or "scheduler",
+        )
     if not isinstance(scheduler, str) and not hasattr(scheduler, "nthreads"):
-        raise InputError(f"expected the address of a Dask scheduler or a client, got {shown(scheduler)}", source="scheduler")
+        raise InputError(
+            f"expected the address of a Dask scheduler or a client, got {shown(scheduler)}",
+            source="scheduler",
+        )
     return lambda tasks: _run(tasks, scheduler)
 
 
@@ -57,7 +72,9 @@ def _run(tasks: Sequence[AnyTask], scheduler: str | Client) -> Iterator[dict[str
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise InputError(
-                f"no Dask scheduler answers there ({reason[:100]}); expected an address such as tcp://host:8786", source=scheduler
+                f"no Dask scheduler answers there ({reason[:100]}); expected an address such as "
+                "tcp://host:8786",
+                source=scheduler,
             ) from None
         try:
             yield from _rows(tasks, client)
@@ -80,14 +97,18 @@ def _without_logs() -> Iterator[None]:
 
 
 def _rows(tasks: Sequence[AnyTask], client: Any) -> Iterator[dict[str, Value]]:
-    """What the tasks yield. Raises :class:`HosimError` when the connection to the scheduler breaks."""
+    """What the tasks yield. Raises :class:`HosimError` when the connection to the scheduler
+    breaks.
+    """
     from distributed import as_completed
 
     with _scheduler_of(client):
         yield from _answers(tasks, client, as_completed)
 
 
-def _answers(tasks: Sequence[AnyTask], client: Any, as_completed: Any) -> Iterator[dict[str, Value]]:
+def _answers(
+    tasks: Sequence[AnyTask], client: Any, as_completed: Any
+) -> Iterator[dict[str, Value]]:
     waiting = iter(tasks)
     asked: dict[str, tuple[AnyTask, int]] = {}
 
@@ -97,7 +118,9 @@ def _answers(tasks: Sequence[AnyTask], client: Any, as_completed: Any) -> Iterat
         return future
 
     threads = sum(client.nthreads().values()) or 1
-    completed = as_completed([send(task) for task in islice(waiting, _AHEAD * threads)], loop=client.loop)
+    completed = as_completed(
+        [send(task) for task in islice(waiting, _AHEAD * threads)], loop=client.loop
+    )
     try:
         for future in _arriving(completed, client):
             if future.key not in asked:
@@ -113,7 +136,9 @@ def _answers(tasks: Sequence[AnyTask], client: Any, as_completed: Any) -> Iterat
             if future.status == "finished":
                 row = future.result()
             else:
-                row = task.failed(f"{DIED}: {'its result was lost' if lost else failure(future.exception())}")
+                row = task.failed(
+                    f"{DIED}: {'its result was lost' if lost else failure(future.exception())}"
+                )
             future.release()
             for following in islice(waiting, 1):
                 completed.add(send(following))
@@ -125,7 +150,9 @@ def _answers(tasks: Sequence[AnyTask], client: Any, as_completed: Any) -> Iterat
 
 @contextmanager
 def _scheduler_of(client: Any) -> Iterator[None]:
-    """Within it, a connection that ends and a client that is closed are a scheduler that has gone. Raises :class:`HosimError`."""
+    """Within it, a connection that ends and a client that is closed are a scheduler that has gone.
+    Raises :class:`HosimError`.
+    """
     try:
         yield
     except OSError:  # what Dask raises of a connection that has ended is one
@@ -137,7 +164,9 @@ def _scheduler_of(client: Any) -> Iterator[None]:
 
 
 def _arriving(completed: Any, client: Any) -> Iterator[Any]:
-    """The futures as they complete; Dask itself would wait for those of a scheduler that has gone. Raises :class:`HosimError` then."""
+    """The futures as they complete; Dask itself would wait for those of a scheduler that has gone.
+    Raises :class:`HosimError` then.
+    """
     while not completed.is_empty():
         arrived = completed.next_batch(block=False)
         if not arrived:
@@ -148,4 +177,6 @@ def _arriving(completed: Any, client: Any) -> Iterator[Any]:
 
 
 def _gone() -> HosimError:
-    return HosimError("the Dask scheduler has gone; start one and run the same command again, which continues")
+    return HosimError(
+        "the Dask scheduler has gone; start one and run the same command again, which continues"
+    )

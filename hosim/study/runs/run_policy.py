@@ -22,7 +22,8 @@ from hosim.study.asked import PolicyChoice
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """How the device tier's bytes are counted: ``allocator`` and ``account`` as in :func:`hosim.engine.replay`.
+    """How the device tier's bytes are counted: ``allocator`` and ``account`` as in
+    :func:`hosim.engine.replay`.
 
     Runtime policies are always counted in time, because their decisions have no program order.
     """
@@ -35,13 +36,15 @@ BY_BYTES: Counting = Counting()
 
 _RUNS_AHEAD = Note(
     "account",
-    "the host runs ahead without end, so memory that several streams use is freed late (record_stream); one that waits for the device, as "
+    "the host runs ahead without end, so memory that several streams use is freed late "
+    "(record_stream); one that waits for the device, as "
     "limit_all_gathers of FSDP does, or avoids record_stream, reserves less",
 )
 
 
 def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
-    """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the budget.
+    """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the
+    budget.
 
     Raises :class:`InputError` for durations of another machine.
     """
@@ -49,16 +52,23 @@ def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
     made = choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
     said = [Note("slower", choice.policy.slower)] if choice.policy.slower else []
     if graph.meta.get(ROUTING) and not any([line.startswith(f"{KNEW}: ") for line in made.notes]):
-        said.append(Note(KNEW, CLAIRVOYANT if made.runtime is None or choice.policy.foresees else ON_DEMAND))
+        said.append(
+            Note(KNEW, CLAIRVOYANT if made.runtime is None or choice.policy.foresees else ON_DEMAND)
+        )
     return replace(made, notes=(*made.notes, *map(str, said))) if said else made
 
 
 def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
-    """Raise :class:`PlanError` if a policy's plan breaks a rule; runtime policies decide later, and have nothing to check yet."""
+    """Raise :class:`PlanError` if a policy's plan breaks a rule; runtime policies decide later, and
+    have nothing to check yet.
+    """
     if plan.runtime is not None:
         return
     if findings := verify(plan, hardware, budget_bytes):
-        raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy", findings)
+        raise illegal_plan(
+            f"policy {plan.policy} made a plan that breaks a rule, which is a bug of the policy",
+            findings,
+        )
 
 
 def replay(
@@ -73,11 +83,13 @@ def replay(
     record: bool = False,
     bounds: bool = True,
 ) -> Result:
-    """The result of one plan, with the lower bound on what any plan takes (:func:`hosim.analysis.lower_bounds.bounded_result.bounded`).
+    """The result of one plan, with the lower bound on what any plan takes
+    (:func:`hosim.analysis.lower_bounds.bounded_result.bounded`).
 
-    Set ``repeats`` to false for a plan that does not put every copy back (rule 2), and so may be faster than one that does.
-    ``reserve_bytes`` is what an allocator may reserve, if not the budget. ``record`` keeps the timeline. ``bounds`` false leaves the bound
-    out, which takes longer than many a replay: for results that nobody sees.
+    Set ``repeats`` to false for a plan that does not put every copy back (rule 2), and so may be
+    faster than one that does. ``reserve_bytes`` is what an allocator may reserve, if not the
+    budget. ``record`` keeps the timeline. ``bounds`` false leaves the bound out, which takes longer
+    than many a replay: for results that nobody sees.
     """
     account = counting.account if plan.runtime is None else IN_TIME
     result = engine.replay(
@@ -95,8 +107,11 @@ def replay(
     return bounded(result, plan, hardware, budget_bytes, repeats=repeats) if bounds else result
 
 
-def failed(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: HosimError) -> Result:
-    """The result of a policy that is not hosim's own and fails, which is no reason to lose the results of others.
+def failed(
+    graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: HosimError
+) -> Result:
+    """The result of a policy that is not hosim's own and fails, which is no reason to lose the
+    results of others.
 
     Raises the error if the policy is hosim's own.
     """
@@ -105,7 +120,9 @@ def failed(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes:
     return replace(unplanned(graph, hardware, choice, budget_bytes, str(error)), failed=True)
 
 
-def unplanned(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str) -> Result:
+def unplanned(
+    graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str
+) -> Result:
     """The result of a policy that found no plan within the budget."""
     return Result(
         workload=graph.name,

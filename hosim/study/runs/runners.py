@@ -1,7 +1,9 @@
-"""The runners of a sweep's tasks: this process, or a pool of processes (joblib). Each yields one row per task, in any order.
+"""The runners of a sweep's tasks: this process, or a pool of processes (joblib). Each yields one
+row per task, in any order.
 
-When a process of the pool dies, the whole pool ends. The tasks that were under way are then computed again one by one, to find the one that
-kills its process (for lack of memory, say): that task becomes a row with an error.
+When a process of the pool dies, the whole pool ends. The tasks that were under way are then
+computed again one by one, to find the one that kills its process (for lack of memory, say): that
+task becomes a row with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ Runner = Callable[[Sequence[AnyTask]], Iterator[dict[str, Value]]]
 """Yields the row of each task once."""
 
 _AHEAD = 2
-"""How many tasks wait per process of the pool: enough to keep it busy, few enough to compute again when a process dies."""
+"""How many tasks wait per process of the pool: enough to keep it busy, few enough to compute again
+when a process dies.
+"""
 
 
 def here(tasks: Sequence[AnyTask]) -> Iterator[dict[str, Value]]:
@@ -33,7 +37,8 @@ def here(tasks: Sequence[AnyTask]) -> Iterator[dict[str, Value]]:
 
 
 def pool(jobs: int) -> Runner:
-    """A runner over ``jobs`` processes of this machine (-1: one per core); with 1, it starts no process.
+    """A runner over ``jobs`` processes of this machine (-1: one per core); with 1, it starts no
+    process.
 
     Raises :class:`InputError` for an invalid number.
     """
@@ -42,13 +47,16 @@ def pool(jobs: int) -> Runner:
 
 
 def processes(jobs: int) -> int:
-    """How many processes ``--jobs`` asks for (-1: one per core). Raises :class:`InputError` for an invalid number, or for too many.
+    """How many processes ``--jobs`` asks for (-1: one per core). Raises :class:`InputError` for an
+    invalid number, or for too many.
 
     >>> processes(4)
     4
     """
     if jobs == 0 or jobs < -1:
-        raise InputError(f"expected a number of processes, or -1 for one per core, got {jobs}", source="jobs")
+        raise InputError(
+            f"expected a number of processes, or -1 for one per core, got {jobs}", source="jobs"
+        )
     return cores() if jobs == -1 else within("processes", jobs, source="jobs")
 
 
@@ -79,7 +87,9 @@ def _alone(task: AnyTask) -> dict[str, Value]:
     try:
         return next(_rows(iter([task]), 2))
     except TerminatedWorkerError:
-        return task.failed(f"{DIED}: the process that computed this point was killed, perhaps for lack of memory")
+        return task.failed(
+            f"{DIED}: the process that computed this point was killed, perhaps for lack of memory"
+        )
 
 
 def _noting(tasks: Sequence[AnyTask], begun: list[str]) -> Iterator[AnyTask]:
@@ -94,7 +104,14 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
     from joblib.externals.loky.backend.resource_tracker import ensure_running
 
     own = {"initializer": belong_to, "initargs": (os.getpid(),)}
-    parallel = Parallel(n_jobs=jobs, backend="loky", return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs, **own)
+    parallel = Parallel(
+        n_jobs=jobs,
+        backend="loky",
+        return_as="generator_unordered",
+        batch_size=1,
+        pre_dispatch=_AHEAD * jobs,
+        **own,
+    )
     with ExitStack() as stack:
         stack.enter_context(safe_path())
         with without_ctrl_c(ensure_running):
@@ -107,13 +124,18 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
 def _silently(do: Callable[[], T]) -> T:
     """What ``do`` returns, without one message of loky's.
 
-    A pool that ends early forgets the tasks that wait and kills its processes. Its thread may then look for a task that it had not
-    handed over, and end with a KeyError when all is done: Python would print that above our own line.
+    A pool that ends early forgets the tasks that wait and kills its processes. Its thread may then
+    look for a task that it had not handed over, and end with a KeyError when all is done: Python
+    would print that above our own line.
     """
     before = threading.excepthook
 
     def report(failed: threading.ExceptHookArgs) -> None:
-        if not (failed.exc_type is KeyError and failed.thread and failed.thread.name == "ExecutorManagerThread"):
+        if not (
+            failed.exc_type is KeyError
+            and failed.thread
+            and failed.thread.name == "ExecutorManagerThread"
+        ):
             before(failed)
 
     threading.excepthook = report

@@ -1,8 +1,10 @@
-"""A question (one workload, machine, policy and budget), and the same question with some fields changed.
+"""A question (one workload, machine, policy and budget), and the same question with some fields
+changed.
 
-Fields are named as files name them: ``workload.`` and a parameter of the workload's spec (``workload.batch``,
-``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the hardware
-profile (``channels.h2d.bandwidth``). A channel with more bandwidth than in the profile raises its fabrics by as much
+Fields are named as files name them: ``workload.`` and a parameter of the workload's spec
+(``workload.batch``, ``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of
+it, ``budget``, and otherwise a path inside the hardware profile (``channels.h2d.bandwidth``). A
+channel with more bandwidth than in the profile raises its fabrics by as much
 (:mod:`hosim.study.wider_channels`), unless their bandwidth is changed, too.
 """
 
@@ -28,7 +30,15 @@ from hosim.measured_on import check_measured_on, check_varied
 from hosim.notes import Note, notes
 from hosim.plain_text import shown
 from hosim.result import Result
-from hosim.study.asked import PolicyChoice, Settings, Value, as_integer, notes_on_choice, parse_choice, written
+from hosim.study.asked import (
+    PolicyChoice,
+    Settings,
+    Value,
+    as_integer,
+    notes_on_choice,
+    parse_choice,
+    written,
+)
 from hosim.study.runs.run_policy import check, make_plan, replay
 from hosim.study.wider_channels import widened
 
@@ -44,8 +54,9 @@ _KEPT_GRAPHS = 8
 class Question:
     """What one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it.
 
-    ``others`` are policies that settings may name by their labels, besides those of the registry. ``devices``: how many run it, if not as
-    many as the graph is for. ``rescale`` scales durations that were measured on another machine to each one that the question is asked of
+    ``others`` are policies that settings may name by their labels, besides those of the registry.
+    ``devices``: how many run it, if not as many as the graph is for. ``rescale`` scales durations
+    that were measured on another machine to each one that the question is asked of
     (:mod:`hosim.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
     """
 
@@ -64,24 +75,45 @@ class Question:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """The machine with the devices that run the graph; raises :class:`InputError` if it has fewer."""
+        """The machine with the devices that run the graph; raises :class:`InputError` if it has
+        fewer.
+        """
         return on_devices(self.graph, self.profile, self.devices)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a reader of the answer has to know of the workload, its times on the machine, and the policy's parameters."""
-        return (*notes(self.graph, self.hardware), *notes_on_choice(self.choice, self.graph, self.hardware))
+        """What a reader of the answer has to know of the workload, its times on the machine, and
+        the policy's parameters.
+        """
+        return (
+            *notes(self.graph, self.hardware),
+            *notes_on_choice(self.choice, self.graph, self.hardware),
+        )
 
     @property
     def budget_bytes(self) -> int:
-        """The bytes of the device tier that may be used; raises :class:`InputError` for an invalid budget."""
+        """The bytes of the device tier that may be used; raises :class:`InputError` for an invalid
+        budget.
+        """
         return parse_budget(self.budget, self.graph, self.hardware)[1]
 
     def with_settings(self, settings: Settings) -> Question:
-        """The question with some fields changed; raises :class:`InputError` for an unknown field or an invalid value."""
-        workload = {f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)}
-        hardware = {f.removeprefix(HARDWARE): v for f, v in settings.items() if not f.startswith(WORKLOAD) and not _is_other(f)}
-        policy = {f.partition(".")[2]: v for f, v in settings.items() if f == POLICY or f.startswith(f"{POLICY}.")}
+        """The question with some fields changed; raises :class:`InputError` for an unknown field or
+        an invalid value.
+        """
+        workload = {
+            f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)
+        }
+        hardware = {
+            f.removeprefix(HARDWARE): v
+            for f, v in settings.items()
+            if not f.startswith(WORKLOAD) and not _is_other(f)
+        }
+        policy = {
+            f.partition(".")[2]: v
+            for f, v in settings.items()
+            if f == POLICY or f.startswith(f"{POLICY}.")
+        }
         graph = _graph(self.graph, workload) if workload else self.graph
         profile = _hardware(self.profile, hardware) if hardware else self.profile
         faster = any([rate_of(path, profile) is not None for path in hardware])
@@ -98,12 +130,15 @@ class Question:
     def answer(self) -> Result:
         """Plan, verify, replay; with ``planning_s`` and ``replay_s``.
 
-        Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its plan breaks a rule.
+        Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its
+        plan breaks a rule.
         """
         return bounded_attempt(self.attempt())
 
     def attempt(self) -> Result:
-        """The answer without its lower bound, for one of many that nobody may see; :func:`bounded_attempt` adds the bound."""
+        """The answer without its lower bound, for one of many that nobody may see;
+        :func:`bounded_attempt` adds the bound.
+        """
         begin = time.perf_counter()
         budget = self.budget_bytes
         plan = make_plan(self.graph, self.hardware, self.choice, budget)
@@ -111,7 +146,13 @@ class Question:
         check(plan, self.hardware, budget)
         result = replay(plan, self.hardware, budget, bounds=False)
         ideal = resident_step(self.graph, self.hardware).makespan_ns
-        return replace(result, policy=self.choice.label, planning_s=planning_s, ideal_ns=ideal, replayed=(plan, self.hardware))
+        return replace(
+            result,
+            policy=self.choice.label,
+            planning_s=planning_s,
+            ideal_ns=ideal,
+            replayed=(plan, self.hardware),
+        )
 
 
 def bounded_attempt(result: Result) -> Result:
@@ -123,7 +164,9 @@ def bounded_attempt(result: Result) -> Result:
 
 
 def check_fields(question: Question, fields: Iterable[str]) -> None:
-    """Raise :class:`InputError` for an unknown field, with the nearest known one. Does not look at values."""
+    """Raise :class:`InputError` for an unknown field, with the nearest known one. Does not look at
+    values.
+    """
     for field in fields:
         if field.startswith(WORKLOAD):
             _check_parameter(question.graph, field.removeprefix(WORKLOAD))
@@ -131,14 +174,24 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
             known = question.choice.policy.settings
             key = field.partition(".")[2]
             if key not in known:
-                raise InputError(unknown_name("parameter", key, known), source=f"policy {question.choice.name}")
+                raise InputError(
+                    unknown_name("parameter", key, known), source=f"policy {question.choice.name}"
+                )
         elif not _is_other(field):
             path = field.removeprefix(HARDWARE)
             if "." not in path and not _profile_has(question.hardware, path):
-                known_fields = [WORKLOAD + "batch", WORKLOAD + "sequence", POLICY, BUDGET, *_paths(question.hardware)]
+                known_fields = [
+                    WORKLOAD + "batch",
+                    WORKLOAD + "sequence",
+                    POLICY,
+                    BUDGET,
+                    *_paths(question.hardware),
+                ]
                 hint = did_you_mean(path, known_fields)
                 raise InputError(
-                    f"unknown field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}", source=field
+                    "unknown "
+                    f"field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}",
+                    source=field,
                 )
             _put(_profile(question.hardware), path, None)
             processor = rate_of(path, question.hardware)
@@ -147,7 +200,9 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
 
 
 def rate_of(path: str, hardware: Hardware) -> str | None:
-    """The processor (``""``: the device's) whose ops are timed by what is at this path of a profile: its rates, or its memory's."""
+    """The processor (``""``: the device's) whose ops are timed by what is at this path of a
+    profile: its rates, or its memory's.
+    """
     first, _, rest = path.partition(".")
     if first == "compute":
         return ""
@@ -158,25 +213,42 @@ def rate_of(path: str, hardware: Hardware) -> str | None:
 
 
 def check_values(question: Question, points: Iterable[Settings]) -> None:
-    """Raise :class:`InputError` for values that no point can mean: no policy, a share of 1 as one byte, a number without its unit.
+    """Raise :class:`InputError` for values that no point can mean: no policy, a share of 1 as one
+    byte, a number without its unit.
 
     Values of other fields are for the points to judge, which may be right together only.
     """
     profile = _profile(question.hardware)
-    values = {(type(value), field, value): (field, value) for point in points for field, value in point.items()}.values()
+    values = {
+        (type(value), field, value): (field, value)
+        for point in points
+        for field, value in point.items()
+    }.values()
     budgets = [value for field, value in values if field == BUDGET]
     shares = [value for value in budgets if isinstance(value, float) and value < 1]
     if shares and any(type(value) is int and value == 1 for value in budgets):
-        raise InputError(f"1 is one byte, beside shares such as {shares[0]}; write 1.0 or '100%' for all of it", source=BUDGET)
+        raise InputError(
+            f"1 is one byte, beside shares such as {shares[0]}; write 1.0 or '100%' for all of it",
+            source=BUDGET,
+        )
     for field, value in values:
         if field == POLICY:
             _ = _choice(question.choice, {"": value}, question.others).policy
-        if field.startswith(WORKLOAD) or _is_other(field) or isinstance(value, bool) or not isinstance(value, int | float):
+        if (
+            field.startswith(WORKLOAD)
+            or _is_other(field)
+            or isinstance(value, bool)
+            or not isinstance(value, int | float)
+        ):
             continue
         now = as_integer(_value_at(profile, field.removeprefix(HARDWARE)))
         if now is not None:
             suffix, _ = now
-            raise InputError(f"expected a quantity with its unit, such as {written(suffix, value)!r}, got {shown(value)}", source=field)
+            raise InputError(
+                f"expected a quantity with its unit, such as {written(suffix, value)!r}, got "
+                f"{shown(value)}",
+                source=field,
+            )
 
 
 def _value_at(profile: Mapping[str, Any], path: str) -> Value:
@@ -195,18 +267,28 @@ def _is_other(field: str) -> bool:
 
 def _budget(value: Value) -> int | float | str | None:
     if isinstance(value, bool):
-        raise InputError(f"expected a size such as '40 GiB' or a share such as '75%', got {shown(value)}", source="budget")
+        raise InputError(
+            f"expected a size such as '40 GiB' or a share such as '75%', got {shown(value)}",
+            source="budget",
+        )
     return value
 
 
-# -- the policy ----------------------------------------------------------------------------------------------------
+# -- the policy
+# --------------------------------------------------------------------------------------------------
 
 
-def _choice(choice: PolicyChoice, settings: Mapping[str, Value], others: Sequence[PolicyChoice]) -> PolicyChoice:
-    """The choice with other parameters; the empty key names another policy, which may be one of ``others``."""
+def _choice(
+    choice: PolicyChoice, settings: Mapping[str, Value], others: Sequence[PolicyChoice]
+) -> PolicyChoice:
+    """The choice with other parameters; the empty key names another policy, which may be one of
+    ``others``.
+    """
     named = settings.get("")
     if named is not None:
-        choice = next((other for other in others if other.label == named), None) or parse_choice(str(named))
+        choice = next((other for other in others if other.label == named), None) or parse_choice(
+            str(named)
+        )
     policy = choice.policy
     parameters = dict(choice.parameters)
     for key, value in settings.items():
@@ -214,11 +296,15 @@ def _choice(choice: PolicyChoice, settings: Mapping[str, Value], others: Sequenc
             parameters[key] = policy.read(key, value) if isinstance(value, str) else value
     if parameters == dict(choice.parameters):
         return choice
-    written = (f"{key}={json.dumps(value) if isinstance(value, bool) else value}" for key, value in parameters.items())
+    written = (
+        f"{key}={json.dumps(value) if isinstance(value, bool) else value}"
+        for key, value in parameters.items()
+    )
     return replace(choice, parameters=parameters, label=":".join([choice.name, *written]))
 
 
-# -- the hardware profile ------------------------------------------------------------------------------------------
+# -- the hardware profile
+# ------------------------------------------------------------------------------------------
 
 
 def _profile(hardware: Hardware) -> dict[str, Any]:
@@ -235,10 +321,15 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
         _put(data, path, value)
     changed = hardware_from_dict(data, source=hardware.name)
     before = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
-    more = {channel.name: max(0, channel.bandwidth_bytes_per_s - before[channel.name]) for channel in changed.channels}
+    more = {
+        channel.name: max(0, channel.bandwidth_bytes_per_s - before[channel.name])
+        for channel in changed.channels
+    }
     if not any(more.values()):
         return changed
-    set_too = [fabric.name for fabric in hardware.fabrics if f"fabrics.{fabric.name}.bandwidth" in settings]
+    set_too = [
+        fabric.name for fabric in hardware.fabrics if f"fabrics.{fabric.name}.bandwidth" in settings
+    ]
     return replace(changed, fabrics=widened(changed, more, set_too)[0].fabrics)
 
 
@@ -280,23 +371,45 @@ def _put(data: dict[str, Any], path: str, value: Value) -> None:
         return
     if not isinstance(node, dict) or isinstance(node.get(last), dict):
         known = list(node[last]) if isinstance(node, dict) else []
-        raise InputError(f"expected a path to one value{f', such as {path}.{known[0]}' if known else ''}", source=path)
-    allowed = (*node, "latency", "engines", "pageable", "scope", "source", "time", "pool", "devices_per_host", "chunk", "bandwidth")
+        raise InputError(
+            f"expected a path to one value{f', such as {path}.{known[0]}' if known else ''}",
+            source=path,
+        )
+    allowed = (
+        *node,
+        "latency",
+        "engines",
+        "pageable",
+        "scope",
+        "source",
+        "time",
+        "pool",
+        "devices_per_host",
+        "chunk",
+        "bandwidth",
+    )
     if last not in allowed:
         raise InputError(unknown_name("field", last, list(node)), source=path)
     node[last] = value
 
 
-# -- the workload --------------------------------------------------------------------------------------------------
+# -- the workload
+# --------------------------------------------------------------------------------------------------
 
 
 def recipe(graph: Graph) -> Mapping[str, Any] | None:
-    """The spec that a graph was built from, without its name, according to its ``meta``; ``None`` if there is none."""
+    """The spec that a graph was built from, without its name, according to its ``meta``; ``None``
+    if there is none.
+    """
     meta = graph.meta
     if isinstance(meta.get("builder"), Mapping):
         return {"builder": meta["builder"]}
     if isinstance(meta.get("model"), Mapping) and isinstance(meta.get("inputs"), Mapping):
-        traced = {"importer": "torch_train", "training": meta["training"]} if "training" in meta else {"importer": "torch_export"}
+        traced = (
+            {"importer": "torch_train", "training": meta["training"]}
+            if "training" in meta
+            else {"importer": "torch_export"}
+        )
         return {**traced, "model": meta["model"], "inputs": meta["inputs"]}
     return None
 
@@ -305,7 +418,8 @@ def _recipe(graph: Graph) -> dict[str, Any]:
     found = recipe(graph)
     if found is None:
         raise InputError(
-            f"{graph.name} does not say how it was built, so its fields cannot be varied; give a spec with a builder, such as "
+            f"{graph.name} does not say how it was built, so its fields cannot be varied; give a "
+            "spec with a builder, such as "
             "llama-3.1-8b-prefill-32k",
             source="workload",
         )
@@ -318,7 +432,11 @@ def _check_parameter(graph: Graph, key: str) -> None:
     if "builder" not in found:
         if key.partition(".")[0] not in found:
             fields = unknown_name("field", key, found)
-            raise InputError(f"{fields}; the workload is traced from a model, and its sizes are in 'model' and 'inputs'", source="workload")
+            raise InputError(
+                f"{fields}; the workload is traced from a model, and its sizes are in 'model' and "
+                "'inputs'",
+                source="workload",
+            )
         _put(found, key, None)
         return
     from hosim.models import parameters_of
@@ -356,6 +474,8 @@ def _made(name: str, spec: str) -> Graph:
 
 
 def failure(error: BaseException) -> str:
-    """The text of an error in a row: one line, with the type of an error that hosim did not raise on purpose."""
+    """The text of an error in a row: one line, with the type of an error that hosim did not raise
+    on purpose.
+    """
     text = str(error) if isinstance(error, HosimError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())

@@ -1,6 +1,7 @@
 """One point of a sweep, wherever it is computed: a task goes out, a row comes back.
 
-A task carries the question as bytes, which a worker unpacks once and keeps: it needs no file, and reads no graph twice.
+A task carries the question as bytes, which a worker unpacks once and keeps: it needs no file, and
+reads no graph twice.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _unpacked: OrderedDict[str, Question] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A question as bytes; ``digest`` is a fingerprint of the question, the same in every process, ``key`` one of the bytes.
+    """A question as bytes; ``digest`` is a fingerprint of the question, the same in every process,
+    ``key`` one of the bytes.
 
     The digest of a function is that of its text, which does not say all that it does.
     """
@@ -56,23 +58,31 @@ def pack(question: Question) -> Packed:
         content = zlib.compress(_dumped(bare), 1)
     except (pickle.PicklingError, RecursionError) as error:
         why = "has values that cannot go to another process"
-        raise InputError(f"a policy of your own {why}: {one_line(str(error), 100)}", source="policy") from None
+        raise InputError(
+            f"a policy of your own {why}: {one_line(str(error), 100)}", source="policy"
+        ) from None
     packed = Packed(digest(question), hashlib.sha256(content).hexdigest(), content)
     _unpacked[packed.key] = question  # the process that asks need not unpack
     return packed
 
 
 def _dumped(question: Question) -> bytes:
-    """A function of a notebook is in no module that a worker could import, so it goes along whole."""
+    """A function of a notebook is in no module that a worker could import, so it goes along
+    whole.
+    """
     if any(choice.given is not None for choice in (question.choice, *question.others)):
         from joblib import wrap_non_picklable_objects
 
-        return pickle.dumps(wrap_non_picklable_objects(question, keep_wrapper=False), pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps(
+            wrap_non_picklable_objects(question, keep_wrapper=False), pickle.HIGHEST_PROTOCOL
+        )
     return pickle.dumps(question, pickle.HIGHEST_PROTOCOL)
 
 
 def digest(question: Question) -> str:
-    """A fingerprint of everything that the answer depends on, including hosim's version; the same in every process and run."""
+    """A fingerprint of everything that the answer depends on, including hosim's version; the same
+    in every process and run.
+    """
     graph, choice = question.graph.derived(canonical), question.choice
     said = [
         __version__,
@@ -91,8 +101,12 @@ def digest(question: Question) -> str:
 
 
 def _source(make: Any) -> str:
-    """The text of somebody's function, and the values that it was made with: a row that another has computed is not this one's."""
-    made_with = [getattr(make, name, None) for name in ("args", "keywords", "__defaults__", "__kwdefaults__")]
+    """The text of somebody's function, and the values that it was made with: a row that another has
+    computed is not this one's.
+    """
+    made_with = [
+        getattr(make, name, None) for name in ("args", "keywords", "__defaults__", "__kwdefaults__")
+    ]
     enclosed = [cell.cell_contents for cell in getattr(make, "__closure__", None) or ()]
     function = getattr(make, "func", make)
     text = repr((made_with, enclosed, None if inspect.isfunction(function) else make))
@@ -104,7 +118,9 @@ def _source(make: Any) -> str:
 
 def point_key(asked: str, settings: Settings) -> str:
     """The key of a point's row: a fingerprint of the question (its digest) and the settings."""
-    return hashlib.sha256(f"{asked}\0{json.dumps(dict(settings), sort_keys=True)}".encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        f"{asked}\0{json.dumps(dict(settings), sort_keys=True)}".encode()
+    ).hexdigest()[:16]
 
 
 class AnyTask(Protocol):
@@ -119,7 +135,9 @@ class AnyTask(Protocol):
         """The changed fields."""
 
     def solved(self) -> dict[str, Value]:
-        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception."""
+        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
+        exception.
+        """
 
     def failed(self, error: str) -> dict[str, Value]:
         """The row of a point that has no result."""
@@ -139,7 +157,9 @@ class Task:
     settings: Settings
 
     def solved(self) -> dict[str, Value]:
-        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception."""
+        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
+        exception.
+        """
         return _solved(self)
 
     def failed(self, error: str) -> dict[str, Value]:
@@ -148,7 +168,8 @@ class Task:
 
 
 def _solved(task: Task) -> dict[str, Value]:
-    """The row of a task: ``point`` and the figures. Whatever goes wrong is its ``error``, never an exception.
+    """The row of a task: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
+    exception.
 
     An error that says nothing about the policy (an invalid value, a bug) leaves the figures empty.
     """
@@ -158,7 +179,9 @@ def _solved(task: Task) -> dict[str, Value]:
         try:
             result = asked.answer()
         except InfeasibleError as error:
-            result = unplanned(asked.graph, asked.hardware, asked.choice, asked.budget_bytes, str(error))
+            result = unplanned(
+                asked.graph, asked.hardware, asked.choice, asked.budget_bytes, str(error)
+            )
         return {"point": task.key, **figures(result, question.hardware)}
     except Exception as error:  # one point's failure must not end a sweep of thousands
         return _failed(task, failure(error))
@@ -169,5 +192,9 @@ def _failed(task: Task, error: str) -> dict[str, Value]:
     question = task.packed.question()
     row: dict[str, Value] = dict.fromkeys(figure_columns(question.hardware))
     policy = task.settings.get("policy", question.choice.label)
-    named: dict[str, Value] = {"workload": question.graph.name, "hardware": question.hardware.name, "policy": policy}
+    named: dict[str, Value] = {
+        "workload": question.graph.name,
+        "hardware": question.hardware.name,
+        "policy": policy,
+    }
     return {"point": task.key, **row, **named, FEASIBLE: False, "error": error}

@@ -7,7 +7,16 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.study.searches.bisection import bisected, shown
     from hosim.study.searches.cost import priced, step_cost, tokens_of
-    from hosim.study.searches.fits import STEPS, Fit, Probe, Wanted, ascending, fit, fit_rows, sought
+    from hosim.study.searches.fits import (
+        STEPS,
+        Fit,
+        Probe,
+        Wanted,
+        ascending,
+        fit,
+        fit_rows,
+        sought,
+    )
     from hosim.study.searches.frontiers import Frontier, attempt, frontier, frontier_rows
     from hosim.study.searches.pareto import pareto
 else:
@@ -23,6 +32,7 @@ else:
     )
 
 __all__ = [
-    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit", "fit_rows", "frontier", "frontier_rows",
-    "pareto", "priced", "shown", "sought", "step_cost", "tokens_of",
+    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit",
+    "fit_rows", "frontier", "frontier_rows", "pareto", "priced", "shown", "sought", "step_cost",
+    "tokens_of",
 ]  # fmt: skip

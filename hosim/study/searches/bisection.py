@@ -1,4 +1,6 @@
-"""The search of a fit: bisection over ordered values, and further values on both sides that could contradict it."""
+"""The search of a fit: bisection over ordered values, and further values on both sides that could
+contradict it.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ _Probe = TypeVar("_Probe", bound=Probed)
 class Bisected(Generic[_Probe]):
     """What a search has tried, by position.
 
-    ``answer`` is the last position within the limits, from the easiest on, and ``beyond`` the first one tried outside them after it.
-    ``contradictions`` are lines about values that are outside although the answer, which is taken to be harder, is within.
+    ``answer`` is the last position within the limits, from the easiest on, and ``beyond`` the first
+    one tried outside them after it. ``contradictions`` are lines about values that are outside
+    although the answer, which is taken to be harder, is within.
     """
 
     probes: Mapping[int, _Probe]
@@ -47,7 +50,9 @@ class Bisected(Generic[_Probe]):
 
 
 def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_Probe]:
-    """Search positions that run from the one assumed easiest to the one assumed hardest; each is probed at most once."""
+    """Search positions that run from the one assumed easiest to the one assumed hardest; each is
+    probed at most once.
+    """
     probes: dict[int, _Probe] = {}
 
     def within(i: int) -> bool:
@@ -73,20 +78,29 @@ def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_
         dict(sorted(probes.items())),
         None if answer is None else order[answer],
         None if beyond is None else order[beyond],
-        (_contradiction(probes[order[easier[-1]]], probes[order[answer or 0]]),) if contradicted else (),
+        (_contradiction(probes[order[easier[-1]]], probes[order[answer or 0]]),)
+        if contradicted
+        else (),
     )
 
 
 def _contradiction(worse: Probed, best: Probed) -> str:
     return (
-        f"{shown(worse.value)} is not within the limits ({worse.why}) although {shown(best.value)} is: there is no single "
+        f"{shown(worse.value)} is not within the limits ({worse.why}) although "
+        f"{shown(best.value)} is: there is no single "
         "threshold, and others may be within the limits too"
     )
 
 
-def _check_besides(order: Sequence[int], probes: Mapping[int, Probed], within: Callable[[int], bool]) -> None:
-    """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest stretches not probed yet."""
-    limit = max((n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0)
+def _check_besides(
+    order: Sequence[int], probes: Mapping[int, Probed], within: Callable[[int], bool]
+) -> None:
+    """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest
+    stretches not probed yet.
+    """
+    limit = max(
+        (n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0
+    )
     for side in (range(limit), range(limit + 1, len(order))):
         for _ in range(CHECKS):
             known = [side.start - 1, *(n for n in side if order[n] in probes), side.stop]

@@ -19,34 +19,51 @@ _MOST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Of all devices that share the step's model, for their hours; ``per_million_tokens`` is ``None`` where tokens are not known."""
+    """Of all devices that share the step's model, for their hours; ``per_million_tokens`` is
+    ``None`` where tokens are not known.
+    """
 
     step: float
     per_million_tokens: float | None
 
 
 def priced(hardware: Hardware, price: object) -> Hardware:
-    """The machine whose devices cost ``price`` an hour each; ``None``: as its profile says. Raises :class:`InputError`."""
+    """The machine whose devices cost ``price`` an hour each; ``None``: as its profile says. Raises
+    :class:`InputError`.
+    """
     if price is None:
         return hardware
     if type(price) not in (int, float) or not 0 < float(str(price)) <= _MOST:
-        raise InputError(f"expected what a device costs an hour, from above 0 to {_MOST:,.0f}, got {shown(price)}", source="price")
+        raise InputError(
+            f"expected what a device costs an hour, from above 0 to {_MOST:,.0f}, got "
+            f"{shown(price)}",
+            source="price",
+        )
     return replace(hardware, price_per_hour=float(str(price)))
 
 
 def tokens_of(graph: Graph) -> int | None:
-    """The tokens that a step takes in: those of its inputs that are called ``input_ids``; ``None`` if it has none.
+    """The tokens that a step takes in: those of its inputs that are called ``input_ids``; ``None``
+    if it has none.
 
     A decoding step takes, and gives, one a sequence.
     """
-    ids = [t.size_bytes for t in graph.tensors if t.kind == "input" and t.name.rpartition(".")[2] == "input_ids"]
+    ids = [
+        t.size_bytes
+        for t in graph.tensors
+        if t.kind == "input" and t.name.rpartition(".")[2] == "input_ids"
+    ]
     return sum(ids) // 8 or None
 
 
 def sharing_devices(graph: Graph) -> int:
-    """How many devices have the same tokens: those that share layers, and the stages of a pipeline, as the builder was told."""
+    """How many devices have the same tokens: those that share layers, and the stages of a pipeline,
+    as the builder was told.
+    """
     builder = graph.meta.get("builder")
-    counts = [builder.get(key, 1) for key in ("tensor", "pipeline")] if isinstance(builder, dict) else []
+    counts = (
+        [builder.get(key, 1) for key in ("tensor", "pipeline")] if isinstance(builder, dict) else []
+    )
     product = 1
     for count in counts:
         product *= count if type(count) is int and count > 0 else 1

@@ -1,8 +1,10 @@
-"""The largest batch, sequence or model, or the smallest bandwidth or memory, that fits and does not slow the workload down too much.
+"""The largest batch, sequence or model, or the smallest bandwidth or memory, that fits and does not
+slow the workload down too much.
 
-The search bisects over an ordered list of values, and replays each value that it probes. Bisection assumes that more of something is always
-harder (a larger batch) or always easier (more bandwidth), which need not hold. The search therefore probes further values on both sides of
-the answer, and reports any that contradicts the rest.
+The search bisects over an ordered list of values, and replays each value that it probes. Bisection
+assumes that more of something is always harder (a larger batch) or always easier (more bandwidth),
+which need not hold. The search therefore probes further values on both sides of the answer, and
+reports any that contradicts the rest.
 """
 
 from __future__ import annotations
@@ -53,10 +55,11 @@ class Probe:
 class Fit(InCells):
     """The answer and the evidence: every probe, in the order of the values.
 
-    ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed that is just outside them; ``None`` if
-    there is none. ``exact`` says that the two are neighbours in the list. ``contradictions`` are lines about values that are within the
-    limits although bisection takes them to be outside, or the other way round. ``notes`` are lines about what bounds a channel whose
-    bandwidth was varied beyond it, and about why no value changes anything.
+    ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed
+    that is just outside them; ``None`` if there is none. ``exact`` says that the two are neighbours
+    in the list. ``contradictions`` are lines about values that are within the limits although
+    bisection takes them to be outside, or the other way round. ``notes`` are lines about what
+    bounds a channel whose bandwidth was varied beyond it, and about why no value changes anything.
     """
 
     question: Question
@@ -77,25 +80,39 @@ class Fit(InCells):
     @property
     def exact(self) -> bool:
         """Whether no value lies between the answer and the one beyond it."""
-        return self.answer is not None and (self.beyond is None or abs(self.answer.position - self.beyond.position) == 1)
+        return self.answer is not None and (
+            self.beyond is None or abs(self.answer.position - self.beyond.position) == 1
+        )
 
     @property
     def frame(self) -> DataFrame:
-        """One row per probe: the value, ``within``, ``slowdown``, ``ideal_ns``, ``why``, and the figures of the replay."""
+        """One row per probe: the value, ``within``, ``slowdown``, ``ideal_ns``, ``why``, and the
+        figures of the replay.
+        """
         listed = fit_rows(self)
-        return frame(listed, list(listed[0]), (*self.question.notes, *self.notes)).astype({"within": bool})
+        return frame(listed, list(listed[0]), (*self.question.notes, *self.notes)).astype(
+            {"within": bool}
+        )
 
     def __str__(self) -> str:
         name = " + ".join(self.axis.fields)
         if self.answer is None:
             nearest = self.probes[0 if self.wanted == "largest" else -1]
-            return "; ".join([f"no {name} in the range is within the limits; {shown(nearest.value)}: {nearest.why}", *self.notes])
+            return "; ".join(
+                [
+                    f"no {name} in the range is within the limits; {shown(nearest.value)}: "
+                    f"{nearest.why}",
+                    *self.notes,
+                ]
+            )
         ending = f"{shown(self.answer.value)} ({_evidence(self.answer)})"
         if self.beyond is not None:
             ending += f"; {shown(self.beyond.value)} is not within the limits: {self.beyond.why}"
         else:
             ending += "; it is the last value of the range"
-        return "; ".join([f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes])
+        return "; ".join(
+            [f"the {self.wanted} {name} is {ending}", *self.contradictions, *self.notes]
+        )
 
     __repr__ = __str__
 
@@ -114,7 +131,9 @@ def fit_rows(found: Fit) -> list[dict[str, Value]]:
             "why": probe.why,
         }
         figured = figures(probe.result, hardware) if probe.result else nothing
-        listed.append({**said, **{column: value for column, value in figured.items() if column != "error"}})
+        listed.append(
+            {**said, **{column: value for column, value in figured.items() if column != "error"}}
+        )
     return listed
 
 
@@ -127,17 +146,21 @@ def fit(
     *,
     bounds: bool = True,
 ) -> Fit:
-    """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the budget.
+    """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the
+    budget.
 
-    ``slowdown`` also bounds the makespan, as a multiple of the one with everything resident (1.05: five per cent more). A value that the
-    workload or the machine refuses is outside the limits. ``bounds``: with lower bounds. Raises :class:`InputError` for an unknown field,
-    fewer than two values, and a slowdown below 1.
+    ``slowdown`` also bounds the makespan, as a multiple of the one with everything resident (1.05:
+    five per cent more). A value that the workload or the machine refuses is outside the limits.
+    ``bounds``: with lower bounds. Raises :class:`InputError` for an unknown field, fewer than two
+    values, and a slowdown below 1.
     """
     check_fields(question, axis.fields)
     check_values(question, [dict.fromkeys(axis.fields, value) for value in axis.values])
     axis = ascending(axis)
     if slowdown is not None and not slowdown >= 1:
-        raise InputError(f"expected a multiple of at least 1, such as 1.05, got {slowdown}", source="slowdown")
+        raise InputError(
+            f"expected a multiple of at least 1, such as 1.05, got {slowdown}", source="slowdown"
+        )
 
     def probe(i: int) -> Probe:
         progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
@@ -146,9 +169,14 @@ def fit(
     found = bisected(range(len(axis.values))[:: 1 if wanted == "largest" else -1], probe)
     probes = dict(found.probes)
     if bounds:
-        probes = {i: replace(probe, result=probe.result and bounded_attempt(probe.result)) for i, probe in probes.items()}
+        probes = {
+            i: replace(probe, result=probe.result and bounded_attempt(probe.result))
+            for i, probe in probes.items()
+        }
     points = [dict.fromkeys(axis.fields, probe.value) for probe in probes.values()]
-    replayed = [figures(probe.result, question.hardware) for probe in probes.values() if probe.result]
+    replayed = [
+        figures(probe.result, question.hardware) for probe in probes.values() if probe.result
+    ]
     why = same_everywhere(question, points, replayed) if len(replayed) == len(probes) else None
     return Fit(
         question,
@@ -164,9 +192,13 @@ def fit(
 
 
 def sought(
-    largest: str | None, smallest: str | None, source: str, given: str = "largest='FIELD=A..B' and smallest='FIELD=A..B'"
+    largest: str | None,
+    smallest: str | None,
+    source: str,
+    given: str = "largest='FIELD=A..B' and smallest='FIELD=A..B'",
 ) -> tuple[Wanted, str]:
-    """Which end of a range is wanted, and the text of the range. Raises :class:`InputError` unless exactly one of the two is a text.
+    """Which end of a range is wanted, and the text of the range. Raises :class:`InputError` unless
+    exactly one of the two is a text.
 
     >>> sought(None, "blocks=1..64", "fit")
     ('smallest', 'blocks=1..64')
@@ -178,17 +210,27 @@ def sought(
 
 
 def ascending(axis: Axis) -> Axis:
-    """An axis with each value once, the smallest first. Raises :class:`InputError` for fewer than two, and for those that have no order."""
+    """An axis with each value once, the smallest first. Raises :class:`InputError` for fewer than
+    two, and for those that have no order.
+    """
     if len(axis.values) < 2:
-        raise InputError(f"expected at least two values, such as 1..64, got {axis.values[0]!r}", source=" + ".join(axis.fields))
+        raise InputError(
+            f"expected at least two values, such as 1..64, got {axis.values[0]!r}",
+            source=" + ".join(axis.fields),
+        )
     sizes: dict[Value, float] = {}
     for value in axis.values:
         read = as_integer(value)
-        share = float(value[:-1]) if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value) else None
+        share = (
+            float(value[:-1])
+            if isinstance(value, str) and re.fullmatch(r"\d+(\.\d+)?%", value)
+            else None
+        )
         number = read[1] if read else share if isinstance(value, str) else value
         if number is None or isinstance(number, bool):
             raise InputError(
-                f"expected numbers, sizes, rates or times, which can be ordered; got {value!r}", source=" + ".join(axis.fields)
+                f"expected numbers, sizes, rates or times, which can be ordered; got {value!r}",
+                source=" + ".join(axis.fields),
             )
         sizes[value] = number
     return Axis(axis.fields, tuple(sorted(sizes, key=lambda value: sizes[value])))
@@ -203,9 +245,15 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
         return Probe(i, value, False, failure(error), None)
     if not result.feasible or result.makespan_ns is None:
         why = failure(HosimError(result.error or "")).partition(";")[0]
-        return Probe(i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", result)
+        return Probe(
+            i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", result
+        )
     if slowdown is not None and (result.slowdown is None or result.slowdown > slowdown):
-        why = "takes no time with everything resident" if result.slowdown is None else f"takes {_times(result.slowdown)}"
+        why = (
+            "takes no time with everything resident"
+            if result.slowdown is None
+            else f"takes {_times(result.slowdown)}"
+        )
         return Probe(i, value, False, why, result)
     return Probe(i, value, True, "", result)
 

@@ -1,9 +1,10 @@
 """A policy's Pareto curve of peak memory against makespan, down to the smallest feasible budget.
 
-The search bisects for the smallest budget for which the policy has a plan, then probes evenly spaced budgets above it, then repeatedly the
-middle of the largest step between two neighbours (bytes times nanoseconds). It does not assume monotonicity: a probe is on the curve if no
-other probe is at least as good in both figures, and the search reports every larger budget that does not fit or takes longer than a smaller
-one.
+The search bisects for the smallest budget for which the policy has a plan, then probes evenly
+spaced budgets above it, then repeatedly the middle of the largest step between two neighbours
+(bytes times nanoseconds). It does not assume monotonicity: a probe is on the curve if no other
+probe is at least as good in both figures, and the search reports every larger budget that does not
+fit or takes longer than a smaller one.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ _TOLERANCE = 256
 class Frontier(InCells):
     """The result of each budget probed, by ascending budget.
 
-    ``smallest_bytes`` is the smallest budget that fits, ``too_small_bytes`` the largest one probed below it (``None``: no budget fits, or
-    no smaller one is possible). ``contradictions`` are lines about probes in which more memory makes things worse.
+    ``smallest_bytes`` is the smallest budget that fits, ``too_small_bytes`` the largest one probed
+    below it (``None``: no budget fits, or no smaller one is possible). ``contradictions`` are lines
+    about probes in which more memory makes things worse.
     """
 
     question: Question
@@ -50,15 +52,23 @@ class Frontier(InCells):
 
     @cached_property
     def pareto(self) -> Sequence[Result]:
-        """The curve: the results that no other result beats or equals with less memory, by ascending peak."""
+        """The curve: the results that no other result beats or equals with less memory, by
+        ascending peak.
+        """
         tier = self.question.hardware.device_tier
-        fitting = [(r, r.makespan_ns) for r in self.results if r.feasible and r.makespan_ns is not None]
+        fitting = [
+            (r, r.makespan_ns) for r in self.results if r.feasible and r.makespan_ns is not None
+        ]
         on = pareto([(r.peak_bytes[tier], -makespan) for r, makespan in fitting])
-        return sorted((r for (r, _), held in zip(fitting, on, strict=True) if held), key=lambda r: r.peak_bytes[tier])
+        return sorted(
+            (r for (r, _), held in zip(fitting, on, strict=True) if held),
+            key=lambda r: r.peak_bytes[tier],
+        )
 
     @property
     def frame(self) -> DataFrame:
-        """One row per probe: the figures of ``figure_columns``, and in ``pareto`` whether it is on the curve.
+        """One row per probe: the figures of ``figure_columns``, and in ``pareto`` whether it is on
+        the curve.
 
         Where devices have a price, also what a step costs, and a million tokens.
         """
@@ -73,9 +83,15 @@ class Frontier(InCells):
         fastest, least = self.pareto[-1], self.pareto[0]
         lines = [
             f"{self.question.choice.label} needs {human_size(self.smallest_bytes)}"
-            + (f" ({human_size(self.too_small_bytes)} is too little)" if self.too_small_bytes else ""),
-            f"from {human_time(least.makespan_ns or 0)} with a peak of {human_size(least.peak_bytes[tier])} "
-            f"to {human_time(fastest.makespan_ns or 0)} with one of {human_size(fastest.peak_bytes[tier])}",
+            + (
+                f" ({human_size(self.too_small_bytes)} is too little)"
+                if self.too_small_bytes
+                else ""
+            ),
+            f"from {human_time(least.makespan_ns or 0)} with a peak of "
+            f"{human_size(least.peak_bytes[tier])} "
+            f"to {human_time(fastest.makespan_ns or 0)} with one of "
+            f"{human_size(fastest.peak_bytes[tier])}",
         ]
         return "; ".join([*lines, *self.contradictions])
 
@@ -85,7 +101,14 @@ class Frontier(InCells):
 def frontier_rows(found: Frontier) -> list[dict[str, Value]]:
     """One row per probe, by ascending budget."""
     on_curve, asked = {id(result) for result in found.pareto}, found.question
-    return [{"pareto": id(result) in on_curve, **_costs(result, asked), **figures(result, asked.hardware)} for result in found.results]
+    return [
+        {
+            "pareto": id(result) in on_curve,
+            **_costs(result, asked),
+            **figures(result, asked.hardware),
+        }
+        for result in found.results
+    ]
 
 
 def _costs(result: Result, asked: Question) -> dict[str, Value]:
@@ -101,14 +124,19 @@ def frontier(
     *,
     bounds: bool = True,
 ) -> Frontier:
-    """The curve of the question's policy, from the smallest feasible budget to the question's own (or the resident peak, if that is less).
+    """The curve of the question's policy, from the smallest feasible budget to the question's own
+    (or the resident peak, if that is less).
 
-    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more where the curve has its largest steps. ``bounds``:
-    with lower bounds. Raises :class:`InputError` for fewer than 2 points.
+    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more where the
+    curve has its largest steps. ``bounds``: with lower bounds. Raises :class:`InputError` for fewer
+    than 2 points.
     """
     if points < 2 or refine < 0:
         raise InputError(
-            f"expected at least 2 points, got {points}" if points < 2 else f"expected at least 0, got {refine}", source="frontier"
+            f"expected at least 2 points, got {points}"
+            if points < 2
+            else f"expected at least 0, got {refine}",
+            source="frontier",
         )
     within("grid_points", points + refine, source="frontier")
     graph = question.graph
@@ -131,22 +159,40 @@ def frontier(
             if between is None:
                 break
             probe(between)
-    results = [bounded_attempt(probed[budget]) if bounds else probed[budget] for budget in sorted(probed)]
+    results = [
+        bounded_attempt(probed[budget]) if bounds else probed[budget] for budget in sorted(probed)
+    ]
     fitting = [result.budget_bytes for result in results if result.feasible]
-    below = [result.budget_bytes for result in results if not result.feasible and fitting and result.budget_bytes < fitting[0]]
-    return Frontier(question, results, fitting[0] if fitting else None, max(below, default=None), list(_contradictions(results)))
+    below = [
+        result.budget_bytes
+        for result in results
+        if not result.feasible and fitting and result.budget_bytes < fitting[0]
+    ]
+    return Frontier(
+        question,
+        results,
+        fitting[0] if fitting else None,
+        max(below, default=None),
+        list(_contradictions(results)),
+    )
 
 
 def attempt(question: Question) -> Result:
-    """The question's result, without its lower bound; an infeasible one if the policy has no plan."""
+    """The question's result, without its lower bound; an infeasible one if the policy has no
+    plan.
+    """
     try:
         return question.attempt()
     except InfeasibleError as error:
-        return unplanned(question.graph, question.hardware, question.choice, question.budget_bytes, str(error))
+        return unplanned(
+            question.graph, question.hardware, question.choice, question.budget_bytes, str(error)
+        )
 
 
 def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest budget that fits, by bisection to within ``high`` divided by :data:`_TOLERANCE`; ``None`` if not even ``high`` fits."""
+    """The smallest budget that fits, by bisection to within ``high`` divided by :data:`_TOLERANCE`;
+    ``None`` if not even ``high`` fits.
+    """
     if not fits(high):
         return None
     if fits(low):
@@ -158,7 +204,9 @@ def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def _largest_step(results: Sequence[Result]) -> int | None:
-    """The budget in the middle of the two neighbours that differ most in bytes times nanoseconds; ``None`` if none differ."""
+    """The budget in the middle of the two neighbours that differ most in bytes times nanoseconds;
+    ``None`` if none differ.
+    """
     best, between = 0, None
     fitting = [r for r in results if r.feasible and r.makespan_ns is not None]
     for below, above in pairwise(fitting):
@@ -174,11 +222,21 @@ def _contradictions(results: Sequence[Result]) -> Iterator[str]:
     fitted: Result | None = None
     for result in results:
         if fitted is not None and not result.feasible:
-            yield f"{human_size(result.budget_bytes)} does not fit although {human_size(fitted.budget_bytes)} does"
-        if fitted is not None and result.feasible and (result.makespan_ns or 0) > (fitted.makespan_ns or 0):
             yield (
-                f"{human_size(result.budget_bytes)} takes {human_time(result.makespan_ns or 0)}, longer than "
+                f"{human_size(result.budget_bytes)} does not fit although "
+                f"{human_size(fitted.budget_bytes)} does"
+            )
+        if (
+            fitted is not None
+            and result.feasible
+            and (result.makespan_ns or 0) > (fitted.makespan_ns or 0)
+        ):
+            yield (
+                f"{human_size(result.budget_bytes)} takes {human_time(result.makespan_ns or 0)}, "
+                "longer than "
                 f"{human_time(fitted.makespan_ns or 0)} within {human_size(fitted.budget_bytes)}"
             )
-        if result.feasible and (fitted is None or (result.makespan_ns or 0) <= (fitted.makespan_ns or 0)):
+        if result.feasible and (
+            fitted is None or (result.makespan_ns or 0) <= (fitted.makespan_ns or 0)
+        ):
             fitted = result

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 
 
 def pareto(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
-    """Whether each point, a cost and a gain, is on the curve: no other has more gain for as little cost, or as much for less.
+    """Whether each point, a cost and a gain, is on the curve: no other has more gain for as little
+    cost, or as much for less.
 
     Of equal points the first is on it. Points without one of the two are not.
 
     >>> pareto([(1, 5), (2, 5), (2, 7), (1, None)])
     [True, False, True, False]
     """
-    known = sorted((cost, -gain, i) for i, (cost, gain) in enumerate(points) if cost is not None and gain is not None)
+    known = sorted(
+        (cost, -gain, i)
+        for i, (cost, gain) in enumerate(points)
+        if cost is not None and gain is not None
+    )
     on = [False] * len(points)
     best: float | None = None
     for _, loss, i in known:

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.validate.fits.calibrated_kernels import fit_kernels, kernels_report, profile_with_kernels, write_kernels
+    from hosim.validate.fits.calibrated_kernels import (
+        fit_kernels,
+        kernels_report,
+        profile_with_kernels,
+        write_kernels,
+    )
     from hosim.validate.fits.channel_fit import ChannelFit, MeasuredCopy, copies_of, fit_ways
     from hosim.validate.fits.kernel_fit import (
         KernelErrors,
@@ -36,13 +41,17 @@ else:
         {
             "calibrated_kernels": "fit_kernels kernels_report profile_with_kernels write_kernels",
             "channel_fit": "ChannelFit MeasuredCopy copies_of fit_ways",
-            "kernel_fit": "KernelErrors KernelFit errors_by_row errors_of_tables fit_kernel peak_dtype predicted_us summary",
-            "robust": "CONFIDENCE ErrorSpread Figure clock_tick draws figure fit_line fit_slope inverse median_figure spread",
+            "kernel_fit": "KernelErrors KernelFit errors_by_row errors_of_tables fit_kernel "
+            "peak_dtype predicted_us summary",
+            "robust": "CONFIDENCE ErrorSpread Figure clock_tick draws figure fit_line fit_slope "
+            "inverse median_figure spread",
         },
     )
 
 __all__ = [
-    "CONFIDENCE", "ChannelFit", "ErrorSpread", "Figure", "KernelErrors", "KernelFit", "MeasuredCopy", "clock_tick", "copies_of", "draws",
-    "errors_by_row", "errors_of_tables", "figure", "fit_kernel", "fit_kernels", "fit_line", "fit_slope", "fit_ways", "inverse",
-    "kernels_report", "median_figure", "peak_dtype", "predicted_us", "profile_with_kernels", "spread", "summary", "write_kernels",
+    "CONFIDENCE", "ChannelFit", "ErrorSpread", "Figure", "KernelErrors", "KernelFit",
+    "MeasuredCopy", "clock_tick", "copies_of", "draws", "errors_by_row", "errors_of_tables",
+    "figure", "fit_kernel", "fit_kernels", "fit_line", "fit_slope", "fit_ways", "inverse",
+    "kernels_report", "median_figure", "peak_dtype", "predicted_us", "profile_with_kernels",
+    "spread", "summary", "write_kernels",
 ]  # fmt: skip

@@ -1,8 +1,11 @@
-"""Channels fitted to measured copies: ``latency + bytes / bandwidth`` by direction and kind of host memory, with a curve by size if needed.
+"""Channels fitted to measured copies: ``latency + bytes / bandwidth`` by direction and kind of host
+memory, with a curve by size if needed.
 
-Each direction and kind of host memory is fitted separately, as if alone on its channel: the cost of simultaneous directions is not fitted.
-The fit uses all copies to and from the host of a trace, and every repeat of a bandwidth sweep. A line through most copies passes by those
-that took long; a plan pays for them as well. So the whole fit is stretched until its copies take as long together as they did.
+Each direction and kind of host memory is fitted separately, as if alone on its channel: the cost of
+simultaneous directions is not fitted. The fit uses all copies to and from the host of a trace, and
+every repeat of a bandwidth sweep. A line through most copies passes by those that took long; a plan
+pays for them as well. So the whole fit is stretched until its copies take as long together as they
+did.
 """
 
 from __future__ import annotations
@@ -15,7 +18,15 @@ from statistics import median
 from typing import Any
 
 from hosim.importers.recordings import DeviceOp
-from hosim.validate.fits.robust import ErrorSpread, Figure, clock_tick, fit_line, fit_share, inverse, spread
+from hosim.validate.fits.robust import (
+    ErrorSpread,
+    Figure,
+    clock_tick,
+    fit_line,
+    fit_share,
+    inverse,
+    spread,
+)
 
 _SIZES = 4
 """The least number of sizes for a curve, ..."""
@@ -29,7 +40,9 @@ _LARGE = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCopy:
-    """One measured copy. ``memory`` is that of the host's end: ``pinned``, ``pageable`` or as recorded."""
+    """One measured copy. ``memory`` is that of the host's end: ``pinned``, ``pageable`` or as
+    recorded.
+    """
 
     direction: str
     memory: str
@@ -46,9 +59,10 @@ class MeasuredCopy:
 class ChannelFit:
     """A fitted direction and kind of host memory. Nanoseconds, bytes per second.
 
-    ``latency`` is ``None`` if all copies had one size. ``curve`` has (bytes, ns beyond the latency) of the measured sizes, ascending; empty
-    if there are too few. ``residuals`` are those of the fit on its own samples. ``total`` is the time of all copies by the fit, with an
-    interval; ``recorded_ns`` is what they took.
+    ``latency`` is ``None`` if all copies had one size. ``curve`` has (bytes, ns beyond the latency)
+    of the measured sizes, ascending; empty if there are too few. ``residuals`` are those of the fit
+    on its own samples. ``total`` is the time of all copies by the fit, with an interval;
+    ``recorded_ns`` is what they took.
     """
 
     direction: str
@@ -89,7 +103,9 @@ class ChannelFit:
             "memory": self.memory,
             "bandwidth_bytes_per_s": self.bandwidth.to_dict(),
             "latency_ns": self.latency.to_dict() if self.latency else None,
-            "curve": [{"bytes": size, "ns": round(self.base_ns + time)} for size, time in self.curve],
+            "curve": [
+                {"bytes": size, "ns": round(self.base_ns + time)} for size, time in self.curve
+            ],
             "smallest_bytes": self.sizes[0],
             "largest_bytes": self.sizes[1],
             "residuals": self.residuals.to_dict(),
@@ -103,13 +119,22 @@ def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
     """The copies to and from the host among these ops, that a program asked for."""
     found = []
     for op in ops:
-        if op.kind == "copy" and not op.migration and op.direction in ("h2d", "d2h") and op.size_bytes:
+        if (
+            op.kind == "copy"
+            and not op.migration
+            and op.direction in ("h2d", "d2h")
+            and op.size_bytes
+        ):
             memory = op.source if op.direction == "h2d" else op.target
-            found.append(MeasuredCopy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns))
+            found.append(
+                MeasuredCopy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns)
+            )
     return tuple(found)
 
 
-def fit_ways(copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()) -> Mapping[tuple[str, str], ChannelFit]:
+def fit_ways(
+    copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()
+) -> Mapping[tuple[str, str], ChannelFit]:
     """The fit of every measured direction and kind of host memory."""
     groups: defaultdict[tuple[str, str], list[MeasuredCopy]] = defaultdict(list)
     for copy in copies:
@@ -117,7 +142,9 @@ def fit_ways(copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()) -> Map
     return {way: _fit(way, groups[way], tuple(sources)) for way in sorted(groups)}
 
 
-def _fit(way: tuple[str, str], copies: Sequence[MeasuredCopy], sources: tuple[str, ...]) -> ChannelFit:
+def _fit(
+    way: tuple[str, str], copies: Sequence[MeasuredCopy], sources: tuple[str, ...]
+) -> ChannelFit:
     sizes, times = [c.size_bytes for c in copies], [c.time_ns for c in copies]
     latency, time = fit_line(sizes, times)
     base, byte = latency.value, time.value
@@ -127,13 +154,29 @@ def _fit(way: tuple[str, str], copies: Sequence[MeasuredCopy], sources: tuple[st
         base, byte, curve = _bent(points, base, byte)
     known = None if len(set(sizes)) == 1 else latency
     ends, taken = (min(sizes), max(sizes)), sum(times)
-    fitted = ChannelFit(*way, inverse(time, 1e9), known, base, byte, curve, spread((), ()), ends, sources, taken, Figure(0, 0, 0, 0))
+    fitted = ChannelFit(
+        *way,
+        inverse(time, 1e9),
+        known,
+        base,
+        byte,
+        curve,
+        spread((), ()),
+        ends,
+        sources,
+        taken,
+        Figure(0, 0, 0, 0),
+    )
     fitted = _stretched(fitted, time, fit_share([fitted.predict(size) for size in sizes], times))
-    return replace(fitted, residuals=spread(times, [fitted.predict(size) for size in sizes], clock_tick(times)))
+    return replace(
+        fitted, residuals=spread(times, [fitted.predict(size) for size in sizes], clock_tick(times))
+    )
 
 
 def _stretched(fitted: ChannelFit, time: Figure, share: Figure) -> ChannelFit:
-    """The fit with all of its times longer by a factor, whose uncertainty is added to theirs; ``time`` is that of a byte."""
+    """The fit with all of its times longer by a factor, whose uncertainty is added to theirs;
+    ``time`` is that of a byte.
+    """
     by = share.value
     return replace(
         fitted,
@@ -142,7 +185,12 @@ def _stretched(fitted: ChannelFit, time: Figure, share: Figure) -> ChannelFit:
         base_ns=fitted.base_ns * by,
         byte_ns=fitted.byte_ns * by,
         curve=tuple((size, time_ns * by) for size, time_ns in fitted.curve),
-        total=Figure(fitted.recorded_ns, fitted.recorded_ns * share.low / by, fitted.recorded_ns * share.high / by, share.samples),
+        total=Figure(
+            fitted.recorded_ns,
+            fitted.recorded_ns * share.low / by,
+            fitted.recorded_ns * share.high / by,
+            share.samples,
+        ),
     )
 
 
@@ -157,13 +205,20 @@ def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float
         if not groups or size > _ALIKE * groups[-1][0][0]:
             groups.append([])
         groups[-1].append((size, time))
-    return [(round(median(s for s, _ in group)), median(t for _, t in group), len(group)) for group in groups]
+    return [
+        (round(median(s for s, _ in group)), median(t for _, t in group), len(group))
+        for group in groups
+    ]
 
 
-def _bent(points: Sequence[tuple[int, float, int]], latency: float, byte: float) -> tuple[float, float, tuple[tuple[int, float], ...]]:
-    """The latency, the time of a byte, and the curve: medians by size, made monotone (pool adjacent violators).
+def _bent(
+    points: Sequence[tuple[int, float, int]], latency: float, byte: float
+) -> tuple[float, float, tuple[tuple[int, float], ...]]:
+    """The latency, the time of a byte, and the curve: medians by size, made monotone (pool adjacent
+    violators).
 
-    No point is faster than the channel, whose bandwidth is that of the fit, or of the largest copies if they are faster.
+    No point is faster than the channel, whose bandwidth is that of the fit, or of the largest
+    copies if they are faster.
     """
     rising: list[list[float]] = []  # time, weight, how many points
     for _, time, count in points:
@@ -171,10 +226,19 @@ def _bent(points: Sequence[tuple[int, float, int]], latency: float, byte: float)
         while len(rising) > 1 and rising[-2][0] > rising[-1][0]:
             time_b, count_b, n_b = rising.pop()
             time_a, count_a, n_a = rising.pop()
-            rising.append([(time_a * count_a + time_b * count_b) / (count_a + count_b), count_a + count_b, n_a + n_b])
+            rising.append(
+                [
+                    (time_a * count_a + time_b * count_b) / (count_a + count_b),
+                    count_a + count_b,
+                    n_a + n_b,
+                ]
+            )
     times = [time for time, _, n in rising for _ in range(int(n))]
     base = min(latency, times[0])
     largest, longest = points[-1][0], times[-1] - base
     fastest = min(byte, longest / largest) if largest >= _LARGE and longest > 0 else byte
-    curve = [(size, max(time - base, size * fastest)) for (size, _, _), time in zip(points, times, strict=True)]
+    curve = [
+        (size, max(time - base, size * fastest))
+        for (size, _, _), time in zip(points, times, strict=True)
+    ]
     return base, fastest, tuple(curve)

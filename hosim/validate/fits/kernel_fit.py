@@ -1,4 +1,6 @@
-"""Constants of kernels, fitted to tables of measured times: least squares of logarithms, in which rows that are far off hardly count."""
+"""Constants of kernels, fitted to tables of measured times: least squares of logarithms, in which
+rows that are far off hardly count.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _OUTLIER = 0.1
 
 @dataclass(frozen=True, slots=True)
 class KernelErrors:
-    """Relative errors over ``rows`` rows: the median, the 90th percentile and the largest absolute one, and the median with its sign."""
+    """Relative errors over ``rows`` rows: the median, the 90th percentile and the largest absolute
+    one, and the median with its sign.
+    """
 
     rows: int
     median: float
@@ -33,7 +37,9 @@ class KernelErrors:
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """The constants of one class in one dtype, by name, and their errors on the rows that were fitted."""
+    """The constants of one class in one dtype, by name, and their errors on the rows that were
+    fitted.
+    """
 
     kernel: str
     dtype: str
@@ -42,42 +48,68 @@ class KernelFit:
 
 
 def fit_kernel(tables: Sequence[KernelTable], processor: Processor) -> KernelFit:
-    """The constants that fit tables of one class and one dtype best; ``processor`` has the peak of that dtype."""
+    """The constants that fit tables of one class and one dtype best; ``processor`` has the peak of
+    that dtype.
+    """
     from scipy.optimize import least_squares
 
     kernel = CLASSES[tables[0].kernel]
-    parts = [table.part(_evenly(len(table), max(1, _ROWS * len(table) // sum(map(len, tables))))) for table in tables]
+    parts = [
+        table.part(_evenly(len(table), max(1, _ROWS * len(table) // sum(map(len, tables)))))
+        for table in tables
+    ]
     shapes = _joined([kernel.shapes(part.sizes, part.dtype, part.distribution) for part in parts])
     wanted = np.log(np.concatenate([part.latency_us for part in parts]))
     names = kernel.constant_names
     best, least = dict(zip(names, kernel.start, strict=True)), np.inf
     free = [i for i, name in enumerate(names) if name not in kernel.tried]
-    start, (low, high) = np.log(np.array(kernel.start)[free]), np.log(np.array(kernel.limits)[free]).T
+    start, (low, high) = (
+        np.log(np.array(kernel.start)[free]),
+        np.log(np.array(kernel.limits)[free]).T,
+    )
     for tried in product(*kernel.tried.values()):
         fixed = dict(zip(kernel.tried, tried, strict=True))
 
         def residuals(x: Array, fixed: dict[str, float] = fixed) -> Array:
-            values = fixed | {names[i]: float(value) for i, value in zip(free, np.exp(x), strict=True)}
+            values = fixed | {
+                names[i]: float(value) for i, value in zip(free, np.exp(x), strict=True)
+            }
             off: Array = np.log(_times(kernel, processor, shapes, values)) - wanted
             return off
 
         found = least_squares(
-            residuals, start, bounds=(low, high), loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-3, max_nfev=40, x_scale="jac"
+            residuals,
+            start,
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=_OUTLIER,
+            diff_step=1e-3,
+            max_nfev=40,
+            x_scale="jac",
         )
         if found.cost < least:
             least = found.cost
-            best = fixed | {names[i]: float(f"{value:.4g}") for i, value in zip(free, np.exp(found.x), strict=True)}
+            best = fixed | {
+                names[i]: float(f"{value:.4g}")
+                for i, value in zip(free, np.exp(found.x), strict=True)
+            }
     values = {name: best[name] for name in names}
-    return KernelFit(kernel.name, tables[0].dtype, values, errors_of_tables(tables, processor, values))
+    return KernelFit(
+        kernel.name, tables[0].dtype, values, errors_of_tables(tables, processor, values)
+    )
 
 
 def predicted_us(table: KernelTable, processor: Processor, values: dict[str, float]) -> Array:
     """What the class's function says of each row, with constants by name."""
     kernel = CLASSES[table.kernel]
-    return _times(kernel, processor, kernel.shapes(table.sizes, table.dtype, table.distribution), values)
+    return _times(
+        kernel, processor, kernel.shapes(table.sizes, table.dtype, table.distribution), values
+    )
 
 
-def errors_of_tables(tables: Sequence[KernelTable], processor: Processor, values: dict[str, float]) -> KernelErrors:
+def errors_of_tables(
+    tables: Sequence[KernelTable], processor: Processor, values: dict[str, float]
+) -> KernelErrors:
     """The errors over all rows of tables of one class and dtype."""
     return summary(np.concatenate([errors_by_row(table, processor, values) for table in tables]))
 
@@ -99,12 +131,16 @@ def peak_dtype(dtype: str) -> str:
     return DTYPES[dtype].compute
 
 
-def _times(kernel: KernelClass, processor: Processor, shapes: Shapes, values: dict[str, float]) -> Array:
+def _times(
+    kernel: KernelClass, processor: Processor, shapes: Shapes, values: dict[str, float]
+) -> Array:
     return kernel.us(kernel.constants_from(values), processor, shapes)
 
 
 def _evenly(count: int, wanted: int) -> npt.NDArray[np.intp]:
-    """Positions of so many of ``count`` rows, the same ones in each run. Not at equal distances: tables repeat themselves."""
+    """Positions of so many of ``count`` rows, the same ones in each run. Not at equal distances:
+    tables repeat themselves.
+    """
     return np.sort(np.random.default_rng(0).permutation(count)[:wanted])
 
 

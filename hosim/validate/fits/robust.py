@@ -1,4 +1,6 @@
-"""Robust fits with intervals: a line through times, and a ratio of sums. Imports scipy and numpy when needed."""
+"""Robust fits with intervals: a line through times, and a ratio of sums. Imports scipy and numpy
+when needed.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ CONFIDENCE = 0.95
 _DRAWS = 200
 _ROUNDS = 60
 _OUTLIER = 0.02
-"""The relative error (plus a step of the clock) beyond which a sample's loss is linear and no longer quadratic."""
+"""The relative error (plus a step of the clock) beyond which a sample's loss is linear and no
+longer quadratic.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A fitted figure with its bootstrap interval (:data:`CONFIDENCE`) and the number of samples behind it."""
+    """A fitted figure with its bootstrap interval (:data:`CONFIDENCE`) and the number of samples
+    behind it.
+    """
 
     value: float
     low: float
@@ -31,11 +37,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSpread:
-    """Errors, relative to what was measured and without sign: their median and what 95 % do not exceed; ``None`` without samples.
+    """Errors, relative to what was measured and without sign: their median and what 95 % do not
+    exceed; ``None`` without samples.
 
-    ``resolved_median`` is that of the ``resolved`` samples: those of at least :data:`RESOLVED` steps of their clock, of which one step is
-    no more than a twentieth. ``zeros`` were measured to take no time at all and are left out. ``total`` is signed: all predicted time over
-    all measured, less 1.
+    ``resolved_median`` is that of the ``resolved`` samples: those of at least :data:`RESOLVED`
+    steps of their clock, of which one step is no more than a twentieth. ``zeros`` were measured to
+    take no time at all and are left out. ``total`` is signed: all predicted time over all measured,
+    less 1.
     """
 
     samples: int
@@ -57,30 +65,57 @@ RESOLVED = 20
 def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> ErrorSpread:
     """How far predictions are off, of times of a clock with that step."""
     pairs = [(abs(p - m) / m, m) for m, p in zip(measured, predicted, strict=True) if m > 0]
-    errors, seen = sorted(error for error, _ in pairs), [error for error, m in pairs if m >= RESOLVED * tick]
+    errors, seen = (
+        sorted(error for error, _ in pairs),
+        [error for error, m in pairs if m >= RESOLVED * tick],
+    )
     total = sum(predicted) / sum(measured) - 1 if pairs else None
     p95 = errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None
     resolved = median(seen) if seen else None
-    return ErrorSpread(len(errors), median(errors) if errors else None, p95, len(seen), resolved, total, len(measured) - len(errors))
+    return ErrorSpread(
+        len(errors),
+        median(errors) if errors else None,
+        p95,
+        len(seen),
+        resolved,
+        total,
+        len(measured) - len(errors),
+    )
 
 
 def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, Figure]:
-    """Latency (ns) and time of a byte (ns) that bring ``latency + size * byte`` closest to the times, relative to these; neither below 0.
+    """Latency (ns) and time of a byte (ns) that bring ``latency + size * byte`` closest to the
+    times, relative to these; neither below 0.
 
-    The loss is soft L1: times that are far off hardly count, nor does what the clock does not resolve. Samples of one size have latency 0.
+    The loss is soft L1: times that are far off hardly count, nor does what the clock does not
+    resolve. Samples of one size have latency 0.
     """
     import numpy as np
     from scipy.optimize import least_squares
 
     size, time = np.asarray(sizes, float), np.asarray(times_ns, float)
-    rows = np.stack([np.ones_like(size), size], axis=1) / (_OUTLIER * time + clock_tick(times_ns))[:, None]
+    rows = (
+        np.stack([np.ones_like(size), size], axis=1)
+        / (_OUTLIER * time + clock_tick(times_ns))[:, None]
+    )
     wanted = rows[:, 0] * time
     if len(set(sizes)) == 1:
         rows[:, 0] = 0
-    scale = np.array([max(1.0, float(time[size == size.min()].mean())), max(1e-6, float(time[size == size.max()].mean()) / size.max())])
+    scale = np.array(
+        [
+            max(1.0, float(time[size == size.min()].mean())),
+            max(1e-6, float(time[size == size.max()].mean()) / size.max()),
+        ]
+    )
     scaled = rows * scale
     found = least_squares(
-        lambda x: scaled @ x - wanted, np.ones(2), jac=lambda x: scaled, bounds=(0, np.inf), loss="soft_l1", xtol=1e-12, ftol=1e-12
+        lambda x: scaled @ x - wanted,
+        np.ones(2),
+        jac=lambda x: scaled,
+        bounds=(0, np.inf),
+        loss="soft_l1",
+        xtol=1e-12,
+        ftol=1e-12,
     )
     best = found.x * scale * ([0, 1] if not rows[:, 0].any() else [1, 1])
     drawn = _refitted(rows, wanted, best, draws(len(size)))
@@ -88,7 +123,8 @@ def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, F
 
 
 def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) -> Figure:
-    """Time of a unit (ns) that brings ``fixed + size * unit`` closest to the times, relative to these, each of which counts by its length.
+    """Time of a unit (ns) that brings ``fixed + size * unit`` closest to the times, relative to
+    these, each of which counts by its length.
 
     The loss is soft L1, as in :func:`fit_line`. Sizes are above 0.
     """
@@ -102,7 +138,9 @@ def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) 
     best = ratios.max()
     if ratios.min() < best:
         found = minimize_scalar(
-            lambda unit: float(time @ np.sqrt(1 + (column * unit * best - wanted) ** 2)), bounds=(ratios.min() / best, 1), method="bounded"
+            lambda unit: float(time @ np.sqrt(1 + (column * unit * best - wanted) ** 2)),
+            bounds=(ratios.min() / best, 1),
+            method="bounded",
         )
         best *= float(found.x)
     rows = np.stack([np.zeros_like(column), column], axis=1)
@@ -123,7 +161,9 @@ def fit_share(predicted: Sequence[float], times_ns: Sequence[int]) -> Figure:
 
 
 def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
-    """The same fit for each row of sample weights, by repeated weighted least squares: the loss is convex, it ends where scipy's does."""
+    """The same fit for each row of sample weights, by repeated weighted least squares: the loss is
+    convex, it ends where scipy's does.
+    """
     import numpy as np
 
     found = np.tile(start, (len(weights), 1))
@@ -136,13 +176,17 @@ def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
         determinant = aa * bb - ab * ab
         solvable = determinant > 1e-12 * aa * bb
         latency = np.divide(at * bb - bt * ab, determinant, out=np.zeros_like(at), where=solvable)
-        byte = np.divide(bt * aa - at * ab, determinant, out=bt / np.maximum(bb, 1e-300), where=latency > 0)
+        byte = np.divide(
+            bt * aa - at * ab, determinant, out=bt / np.maximum(bb, 1e-300), where=latency > 0
+        )
         found = np.stack([np.maximum(latency, 0), np.maximum(byte, 0)], axis=1)
     return found
 
 
 def draws(count: int) -> Any:
-    """How often each of ``count`` samples is drawn, in each of a fixed number of bootstrap draws; always the same ones."""
+    """How often each of ``count`` samples is drawn, in each of a fixed number of bootstrap draws;
+    always the same ones.
+    """
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -151,7 +195,9 @@ def draws(count: int) -> Any:
 
 
 def median_figure(values: Sequence[int]) -> Figure:
-    """The median of measured values; of more than a few thousand, the interval is that of some of them, evenly spread."""
+    """The median of measured values; of more than a few thousand, the interval is that of some of
+    them, evenly spread.
+    """
     import numpy as np
 
     ordered = np.sort(np.asarray(values, float))

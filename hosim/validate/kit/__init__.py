@@ -23,13 +23,15 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "kit_files": "BandwidthSweep FORMAT KitRun SweptCopies bandwidth_sweep kit_run measured_device model_sizes read_json whole",
+            "kit_files": "BandwidthSweep FORMAT KitRun SweptCopies bandwidth_sweep kit_run "
+            "measured_device model_sizes read_json whole",
             "offload_schemes": "OffloadScheme SCHEMES SMALLEST_OFFLOAD",
             "swept_channels": "swept_channels",
         },
     )
 
 __all__ = [
-    "FORMAT", "SCHEMES", "SMALLEST_OFFLOAD", "BandwidthSweep", "KitRun", "OffloadScheme", "SweptCopies", "bandwidth_sweep", "kit_run",
-    "measured_device", "model_sizes", "read_json", "swept_channels", "whole",
+    "FORMAT", "SCHEMES", "SMALLEST_OFFLOAD", "BandwidthSweep", "KitRun", "OffloadScheme",
+    "SweptCopies", "bandwidth_sweep", "kit_run", "measured_device", "model_sizes", "read_json",
+    "swept_channels", "whole",
 ]  # fmt: skip

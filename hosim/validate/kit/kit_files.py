@@ -1,4 +1,6 @@
-"""The files of JSON that the kit for GPU machines (:mod:`hosim.gpu`) writes, checked: the models, the bandwidth sweep, the runs."""
+"""The files of JSON that the kit for GPU machines (:mod:`hosim.gpu`) writes, checked: the models,
+the bandwidth sweep, the runs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LARGEST = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class SweptCopies:
-    """Equal copies of a sweep, one after the other: of ``both``, pairs of copies, one each way at once, until both were through."""
+    """Equal copies of a sweep, one after the other: of ``both``, pairs of copies, one each way at
+    once, until both were through.
+    """
 
     direction: str
     pinned: bool
@@ -45,7 +49,8 @@ class BandwidthSweep:
 
 @dataclass(frozen=True, slots=True)
 class KitRun:
-    """What was measured of a run: the median time of its steps, and the peaks of the allocator, ``None`` if not recorded.
+    """What was measured of a run: the median time of its steps, and the peaks of the allocator,
+    ``None`` if not recorded.
 
     ``results`` is the digest of what a captured step's first runs returned.
     """
@@ -60,7 +65,9 @@ def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """A file of the kit, with these keys. Raises :class:`InputError`."""
     content = files.read_json(str(path), "a file of the kit", "measure again: python -m hosim.gpu")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"expected a file that `python -m hosim.gpu` writes (format {FORMAT})", source=str(path))
+        raise InputError(
+            f"expected a file that `python -m hosim.gpu` writes (format {FORMAT})", source=str(path)
+        )
     missing = [key for key in keys if key not in content]
     if missing:
         raise InputError(f"expected the key {missing[0]!r}", source=str(path))
@@ -68,7 +75,9 @@ def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def measured_device(path: Path) -> Mapping[str, Any]:
-    """The ``device`` in ``meta.json``: its name and kind, and of a GPU the free memory and the host's. Raises :class:`InputError`."""
+    """The ``device`` in ``meta.json``: its name and kind, and of a GPU the free memory and the
+    host's. Raises :class:`InputError`.
+    """
     source = str(path)
     device = _object(read_json(path, ["device"])["device"], source, "device")
     for key in ("name", "kind"):
@@ -81,7 +90,9 @@ def measured_device(path: Path) -> Mapping[str, Any]:
 
 
 def model_sizes(path: Path, model: str) -> tuple[int, int]:
-    """Bytes of a layer's parameters, and of the smallest tensor that is moved, in ``meta.json``. Raises :class:`InputError`."""
+    """Bytes of a layer's parameters, and of the smallest tensor that is moved, in ``meta.json``.
+    Raises :class:`InputError`.
+    """
     meta, source = read_json(path, ["models", "smallest_offload_bytes"]), str(path)
     sizes = _object(_object(meta["models"], source, "models").get(model), source, f"models.{model}")
     smallest = meta["smallest_offload_bytes"]
@@ -94,7 +105,10 @@ def bandwidth_sweep(path: Path) -> BandwidthSweep:
     sweep, source = read_json(path, ["copies"]), str(path)
     if not isinstance(sweep["copies"], list):
         raise InputError("expected a list of copies", source=source, where="copies")
-    copies = tuple(_swept(_object(row, source, f"copies[{i}]"), source, f"copies[{i}]") for i, row in enumerate(sweep["copies"]))
+    copies = tuple(
+        _swept(_object(row, source, f"copies[{i}]"), source, f"copies[{i}]")
+        for i, row in enumerate(sweep["copies"])
+    )
     device = sweep.get("device")
     name = device.get("name") if isinstance(device, dict) else None
     return BandwidthSweep(copies, name if isinstance(name, str) else None)
@@ -103,7 +117,9 @@ def bandwidth_sweep(path: Path) -> BandwidthSweep:
 def _swept(row: Mapping[str, Any], source: str, where: str) -> SweptCopies:
     direction, pinned = row.get("direction"), row.get("pinned")
     if direction not in DIRECTIONS:
-        raise InputError(f"expected one of {', '.join(DIRECTIONS)}", source=source, where=f"{where}.direction")
+        raise InputError(
+            f"expected one of {', '.join(DIRECTIONS)}", source=source, where=f"{where}.direction"
+        )
     if not isinstance(pinned, bool):
         raise InputError("expected true or false", source=source, where=f"{where}.pinned")
     size = whole(row.get("bytes"), source, f"{where}.bytes", least=1)
@@ -116,7 +132,9 @@ def kit_run(path: Path) -> KitRun:
     wall = statistics.median_low(_times(run["wall_ns"], source, "wall_ns"))
     memory = _object(run["memory"] or {}, source, "memory")
     peaks = [memory.get(key) for key in ("max_memory_allocated", "max_memory_reserved")]
-    allocated, reserved = (None if peak is None else whole(peak, source, "memory") for peak in peaks)
+    allocated, reserved = (
+        None if peak is None else whole(peak, source, "memory") for peak in peaks
+    )
     return KitRun(wall, allocated, reserved, str(run["results"]) if "results" in run else None)
 
 
@@ -133,7 +151,9 @@ def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
 
 
 def whole(value: object, source: str, where: str, least: int = 0) -> int:
-    """A value that has to be a whole number; raises :class:`InputError` with its place for another one."""
+    """A value that has to be a whole number; raises :class:`InputError` with its place for another
+    one.
+    """
     if type(value) is not int or not least <= value <= LARGEST:
         raise InputError(f"expected a whole number of at least {least}", source=source, where=where)
     return value

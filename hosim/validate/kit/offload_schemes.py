@@ -1,4 +1,6 @@
-"""The simple schemes of offloading that the kit for GPU machines (:mod:`hosim.gpu`) records, and that are predicted from a resident run."""
+"""The simple schemes of offloading that the kit for GPU machines (:mod:`hosim.gpu`) records, and
+that are predicted from a resident run.
+"""
 
 from __future__ import annotations
 

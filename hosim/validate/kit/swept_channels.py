@@ -1,4 +1,6 @@
-"""The channels of a machine, as a sweep of copies (``bandwidth.json`` of the kit for GPU machines) found them."""
+"""The channels of a machine, as a sweep of copies (``bandwidth.json`` of the kit for GPU machines)
+found them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from hosim.validate.kit.kit_files import BandwidthSweep
 
 
 def swept_channels(sweep: BandwidthSweep, *, host: str, device: str) -> tuple[Channel, Channel]:
-    """``h2d`` and ``d2h``: pinned copies by size, and the bandwidth of each while the other is busy.
+    """``h2d`` and ``d2h``: pinned copies by size, and the bandwidth of each while the other is
+    busy.
 
     Raises `InputError` if a direction is missing.
     """
@@ -16,18 +19,28 @@ def swept_channels(sweep: BandwidthSweep, *, host: str, device: str) -> tuple[Ch
     return up, _channel(sweep, "d2h", device, host, "h2d")
 
 
-def _channel(sweep: BandwidthSweep, name: str, source: str, destination: str, other: str) -> Channel:
+def _channel(
+    sweep: BandwidthSweep, name: str, source: str, destination: str, other: str
+) -> Channel:
     curve = _curve(sweep, name)
     if not curve:
-        raise InputError(f"expected pinned copies of direction {name}", source="bandwidth.json", where="copies")
+        raise InputError(
+            f"expected pinned copies of direction {name}", source="bandwidth.json", where="copies"
+        )
     best = max(rate for _, rate in curve)
     beside = tuple((other, rate) for _, rate in _curve(sweep, "both")[-1:] if rate < best)
     return Channel(name, source, destination, best, curve=curve, beside=beside)
 
 
 def _curve(sweep: BandwidthSweep, direction: str) -> tuple[tuple[int, int], ...]:
-    """(bytes, bytes per second) of pinned copies, by size; a larger copy never takes less time than a smaller one."""
-    rows = sorted((row.size_bytes, row.median_ns) for row in sweep.copies if row.direction == direction and row.pinned)
+    """(bytes, bytes per second) of pinned copies, by size; a larger copy never takes less time than
+    a smaller one.
+    """
+    rows = sorted(
+        (row.size_bytes, row.median_ns)
+        for row in sweep.copies
+        if row.direction == direction and row.pinned
+    )
     curve: list[tuple[int, int]] = []
     for size, time in rows:
         rate = max(1, size * 10**9 // max(1, time))

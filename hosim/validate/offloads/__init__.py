@@ -5,11 +5,30 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.validate.offloads.offload_prediction import Prediction, Sizes, machine_of, plan_of, predict, predict_recording
+    from hosim.validate.offloads.offload_prediction import (
+        Prediction,
+        Sizes,
+        machine_of,
+        plan_of,
+        predict,
+        predict_recording,
+    )
     from hosim.validate.offloads.recorded_step import last_step
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__, {"offload_prediction": "Prediction Sizes machine_of plan_of predict predict_recording", "recorded_step": "last_step"}
+        __name__,
+        {
+            "offload_prediction": "Prediction Sizes machine_of plan_of predict predict_recording",
+            "recorded_step": "last_step",
+        },
     )
 
-__all__ = ["Prediction", "Sizes", "last_step", "machine_of", "plan_of", "predict", "predict_recording"]
+__all__ = [
+    "Prediction",
+    "Sizes",
+    "last_step",
+    "machine_of",
+    "plan_of",
+    "predict",
+    "predict_recording",
+]

@@ -1,8 +1,11 @@
-"""Offload schemes, predicted from an all-resident recording and a bandwidth sweep, and compared with recordings of the schemes.
+"""Offload schemes, predicted from an all-resident recording and a bandwidth sweep, and compared
+with recordings of the schemes.
 
-The resident run of `hosim.gpu` gives the ops of a step with their durations, and the blocks that live from a layer's forward pass to its
-backward pass; the sweep gives the bandwidth of the channels. A scheme's moves are those that the kit makes, in the same places. The
-prediction is their cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule 10).
+The resident run of `hosim.gpu` gives the ops of a step with their durations, and the blocks that
+live from a layer's forward pass to its backward pass; the sweep gives the bandwidth of the
+channels. A scheme's moves are those that the kit makes, in the same places. The prediction is their
+cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule
+10).
 
 It leaves out the host's cost of moving, and the memory bandwidth that copies take from kernels.
 """
@@ -44,7 +47,9 @@ _INSTANT = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Weights of a layer, and the bytes of the smallest storage that training sends to the host (prefill: any key or value)."""
+    """Weights of a layer, and the bytes of the smallest storage that training sends to the host
+    (prefill: any key or value).
+    """
 
     layer_parameters: int
     smallest_offload_bytes: int = SMALLEST_OFFLOAD
@@ -62,11 +67,13 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A step under a scheme, in nanoseconds and bytes; measured figures are None without a recording.
+    """A step under a scheme, in nanoseconds and bytes; measured figures are None without a
+    recording.
 
-    ``stall_ns`` is the makespan less that of the resident step. ``measured_ns`` is the median wall time of the recorded steps,
-    ``measured_stall_ns`` its excess over the resident run's, ``measured_peak_bytes`` their ``max_memory_allocated``. ``reserved_bytes``
-    is what the caching allocator needs from nothing cached.
+    ``stall_ns`` is the makespan less that of the resident step. ``measured_ns`` is the median wall
+    time of the recorded steps, ``measured_stall_ns`` its excess over the resident run's,
+    ``measured_peak_bytes`` their ``max_memory_allocated``. ``reserved_bytes`` is what the caching
+    allocator needs from nothing cached.
     """
 
     scheme: str
@@ -82,7 +89,8 @@ class Prediction:
 
 
 def predict_recording(folder: Path, model: str, mode: str, length: int) -> tuple[Prediction, ...]:
-    """Every scheme of a model, mode and length, from its resident run and the sweep; measured figures where the scheme was recorded.
+    """Every scheme of a model, mode and length, from its resident run and the sweep; measured
+    figures where the scheme was recorded.
 
     Raises `InputError` if the resident run or the sweep is missing or damaged.
     """
@@ -104,7 +112,9 @@ def predict_recording(folder: Path, model: str, mode: str, length: int) -> tuple
     return tuple(predictions)
 
 
-def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: OffloadScheme) -> Prediction:
+def predict(
+    step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: OffloadScheme
+) -> Prediction:
     """The step under a scheme on a machine. Raises `InputError` if the replay does not end."""
     plan = plan_of(step, sizes, scheme)
     result = replay(plan, _with_room(machine, plan, sizes, scheme))
@@ -119,28 +129,47 @@ def predict(step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: Offload
             peak = max(peak, level)
         reserved = replay_from_nothing(changes, start).peak_bytes
     moved = {name: result.channels[name].bytes for name in ("h2d", "d2h")}
-    return Prediction(scheme.name, result.makespan_ns, result.makespan_ns - step.makespan_ns, moved, peak, reserved)
+    return Prediction(
+        scheme.name,
+        result.makespan_ns,
+        result.makespan_ns - step.makespan_ns,
+        moved,
+        peak,
+        reserved,
+    )
 
 
 def machine_of(sweep: BandwidthSweep) -> Hardware:
-    """The two channels of a sweep (a ``bandwidth.json``): pinned copies by size, and the bandwidth of both directions at once.
+    """The two channels of a sweep (a ``bandwidth.json``): pinned copies by size, and the bandwidth
+    of both directions at once.
 
     Raises `InputError` if a direction is missing.
     """
     channels = list(swept_channels(sweep, host=_HOST, device=_DEVICE))
     # Where a stream is told that a copy has ended: see _Moves._wait_for_stores.
-    channels += [Channel("noted", _HOST, _SEEN, _INSTANT), Channel("told", _SEEN, _DEVICE, _INSTANT)]
-    tiers = Tier(_DEVICE, _ROOM, _INSTANT, "device"), Tier(_HOST, _ROOM, _INSTANT), Tier(_SEEN, _ROOM, _INSTANT)
+    channels += [
+        Channel("noted", _HOST, _SEEN, _INSTANT),
+        Channel("told", _SEEN, _DEVICE, _INSTANT),
+    ]
+    tiers = (
+        Tier(_DEVICE, _ROOM, _INSTANT, "device"),
+        Tier(_HOST, _ROOM, _INSTANT),
+        Tier(_SEEN, _ROOM, _INSTANT),
+    )
     return Hardware("recorded machine", tiers, tuple(channels), Compute({"bf16": 1}))
 
 
 def plan_of(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> Plan:
-    """The step as a graph whose ops have the recorded durations, with the scheme's cache ops in the places where the kit makes them."""
+    """The step as a graph whose ops have the recorded durations, with the scheme's cache ops in the
+    places where the kit makes them.
+    """
     return _Moves(step, sizes, scheme).plan()
 
 
 _Placed = tuple[str, str, int, str, str | None]
-"""A cache op: its kind, its tensor, the op that it is issued after, the tiers that it goes from and to."""
+"""A cache op: its kind, its tensor, the op that it is issued after, the tiers that it goes from and
+to.
+"""
 
 
 def _prefetch(name: str, after: int) -> _Placed:
@@ -175,20 +204,28 @@ class _Moves:
         if scheme.parameters:
             backward = [f"layer.{i}.backward" for i in reversed(layers)] if trains else []
             for i in layers:
-                self._tensors.append((f"layer.{i}.parameters", sizes.parameter_bytes, "parameter", _HOST))
+                self._tensors.append(
+                    (f"layer.{i}.parameters", sizes.parameter_bytes, "parameter", _HOST)
+                )
             visits = [*forward, *backward, *updates]
-            follows = [*(i + 1 for i in layers), *([i - 1 for i in reversed(layers)] + [i + 1 for i in layers] if trains else [])]
+            follows = [
+                *(i + 1 for i in layers),
+                *([i - 1 for i in reversed(layers)] + [i + 1 for i in layers] if trains else []),
+            ]
             self._stream("parameters", visits, follows, "embedding.forward")
         if scheme.optimizer and trains:
             for i in layers:
-                self._tensors.append((f"layer.{i}.optimizer_state", sizes.state_bytes, "optimizer_state", _HOST))
+                self._tensors.append(
+                    (f"layer.{i}.optimizer_state", sizes.state_bytes, "optimizer_state", _HOST)
+                )
             self._stream("optimizer_state", updates, [i + 1 for i in layers], "embedding.update")
         if scheme.activations:
             for i in layers[:-1] if trains else layers:
                 self._offload(i)
         moved = sum(size for _, size, kind, _ in self._tensors if kind in ("activation", "output"))
         if trains and moved:
-            # By then no activation is left: their room is not for what comes next, whose two buffers are all there is.
+            # By then no activation is left: their room is not for what comes next, whose two
+            # buffers are all there is.
             self._tensors.append(("ballast", moved, "gradient", None))
             self._outputs[self._phases["embedding.update"].first].append("ballast")
             self._inputs[len(step.durations_ns) - 1].append("ballast")
@@ -198,16 +235,30 @@ class _Moves:
         builder = GraphBuilder("recorded step")
         for name, size, kind, home in self._tensors:
             builder.tensor(name, size, kind, home)
-        for i, (name, duration) in enumerate(zip(self._step.op_names, self._step.durations_ns, strict=True)):
+        for i, (name, duration) in enumerate(
+            zip(self._step.op_names, self._step.durations_ns, strict=True)
+        ):
             inputs, outputs, mutates = self._inputs[i], self._outputs[i], self._mutates[i]
-            builder.op(f"{i} {name}", "kernel", inputs=inputs, outputs=outputs, mutates=mutates, duration_ns=duration)
+            builder.op(
+                f"{i} {name}",
+                "kernel",
+                inputs=inputs,
+                outputs=outputs,
+                mutates=mutates,
+                duration_ns=duration,
+            )
         graph = builder.build()
         ordered = sorted(self._cache_ops, key=lambda cache_op: cache_op[2])
-        cache_ops = tuple(CacheOp(op, graph.tensor_index[name], source, target, after) for op, name, after, source, target in ordered)
+        cache_ops = tuple(
+            CacheOp(op, graph.tensor_index[name], source, target, after)
+            for op, name, after, source, target in ordered
+        )
         return Plan(graph, self._scheme.name, cache_ops)
 
     def _stream(self, kind: str, visits: Sequence[str], follows: Sequence[int], first: str) -> None:
-        """Two buffers: layer i comes into buffer i mod 2 while the layer before it computes, and goes back after its update."""
+        """Two buffers: layer i comes into buffer i mod 2 while the layer before it computes, and
+        goes back after its update.
+        """
         holds: list[int | None] = [None, None]
 
         def prefetch(layer: int, after: int) -> None:
@@ -231,14 +282,18 @@ class _Moves:
                 self._cache_ops.append(_store(name, phase.stop - 1))
 
     def _offload(self, layer: int) -> None:
-        """A layer's activations are copied out as they are made, and dropped after the next layer, which waits for the copy."""
+        """A layer's activations are copied out as they are made, and dropped after the next layer,
+        which waits for the copy.
+        """
         forward = self._phases[f"layer.{layer}.forward"]
         phases, index = self._step.phases, self._step.phase_index
         following = phases[min(index[forward.name] + 2, index["head.forward"])].first
         stored: list[_Placed] = []
         for number, block in enumerate(self._step.kept_blocks(layer, self._smallest)):
             name, producer = f"layer.{layer}.activation.{number}", self._step.producer_of(block)
-            self._tensors.append((name, block.size_bytes, "activation" if self._step.trains else "output", None))
+            self._tensors.append(
+                (name, block.size_bytes, "activation" if self._step.trains else "output", None)
+            )
             self._outputs[producer].append(name)
             stored.append(_store(name, producer))
             self._cache_ops.append(_detach(name, following - 1))
@@ -248,19 +303,27 @@ class _Moves:
                 for op in range(backward.first, backward.stop):
                     self._inputs[op].append(name)
         if stored and following < len(self._step.durations_ns):
-            stored += self._wait_for_stores(layer, max(forward.stop - 1, *(after for _, _, after, _, _ in stored)), following)
+            stored += self._wait_for_stores(
+                layer, max(forward.stop - 1, *(after for _, _, after, _, _ in stored)), following
+            )
         self._cache_ops = [*stored, *self._cache_ops]  # before what is dropped in the same place
 
     def _wait_for_stores(self, layer: int, last: int, waiting: int) -> list[_Placed]:
-        """Op ``waiting`` starts when the copies that were issued by the end of op ``last`` are through.
+        """Op ``waiting`` starts when the copies that were issued by the end of op ``last`` are
+        through.
 
-        A fence, one byte made by ``last``, goes behind them on their channel, and comes back on one of its own: the op has it as input.
+        A fence, one byte made by ``last``, goes behind them on their channel, and comes back on one
+        of its own: the op has it as input.
         """
         name = f"layer.{layer}.fence"
         self._tensors.append((name, 1, "activation", None))
         self._outputs[last].append(name)
         self._inputs[waiting].append(name)
-        round_trip = (STORE, name, last, _HOST, _SEEN), _detach(name, last), (PREFETCH, name, last, _SEEN, _DEVICE)
+        round_trip = (
+            (STORE, name, last, _HOST, _SEEN),
+            _detach(name, last),
+            (PREFETCH, name, last, _SEEN, _DEVICE),
+        )
         return [_store(name, last), *round_trip]
 
     def _before(self, phase: str) -> int:
@@ -270,15 +333,23 @@ class _Moves:
 
 
 def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: OffloadScheme) -> Hardware:
-    """The machine with as much device memory as the scheme's buffers and activations need, because a buffer is filled only when free."""
+    """The machine with as much device memory as the scheme's buffers and activations need, because
+    a buffer is filled only when free.
+    """
     buffers = 2 * (sizes.parameter_bytes * scheme.parameters + sizes.state_bytes * scheme.optimizer)
-    kept = sum(tensor.size_bytes for tensor in plan.graph.tensors if tensor.kind in ("activation", "output"))
+    kept = sum(
+        tensor.size_bytes
+        for tensor in plan.graph.tensors
+        if tensor.kind in ("activation", "output")
+    )
     device, *others = machine.tiers
     return replace(machine, tiers=(replace(device, capacity_bytes=max(buffers + kept, 1)), *others))
 
 
 def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[int, list[Change]]:
-    """Bytes at the start, and allocations and frees in program order under the scheme; blocks are numbered instead of having addresses."""
+    """Bytes at the start, and allocations and frees in program order under the scheme; blocks are
+    numbered instead of having addresses.
+    """
     away = step.layers - 2  # two are in their buffers
     start = (step.start_bytes or 0) - away * sizes.parameter_bytes * scheme.parameters
     if step.trains:
@@ -287,7 +358,9 @@ def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[in
     if scheme.activations:
         for block, absence in _absences(step, sizes.smallest_offload_bytes if step.trains else 0):
             absences[block.allocated_ns, block.size_bytes].append(absence)
-    changes: list[tuple[int, int, int, int]] = []  # time; frees before allocations before what was recorded; block; bytes
+    changes: list[
+        tuple[int, int, int, int]
+    ] = []  # time; frees before allocations before what was recorded; block; bytes
     live: dict[int | None, int] = {}
     for number, event in enumerate(step.memory, 1):
         size = event.size_bytes
@@ -302,11 +375,15 @@ def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[in
                     changes += [(back, 1, -number, size), (gone, 0, -number, -size)]
         elif live.get(event.address) != 0:
             changes.append((event.time_ns, 2, live.get(event.address, number), size))
-    return start, [(block, size) for _, _, block, size in sorted(changes, key=lambda change: change[:2])]
+    return start, [
+        (block, size) for _, _, block, size in sorted(changes, key=lambda change: change[:2])
+    ]
 
 
 _Absence = tuple[int, int | None, int | None]
-"""When a block is dropped, and in training also when its memory is allocated again and released for good."""
+"""When a block is dropped, and in training also when its memory is allocated again and released for
+good.
+"""
 
 
 def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock, _Absence]]:
@@ -323,7 +400,9 @@ def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock
             yield block, (dropped, back, gone)
 
 
-def _with_measured(predicted: Prediction, run: KitRun | None, resident_ns: int | None) -> Prediction:
+def _with_measured(
+    predicted: Prediction, run: KitRun | None, resident_ns: int | None
+) -> Prediction:
     if run is None:
         return predicted
     return replace(

@@ -1,10 +1,12 @@
-"""Products and attention of a recording beside the fitted kernels of their class: how much slower they are, for the profile.
+"""Products and attention of a recording beside the fitted kernels of their class: how much slower
+they are, for the profile.
 
-The constants of a class are fitted to kernels that ran again and again, and PyTorch's libraries are not those of the tables. A recorded
-kernel takes the time of the shortest recorded ops besides. What it takes beyond that is put down to a further fixed time and to a factor by
-which all times of the class become longer or shorter: the former shows in small sizes, the latter in large ones. Few sizes say little of
-others, so both are drawn towards what is taken where nothing was recorded: 0.7 us for products, as small ones took that in a recording of
-an A100, else 0, and a factor of 1.
+The constants of a class are fitted to kernels that ran again and again, and PyTorch's libraries are
+not those of the tables. A recorded kernel takes the time of the shortest recorded ops besides. What
+it takes beyond that is put down to a further fixed time and to a factor by which all times of the
+class become longer or shorter: the former shows in small sizes, the latter in large ones. Few sizes
+say little of others, so both are drawn towards what is taken where nothing was recorded: 0.7 us for
+products, as small ones took that in a recording of an A100, else 0, and a factor of 1.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _FACTOR_SPREAD = 0.15
 """... how far the factor may be from 1, ..."""
 _FIXED_US = {"gemm": 0.7}
 _FIXED_SPREAD_US = 1.0
-"""... and the fixed time from that of :data:`_FIXED_US`, as far as the recording does not say more."""
+"""... and the fixed time from that of :data:`_FIXED_US`, as far as the recording does not say
+more.
+"""
 _ROUNDS = 20
 _SPREAD = 0.25
 """That of the times of a class of which nothing was recorded; with much recorded, half of it."""
@@ -35,7 +39,8 @@ _SPREAD = 0.25
 
 @dataclass(frozen=True, slots=True)
 class KernelScale:
-    """A class in one dtype (:data:`hosim.costmodel.kernels.classes.LABELS`), from so many ``sizes``: its factor, and its spread.
+    """A class in one dtype (:data:`hosim.costmodel.kernels.classes.LABELS`), from so many
+    ``sizes``: its factor, and its spread.
 
     ``fixed_ns`` is what a kernel of it takes at least.
     """
@@ -49,14 +54,26 @@ class KernelScale:
 
     def to_dict(self) -> dict[str, Any]:
         """As the JSON report has it."""
-        return {"kernel": self.kernel, "dtype": self.dtype, "factor": self.factor, "fixed_ns": self.fixed_ns, "sizes": self.sizes}
+        return {
+            "kernel": self.kernel,
+            "dtype": self.dtype,
+            "factor": self.factor,
+            "fixed_ns": self.fixed_ns,
+            "sizes": self.sizes,
+        }
 
 
-def scale_kernels(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> tuple[KernelScale, ...]:
-    """The factor and the fixed time of each class of which ``base`` has constants; empty if it has no processor."""
+def scale_kernels(
+    works: Sequence[OpWork], base: Hardware, fixed_ns: int
+) -> tuple[KernelScale, ...]:
+    """The factor and the fixed time of each class of which ``base`` has constants; empty if it has
+    no processor.
+    """
     if base.compute.processor is None:
         return ()
-    times: defaultdict[tuple[str, str], defaultdict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+    times: defaultdict[tuple[str, str], defaultdict[tuple[int, ...], list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for work in works:
         if work.kernel in SCALED and work.dtype in LABELS and work.time_ns > 0:
             times[work.kernel, LABELS[work.dtype]][work.sizes].append(work.time_ns)
@@ -65,32 +82,60 @@ def scale_kernels(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> tup
         by_size = times[kernel, "fp16"]
         if constants_for(base, kernel, "fp16") is None:
             continue
-        modelled = (kernel_us(base, kernel, "fp16", "uniform", list(by_size)) if by_size else None) or []
+        modelled = (
+            kernel_us(base, kernel, "fp16", "uniform", list(by_size)) if by_size else None
+        ) or []
         own = _own_fixed_us(kernel, base)
-        pairs = [(us - own, (median(ns) - fixed_ns) / 1000) for ns, (us, _) in zip(by_size.values(), modelled, strict=True) if us > own]
+        pairs = [
+            (us - own, (median(ns) - fixed_ns) / 1000)
+            for ns, (us, _) in zip(by_size.values(), modelled, strict=True)
+            if us > own
+        ]
         further, factor = _fitted(pairs, _FIXED_US.get(kernel, 0.0))
         spread = max(_SPREAD / 2, _SPREAD / sqrt(1 + len(pairs)))
-        found.append(KernelScale(kernel, "fp16", float(f"{factor:.4g}"), fixed_ns + round(1000 * further), len(pairs), spread))
+        found.append(
+            KernelScale(
+                kernel,
+                "fp16",
+                float(f"{factor:.4g}"),
+                fixed_ns + round(1000 * further),
+                len(pairs),
+                spread,
+            )
+        )
     return tuple(found)
 
 
 def _own_fixed_us(kernel: str, base: Hardware) -> float:
-    """The fixed time in a class's constants that a recorded kernel has not: that of the kernel that rotates positions before attention."""
+    """The fixed time in a class's constants that a recorded kernel has not: that of the kernel that
+    rotates positions before attention.
+    """
     if kernel != "context_attention":
         return 0.0
-    return float(constants_for(base, kernel, "fp16").fixed_cycles) * processor_for(base, "fp16").cycle_us
+    return (
+        float(constants_for(base, kernel, "fp16").fixed_cycles)
+        * processor_for(base, "fp16").cycle_us
+    )
 
 
 def _fitted(pairs: Sequence[tuple[float, float]], fixed_us: float) -> tuple[float, float]:
-    """Microseconds, and the factor, with which modelled times come closest to the recorded ones; sizes that are far off hardly count."""
+    """Microseconds, and the factor, with which modelled times come closest to the recorded ones;
+    sizes that are far off hardly count.
+    """
     import numpy as np
 
-    prior = np.array([[1 / _FIXED_SPREAD_US, 0.0], [0.0, 1 / _FACTOR_SPREAD]]), np.array([fixed_us / _FIXED_SPREAD_US, 1 / _FACTOR_SPREAD])
+    prior = (
+        np.array([[1 / _FIXED_SPREAD_US, 0.0], [0.0, 1 / _FACTOR_SPREAD]]),
+        np.array([fixed_us / _FIXED_SPREAD_US, 1 / _FACTOR_SPREAD]),
+    )
     if not pairs:
         return fixed_us, 1.0
     modelled, recorded = np.array(pairs).T
     scale = _SIZE_SPREAD * np.maximum(recorded, modelled / 4)
-    rows, wanted = np.stack([np.ones_like(modelled), modelled], axis=1) / scale[:, None], recorded / scale
+    rows, wanted = (
+        np.stack([np.ones_like(modelled), modelled], axis=1) / scale[:, None],
+        recorded / scale,
+    )
     weight = np.ones_like(wanted)
     found = np.array([0.0, 1.0])
     for _ in range(_ROUNDS):
@@ -106,9 +151,13 @@ _FASTER = {"bandwidth_share", "largest_share", "cache_ratio", "peak_share", "mov
 
 
 def scaled_constants(scale: KernelScale, base: Hardware) -> Mapping[str, float]:
-    """The constants with which all times of a class are ``factor`` times as long, and ``fixed_ns`` longer."""
+    """The constants with which all times of a class are ``factor`` times as long, and ``fixed_ns``
+    longer.
+    """
     constants = constants_for(base, scale.kernel, scale.dtype)
-    values = {name: float(getattr(constants, name)) for name in CLASSES[scale.kernel].constant_names}
+    values = {
+        name: float(getattr(constants, name)) for name in CLASSES[scale.kernel].constant_names
+    }
     if scale.kernel == "context_attention":
         values["fixed_cycles"] = 0.0
     for name in values:

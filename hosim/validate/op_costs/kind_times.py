@@ -1,10 +1,13 @@
-"""Efficiencies of kinds of ops that a recording did not have enough of: those of kinds that are alike, else those assumed.
+"""Efficiencies of kinds of ops that a recording did not have enough of: those of kinds that are
+alike, else those assumed.
 
-A kind that only moves bytes is as efficient in one dtype as in another, and contiguous elementwise ops, copies and fills are alike. Ops
-that compute an index for each element (kinds that end in ``_strided``) are bound by that: they do about as many elements in a time in any
-dtype. What no recording at hand says of a kind is assumed, with a wide spread.
+A kind that only moves bytes is as efficient in one dtype as in another, and contiguous elementwise
+ops, copies and fills are alike. Ops that compute an index for each element (kinds that end in
+``_strided``) are bound by that: they do about as many elements in a time in any dtype. What no
+recording at hand says of a kind is assumed, with a wide spread.
 
-A *spread* is the standard deviation of the logarithm of measured over predicted time, as in :mod:`hosim.costmodel.spreads.time_spread`.
+A *spread* is the standard deviation of the logarithm of measured over predicted time, as in
+:mod:`hosim.costmodel.spreads.time_spread`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ Level = Literal["fitted", "alike", "assumed"]
 
 @dataclass(frozen=True, slots=True)
 class KindEfficiency:
-    """The efficiency of a kind in a dtype, where it is from, and how far times may be off (a spread)."""
+    """The efficiency of a kind in a dtype, where it is from, and how far times may be off (a
+    spread).
+    """
 
     value: float
     level: Level
@@ -54,20 +59,34 @@ ASSUMED: Mapping[str, tuple[float, float]] = {
     "convolution_backward": (0.5, 0.5),
     "attention": (0.2, 0.7),
 }
-"""The efficiency of each kind and its spread: about the middle of what eager PyTorch reached in recordings of five GPUs."""
+"""The efficiency of each kind and its spread: about the middle of what eager PyTorch reached in
+recordings of five GPUs.
+"""
 
 _OTHER = (0.4, 0.8)
 _STREAMS = ("elementwise", "copy", "fill", *sorted(POINTWISE_GRADIENTS))
-_COMPUTING = ("matmul", UNALIGNED, "convolution", "convolution_dgrad", "convolution_wgrad", "convolution_backward", "attention")
+_COMPUTING = (
+    "matmul",
+    UNALIGNED,
+    "convolution",
+    "convolution_dgrad",
+    "convolution_wgrad",
+    "convolution_backward",
+    "attention",
+)
 _WRITTEN = ("fp32", "bf16", "fp16")
 _ALIKE_SPREAD = 0.25
 _LEAST_SPREAD = 0.1
 _BEST = 0.95
 _ELEMENTS_A_CYCLE = 1.1
-"""Elements for which a multiprocessor computes an index in a cycle: 0.5 to 1.5 on the GPUs at hand."""
+"""Elements for which a multiprocessor computes an index in a cycle: 0.5 to 1.5 on the GPUs at
+hand.
+"""
 
 
-def efficiency_of(kind: str, dtype: str, fitted: Sequence[Efficiency], base: Hardware) -> KindEfficiency:
+def efficiency_of(
+    kind: str, dtype: str, fitted: Sequence[Efficiency], base: Hardware
+) -> KindEfficiency:
     """That of a kind in a dtype, given what was fitted."""
     known = {(e.kind, e.dtype): e for e in fitted}
     own = known.get((kind, dtype))
@@ -84,21 +103,37 @@ def efficiency_of(kind: str, dtype: str, fitted: Sequence[Efficiency], base: Har
         alike = [e for e in fitted if e.kind in kinds and e.dtype in ITEM_BYTES]
     if alike:
         best = max(alike, key=lambda e: (e.kind == kind, e.time_ns))
-        scale = ITEM_BYTES[dtype] / ITEM_BYTES[best.dtype] if kind.endswith(STRIDED) and dtype in ITEM_BYTES else 1.0
-        return KindEfficiency(_rounded(min(_BEST, best.written * scale)), "alike", max(_ALIKE_SPREAD, _residual(best)))
+        scale = (
+            ITEM_BYTES[dtype] / ITEM_BYTES[best.dtype]
+            if kind.endswith(STRIDED) and dtype in ITEM_BYTES
+            else 1.0
+        )
+        return KindEfficiency(
+            _rounded(min(_BEST, best.written * scale)), "alike", max(_ALIKE_SPREAD, _residual(best))
+        )
     value, spread = ASSUMED.get(kind, _OTHER)
     figures = base.compute.processor
-    if kind.endswith(STRIDED) and figures is not None and dtype in ITEM_BYTES:  # an element is read and written
-        rate = _ELEMENTS_A_CYCLE * figures.multiprocessors * figures.clock_hz * 2 * ITEM_BYTES[dtype]
+    if (
+        kind.endswith(STRIDED) and figures is not None and dtype in ITEM_BYTES
+    ):  # an element is read and written
+        rate = (
+            _ELEMENTS_A_CYCLE * figures.multiprocessors * figures.clock_hz * 2 * ITEM_BYTES[dtype]
+        )
         value = min(ASSUMED["copy"][0], rate / base.device.bandwidth_bytes_per_s)
     return KindEfficiency(_rounded(value), "assumed", spread)
 
 
-def written_kinds(fitted: Sequence[Efficiency], base: Hardware) -> Mapping[tuple[str, str], KindEfficiency]:
-    """By kind and dtype what a calibrated profile says beyond what was fitted; what its base says of its own stays."""
+def written_kinds(
+    fitted: Sequence[Efficiency], base: Hardware
+) -> Mapping[tuple[str, str], KindEfficiency]:
+    """By kind and dtype what a calibrated profile says beyond what was fitted; what its base says
+    of its own stays.
+    """
     kept = {(kind, dtype) for kind, of in base.compute.efficiency_of.items() for dtype in of}
     dtypes = dict.fromkeys((*_WRITTEN, *(e.dtype for e in fitted if e.dtype in ITEM_BYTES)))
-    wanted = [(kind, dtype) for kind in ASSUMED for dtype in dtypes] + [(kind, "tf32") for kind in _COMPUTING]
+    wanted = [(kind, dtype) for kind in ASSUMED for dtype in dtypes] + [
+        (kind, "tf32") for kind in _COMPUTING
+    ]
     known = {(e.kind, e.dtype) for e in fitted}
     return {key: efficiency_of(*key, fitted, base) for key in wanted if key not in kept | known}
 

@@ -1,9 +1,11 @@
-"""The processor's parameters of the cost model, fitted to recordings: the efficiency of ops by kind and dtype, and the fixed time of an op.
+"""The processor's parameters of the cost model, fitted to recordings: the efficiency of ops by kind
+and dtype, and the fixed time of an op.
 
-The time of an op is ``fixed + roofline / efficiency``, with the roofline of a base profile at full efficiency. ``fixed`` is the time of ops
-that move few bytes, or else of the shortest ones (:func:`fixed_time`); together with the gap between an op and the next queued one it is
-the launch time of the cost model. The efficiency of a kind and dtype is fitted by :func:`hosim.validate.fits.robust.fit_slope`. It is left
-out
+The time of an op is ``fixed + roofline / efficiency``, with the roofline of a base profile at full
+efficiency. ``fixed`` is the time of ops that move few bytes, or else of the shortest ones
+(:func:`fixed_time`); together with the gap between an op and the next queued one it is the launch
+time of the cost model. The efficiency of a kind and dtype is fitted by
+:func:`hosim.validate.fits.robust.fit_slope`. It is left out
 if the fixed time is more than half of the kind's time, or if its interval spans a factor of 10.
 """
 
@@ -19,7 +21,15 @@ from hosim.costmodel import op_durations
 from hosim.errors import HardwareError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.recordings import KinetoTrace, program_order, waits
-from hosim.validate.fits import ErrorSpread, Figure, clock_tick, fit_slope, inverse, median_figure, spread
+from hosim.validate.fits import (
+    ErrorSpread,
+    Figure,
+    clock_tick,
+    fit_slope,
+    inverse,
+    median_figure,
+    spread,
+)
 from hosim.validate.op_costs.op_work import OpWork, graph_of
 
 _QUEUED_NS = 20_000
@@ -40,7 +50,9 @@ _COARSE_NS = 1000
 """The step of an older recording's clock."""
 
 _LEAST_IDEAL_NS = 1000
-"""An op that would take less at full efficiency (or less than the fixed time) tells nothing of it: what holds it up is something else."""
+"""An op that would take less at full efficiency (or less than the fixed time) tells nothing of it:
+what holds it up is something else.
+"""
 
 _TELLING = 2
 """The least mean time of a kind's ops, in multiples of the fixed time."""
@@ -52,12 +64,16 @@ _CERTAIN = 10
 """The largest ratio of the ends of an interval."""
 
 _FINER = 1000
-"""Rooflines are computed on a machine this much slower, in whole nanoseconds: their unit is a picosecond."""
+"""Rooflines are computed on a machine this much slower, in whole nanoseconds: their unit is a
+picosecond.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Of a kind and dtype: the fraction of the roofline reached (as fitted; above 1 the profile gets 1), and the time of its ops in ns."""
+    """Of a kind and dtype: the fraction of the roofline reached (as fitted; above 1 the profile
+    gets 1), and the time of its ops in ns.
+    """
 
     kind: str
     dtype: str
@@ -90,7 +106,11 @@ def fit_gap(traces: Sequence[KinetoTrace]) -> Figure | None:
         for queue in order.streams.values():
             for a, b in pairwise(queue):
                 first, second = trace.ops[a], trace.ops[b]
-                if first.kind == second.kind == "kernel" and b not in awaited and second.call is not None:
+                if (
+                    first.kind == second.kind == "kernel"
+                    and b not in awaited
+                    and second.call is not None
+                ):
                     queued = trace.calls[second.call].end_ns + _QUEUED_NS <= first.end_ns
                     if queued and second.start_ns >= first.end_ns:
                         gaps.append(second.start_ns - first.end_ns)
@@ -104,20 +124,35 @@ def fit_host_launch(traces: Sequence[KinetoTrace]) -> Figure | None:
 
 
 def fixed_time(works: Sequence[OpWork]) -> int:
-    """Nanoseconds that any op takes: the lower quartile of those that move few bytes, else that of the shortest ops; 0 without any.
+    """Nanoseconds that any op takes: the lower quartile of those that move few bytes, else that of
+    the shortest ops; 0 without any.
 
     A clock of whole microseconds has cut off half of one on average.
     """
     listed = [work for work in works if work.time_ns > 0]
-    few = sorted(work.time_ns for work in listed if work.kind in _MOVING and work.bytes_accessed <= _FEW_BYTES)
+    few = sorted(
+        work.time_ns
+        for work in listed
+        if work.kind in _MOVING and work.bytes_accessed <= _FEW_BYTES
+    )
     times = sorted(work.time_ns for work in listed)
     coarse = len(times) >= _MANY and not any(time % _COARSE_NS for time in times)
-    shortest = few[len(few) // 4] if few else min(_MOST_NS, times[int(_SHORT * len(times))]) if times else 0
+    shortest = (
+        few[len(few) // 4]
+        if few
+        else min(_MOST_NS, times[int(_SHORT * len(times))])
+        if times
+        else 0
+    )
     return shortest + (_COARSE_NS // 2 if coarse else 0)
 
 
-def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
-    """Efficiencies against the peaks and the bandwidth of ``base``, and what could not be fitted, in words."""
+def fit_efficiencies(
+    works: Sequence[OpWork], base: Hardware, fixed_ns: int
+) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
+    """Efficiencies against the peaks and the bandwidth of ``base``, and what could not be fitted,
+    in words.
+    """
     groups: defaultdict[tuple[str, str], list[OpWork]] = defaultdict(list)
     for work in works:
         if work.time_ns > 0 and (work.flops or work.bytes_accessed):
@@ -132,7 +167,11 @@ def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> 
         except HardwareError as error:
             missing.append(f"efficiency of {kind} in {dtype}: {error.message}")
             continue
-        telling = [(work.time_ns, time) for work, time in zip(group, every, strict=True) if time >= max(_LEAST_IDEAL_NS, fixed_ns)]
+        telling = [
+            (work.time_ns, time)
+            for work, time in zip(group, every, strict=True)
+            if time >= max(_LEAST_IDEAL_NS, fixed_ns)
+        ]
         times, ideal = [time for time, _ in telling], [time for _, time in telling]
         if len(telling) < _SAMPLES or sum(times) < _TELLING * fixed_ns * len(telling):
             short.append(f"{kind} {dtype}")
@@ -143,10 +182,15 @@ def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> 
             vague.append(f"{kind} {dtype}")
             continue
         predicted = [fixed_ns + time / min(1.0, fraction.value) for time in ideal]
-        found.append(Efficiency(kind, dtype, fraction, sum(times), spread(times, predicted, clock_tick(times))))
+        found.append(
+            Efficiency(
+                kind, dtype, fraction, sum(times), spread(times, predicted, clock_tick(times))
+            )
+        )
         if fraction.value > 1:
             missing.append(
-                f"efficiency of {kind} in {dtype}: {fraction.value:.2f} of the peak of {base.name}, written as 1; is it the right profile?"
+                f"efficiency of {kind} in {dtype}: {fraction.value:.2f} of the peak of "
+                f"{base.name}, written as 1; is it the right profile?"
             )
     if few:
         missing.append(f"efficiency of kinds with fewer than {_SAMPLES} ops: {', '.join(few)}")
@@ -158,11 +202,20 @@ def fit_efficiencies(works: Sequence[OpWork], base: Hardware, fixed_ns: int) -> 
 
 
 def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
-    """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost model's roofline."""
+    """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost
+    model's roofline.
+    """
     tier = base.device
     slow = Hardware(
         base.name,
-        (Tier(tier.name, tier.capacity_bytes, max(1, tier.bandwidth_bytes_per_s // _FINER), "device"),),
+        (
+            Tier(
+                tier.name,
+                tier.capacity_bytes,
+                max(1, tier.bandwidth_bytes_per_s // _FINER),
+                "device",
+            ),
+        ),
         (),
         Compute({dtype: max(1, peak // _FINER) for dtype, peak in base.compute.peak_flops.items()}),
         device_tier=tier.name,

@@ -1,9 +1,10 @@
 """Times of ops, predicted from similar recorded ops, the most similar first.
 
-An op gets the median time of the ops with the same name, grid, block, bytes, shapes of the launching operator, and *place*: the n-th such
-op of its iteration. If there are none, it gets that of the ops with the same of all but the place, then of name, grid and block. Otherwise
-its time is interpolated between ops of its name by the number of blocks (of bytes, for fills and copies on the device), and grows with it
-beyond the largest; failing that, it is the median of its kind.
+An op gets the median time of the ops with the same name, grid, block, bytes, shapes of the
+launching operator, and *place*: the n-th such op of its iteration. If there are none, it gets that
+of the ops with the same of all but the place, then of name, grid and block. Otherwise its time is
+interpolated between ops of its name by the number of blocks (of bytes, for fills and copies on the
+device), and grows with it beyond the largest; failing that, it is the median of its kind.
 """
 
 from __future__ import annotations
@@ -56,13 +57,18 @@ def learn(recorded: Iterable[tuple[DeviceOp, Keys]]) -> OpTimes:
         by_kind[op.kind].append(op.duration_ns)
     return OpTimes(
         {key: median_low(times) for key, times in by_key.items()},
-        {name: tuple((size, median_low(times)) for size, times in sorted(sizes.items())) for name, sizes in by_name.items()},
+        {
+            name: tuple((size, median_low(times)) for size, times in sorted(sizes.items()))
+            for name, sizes in by_name.items()
+        },
         {kind: median_low(times) for kind, times in by_kind.items()},
     )
 
 
 def keys_of(trace: KinetoTrace, starts_ns: Sequence[int]) -> tuple[Keys, ...]:
-    """The properties of each op of a recording whose iterations begin at these instants of the host."""
+    """The properties of each op of a recording whose iterations begin at these instants of the
+    host.
+    """
     order = program_order(trace)
     keys: list[Keys] = [()] * len(trace.ops)
     seen: Counter[Hashable] = Counter()

@@ -1,12 +1,16 @@
-"""The works of a recording: its operators with their FLOP and bytes, and the times of their kernels.
+"""The works of a recording: its operators with their FLOP and bytes, and the times of their
+kernels.
 
-An operator whose kernels do different things is several works: a convolution and the change of its tensors' layout, and the two gradients
-of a convolution. What does not follow from shapes follows from the kernels' names: whether single precision used tensor cores (tf32), and
-whether an elementwise kernel goes over contiguous memory or computes an index for each element (kinds that end in ``_strided``). Products
-in 16 bits whose rows do not begin at multiples of 16 bytes take other kernels, about half as fast (``matmul_unaligned``).
+An operator whose kernels do different things is several works: a convolution and the change of its
+tensors' layout, and the two gradients of a convolution. What does not follow from shapes follows
+from the kernels' names: whether single precision used tensor cores (tf32), and whether an
+elementwise kernel goes over contiguous memory or computes an index for each element (kinds that end
+in ``_strided``). Products in 16 bits whose rows do not begin at multiples of 16 bytes take other
+kernels, about half as fast (``matmul_unaligned``).
 
-Kernels that were launched before the recording have the work of those at its end, if they are the same ones; else kernels without an
-operator have that of those with the same name, grid and block, if all of these have the same.
+Kernels that were launched before the recording have the work of those at its end, if they are the
+same ones; else kernels without an operator have that of those with the same name, grid and block,
+if all of these have the same.
 """
 
 from __future__ import annotations
@@ -45,9 +49,11 @@ _OF_ITEMS = {1: "uint8", 2: "bf16", 4: "fp32", 8: "int64"}
 
 @dataclass(frozen=True, slots=True)
 class OpWork:
-    """An operator, or one of its works: FLOP, bytes read and written, and the nanoseconds of its kernels together.
+    """An operator, or one of its works: FLOP, bytes read and written, and the nanoseconds of its
+    kernels together.
 
-    ``kernel`` and ``sizes`` are its class of kernels in the cost model, if it has one; ``ops`` the positions of its kernels in the trace.
+    ``kernel`` and ``sizes`` are its class of kernels in the cost model, if it has one; ``ops`` the
+    positions of its kernels in the trace.
     """
 
     kind: str
@@ -62,7 +68,8 @@ class OpWork:
 
 @dataclass(frozen=True)
 class Counted:
-    """The operators of a recording whose work is known, and the number and the nanoseconds of the kernels of all others.
+    """The operators of a recording whose work is known, and the number and the nanoseconds of the
+    kernels of all others.
 
     ``left_out`` are the positions of these kernels.
     """
@@ -97,8 +104,12 @@ def work_of(trace: KinetoTrace) -> Counted:
         works += _works(operator, found, [(i, trace.ops[i]) for i in places], outputs)
     works += _of_iteration_before(trace, works)
     placed = {i for work in works for i in work.ops}
-    alike, left = _alike(trace, works, [i for i in left if trace.ops[i].kind == "kernel" and i not in placed])
-    return Counted((*works, *alike), len(left), sum(trace.ops[i].duration_ns for i in left), tuple(left))
+    alike, left = _alike(
+        trace, works, [i for i in left if trace.ops[i].kind == "kernel" and i not in placed]
+    )
+    return Counted(
+        (*works, *alike), len(left), sum(trace.ops[i].duration_ns for i in left), tuple(left)
+    )
 
 
 def graph_of(works: Sequence[OpWork]) -> Graph:
@@ -119,49 +130,86 @@ def graph_of(works: Sequence[OpWork]) -> Graph:
 
 
 def _of_iteration_before(trace: KinetoTrace, works: Sequence[OpWork]) -> list[OpWork]:
-    """The works of ops launched before the recording, if they are the end of an iteration like the one that ends it."""
+    """The works of ops launched before the recording, if they are the end of an iteration like the
+    one that ends it.
+    """
     if all(op.call is not None for op in trace.ops):
         return []
     order = program_order(trace).order
     count = ended_before(trace, order)
     earlier = dict(zip(order[len(order) - count :], order[:count], strict=True))
-    again = [(work, [earlier[i] for i in work.ops]) for work in works if all(i in earlier for i in work.ops)]
-    return [replace(work, time_ns=sum(trace.ops[i].duration_ns for i in ops), ops=tuple(ops)) for work, ops in again]
+    again = [
+        (work, [earlier[i] for i in work.ops])
+        for work in works
+        if all(i in earlier for i in work.ops)
+    ]
+    return [
+        replace(work, time_ns=sum(trace.ops[i].duration_ns for i in ops), ops=tuple(ops))
+        for work, ops in again
+    ]
 
 
-def _works(operator: CpuOp, found: tuple[int, int], launched: list[tuple[int, DeviceOp]], outputs: Output) -> Iterator[OpWork]:
+def _works(
+    operator: CpuOp, found: tuple[int, int], launched: list[tuple[int, DeviceOp]], outputs: Output
+) -> Iterator[OpWork]:
     """The works of an operator with that FLOP and bytes, and with these kernels."""
     name, (flops, size) = operator.bare_name, found
     if "convolution" not in name:
         kernel = kernel_of(operator, flops)
         kind = kind_of_operator(name)
-        if kernel[0] == "gemm" and _dtype(operator, ()) in ("bf16", "fp16") and any(n % _ALIGNED for n in kernel[1][1:]):
+        if (
+            kernel[0] == "gemm"
+            and _dtype(operator, ()) in ("bf16", "fp16")
+            and any(n % _ALIGNED for n in kernel[1][1:])
+        ):
             kind, kernel = UNALIGNED, UNKNOWN
         names = [op.name for _, op in launched if op.kind == "kernel"]
         if not tensors_of(operator):
             size = size // ITEM_BYTES["fp32"] * ITEM_BYTES[_dtype(operator, names)]
-        if kind in _STREAMING and names and all("elementwise_kernel" in n and "vectorized_elementwise" not in n for n in names):
+        if (
+            kind in _STREAMING
+            and names
+            and all("elementwise_kernel" in n and "vectorized_elementwise" not in n for n in names)
+        ):
             kind += STRIDED
         yield _work(kind, operator, flops, size, launched, kernel)
         return
-    layouts = [part for part in launched if _TO_CHANNELS_LAST.search(part[1].name) or _FROM_CHANNELS_LAST.search(part[1].name)]
+    layouts = [
+        part
+        for part in launched
+        if _TO_CHANNELS_LAST.search(part[1].name) or _FROM_CHANNELS_LAST.search(part[1].name)
+    ]
     if layouts and len(layouts) < len(launched):
         yield _work("layout", operator, 0, _relaid(operator, layouts, outputs), layouts, UNKNOWN)
         launched = [part for part in launched if part not in layouts]
     if "backward" not in name:
         yield _work(kind_of_operator(name), operator, flops, size, launched, UNKNOWN)
         return
-    parts = [(kind, [part for part in launched if pattern.search(part[1].name)]) for kind, pattern in _GRADIENTS]
+    parts = [
+        (kind, [part for part in launched if pattern.search(part[1].name)])
+        for kind, pattern in _GRADIENTS
+    ]
     parts = [(kind, part) for kind, part in parts if part]
     if not parts:  # the wanted gradients are not recorded, nor do the kernels show them
-        yield _work(kind_of_operator(name), operator, len(_GRADIENTS) * flops, size, launched, UNKNOWN)
+        yield _work(
+            kind_of_operator(name), operator, len(_GRADIENTS) * flops, size, launched, UNKNOWN
+        )
         return
     others = [part for part in launched if not any(part in kernels for _, kernels in parts)]
     for i, (kind, kernels) in enumerate(parts):
-        yield _work(kind, operator, flops, size // 2, [*kernels, *(others if not i else ())], UNKNOWN)
+        yield _work(
+            kind, operator, flops, size // 2, [*kernels, *(others if not i else ())], UNKNOWN
+        )
 
 
-def _work(kind: str, operator: CpuOp, flops: int, size: int, launched: Sequence[tuple[int, DeviceOp]], kernel: KernelSizes) -> OpWork:
+def _work(
+    kind: str,
+    operator: CpuOp,
+    flops: int,
+    size: int,
+    launched: Sequence[tuple[int, DeviceOp]],
+    kernel: KernelSizes,
+) -> OpWork:
     dtype = _dtype(operator, [op.name for _, op in launched])
     if dtype == "fp32" and flops and any(_TF32.search(op.name) for _, op in launched):
         dtype = "tf32"
@@ -169,14 +217,20 @@ def _work(kind: str, operator: CpuOp, flops: int, size: int, launched: Sequence[
     return OpWork(kind, dtype, flops, size, time, *kernel, tuple(i for i, _ in launched))
 
 
-def _alike(trace: KinetoTrace, works: Sequence[OpWork], left: Sequence[int]) -> tuple[list[OpWork], list[int]]:
+def _alike(
+    trace: KinetoTrace, works: Sequence[OpWork], left: Sequence[int]
+) -> tuple[list[OpWork], list[int]]:
     """Works of kernels without an operator, and those of which nothing is known still."""
     same: dict[Any, OpWork | None] = {}
     for work in works:
         if len(work.ops) == 1:
             key = _launched_as(trace.ops[work.ops[0]])
             before = same.get(key, work)
-            same[key] = work if before is not None and replace(before, time_ns=work.time_ns) == work else None
+            same[key] = (
+                work
+                if before is not None and replace(before, time_ns=work.time_ns) == work
+                else None
+            )
     found, rest = [], []
     for i in left:
         op = trace.ops[i]
@@ -199,10 +253,19 @@ _STREAMING = ("elementwise", "copy")
 
 
 def _dtype(operator: CpuOp, kernels: Sequence[str]) -> str:
-    found = next((DTYPES[name] for name in operator.dtypes if isinstance(name, str) and name in DTYPES), None)
+    found = next(
+        (DTYPES[name] for name in operator.dtypes if isinstance(name, str) and name in DTYPES), None
+    )
     if found is None:  # of lists of tensors the type is not recorded
         items = next((int(match[1]) for name in kernels if (match := _OPAQUE.search(name))), 0)
-        named = next((dtype for part, dtype in (("BFloat16", "bf16"), ("Half", "fp16")) if any(part in name for name in kernels)), "fp32")
+        named = next(
+            (
+                dtype
+                for part, dtype in (("BFloat16", "bf16"), ("Half", "fp16"))
+                if any(part in name for name in kernels)
+            ),
+            "fp32",
+        )
         found = _OF_ITEMS.get(items, named)
     return found
 
@@ -213,7 +276,9 @@ def _relaid(operator: CpuOp, layouts: Sequence[tuple[int, DeviceOp]], outputs: O
     to = sum(bool(_TO_CHANNELS_LAST.search(op.name)) for _, op in layouts)
     back = len(layouts) - to
     sizes = [bytes_of([tensor]) for tensor in tensors[:3]]
-    if "backward" in operator.name:  # gradient, input and weight, in either order: the gradient is read twice
+    if (
+        "backward" in operator.name
+    ):  # gradient, input and weight, in either order: the gradient is read twice
         gradient, taken, weight = (*sizes, 0, 0, 0)[:3]
         return 2 * ((2 * gradient + taken + weight) * to // 4 + (taken + weight) * back // 2)
     made = outputs.get((tensors[0][0], tensors[1][0]), ())

@@ -1,8 +1,10 @@
 """FLOP and bytes of one operator of a recording, from the shapes and dtypes of its arguments.
 
-Products, convolutions and attention have FLOP and tensors; what only moves bytes has tensors. Assumptions about what is not recorded:
-outputs have the shape that follows from the inputs; strides of convolutions are those recorded (else a convolution's output has the shape
-of the gradient that a backward pass with the same input and weight takes; without either it is left out); attention counts without a mask.
+Products, convolutions and attention have FLOP and tensors; what only moves bytes has tensors.
+Assumptions about what is not recorded: outputs have the shape that follows from the inputs; strides
+of convolutions are those recorded (else a convolution's output has the shape of the gradient that a
+backward pass with the same input and weight takes; without either it is left out); attention counts
+without a mask.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ def _lists(operator: CpuOp) -> list[int]:
     return [
         sum(prod(shape) for shape in shapes)
         for shapes, dtype in zip(operator.shapes, operator.dtypes, strict=False)
-        if dtype == "TensorList" and isinstance(shapes, tuple) and shapes and all(_is_shape(shape) for shape in shapes)
+        if dtype == "TensorList"
+        and isinstance(shapes, tuple)
+        and shapes
+        and all(_is_shape(shape) for shape in shapes)
     ]
 
 
@@ -60,7 +65,11 @@ def bytes_of(tensors: Sequence[tuple[Shape, int]]) -> int:
 
 def _numbers(operator: CpuOp) -> list[list[int]]:
     """The lists of numbers among an operator's arguments, in order."""
-    texts = [text for text in operator.concrete if isinstance(text, str) and re.fullmatch(r"\[\d{1,6}(, ?\d{1,6})*\]", text)]
+    texts = [
+        text
+        for text in operator.concrete
+        if isinstance(text, str) and re.fullmatch(r"\[\d{1,6}(, ?\d{1,6})*\]", text)
+    ]
     return [[int(n) for n in text[1:-1].split(",")] for text in texts]
 
 
@@ -74,9 +83,15 @@ def convolution_outputs(operators: Sequence[CpuOp]) -> Output:
         shapes = [shape for shape, _ in tensors_of(operator)[:3]]
         if name == "convolution_backward" and len(shapes) == 3:
             found[shapes[1], shapes[2]] = shapes[0]
-        elif name in ("cudnn_convolution_backward", "miopen_convolution_backward") and len(shapes) == 3:
+        elif (
+            name in ("cudnn_convolution_backward", "miopen_convolution_backward")
+            and len(shapes) == 3
+        ):
             found[shapes[0], shapes[2]] = shapes[1]
-        elif name in ("cudnn_convolution", "miopen_convolution", "convolution", "_convolution") and len(shapes) > 1:
+        elif (
+            name in ("cudnn_convolution", "miopen_convolution", "convolution", "_convolution")
+            and len(shapes) > 1
+        ):
             made = _convolved(operator, *shapes[:2], vendor=name.startswith(("cudnn", "miopen")))
             if made is not None:
                 found.setdefault((shapes[0], shapes[1]), made)
@@ -84,20 +99,31 @@ def convolution_outputs(operators: Sequence[CpuOp]) -> Output:
 
 
 def _convolved(operator: CpuOp, taken: Shape, weight: Shape, *, vendor: bool) -> Shape | None:
-    """The output of a convolution by its recorded strides, paddings and dilations, which the vendors' have in another order."""
+    """The output of a convolution by its recorded strides, paddings and dilations, which the
+    vendors' have in another order.
+    """
     lists, axes = _numbers(operator), len(taken) - 2
     if axes < 1 or len(weight) != len(taken) or ("True" in operator.concrete[6:7] and not vendor):
         return None
     lists = [one * axes if len(one) == 1 else one for one in lists[:3]]
-    if len(lists) < 3 or any(len(one) != axes for one in lists) or 0 in (first := lists[1] if vendor else lists[0]):
+    if (
+        len(lists) < 3
+        or any(len(one) != axes for one in lists)
+        or 0 in (first := lists[1] if vendor else lists[0])
+    ):
         return None
     stride, padding, dilation = first, lists[0] if vendor else lists[1], lists[2]
-    sides = [(n + 2 * padding[i] - dilation[i] * (weight[2 + i] - 1) - 1) // stride[i] + 1 for i, n in enumerate(taken[2:])]
+    sides = [
+        (n + 2 * padding[i] - dilation[i] * (weight[2 + i] - 1) - 1) // stride[i] + 1
+        for i, n in enumerate(taken[2:])
+    ]
     return (taken[0], weight[0], *sides) if min(sides) > 0 else None
 
 
 def flops_and_bytes(operator: CpuOp, outputs: Output) -> tuple[int, int] | None:
-    """FLOP and bytes of an operator, if they are known; of a convolution's backward pass the FLOP of one of its two products."""
+    """FLOP and bytes of an operator, if they are known; of a convolution's backward pass the FLOP
+    of one of its two products.
+    """
     name, tensors = operator.bare_name, tensors_of(operator)
     if name in _OF_LISTS or name.startswith(("_foreach_", "_fused_adam")):
         return _of_lists(operator, name)
@@ -129,18 +155,25 @@ def flops_and_bytes(operator: CpuOp, outputs: Output) -> tuple[int, int] | None:
 
 
 POINTWISE_GRADIENTS = frozenset(
-    f"{name}_backward" for name in ("threshold", "gelu", "silu", "tanh", "sigmoid", "hardtanh", "native_dropout")
+    f"{name}_backward"
+    for name in ("threshold", "gelu", "silu", "tanh", "sigmoid", "hardtanh", "native_dropout")
 )
 _PASSES = {
-    **dict.fromkeys(("native_layer_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data"), 3),
-    **dict.fromkeys(("cudnn_batch_norm_backward", "miopen_batch_norm_backward", "native_batch_norm_backward"), 3),
+    **dict.fromkeys(
+        ("native_layer_norm_backward", "_softmax_backward_data", "_log_softmax_backward_data"), 3
+    ),
+    **dict.fromkeys(
+        ("cudnn_batch_norm_backward", "miopen_batch_norm_backward", "native_batch_norm_backward"), 3
+    ),
 }
 """How often operators read or write as many bytes as their first argument has."""
 _OF_LISTS = ("cat", "_cat")
 
 
 def _of_lists(operator: CpuOp, name: str) -> tuple[int, int] | None:
-    """Of an operator on lists of tensors, whose type is not recorded: in single precision, until the kernels say which it is."""
+    """Of an operator on lists of tensors, whose type is not recorded: in single precision, until
+    the kernels say which it is.
+    """
     lists, own = _lists(operator), tensors_of(operator)
     if not lists:
         return None
@@ -154,11 +187,22 @@ def _of_lists(operator: CpuOp, name: str) -> tuple[int, int] | None:
 def _pooled(operator: CpuOp, tensors: Sequence[tuple[Shape, int]]) -> tuple[int, int] | None:
     """Input, output and the places of the largest elements, by the recorded window and strides."""
     (taken, item), lists = tensors[0], _numbers(operator)
-    if len(taken) < 3 or len(lists) < 3 or any(len(one) not in (1, 2) or 0 in lists[1] for one in lists[:3]):
+    if (
+        len(taken) < 3
+        or len(lists) < 3
+        or any(len(one) not in (1, 2) or 0 in lists[1] for one in lists[:3])
+    ):
         return None
     window, stride, padding = (one * 2 if len(one) == 1 else one for one in lists[:3])
-    sides = [(n + 2 * p - w) // s + 1 for n, w, s, p in zip(taken[-2:], window, stride, padding, strict=True)]
-    return (0, bytes_of(tensors[:1]) + prod((*taken[:-2], *sides)) * (item + 8)) if min(sides) > 0 else None
+    sides = [
+        (n + 2 * p - w) // s + 1
+        for n, w, s, p in zip(taken[-2:], window, stride, padding, strict=True)
+    ]
+    return (
+        (0, bytes_of(tensors[:1]) + prod((*taken[:-2], *sides)) * (item + 8))
+        if min(sides) > 0
+        else None
+    )
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
@@ -176,9 +220,14 @@ def kernel_of(operator: CpuOp, flops: int) -> KernelSizes:
     if name in _ATTENTION:
         (batch, heads, queries, width), (_, kv_heads, keys, _) = tensors[0][0], tensors[1][0]
         causal = "True" in operator.concrete
-        # without a mask each query sees all keys: as many as the mean of a causal one has with half of its queries before
+        # without a mask each query sees all keys: as many as the mean of a causal one has with half
+        # of its queries before
         before = keys - queries if causal else keys - (queries + 1) // 2
-        return ("context_attention", (batch, queries, before, heads, kv_heads, width, NO_WINDOW)) if before >= 0 else UNKNOWN
+        return (
+            ("context_attention", (batch, queries, before, heads, kv_heads, width, NO_WINDOW))
+            if before >= 0
+            else UNKNOWN
+        )
     return UNKNOWN
 
 
@@ -195,14 +244,24 @@ def _convolution(tensors: Sequence[tuple[Shape, int]], outputs: Output) -> tuple
     result = outputs.get((tensors[0][0], tensors[1][0])) if len(tensors) > 1 else None
     if result is None:
         return None
-    return 2 * prod(result) * prod(tensors[1][0][1:]), bytes_of(tensors) + prod(result) * tensors[0][1]
+    return 2 * prod(result) * prod(tensors[1][0][1:]), bytes_of(tensors) + prod(result) * tensors[
+        0
+    ][1]
 
 
-def _convolution_backward(tensors: Sequence[tuple[Shape, int]], outputs: Output) -> tuple[int, int] | None:
+def _convolution_backward(
+    tensors: Sequence[tuple[Shape, int]], outputs: Output
+) -> tuple[int, int] | None:
     if len(tensors) < 3:
         return None
-    gradient = outputs.get((tensors[1][0], tensors[2][0])) or outputs.get((tensors[0][0], tensors[2][0]))
-    return (2 * prod(gradient) * prod(tensors[2][0][1:]), 2 * bytes_of(tensors[:3])) if gradient else None
+    gradient = outputs.get((tensors[1][0], tensors[2][0])) or outputs.get(
+        (tensors[0][0], tensors[2][0])
+    )
+    return (
+        (2 * prod(gradient) * prod(tensors[2][0][1:]), 2 * bytes_of(tensors[:3]))
+        if gradient
+        else None
+    )
 
 
 def _attention(tensors: Sequence[tuple[Shape, int]], outputs: Output) -> tuple[int, int] | None:
@@ -215,10 +274,17 @@ def _attention(tensors: Sequence[tuple[Shape, int]], outputs: Output) -> tuple[i
     return flops, bytes_of(tensors[:3]) + batch * heads * length * value[3] * item
 
 
-_ATTENTION = tuple(f"_scaled_dot_product_{name}_attention" for name in ("flash", "efficient", "cudnn"))
+_ATTENTION = tuple(
+    f"_scaled_dot_product_{name}_attention" for name in ("flash", "efficient", "cudnn")
+)
 _PRODUCTS: Mapping[str, Callable[[Any, Output], tuple[int, int] | None]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), _product),
-    **dict.fromkeys(("cudnn_convolution", "miopen_convolution", "_convolution", "convolution"), _convolution),
-    **dict.fromkeys(("convolution_backward", "cudnn_convolution_backward", "miopen_convolution_backward"), _convolution_backward),
+    **dict.fromkeys(
+        ("cudnn_convolution", "miopen_convolution", "_convolution", "convolution"), _convolution
+    ),
+    **dict.fromkeys(
+        ("convolution_backward", "cudnn_convolution_backward", "miopen_convolution_backward"),
+        _convolution_backward,
+    ),
     **dict.fromkeys(_ATTENTION, _attention),
 }

@@ -1,4 +1,6 @@
-"""Recorded steps replayed by their structure: launches, streams, waits, and how far the starts are from the recorded ones."""
+"""Recorded steps replayed by their structure: launches, streams, waits, and how far the starts are
+from the recorded ones.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -7,14 +9,37 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.validate.recorded_steps.ends_of_ops import EndsOfOps
     from hosim.validate.recorded_steps.filling import kernels_wait_for_room, placed_ns
-    from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, Latencies, centre, fit_latencies, label
+    from hosim.validate.recorded_steps.latencies import (
+        FEWEST,
+        PLAUSIBLE,
+        Latencies,
+        centre,
+        fit_latencies,
+        label,
+    )
     from hosim.validate.recorded_steps.one_step import OneStep, one_step
     from hosim.validate.recorded_steps.recorded_collectives import is_collective
     from hosim.validate.recorded_steps.recurrences import recurring_structure
-    from hosim.validate.recorded_steps.repetitions import Repetitions, before, issued_from, repetitions
+    from hosim.validate.recorded_steps.repetitions import (
+        Repetitions,
+        before,
+        issued_from,
+        repetitions,
+    )
     from hosim.validate.recorded_steps.start_errors import StartErrors, percentile95, start_errors
-    from hosim.validate.recorded_steps.step_structure import GivenNumbers, GivenTimes, Structure, structure
-    from hosim.validate.recorded_steps.structural_replay import RECORDING, ReplayedOp, StructuralReplay, span_ns, structural_replay
+    from hosim.validate.recorded_steps.step_structure import (
+        GivenNumbers,
+        GivenTimes,
+        Structure,
+        structure,
+    )
+    from hosim.validate.recorded_steps.structural_replay import (
+        RECORDING,
+        ReplayedOp,
+        StructuralReplay,
+        span_ns,
+        structural_replay,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -33,8 +58,9 @@ else:
     )
 
 __all__ = [
-    "FEWEST", "PLAUSIBLE", "RECORDING", "EndsOfOps", "GivenNumbers", "GivenTimes", "Latencies", "OneStep", "Repetitions", "ReplayedOp",
-    "StartErrors", "StructuralReplay", "Structure", "before", "centre", "fit_latencies", "is_collective", "issued_from",
-    "kernels_wait_for_room", "label", "one_step", "percentile95", "placed_ns", "recurring_structure", "repetitions", "span_ns",
-    "start_errors", "structural_replay", "structure",
+    "FEWEST", "PLAUSIBLE", "RECORDING", "EndsOfOps", "GivenNumbers", "GivenTimes", "Latencies",
+    "OneStep", "Repetitions", "ReplayedOp", "StartErrors", "StructuralReplay", "Structure",
+    "before", "centre", "fit_latencies", "is_collective", "issued_from", "kernels_wait_for_room",
+    "label", "one_step", "percentile95", "placed_ns", "recurring_structure", "repetitions",
+    "span_ns", "start_errors", "structural_replay", "structure",
 ]  # fmt: skip

@@ -16,7 +16,9 @@ class EndsOfOps:
         self._ended = sorted((op.end_ns, i) for i, op in enumerate(ops))
 
     def around_start(self, i: int, before_ns: int, after_ns: int) -> list[int]:
-        """The ops of other streams that ended at most so long before op ``i`` started, or so long after that."""
+        """The ops of other streams that ended at most so long before op ``i`` started, or so long
+        after that.
+        """
         op = self._ops[i]
         first = bisect_left(self._ended, (op.start_ns - before_ns, -1))
         stop = bisect_right(self._ended, (op.start_ns + after_ns, len(self._ended)))

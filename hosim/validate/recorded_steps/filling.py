@@ -1,11 +1,14 @@
-"""How much of a device a kernel fills: kernels of several streams run side by side only while there is room for their blocks.
+"""How much of a device a kernel fills: kernels of several streams run side by side only while there
+is room for their blocks.
 
-A kernel with more blocks than the device holds at once keeps every other kernel from starting until its last blocks are placed. The number
-of blocks that fit follows from the threads, registers and shared memory of a block and of a multiprocessor, as in CUDA's occupancy
-calculation (without its rounding of registers and shared memory to allocation units).
+A kernel with more blocks than the device holds at once keeps every other kernel from starting until
+its last blocks are placed. The number of blocks that fit follows from the threads, registers and
+shared memory of a block and of a multiprocessor, as in CUDA's occupancy calculation (without its
+rounding of registers and shared memory to allocation units).
 
-Whether kernels wait for that room is up to the device and the priorities of streams, which a recording does not have: what most kernels of
-it did that could have started counts. Collectives start at once.
+Whether kernels wait for that room is up to the device and the priorities of streams, which a
+recording does not have: what most kernels of it did that could have started counts. Collectives
+start at once.
 """
 
 from __future__ import annotations
@@ -14,18 +17,33 @@ from bisect import bisect_right
 from itertools import pairwise
 from math import prod
 
-from hosim.importers.recordings import DeviceInfo, DeviceOp, KinetoTrace, ProgramOrder, Waits, stream_of
+from hosim.importers.recordings import (
+    DeviceInfo,
+    DeviceOp,
+    KinetoTrace,
+    ProgramOrder,
+    Waits,
+    stream_of,
+)
 from hosim.validate.recorded_steps.recorded_collectives import is_collective
 
 _BLOCKS_A_MULTIPROCESSOR = 32
 
 
 def placed_ns(op: DeviceOp, info: DeviceInfo | None, duration_ns: int) -> int:
-    """How long a kernel of that duration keeps others from starting: until its last blocks are placed.
+    """How long a kernel of that duration keeps others from starting: until its last blocks are
+    placed.
 
     0 if all blocks fit at once, and if the recording lacks what they need.
     """
-    if info is None or op.kind != "kernel" or not op.grid or not op.block or not info.multiprocessors or not info.threads:
+    if (
+        info is None
+        or op.kind != "kernel"
+        or not op.grid
+        or not op.block
+        or not info.multiprocessors
+        or not info.threads
+    ):
         return 0
     threads, blocks = prod(op.block), prod(op.grid)
     if threads <= 0 or blocks <= 0:
@@ -44,11 +62,21 @@ _ROOM_NS = 20_000
 
 
 def kernels_wait_for_room(trace: KinetoTrace, order: ProgramOrder, waits: Waits) -> bool:
-    """Whether kernels of several streams wait for room on the device: not if most that could have waited did not."""
-    if len({stream_of(op) for op in trace.kernels}) < 2 or len({op.device for op in trace.kernels}) > 1:
+    """Whether kernels of several streams wait for room on the device: not if most that could have
+    waited did not.
+    """
+    if (
+        len({stream_of(op) for op in trace.kernels}) < 2
+        or len({op.device for op in trace.kernels}) > 1
+    ):
         return False
     placed = (
-        (op.start_ns, op.start_ns + placed_ns(op, trace.devices.get(op.device), op.duration_ns), stream_of(op)) for op in trace.kernels
+        (
+            op.start_ns,
+            op.start_ns + placed_ns(op, trace.devices.get(op.device), op.duration_ns),
+            stream_of(op),
+        )
+        for op in trace.kernels
     )
     fillers = sorted(one for one in placed if one[1] - one[0] >= _ROOM_NS)
     began = [start for start, _, _ in fillers]

@@ -1,17 +1,20 @@
-"""The constants of a structural replay, fitted to a recording: one number per kind of event, never one per op.
+"""The constants of a structural replay, fitted to a recording: one number per kind of event, never
+one per op.
 
-Launch and entry are medians, because the cause of a delayed launch is not always recorded; the others are means of the middle nine tenths
-of their samples, because those of many ops in a row add up. In nanoseconds:
+Launch and entry are medians, because the cause of a delayed launch is not always recorded; the
+others are means of the middle nine tenths of their samples, because those of many ops in a row add
+up. In nanoseconds:
 
 ``launch``     from the end of the call to the op's start, on a stream with nothing to do (below 0: the op starts before the call ends);
 ``entry``      from the start of a call that blocks for its copy to the copy's start, likewise;
 ``back``       from the end of what the host waited for to the end of the call that waited (below 0 for copies whose last part is staged);
-``unblocked``  a synchronisation that had nothing to wait for;
+``unblocked`` a synchronisation that had nothing to wait for;
 ``gap``        between an op and the next on a busy stream, by the kinds of both;
 ``wait``       from the end of what a stream waited for on another stream to the start of its next op.
 
-A sample outside of what is plausible (:data:`PLAUSIBLE`) is something else, and does not count. A constant with fewer than :data:`FEWEST`
-samples would be the time of one op under another name: it stays within what is usual (:data:`USUAL`).
+A sample outside of what is plausible (:data:`PLAUSIBLE`) is something else, and does not count. A
+constant with fewer than :data:`FEWEST` samples would be the time of one op under another name: it
+stays within what is usual (:data:`USUAL`).
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ USUAL: Mapping[str, tuple[int, int]] = {
 class Latencies:
     """The fitted constants, by what they are for.
 
-    How many samples each has is in ``samples``, and between what nine tenths of these lie in ``spreads``.
+    How many samples each has is in ``samples``, and between what nine tenths of these lie in
+    ``spreads``.
     """
 
     launch: Mapping[str, int]
@@ -76,9 +80,20 @@ class Latencies:
     @property
     def listed(self) -> Mapping[str, int]:
         """Every one by name, such as ``launch kernel`` and ``gap kernel memset``."""
-        groups: dict[str, Mapping[str, int]] = {"launch": self.launch, "entry": self.entry, "back": self.back, "unblocked": self.unblocked}
-        named = {f"{name} {key}": value for name, group in groups.items() for key, value in group.items()}
-        return named | {f"gap {a} {b}": value for (a, b), value in self.gap.items()} | {"wait": self.wait}
+        groups: dict[str, Mapping[str, int]] = {
+            "launch": self.launch,
+            "entry": self.entry,
+            "back": self.back,
+            "unblocked": self.unblocked,
+        }
+        named = {
+            f"{name} {key}": value for name, group in groups.items() for key, value in group.items()
+        }
+        return (
+            named
+            | {f"gap {a} {b}": value for (a, b), value in self.gap.items()}
+            | {"wait": self.wait}
+        )
 
     def launch_of(self, op: DeviceOp) -> int:
         """``launch`` of an op, or of the kinds with samples if this kind has none."""
@@ -112,7 +127,9 @@ def returns_late(op: DeviceOp, call: HostCall) -> bool:
 
 
 def label(op: DeviceOp) -> str:
-    """The kind of an op: ``kernel``, ``memset``, ``copy h2d pinned``, ... of pageable memory large or small."""
+    """The kind of an op: ``kernel``, ``memset``, ``copy h2d pinned``, ... of pageable memory large
+    or small.
+    """
     if op.kind != "copy":
         return op.kind
     memory = next((end for end in (op.source, op.target) if end not in (None, "device")), "device")
@@ -147,10 +164,22 @@ class _Samples:
 
     def __init__(self) -> None:
         self._groups: dict[str, defaultdict[tuple[str, ...], list[int]]] = {
-            name: defaultdict(list) for name in ("launch", "entry", "back", "unblocked", "gap", "wait", "any_launch", "call")
+            name: defaultdict(list)
+            for name in (
+                "launch",
+                "entry",
+                "back",
+                "unblocked",
+                "gap",
+                "wait",
+                "any_launch",
+                "call",
+            )
         }
 
-    def add_op(self, trace: KinetoTrace, i: int, before: DeviceOp | None, awaited_ends: Sequence[int]) -> None:
+    def add_op(
+        self, trace: KinetoTrace, i: int, before: DeviceOp | None, awaited_ends: Sequence[int]
+    ) -> None:
         op = trace.ops[i]
         add = self._groups
         call = trace.calls[op.call] if op.call is not None else None
@@ -178,7 +207,9 @@ class _Samples:
                 add["launch"][label(op),].append(op.start_ns - call.end_ns)
         elif awaited > max(free, call.end_ns):
             add["wait"]["",].append(max(0, op.start_ns - awaited))
-        elif before is not None and op.start_ns >= free > max(awaited, (call.start_ns if blocking else call.end_ns) + _AHEAD_NS):
+        elif before is not None and op.start_ns >= free > max(
+            awaited, (call.start_ns if blocking else call.end_ns) + _AHEAD_NS
+        ):
             add["gap"][before.kind, op.kind].append(op.start_ns - free)
 
     def add_sync(self, call: HostCall, awaited_end: int) -> None:
@@ -188,22 +219,43 @@ class _Samples:
             self._groups["unblocked"][call.role,].append(call.duration_ns)
 
     def fit(self) -> Latencies:
-        launches = [value for group in ("launch", "any_launch") for values in self._groups[group].values() for value in values]
+        launches = [
+            value
+            for group in ("launch", "any_launch")
+            for values in self._groups[group].values()
+            for value in values
+        ]
         anyhow, calls = self._groups.pop("any_launch"), self._groups.pop("call")["",]
         kept: dict[str, dict[tuple[str, ...], list[int]]] = {}
         for name, group in self._groups.items():
             low, high = PLAUSIBLE[name]
-            within = {key: sorted(value for value in values if low <= value <= high) for key, values in sorted(group.items())}
+            within = {
+                key: sorted(value for value in values if low <= value <= high)
+                for key, values in sorted(group.items())
+            }
             kept[name] = {key: values for key, values in within.items() if values}
-        fitted = {name: {key: _constant(name, values) for key, values in group.items()} for name, group in kept.items()}
+        fitted = {
+            name: {key: _constant(name, values) for key, values in group.items()}
+            for name, group in kept.items()
+        }
         launch = {key[0]: value for key, value in fitted["launch"].items()}
         if not launch and anyhow:
             launch = {"kernel": _usual("launch", min(launches))}
         gap = {(a, b): value for (a, b), value in fitted["gap"].items()}
-        named = {" ".join((name, *key)).strip(): values for name, group in kept.items() for key, values in group.items()}
-        entry, back, unblocked = ({key[0]: value for key, value in fitted[name].items()} for name in ("entry", "back", "unblocked"))
+        named = {
+            " ".join((name, *key)).strip(): values
+            for name, group in kept.items()
+            for key, values in group.items()
+        }
+        entry, back, unblocked = (
+            {key[0]: value for key, value in fitted[name].items()}
+            for name in ("entry", "back", "unblocked")
+        )
         wait = fitted["wait"].get(("",), gap.get(("kernel", "kernel"), 0))
-        spreads = {name: (values[len(values) // 20], values[-1 - len(values) // 20]) for name, values in named.items()}
+        spreads = {
+            name: (values[len(values) // 20], values[-1 - len(values) // 20])
+            for name, values in named.items()
+        }
         counts = {name: len(values) for name, values in named.items()}
         call = median_low(calls) if len(calls) >= FEWEST else Latencies.call
         return Latencies(launch, entry, back, unblocked, gap, wait, counts, spreads, call)

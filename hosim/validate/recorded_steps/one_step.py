@@ -1,7 +1,8 @@
-"""How far each op and each call of a recording is from what its structure says, given the recorded times of all that came before it.
+"""How far each op and each call of a recording is from what its structure says, given the recorded
+times of all that came before it.
 
-A replay adds up what is not explained: once an op is late, all that follows it is. Here every op starts from recorded times, so that what
-is left is its own.
+A replay adds up what is not explained: once an op is late, all that follows it is. Here every op
+starts from recorded times, so that what is left is its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, Structure
 
 @dataclass(frozen=True, slots=True)
 class OneStep:
-    """Nanoseconds between the recorded instant and the expected one: of the start of each op, and of the end of each call that waited.
+    """Nanoseconds between the recorded instant and the expected one: of the start of each op, and
+    of the end of each call that waited.
 
     Above 0 the recording is later than expected.
     """

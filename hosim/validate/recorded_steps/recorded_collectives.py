@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-_COLLECTIVE = re.compile(r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|cross_device|mscclKernel", re.IGNORECASE)
+_COLLECTIVE = re.compile(
+    r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|cross_device|mscclKernel",
+    re.IGNORECASE,
+)
 
 
 def is_collective(name: str) -> bool:

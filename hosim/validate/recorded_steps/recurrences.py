@@ -1,13 +1,17 @@
-"""What a recording does not say, but repeats: ops that wait for another stream, or that are late by the same time again and again.
+"""What a recording does not say, but repeats: ops that wait for another stream, or that are late by
+the same time again and again.
 
-An op may be later than its launch, its stream and its recorded waits say: what it waits for is inside a CUDA graph, or in an older schema
-that does not list waits. Ops are alike if they are at the same place of a period of their stream, or if they and their neighbours have the
-same names, on their stream or in the order of issue, first at the same place of a CUDA graph and then anywhere. Of ops that are late and
-alike, at least :data:`FEWEST`:
+An op may be later than its launch, its stream and its recorded waits say: what it waits for is
+inside a CUDA graph, or in an older schema that does not list waits. Ops are alike if they are at
+the same place of a period of their stream, or if they and their neighbours have the same names, on
+their stream or in the order of issue, first at the same place of a CUDA graph and then anywhere. Of
+ops that are late and alike, at least :data:`FEWEST`:
 
 - if the same op of another stream ended just before nearly each of them, they wait for it;
-- or if an op of their name followed each repetition of what ended just before one of them, that one waits for it;
-- else, if all alike are late by nearly the same time after the op before them or after their launch, that time is a constant.
+- or if an op of their name followed each repetition of what ended just before one of them, that one
+  waits for it;
+- else, if all alike are late by nearly the same time after the op before them or after their
+  launch, that time is a constant.
 
 Nothing is inferred from a single repetition. An edge that the recording contradicts is left out.
 """
@@ -41,7 +45,9 @@ _REPEATED = 0.9
 """The share of a stream's ops whose names are those of the ops a period before."""
 
 _SAME = 0.5
-"""By how much of their median times that count as the same may differ: one number for all of them has to do."""
+"""By how much of their median times that count as the same may differ: one number for all of them
+has to do.
+"""
 
 _ROUNDS = (
     (False, True, 2),
@@ -54,40 +60,63 @@ _ROUNDS = (
     (False, False, 1),
     (False, True, 0),
 )
-"""Whether ops are alike by their neighbours in the order of issue, or by those on their stream; whether their place in a CUDA graph counts
-(layers repeat within one); and how many neighbours on either side. The first ones twice, as an edge moves others."""
+"""Whether ops are alike by their neighbours in the order of issue, or by those on their stream;
+whether their place in a CUDA graph counts (layers repeat within one); and how many neighbours on
+either side. The first ones twice, as an edge moves others.
+"""
 
 Awaited = tuple[StreamId, str]
 """The stream and the name of an op that others wait for."""
 
 
 def recurring_structure(built: Structure) -> Structure:
-    """A structure with what its recording repeats, and with the start of the first op of a device that was busy when it began."""
+    """A structure with what its recording repeats, and with the start of the first op of a device
+    that was busy when it began.
+    """
     late = one_step(built).ops
     first = _first_of_busy_devices(built, late)
     if first:
-        built = structure(built.trace, latencies=built.latencies, known=replace(built.known, first=first))
+        built = structure(
+            built.trace, latencies=built.latencies, known=replace(built.known, first=first)
+        )
         late = one_step(built).ops
     kinds: list[Callable[[Structure], Iterable[Sequence[int]]]] = [_by_period]
-    kinds += [partial(_alike, issued=issued, placed=placed, beside=beside) for issued, placed, beside in _ROUNDS]
+    kinds += [
+        partial(_alike, issued=issued, placed=placed, beside=beside)
+        for issued, placed, beside in _ROUNDS
+    ]
     for groups in kinds:
         more = _more(built, late, groups(built))
         if more is not None:
-            built = structure(built.trace, latencies=fit_latencies(built.trace, more.order, more.waits), known=more)
+            built = structure(
+                built.trace,
+                latencies=fit_latencies(built.trace, more.order, more.waits),
+                known=more,
+            )
             late = one_step(built).ops
     return built
 
 
 def _first_of_busy_devices(built: Structure, late: Sequence[int]) -> frozenset[int]:
-    """The first op of each device, if it starts later than its launch says: what ran before it is not in the recording."""
+    """The first op of each device, if it starts later than its launch says: what ran before it is
+    not in the recording.
+    """
     first: dict[int, int] = {}
     for i, op in enumerate(built.trace.ops):
         first.setdefault(op.device, i)
-    return frozenset(i for i in first.values() if late[i] > PLAUSIBLE["launch"][1] and built.trace.ops[i].call is not None)
+    return frozenset(
+        i
+        for i in first.values()
+        if late[i] > PLAUSIBLE["launch"][1] and built.trace.ops[i].call is not None
+    )
 
 
-def _more(built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[int]]) -> Known | None:
-    """What is known with the recurrences of ops that are that late in this structure; None if there are none."""
+def _more(
+    built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[int]]
+) -> Known | None:
+    """What is known with the recurrences of ops that are that late in this structure; None if there
+    are none.
+    """
     least = min(max(built.trace.span_ns // 10_000, _LATE_NS[0]), _LATE_NS[1])
     late = {i: by for i, by in enumerate(late_ns) if by >= least}
     if not late:
@@ -107,14 +136,22 @@ def _more(built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[in
         elif all(i in late or i in delays for i in group) and len(group) >= FEWEST:
             new = [i for i in group if i not in delays]
             times = sorted(delays.get(i, 0) + late.get(i, 0) for i in group)
-            middle = median_low(delays[i] for i in group if i in delays) if len(new) < len(group) else median_low(times)
+            middle = (
+                median_low(delays[i] for i in group if i in delays)
+                if len(new) < len(group)
+                else median_low(times)
+            )
             if new and times[-1] - times[0] <= _SAME * middle:
                 delays |= dict.fromkeys(new, middle)
                 op = built.trace.ops[group[0]]
-                recurring.append(RecurringDelay(op.name, op.stream, middle, len(times), times[0], times[-1]))
+                recurring.append(
+                    RecurringDelay(op.name, op.stream, middle, len(times), times[0], times[-1])
+                )
     for i in sorted(late.keys() - edges.keys() - delays.keys()):
         edges |= found.followed(i)
-    edges = {i: ones for i, ones in edges.items() if not set(ones) <= set(built.waits.of_ops.get(i, ()))}
+    edges = {
+        i: ones for i, ones in edges.items() if not set(ones) <= set(built.waits.of_ops.get(i, ()))
+    }
     if not edges and len(delays) == len(before.delays):
         return None
     of_ops = dict(built.waits.of_ops)
@@ -125,7 +162,9 @@ def _more(built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[in
 
 
 Place = tuple[int, int]
-"""The position of an op among those of its CUDA graph on its stream, and how many these are; none outside of a graph."""
+"""The position of an op among those of its CUDA graph on its stream, and how many these are; none
+outside of a graph.
+"""
 
 _NOWHERE = (-1, 0)
 
@@ -134,7 +173,9 @@ Likeness = tuple[StreamId, Place, tuple[str, ...]]
 
 
 def _by_period(built: Structure) -> Iterable[list[int]]:
-    """The ops of streams whose names repeat after a period, by their position in it and their name."""
+    """The ops of streams whose names repeat after a period, by their position in it and their
+    name.
+    """
     groups: defaultdict[tuple[StreamId, int, str], list[int]] = defaultdict(list)
     for stream, queue in built.order.streams.items():
         names = [built.trace.ops[i].name for i in queue]
@@ -150,9 +191,13 @@ def _shortest_period(names: Sequence[str]) -> int:
     import numpy as np
 
     sequence = numbered(names)
-    some = np.linspace(0, len(names) // 2 - 1, 64).astype(int) if len(names) > 1 else np.zeros(0, int)
+    some = (
+        np.linspace(0, len(names) // 2 - 1, 64).astype(int) if len(names) > 1 else np.zeros(0, int)
+    )
     for shift in range(1, len(names) // 2 + 1):
-        if np.mean(sequence[some] == sequence[some + shift]) < _REPEATED - 0.2:  # most shifts end here
+        if (
+            np.mean(sequence[some] == sequence[some + shift]) < _REPEATED - 0.2
+        ):  # most shifts end here
             continue
         if np.mean(sequence[shift:] == sequence[:-shift]) >= _REPEATED:
             return shift
@@ -160,7 +205,9 @@ def _shortest_period(names: Sequence[str]) -> int:
 
 
 def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterable[list[int]]:
-    """The ops by what they have in common: their neighbours on their stream, or in the order in which the host ``issued`` them."""
+    """The ops by what they have in common: their neighbours on their stream, or in the order in
+    which the host ``issued`` them.
+    """
     ops = built.trace.ops
     places = _places(built) if placed else {}
     groups: defaultdict[Likeness, list[int]] = defaultdict(list)
@@ -168,12 +215,16 @@ def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterabl
     for queue in (built.order.order,) if issued else built.order.streams.values():
         names = [*none, *(ops[i].name for i in queue), *none]
         for k, i in enumerate(queue):
-            groups[stream_of(ops[i]), places.get(i, _NOWHERE), tuple(names[k : k + 2 * beside + 1])].append(i)
+            groups[
+                stream_of(ops[i]), places.get(i, _NOWHERE), tuple(names[k : k + 2 * beside + 1])
+            ].append(i)
     return groups.values()
 
 
 def _places(built: Structure) -> Mapping[int, Place]:
-    """By op its place in a CUDA graph; one that was launched before the recording has that of its repetition."""
+    """By op its place in a CUDA graph; one that was launched before the recording has that of its
+    repetition.
+    """
     ops = built.trace.ops
     places: dict[int, Place] = {}
     for queue in built.order.streams.values():
@@ -192,7 +243,9 @@ def _places(built: Structure) -> Mapping[int, Place]:
             places |= {
                 queue[k]: places[queue[k + period]]
                 for k in before
-                if k + period < len(queue) and names[k] == names[k + period] and queue[k + period] in places
+                if k + period < len(queue)
+                and names[k] == names[k + period]
+                and queue[k + period] in places
             }
     return places
 
@@ -232,34 +285,55 @@ class _Awaited:
         """By op of the group what it waits for; empty if the late ``members`` do not agree."""
         counted: Counter[Awaited] = Counter()
         for i in members:
-            counted.update({(stream_of(self._ops[k]), self._ops[k].name) for k in self._just_ended(i)})
+            counted.update(
+                {(stream_of(self._ops[k]), self._ops[k].name) for k in self._just_ended(i)}
+            )
         for awaited, count in sorted(counted.items(), key=lambda one: (-one[1], one[0])):
             if count < max(FEWEST, _MOST * len(members)):
                 break
             pairs = {i: self._last(awaited, i) for i in group}
             hits = sum(self._is_just_ended(pairs[i], i) for i in members)
             if hits >= max(FEWEST, _MOST * len(members)):
-                return {i: (k,) for i, k in pairs.items() if k is not None and self._ops[k].end_ns <= self._ops[i].start_ns + CLOCK_STEP_NS}
+                return {
+                    i: (k,)
+                    for i, k in pairs.items()
+                    if k is not None
+                    and self._ops[k].end_ns <= self._ops[i].start_ns + CLOCK_STEP_NS
+                }
         return {}
 
     def followed(self, i: int) -> dict[int, tuple[int, ...]]:
-        """What one op waits for: the last of those that ended just before it whose repetitions an op like it followed at once."""
+        """What one op waits for: the last of those that ended just before it whose repetitions an
+        op like it followed at once.
+        """
         op = self._ops[i]
         began = self._began[stream_of(op), op.name]
         for k in sorted(self._just_ended(i), key=lambda k: -self._ops[k].end_ns):
             group = self._repeated[self._repetitions[k]] if k in self._repetitions else []
             ends = [self._ops[r].end_ns for r in group]
-            hits = sum(bisect_left(began, end - CLOCK_STEP_NS) < bisect_right(began, end + _JUST_NS) for end in ends)
+            hits = sum(
+                bisect_left(began, end - CLOCK_STEP_NS) < bisect_right(began, end + _JUST_NS)
+                for end in ends
+            )
             if hits >= max(FEWEST, _MOST * len(group)):
                 return {i: (k,)}
         return {}
 
     def _just_ended(self, i: int) -> list[int]:
-        """The ops of other streams that ended shortly before an op started, and were issued before it."""
-        return [k for k in self._ends.around_start(i, _JUST_NS, CLOCK_STEP_NS) if self._rank[k] < self._rank[i]]
+        """The ops of other streams that ended shortly before an op started, and were issued before
+        it.
+        """
+        return [
+            k
+            for k in self._ends.around_start(i, _JUST_NS, CLOCK_STEP_NS)
+            if self._rank[k] < self._rank[i]
+        ]
 
     def _is_just_ended(self, k: int | None, i: int) -> bool:
-        return k is not None and -_JUST_NS <= self._ops[k].end_ns - self._ops[i].start_ns <= CLOCK_STEP_NS
+        return (
+            k is not None
+            and -_JUST_NS <= self._ops[k].end_ns - self._ops[i].start_ns <= CLOCK_STEP_NS
+        )
 
     def _last(self, awaited: Awaited, i: int) -> int | None:
         """The last op of that stream and name issued before this one."""

@@ -1,8 +1,10 @@
 """Iterations of a recording, and the part before one of them.
 
-Iterations are the ``ProfilerStep`` ranges, if there are any. Otherwise they are repetitions of the sequence of ops in program order: the
-period that covers most of the recording, counted back from its end, the shortest of several. What comes before them, such as a first
-iteration that tries kernels out, belongs to the first. Names alone decide, so that no time on the device moves a boundary.
+Iterations are the ``ProfilerStep`` ranges, if there are any. Otherwise they are repetitions of the
+sequence of ops in program order: the period that covers most of the recording, counted back from
+its end, the shortest of several. What comes before them, such as a first iteration that tries
+kernels out, belongs to the first. Names alone decide, so that no time on the device moves a
+boundary.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _SHORTEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Repetitions:
-    """The iterations of a recording: how they were found, and when the host began each (nanoseconds of the recording's clock)."""
+    """The iterations of a recording: how they were found, and when the host began each (nanoseconds
+    of the recording's clock).
+    """
 
     found_by: str
     starts_ns: tuple[int, ...]
@@ -47,7 +51,10 @@ def repetitions(trace: KinetoTrace) -> Repetitions:
     order = program_order(trace)
     names = [trace.ops[i].name for i in order.order]
     starts = _repeated(names)
-    return Repetitions("repeated ops" if len(starts) > 1 else "nothing", tuple(order.issued_ns[order.order[at]] for at in starts))
+    return Repetitions(
+        "repeated ops" if len(starts) > 1 else "nothing",
+        tuple(order.issued_ns[order.order[at]] for at in starts),
+    )
 
 
 def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
@@ -56,10 +63,18 @@ def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
     kept = {call.correlation for call in trace.calls[:calls]}
     return replace(
         trace,
-        ops=tuple(op for op in trace.ops if (op.call < calls if op.call is not None else op.start_ns < instant_ns)),
+        ops=tuple(
+            op
+            for op in trace.ops
+            if (op.call < calls if op.call is not None else op.start_ns < instant_ns)
+        ),
         calls=trace.calls[:calls],
         cpu_ops=tuple(op for op in trace.cpu_ops if op.start_ns < instant_ns),
-        syncs=tuple(s for s in trace.syncs if (s.correlation in kept if s.correlation is not None else s.start_ns < instant_ns)),
+        syncs=tuple(
+            s
+            for s in trace.syncs
+            if (s.correlation in kept if s.correlation is not None else s.start_ns < instant_ns)
+        ),
         memory=tuple(event for event in trace.memory if event.time_ns < instant_ns),
         annotations=tuple(a for a in trace.annotations if a.start_ns < instant_ns),
     )
@@ -68,7 +83,11 @@ def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
 def issued_from(trace: KinetoTrace, instant_ns: int) -> tuple[int, ...]:
     """The positions of the ops that are not in :func:`before`."""
     calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
-    return tuple(i for i, op in enumerate(trace.ops) if (op.call >= calls if op.call is not None else op.start_ns >= instant_ns))
+    return tuple(
+        i
+        for i, op in enumerate(trace.ops)
+        if (op.call >= calls if op.call is not None else op.start_ns >= instant_ns)
+    )
 
 
 def numbered(names: Sequence[str]) -> Any:

@@ -1,7 +1,9 @@
-"""How far predicted starts are from recorded ones, in ways that neither a late beginning nor an idle device hides.
+"""How far predicted starts are from recorded ones, in ways that neither a late beginning nor an
+idle device hides.
 
-Besides the errors on the recording's clock: those after aligning the first op, those of the gaps between successive ops of a stream, and
-both as a share of the time in which the device idles or streams wait.
+Besides the errors on the recording's clock: those after aligning the first op, those of the gaps
+between successive ops of a stream, and both as a share of the time in which the device idles or
+streams wait.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from hosim.importers.recordings import DeviceOp, stream_of
 class StartErrors:
     """Nanoseconds, of kernels (of all ops, if there are no kernels); gaps are those before any op.
 
-    ``aligned_p95_ns`` is the 95th percentile after all predicted starts are moved by what the first op is off. ``idle_ns`` is for how long
-    no op ran, from the first start to the last end, and ``waiting_ns`` the sum of all gaps of streams, of which predictions are off by
-    ``gaps_ns`` altogether.
+    ``aligned_p95_ns`` is the 95th percentile after all predicted starts are moved by what the first
+    op is off. ``idle_ns`` is for how long no op ran, from the first start to the last end, and
+    ``waiting_ns`` the sum of all gaps of streams, of which predictions are off by ``gaps_ns``
+    altogether.
     """
 
     span_ns: int
@@ -64,11 +67,19 @@ def percentile95(errors: Sequence[int]) -> int:
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else 0
 
 
-def start_errors(ops: Sequence[DeviceOp], starts_ns: Sequence[int], ends_ns: Sequence[int] | None = None) -> StartErrors:
-    """The errors of predicted starts of a recording's ops, whose durations are as recorded unless their ends are predicted as well."""
+def start_errors(
+    ops: Sequence[DeviceOp], starts_ns: Sequence[int], ends_ns: Sequence[int] | None = None
+) -> StartErrors:
+    """The errors of predicted starts of a recording's ops, whose durations are as recorded unless
+    their ends are predicted as well.
+    """
     if not ops:
         return StartErrors(0, 0, 0, 0, 0, 0, 0, 0)
-    ends = ends_ns if ends_ns is not None else [start + op.duration_ns for start, op in zip(starts_ns, ops, strict=True)]
+    ends = (
+        ends_ns
+        if ends_ns is not None
+        else [start + op.duration_ns for start, op in zip(starts_ns, ops, strict=True)]
+    )
     first = min(range(len(ops)), key=lambda i: (ops[i].start_ns, i))
     moved = starts_ns[first] - ops[first].start_ns
     chosen = [i for i, op in enumerate(ops) if op.kind == "kernel"] or list(range(len(ops)))
@@ -76,7 +87,11 @@ def start_errors(ops: Sequence[DeviceOp], starts_ns: Sequence[int], ends_ns: Seq
     streams: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for i in sorted(range(len(ops)), key=lambda i: (ops[i].start_ns, ops[i].end_ns, i)):
         streams[stream_of(ops[i])].append(i)
-    gaps = [(ops[b].start_ns - ops[a].end_ns, starts_ns[b] - ends[a]) for listed in streams.values() for a, b in pairwise(listed)]
+    gaps = [
+        (ops[b].start_ns - ops[a].end_ns, starts_ns[b] - ends[a])
+        for listed in streams.values()
+        for a, b in pairwise(listed)
+    ]
     off = [simulated - recorded for recorded, simulated in gaps]
     return StartErrors(
         max(op.end_ns for op in ops) - ops[first].start_ns,

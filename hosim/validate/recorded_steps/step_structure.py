@@ -1,25 +1,35 @@
 """A recording as a graph whose replay predicts when every kernel and copy starts.
 
-Host threads are streams of the graph, with segments of work of recorded duration between the calls that launch or wait. Device streams are
-streams on which kernels, copies and memsets of recorded duration run in order. No op is given its start but those that are counted:
-the first op of a stream if its launch was not recorded, and of a device that was busy when the recording began.
+Host threads are streams of the graph, with segments of work of recorded duration between the calls
+that launch or wait. Device streams are streams on which kernels, copies and memsets of recorded
+duration run in order. No op is given its start but those that are counted: the first op of a stream
+if its launch was not recorded, and of a device that was busy when the recording began.
 
-- An op is released by its call, a fitted latency after the call's end, on a *lane* that no two launches under way share.
-- On its stream it follows the op before it after a fitted gap; after a wait for other streams, also what they had been given by then.
-- A launch that returned long after its op had started had submitted it after the usual time of a launch.
-- A call that blocks (a synchronisation, a copy of pageable memory) ends a fitted time after what it waits for, however long it was
-  recorded to take. So does a free, which waits for the whole device and then takes what it was recorded to take beyond that.
-- A thread that pauses while another is at work, and goes on right after that one's last call, has waited for it: forward and backward
-  passes hand over to each other like this. It goes on the recorded time after that call.
-- A kernel that fills its device (:mod:`hosim.validate.recorded_steps.filling`) keeps those of other streams from starting until its last
+- An op is released by its call, a fitted latency after the call's end, on a *lane* that no two
+  launches under way share.
+- On its stream it follows the op before it after a fitted gap; after a wait for other streams, also
+  what they had been given by then.
+- A launch that returned long after its op had started had submitted it after the usual time of a
+  launch.
+- A call that blocks (a synchronisation, a copy of pageable memory) ends a fitted time after what it
+  waits for, however long it was recorded to take. So does a free, which waits for the whole device
+  and then takes what it was recorded to take beyond that.
+- A thread that pauses while another is at work, and goes on right after that one's last call, has
+  waited for it: forward and backward passes hand over to each other like this. It goes on the
+  recorded time after that call.
+- A kernel that fills its device (:mod:`hosim.validate.recorded_steps.filling`) keeps those of other
+  streams from starting until its last
 blocks are
-  placed. In the graph the device's room is memory: of its one byte a filling kernel has all as its workspace, and another kernel goes
-  through a gate that needs the byte for no time.
-- At most :data:`QUEUE_DEPTH` launches wait in a stream: the next launch blocks until the first of them has ended.
+  placed. In the graph the device's room is memory: of its one byte a filling kernel has all as its
+  workspace, and another kernel goes through a gate that needs the byte for no time.
+- At most :data:`QUEUE_DEPTH` launches wait in a stream: the next launch blocks until the first of
+  them has ended.
 
-:class:`GivenNumbers` counts what is taken from the recording besides the order of calls. Ops launched before the recording run one after
-the other from the start of the first. Where an op starts before the one before it on its stream has ended (clocks that round, overlapping
-launches), it may start that much early: the earlier one then holds the stream for so much less, and the overlap is given.
+:class:`GivenNumbers` counts what is taken from the recording besides the order of calls. Ops
+launched before the recording run one after the other from the start of the first. Where an op
+starts before the one before it on its stream has ended (clocks that round, overlapping launches),
+it may start that much early: the earlier one then holds the stream for so much less, and the
+overlap is given.
 """
 
 from __future__ import annotations
@@ -30,27 +40,48 @@ from dataclasses import dataclass, field
 
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
-from hosim.importers.recordings import HostCall, KinetoTrace, ProgramOrder, StreamId, Waits, blocks, program_order, stream_of, waits
+from hosim.importers.recordings import (
+    HostCall,
+    KinetoTrace,
+    ProgramOrder,
+    StreamId,
+    Waits,
+    blocks,
+    program_order,
+    stream_of,
+    waits,
+)
 from hosim.validate.recorded_steps.filling import kernels_wait_for_room, placed_ns
-from hosim.validate.recorded_steps.latencies import Latencies, fit_latencies, in_one_graph, label, returns_late
+from hosim.validate.recorded_steps.latencies import (
+    Latencies,
+    fit_latencies,
+    in_one_graph,
+    label,
+    returns_late,
+)
 from hosim.validate.recorded_steps.recorded_collectives import is_collective
 
 QUEUE_DEPTH = 1024
 """How many launches a stream takes before the next one blocks its thread."""
 
 WHOLE_DEVICE = 1
-"""Bytes of the graph's device tier, and workspace of an op that needs or takes all of the device."""
+"""Bytes of the graph's device tier, and workspace of an op that needs or takes all of the
+device.
+"""
 
 _HANDOVER = 4
-"""A pause is a wait for another thread if that one's last call is at least this many times nearer to its end than to its start."""
+"""A pause is a wait for another thread if that one's last call is at least this many times nearer
+to its end than to its start.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenNumbers:
     """The numbers of the recording that a replay is given, counted.
 
-    Durations of device ops and of host segments (between calls that launch or wait, those that launch included), overlaps on a stream,
-    starts of ops whose launch was not recorded, and fitted constants.
+    Durations of device ops and of host segments (between calls that launch or wait, those that
+    launch included), overlaps on a stream, starts of ops whose launch was not recorded, and fitted
+    constants.
     """
 
     device_durations: int
@@ -62,12 +93,20 @@ class GivenNumbers:
     @property
     def total(self) -> int:
         """All of them."""
-        return self.device_durations + self.host_segments + self.overlaps + self.starts + self.constants
+        return (
+            self.device_durations
+            + self.host_segments
+            + self.overlaps
+            + self.starts
+            + self.constants
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class GivenTimes:
-    """Ops whose recorded starts a replay is given, and calls whose recorded ends it is given, by their positions in the recording."""
+    """Ops whose recorded starts a replay is given, and calls whose recorded ends it is given, by
+    their positions in the recording.
+    """
 
     ops: frozenset[int] = frozenset()
     calls: frozenset[int] = frozenset()
@@ -78,7 +117,9 @@ NO_TIMES = GivenTimes()
 
 @dataclass(frozen=True, slots=True)
 class RecurringDelay:
-    """A delay that ``samples`` ops of a name have in common, and the least and the largest of theirs, in nanoseconds."""
+    """A delay that ``samples`` ops of a name have in common, and the least and the largest of
+    theirs, in nanoseconds.
+    """
 
     name: str
     stream: int
@@ -90,7 +131,8 @@ class RecurringDelay:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The order of a recording's ops and their waits, and by how much an op is later than these say, by its position.
+    """The order of a recording's ops and their waits, and by how much an op is later than these
+    say, by its position.
 
     ``recurring`` lists these delays, each of which several ops have.
     """
@@ -107,8 +149,9 @@ class Known:
 class Structure:
     """The graph, in which ``trace.ops[i]`` is the op at ``heads[i]``.
 
-    There it holds its stream for no longer than it keeps others waiting; how long it takes is in ``durations_ns``. ``known_ns`` has, by op
-    of the graph, when that ended in the recording, None for what was not recorded; ``returns`` the ops at which a call that waited returns.
+    There it holds its stream for no longer than it keeps others waiting; how long it takes is in
+    ``durations_ns``. ``known_ns`` has, by op of the graph, when that ended in the recording, None
+    for what was not recorded; ``returns`` the ops at which a call that waited returns.
     """
 
     trace: KinetoTrace
@@ -143,35 +186,56 @@ def structure(
     times: GivenTimes = NO_TIMES,
     known: Known | None = None,
 ) -> Structure:
-    """The graph of a recording, its kernels ``kernel_scale`` times as long as recorded, or its ops as long as ``durations_ns`` says.
+    """The graph of a recording, its kernels ``kernel_scale`` times as long as recorded, or its ops
+    as long as ``durations_ns`` says.
 
-    ``latencies`` are fitted to the recording itself unless those of another are given; ``times`` are taken from it, and ``known`` is
-    what is known of its order already. Raises :class:`InputError` if no op has a recorded launch.
+    ``latencies`` are fitted to the recording itself unless those of another are given; ``times``
+    are taken from it, and ``known`` is what is known of its order already. Raises
+    :class:`InputError` if no op has a recorded launch.
     """
     if all(op.call is None for op in trace.ops):
-        raise InputError("no launch of a kernel or copy was recorded; record with ProfilerActivity.CPU as well", source=trace.name)
+        raise InputError(
+            "no launch of a kernel or copy was recorded; record with ProfilerActivity.CPU as well",
+            source=trace.name,
+        )
     if known is None:
         order = program_order(trace)
         known = Known(order, waits(trace, order))
     durations = durations_ns
     if durations is None:
-        durations = [round(op.duration_ns * kernel_scale) if op.kind == "kernel" else op.duration_ns for op in trace.ops]
-    return _Builder(trace, known, latencies or fit_latencies(trace, known.order, known.waits), durations, times).build()
+        durations = [
+            round(op.duration_ns * kernel_scale) if op.kind == "kernel" else op.duration_ns
+            for op in trace.ops
+        ]
+    return _Builder(
+        trace, known, latencies or fit_latencies(trace, known.order, known.waits), durations, times
+    ).build()
 
 
 @dataclass(slots=True)
 class _Thread:
-    """A host thread while it is built: its last op, the recorded instant at which that ends, and its launch lanes."""
+    """A host thread while it is built: its last op, the recorded instant at which that ends, and
+    its launch lanes.
+    """
 
     name: str
     last: int = field(init=False)
     mark_ns: int = 0
-    work_ns: int = 0  # durations on this thread so far: a bound on how far apart two of its ops start
+    work_ns: int = (
+        0  # durations on this thread so far: a bound on how far apart two of its ops start
+    )
     lanes: list[int] = field(default_factory=list)  # by lane, the work at which it is free again
 
 
 class _Builder:
-    def __init__(self, trace: KinetoTrace, known: Known, latencies: Latencies, durations: Sequence[int], times: GivenTimes) -> None:
+    def __init__(
+        self,
+        trace: KinetoTrace,
+        known: Known,
+        latencies: Latencies,
+        durations: Sequence[int],
+        times: GivenTimes,
+    ) -> None:
         self._trace, self._before, self._latencies, self._times = trace, known, latencies, times
         self._order, self._waits = known.order, known.waits
         order = known.order
@@ -209,7 +273,11 @@ class _Builder:
             self._unlaunched(i)
         graph = Graph(trace.name, (), tuple(self._ops), {"source": "structure of a profiler trace"})
         given = GivenNumbers(
-            len(trace.ops), self._segments, self._overlaps, self._starts, self._latencies.count + len(self._before.recurring)
+            len(trace.ops),
+            self._segments,
+            self._overlaps,
+            self._starts,
+            self._latencies.count + len(self._before.recurring),
         )
         streams = tuple(order.streams.values())
         return Structure(
@@ -225,17 +293,36 @@ class _Builder:
             self._returns,
         )
 
-    def _add(self, what: str, stream: str, duration: int, deps: Sequence[int] = (), room: int = 0, known_ns: int | None = None) -> int:
+    def _add(
+        self,
+        what: str,
+        stream: str,
+        duration: int,
+        deps: Sequence[int] = (),
+        room: int = 0,
+        known_ns: int | None = None,
+    ) -> int:
         position = len(self._ops)
         self._known.append(known_ns)
         kept = tuple(sorted({d for d in deps if d >= 0}))
-        self._ops.append(Op(f"{what}.{position}", what, deps=kept, stream=stream, duration_ns=max(0, duration), workspace_bytes=room))
+        self._ops.append(
+            Op(
+                f"{what}.{position}",
+                what,
+                deps=kept,
+                stream=stream,
+                duration_ns=max(0, duration),
+                workspace_bytes=room,
+            )
+        )
         return position
 
     # ---- the host
 
     def _thread_at(self, call: HostCall) -> tuple[_Thread, Sequence[int]]:
-        """The thread that makes the call, from where it or the thread that hands over to it was; what its next op waits for."""
+        """The thread that makes the call, from where it or the thread that hands over to it was;
+        what its next op waits for.
+        """
         thread = self._threads.get(call.thread)
         known = thread is not None
         if thread is None:
@@ -288,17 +375,27 @@ class _Builder:
     def _entered(self, call: HostCall, i: int) -> int:
         """When a call that blocks for its copy has done its own work before it.
 
-        On a stream that was free it is what the call took beyond the copy and its return; else the constant, as nobody sees it.
+        On a stream that was free it is what the call took beyond the copy and its return; else the
+        constant, as nobody sees it.
         """
         op, place = self._trace.ops[i], self._place[i]
         before = self._order.streams[stream_of(op)][place - 1 : place] if place else ()
-        free = max((self._trace.ops[a].end_ns for a in (*before, *self._waits.of_ops.get(i, ()))), default=0)
+        free = max(
+            (self._trace.ops[a].end_ns for a in (*before, *self._waits.of_ops.get(i, ()))),
+            default=0,
+        )
         if free > call.start_ns:
             return call.start_ns + self._latencies.entry_of(op)
-        return max(call.start_ns, call.end_ns - self._latencies.back.get(label(op), 0) - op.duration_ns)
+        return max(
+            call.start_ns, call.end_ns - self._latencies.back.get(label(op), 0) - op.duration_ns
+        )
 
-    def _room_in_queue(self, call: HostCall, thread: _Thread, op: int, deps: Sequence[int]) -> Sequence[int]:
-        """What a launch waits for before it goes on: with as many pending as a stream takes, the end of the first of them."""
+    def _room_in_queue(
+        self, call: HostCall, thread: _Thread, op: int, deps: Sequence[int]
+    ) -> Sequence[int]:
+        """What a launch waits for before it goes on: with as many pending as a stream takes, the
+        end of the first of them.
+        """
         place = self._place[op]
         if place < QUEUE_DEPTH:
             return deps
@@ -353,7 +450,9 @@ class _Builder:
     # ---- the device
 
     def _unlaunched(self, i: int) -> None:
-        """An op whose launch was not recorded: it follows the one before it on its stream, the first one its start."""
+        """An op whose launch was not recorded: it follows the one before it on its stream, the
+        first one its start.
+        """
         released = -1
         if self._place[i] == 0 or i in self._order.strays:
             released = self._given(self._trace.ops[i].start_ns)
@@ -361,7 +460,11 @@ class _Builder:
 
     def _on_device(self, i: int, released: int, back: int) -> None:
         trace = self._trace
-        op, queue, place = trace.ops[i], self._order.streams[stream_of(trace.ops[i])], self._place[i]
+        op, queue, place = (
+            trace.ops[i],
+            self._order.streams[stream_of(trace.ops[i])],
+            self._place[i],
+        )
         stream = self._stream_name(stream_of(op))
         before = trace.ops[queue[place - 1]] if place else None
         awaited = self._waits.of_ops.get(i, ())
@@ -380,15 +483,28 @@ class _Builder:
         if after is not None and after.start_ns < op.end_ns and held:
             self._overlaps += 1
             held -= min(held, op.end_ns - after.start_ns)
-        if self._shared and op.kind == "kernel" and not is_collective(op.name) and i not in self._times.ops:
+        if (
+            self._shared
+            and op.kind == "kernel"
+            and not is_collective(op.name)
+            and i not in self._times.ops
+        ):
             alone = min(held, placed_ns(op, trace.devices.get(op.device), self._durations[i]))
             name = "kernel" if alone else "gate"
-            self._heads[i] = self._done[i] = self._add(name, stream, alone, (released,), WHOLE_DEVICE, op.start_ns + alone)
+            self._heads[i] = self._done[i] = self._add(
+                name, stream, alone, (released,), WHOLE_DEVICE, op.start_ns + alone
+            )
             if alone < held:
-                self._done[i] = self._add("rest" if alone else "kernel", stream, held - alone, known_ns=op.start_ns + held)
+                self._done[i] = self._add(
+                    "rest" if alone else "kernel", stream, held - alone, known_ns=op.start_ns + held
+                )
             return
-        rest = min(held, -back) if back < 0 else 0  # the host goes on while the last part is still copied
-        self._heads[i] = self._done[i] = self._add(op.kind, stream, held - rest, (released,), known_ns=op.start_ns + held - rest)
+        rest = (
+            min(held, -back) if back < 0 else 0
+        )  # the host goes on while the last part is still copied
+        self._heads[i] = self._done[i] = self._add(
+            op.kind, stream, held - rest, (released,), known_ns=op.start_ns + held - rest
+        )
         if rest:
             self._add("rest", stream, rest, known_ns=op.start_ns + held)
 

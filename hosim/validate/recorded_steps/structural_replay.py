@@ -1,4 +1,6 @@
-"""Structural replay: hosim's engine replays the graph of a recording, and its times are compared with the recorded ones."""
+"""Structural replay: hosim's engine replays the graph of a recording, and its times are compared
+with the recorded ones.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,16 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.importers.recordings import DeviceOp
 from hosim.validate.recorded_steps.latencies import Latencies
 from hosim.validate.recorded_steps.start_errors import percentile95
-from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, GivenNumbers, RecurringDelay, Structure
+from hosim.validate.recorded_steps.step_structure import (
+    WHOLE_DEVICE,
+    GivenNumbers,
+    RecurringDelay,
+    Structure,
+)
 
-RECORDING = Hardware("recording", (Tier("hbm", WHOLE_DEVICE, 1, "device"),), (), Compute({"bf16": 1}))
+RECORDING = Hardware(
+    "recording", (Tier("hbm", WHOLE_DEVICE, 1, "device"),), (), Compute({"bf16": 1})
+)
 """Every duration is measured, and the device tier stands for the room on the device: see
 :mod:`hosim.validate.recorded_steps.step_structure`."""
 
@@ -24,7 +33,9 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedOp:
-    """A kernel, copy or memset: as recorded, and when the replay had it start and end (nanoseconds of the recording's clock)."""
+    """A kernel, copy or memset: as recorded, and when the replay had it start and end (nanoseconds
+    of the recording's clock).
+    """
 
     op: DeviceOp
     simulated_start_ns: int
@@ -38,12 +49,14 @@ class ReplayedOp:
 
 @dataclass(frozen=True)
 class StructuralReplay:
-    """Recorded and simulated times of every op, in the order of ``trace.ops``, and their totals in nanoseconds.
+    """Recorded and simulated times of every op, in the order of ``trace.ops``, and their totals in
+    nanoseconds.
 
-    A makespan runs from the first start of an op to the last end. ``*_overlap_ns`` is the time for which copies ran while a kernel did, of
-    ``copy_ns`` altogether; ``*_wait_ns`` what ops waited for other streams beyond their launch and their own stream. ``given`` counts the
-    numbers taken from the recording, ``constants`` lists the fitted ones, ``inferred_waits`` counts the stream waits that the recording
-    only hints at.
+    A makespan runs from the first start of an op to the last end. ``*_overlap_ns`` is the time for
+    which copies ran while a kernel did, of ``copy_ns`` altogether; ``*_wait_ns`` what ops waited
+    for other streams beyond their launch and their own stream. ``given`` counts the numbers taken
+    from the recording, ``constants`` lists the fitted ones, ``inferred_waits`` counts the stream
+    waits that the recording only hints at.
     """
 
     trace: str
@@ -86,7 +99,9 @@ class StructuralReplay:
 
     @property
     def mean_start_error_ns(self) -> int:
-        """Mean over the kernels of how far simulated starts are off, in either direction (over all ops, if there are no kernels)."""
+        """Mean over the kernels of how far simulated starts are off, in either direction (over all
+        ops, if there are no kernels).
+        """
         errors = self._start_errors()
         return round(sum(errors) / len(errors))
 
@@ -97,14 +112,17 @@ class StructuralReplay:
 
     def worst(self, count: int = 10) -> tuple[ReplayedOp, ...]:
         """The ops whose starts are furthest off."""
-        return tuple(sorted(self.ops, key=lambda op: (-abs(op.start_error_ns), op.op.start_ns))[:count])
+        return tuple(
+            sorted(self.ops, key=lambda op: (-abs(op.start_error_ns), op.op.start_ns))[:count]
+        )
 
     def _start_errors(self) -> Sequence[int]:
         return [abs(op.start_error_ns) for op in self.kernels or self.ops]
 
 
 def structural_replay(built: Structure) -> StructuralReplay:
-    """A structure (:func:`hosim.validate.recorded_steps.step_structure.structure`) replayed, beside what was recorded.
+    """A structure (:func:`hosim.validate.recorded_steps.step_structure.structure`) replayed, beside
+    what was recorded.
 
     Raises :class:`InputError` if the replay does not end.
     """
@@ -115,7 +133,9 @@ def structural_replay(built: Structure) -> StructuralReplay:
     starts = [timeline.op_start_ns[head] for head in built.heads]
     ends = [start + duration for start, duration in zip(starts, built.durations_ns, strict=True)]
     ops = tuple(map(ReplayedOp, trace.ops, starts, ends))
-    released = [timeline.op_end_ns[max(built.graph.ops[head].deps, default=head)] for head in built.heads]
+    released = [
+        timeline.op_end_ns[max(built.graph.ops[head].deps, default=head)] for head in built.heads
+    ]
     recorded = [(op.start_ns, op.end_ns) for op in trace.ops]
     simulated = list(zip(starts, ends, strict=True))
     return StructuralReplay(
@@ -147,11 +167,17 @@ def span_ns(intervals: Iterable[Interval]) -> int:
 def _recorded_release(built: Structure, i: int) -> int:
     """When an op could have started for all that the host did."""
     op = built.trace.ops[i]
-    return op.start_ns if op.call is None else built.trace.calls[op.call].end_ns + built.latencies.launch_of(op)
+    return (
+        op.start_ns
+        if op.call is None
+        else built.trace.calls[op.call].end_ns + built.latencies.launch_of(op)
+    )
 
 
 def _waited(built: Structure, times: Sequence[Interval], released: Sequence[int]) -> int:
-    """What ops waited for other streams alone: from when their own stream and their launch were ready, to when those were."""
+    """What ops waited for other streams alone: from when their own stream and their launch were
+    ready, to when those were.
+    """
     total = 0
     for queue in built.streams:
         for before, i in pairwise((-1, *queue)):

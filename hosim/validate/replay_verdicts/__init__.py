@@ -1,4 +1,6 @@
-"""Whether the replay of a recorded step is close, beside trivial predictors, and what explains its delays."""
+"""Whether the replay of a recorded step is close, beside trivial predictors, and what explains its
+delays.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -25,13 +27,15 @@ else:
         __name__,
         {
             "causes_of_delay": "CAUSES UnexplainedSpan",
-            "replay_verdict": "Verdict behind best_structure beyond complaint explains judge replay_and_judge starts_given within",
+            "replay_verdict": "Verdict behind best_structure beyond complaint explains judge "
+            "replay_and_judge starts_given within",
             "trivial_predictors": "by_held_host by_launches",
             "verdict_report": "errors_to_dict verdict_to_dict",
         },
     )
 
 __all__ = [
-    "CAUSES", "UnexplainedSpan", "Verdict", "behind", "best_structure", "beyond", "by_held_host", "by_launches", "complaint",
-    "errors_to_dict", "explains", "judge", "replay_and_judge", "starts_given", "verdict_to_dict", "within",
+    "CAUSES", "UnexplainedSpan", "Verdict", "behind", "best_structure", "beyond", "by_held_host",
+    "by_launches", "complaint", "errors_to_dict", "explains", "judge", "replay_and_judge",
+    "starts_given", "verdict_to_dict", "within",
 ]  # fmt: skip

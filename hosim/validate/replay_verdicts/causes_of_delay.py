@@ -1,4 +1,6 @@
-"""Why an op of a recording started, or a call returned, when nothing in the recording's structure says so."""
+"""Why an op of a recording started, or a call returned, when nothing in the recording's structure
+says so.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hosim.importers.recordings import KinetoTrace
-from hosim.validate.recorded_steps import FEWEST, PLAUSIBLE, EndsOfOps, OneStep, Structure, is_collective, label
+from hosim.validate.recorded_steps import (
+    FEWEST,
+    PLAUSIBLE,
+    EndsOfOps,
+    OneStep,
+    Structure,
+    is_collective,
+    label,
+)
 
 Cause = Literal[
     "launched before the recording began",
@@ -34,7 +44,8 @@ _CLOCKS_NS = 1_000
 class UnexplainedSpan:
     """A part of a recording that the replay does not explain, and why.
 
-    ``ops`` and ``calls`` are positions in the recording: those whose start, or whose return, the structure misses by ``off_ns`` altogether.
+    ``ops`` and ``calls`` are positions in the recording: those whose start, or whose return, the
+    structure misses by ``off_ns`` altogether.
     """
 
     cause: Cause
@@ -45,18 +56,28 @@ class UnexplainedSpan:
     off_ns: int
 
 
-def unexplained_spans(built: Structure, found: OneStep, ops: Sequence[int], calls: Sequence[int]) -> tuple[UnexplainedSpan, ...]:
-    """These ops and calls as spans: neighbours with one cause are one span, if they lie within a hundredth of the recording."""
+def unexplained_spans(
+    built: Structure, found: OneStep, ops: Sequence[int], calls: Sequence[int]
+) -> tuple[UnexplainedSpan, ...]:
+    """These ops and calls as spans: neighbours with one cause are one span, if they lie within a
+    hundredth of the recording.
+    """
     trace = built.trace
     asked = _Causes(built, found)
     single = []
     for i in ops:
         at, late = trace.ops[i].start_ns, found.ops[i]
-        single.append(UnexplainedSpan(asked.of_op(i), min(at, at - late), max(at, at - late), (i,), (), abs(late)))
+        single.append(
+            UnexplainedSpan(
+                asked.of_op(i), min(at, at - late), max(at, at - late), (i,), (), abs(late)
+            )
+        )
     for c in calls:
         at, late = trace.calls[c].end_ns, found.calls[c]
         cause: Cause = "contradicting waits" if late < 0 else "a host gap without cause"
-        single.append(UnexplainedSpan(cause, min(at, at - late), max(at, at - late), (), (c,), abs(late)))
+        single.append(
+            UnexplainedSpan(cause, min(at, at - late), max(at, at - late), (), (c,), abs(late))
+        )
     near = trace.span_ns // 100
     merged: list[UnexplainedSpan] = []
     last: dict[Cause, int] = {}
@@ -66,7 +87,9 @@ def unexplained_spans(built: Structure, found: OneStep, ops: Sequence[int], call
             before = merged[at]
             end = max(before.end_ns, span.end_ns)
             both = before.ops + span.ops, before.calls + span.calls
-            merged[at] = UnexplainedSpan(span.cause, before.start_ns, end, *both, before.off_ns + span.off_ns)
+            merged[at] = UnexplainedSpan(
+                span.cause, before.start_ns, end, *both, before.off_ns + span.off_ns
+            )
         else:
             last[span.cause] = len(merged)
             merged.append(span)
@@ -106,7 +129,11 @@ class _Causes:
         if op.start_ns < call.start_ns - _JUST_NS:
             return "damaged"
         if late < 0:
-            return "contradicting waits" if i in self._built.waits.of_ops else "a constant with too few samples"
+            return (
+                "contradicting waits"
+                if i in self._built.waits.of_ops
+                else "a constant with too few samples"
+            )
         if late <= max(high for _, high in PLAUSIBLE.values()) and self._few_samples(i):
             return "a constant with too few samples"
         if "GraphLaunch" in call.name and self._together[op.call] > 1:

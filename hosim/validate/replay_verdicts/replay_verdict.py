@@ -1,13 +1,15 @@
 """Whether a replay explains a recording, and if not, which parts of it and why.
 
-A recording is *explained* if makespan and starts (95th percentile) are within :data:`WITHIN` of its span, and if the worst of these and
-of the starts after aligning the first op is not behind the better of two :mod:`trivial predictions
-<hosim.validate.replay_verdicts.trivial_predictors>`
+A recording is *explained* if makespan and starts (95th percentile) are within :data:`WITHIN` of its
+span, and if the worst of these and of the starts after aligning the first op is not behind the
+better of two :mod:`trivial predictions <hosim.validate.replay_verdicts.trivial_predictors>`
 by more than :data:`BEHIND` of the span.
 
-For one that is not, :mod:`one step at a time <hosim.validate.recorded_steps.one_step>` finds the ops and calls that the structure misses.
-So many of
-them are named, the largest first, that the replay, given their recorded times and nothing else, is within these bounds for all other ops.
+For one that is not, :mod:`one step at a time
+<hosim.validate.recorded_steps.one_step>` finds the ops and calls that the structure misses. So many
+of
+them are named, the largest first, that the replay, given their recorded times and nothing else, is
+within these bounds for all other ops.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ from hosim.validate.replay_verdicts.trivial_predictors import by_held_host, by_l
 WITHIN = 0.01
 BEHIND = 0.003
 _SHARES = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000)
-"""Ops that are off by less than the span divided by this are named only if the larger ones do not explain the rest."""
+"""Ops that are off by less than the span divided by this are named only if the larger ones do not
+explain the rest.
+"""
 
 _MORE = 3
 """How often ops at which errors grow are named as well, if that does not do."""
@@ -46,7 +50,8 @@ _MORE = 3
 class Verdict:
     """The errors of the replay and of both trivial predictions, and what is not explained.
 
-    ``rest`` has the errors of the ops that no span names, given the recorded times of those that are named: None if all is explained.
+    ``rest`` has the errors of the ops that no span names, given the recorded times of those that
+    are named: None if all is explained.
     """
 
     explained: bool
@@ -68,7 +73,9 @@ def within(errors: StartErrors, bound: float = WITHIN) -> bool:
 
 
 def behind(errors: StartErrors, *rivals: StartErrors) -> int:
-    """By how many nanoseconds the worst error is larger than that of the best rival; 0 if it is not."""
+    """By how many nanoseconds the worst error is larger than that of the best rival; 0 if it is
+    not.
+    """
     return max(0, errors.worst_ns - min(rival.worst_ns for rival in rivals))
 
 
@@ -77,34 +84,47 @@ def complaint(verdict: Verdict | None, bound: float) -> str:
     if verdict is None:
         return "not explained: it cannot be replayed in time"
     if not verdict.explained:
-        causes = ", ".join(dict.fromkeys(span.cause for span in verdict.spans)) or "nothing can be named"
+        causes = (
+            ", ".join(dict.fromkeys(span.cause for span in verdict.spans)) or "nothing can be named"
+        )
         return f"not explained: {causes}"
     return beyond(verdict.errors, bound)
 
 
 def beyond(errors: StartErrors, bound: float) -> str:
-    """By how much the errors of what is explained are beyond a bound, as a share of the span; empty if they are within it."""
+    """By how much the errors of what is explained are beyond a bound, as a share of the span; empty
+    if they are within it.
+    """
     if within(errors, bound):
         return ""
     off = max(abs(errors.makespan_error), errors.p95_ns / max(errors.span_ns, 1))
-    return f"explained, but {human_percent(off, 2)} of the span off, more than {human_percent(bound, 2)}"
+    return (
+        f"explained, but {human_percent(off, 2)} of the span off, more than "
+        f"{human_percent(bound, 2)}"
+    )
 
 
 def replay_and_judge(trace: KinetoTrace) -> tuple[StructuralReplay, Verdict]:
-    """The structural replay of a recording, and the verdict on it. Raises :class:`InputError` if no launch was recorded.
+    """The structural replay of a recording, and the verdict on it. Raises :class:`InputError` if no
+    launch was recorded.
 
-    What the recording repeats (:mod:`hosim.validate.recorded_steps.recurrences`) counts only where it is not explained without.
+    What the recording repeats (:mod:`hosim.validate.recorded_steps.recurrences`) counts only where
+    it is not explained without.
     """
     built, replayed, rivals = best_structure(trace)
     return replayed, judge(built, replayed, rivals)
 
 
 Rivals = tuple[StartErrors, StartErrors]
-"""The errors of both trivial predictions: by launches alone, and with waits and synchronisations."""
+"""The errors of both trivial predictions: by launches alone, and with waits and
+synchronisations.
+"""
 
 
 def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Rivals]:
-    """The structure of a recording, with what it repeats where that is needed, its replay, and the errors of the trivial predictions."""
+    """The structure of a recording, with what it repeats where that is needed, its replay, and the
+    errors of the trivial predictions.
+    """
     built = structure(trace)
     rivals = _rivals(built)  # of the waits that are recorded, not of those that it repeats
     replayed = structural_replay(built)
@@ -154,7 +174,9 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
 
 @dataclass(frozen=True, slots=True)
 class _Naming:
-    """What is named, the simulated start of each op given its recorded times, and the errors of all other ops."""
+    """What is named, the simulated start of each op given its recorded times, and the errors of all
+    other ops.
+    """
 
     named: GivenTimes
     starts_ns: Sequence[int]
@@ -172,11 +194,17 @@ def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
 
 
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
-    """What is named and the ops at which the error on their stream grows: waits for room on the device are not seen one by one."""
+    """What is named and the ops at which the error on their stream grows: waits for room on the
+    device are not seen one by one.
+    """
     jumps = set()
     for queue in built.streams:
         off = [tried.starts_ns[i] - built.trace.ops[i].start_ns for i in queue]
-        jumps |= {i for i, (before, now) in zip(queue, pairwise((0, *off)), strict=True) if abs(now - before) > least_ns}
+        jumps |= {
+            i
+            for i, (before, now) in zip(queue, pairwise((0, *off)), strict=True)
+            if abs(now - before) > least_ns
+        }
     return GivenTimes(tried.named.ops | jumps, tried.named.calls)
 
 
@@ -190,10 +218,20 @@ def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartEr
     kept = [i for i in range(len(trace.ops)) if i not in named.ops] or list(range(len(trace.ops)))
     found = start_errors([trace.ops[i] for i in kept], [starts[i] for i in kept])
     whole = start_errors(trace.ops, starts)
-    return replace(found, span_ns=whole.span_ns, makespan_ns=whole.makespan_ns, idle_ns=whole.idle_ns)
+    return replace(
+        found, span_ns=whole.span_ns, makespan_ns=whole.makespan_ns, idle_ns=whole.idle_ns
+    )
 
 
 def starts_given(built: Structure, named: GivenTimes) -> Sequence[int]:
-    """The simulated start of each op of a recording, given the recorded times of some ops and calls."""
-    again = structure(built.trace, latencies=built.latencies, durations_ns=built.durations_ns, times=named, known=built.known)
+    """The simulated start of each op of a recording, given the recorded times of some ops and
+    calls.
+    """
+    again = structure(
+        built.trace,
+        latencies=built.latencies,
+        durations_ns=built.durations_ns,
+        times=named,
+        known=built.known,
+    )
     return [op.simulated_start_ns for op in structural_replay(again).ops]

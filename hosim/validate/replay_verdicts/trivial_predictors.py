@@ -1,10 +1,13 @@
-"""Two predictions of a recording's times that need no model: what a structural replay has to be ahead of.
+"""Two predictions of a recording's times that need no model: what a structural replay has to be
+ahead of.
 
-:func:`by_launches`: an op starts when its recorded launch call has ended, or when the op before it on its stream ends.
-:func:`by_held_host`: the same, with waits and synchronisations: a stream that waits, or a host that is held, goes on when what it waits
-for has ended, and everything after on that thread is as much later or earlier.
+:func:`by_launches`: an op starts when its recorded launch call has ended, or when the op before it
+on its stream ends. :func:`by_held_host`: the same, with waits and synchronisations: a stream that
+waits, or a host that is held, goes on when what it waits for has ended, and everything after on
+that thread is as much later or earlier.
 
-Neither has a latency. An op without a recorded launch follows the op before it, the first one of a stream has its recorded start.
+Neither has a latency. An op without a recorded launch follows the op before it, the first one of a
+stream has its recorded start.
 """
 
 from __future__ import annotations
@@ -22,7 +25,13 @@ def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:
         free: int | None = None
         for i in queue:
             op = trace.ops[i]
-            ready = op.start_ns if op.call is None and free is None else trace.calls[op.call].end_ns if op.call is not None else 0
+            ready = (
+                op.start_ns
+                if op.call is None and free is None
+                else trace.calls[op.call].end_ns
+                if op.call is not None
+                else 0
+            )
             starts[i] = ready if free is None else max(ready, free)
             free = starts[i] + op.duration_ns
     return tuple(starts)
@@ -53,7 +62,9 @@ class _HeldHost:
             else:
                 unlaunched.append(i)
         unlaunched.reverse()
-        for c in sorted({*launched, *self._waits.of_calls}, key=lambda c: (trace.calls[c].start_ns, c)):
+        for c in sorted(
+            {*launched, *self._waits.of_calls}, key=lambda c: (trace.calls[c].start_ns, c)
+        ):
             while unlaunched and order.issued_ns[unlaunched[-1]] <= trace.calls[c].start_ns:
                 self._start(unlaunched.pop(), 0)
             self._call(c, launched)
@@ -84,7 +95,9 @@ class _HeldHost:
         stream = stream_of(op)
         if op.call is None and stream not in self._free:
             ready = op.start_ns
-        awaited = (self._starts[a] + self._trace.ops[a].duration_ns for a in self._waits.of_ops.get(i, ()))
+        awaited = (
+            self._starts[a] + self._trace.ops[a].duration_ns for a in self._waits.of_ops.get(i, ())
+        )
         self._starts[i] = max(ready, self._free.get(stream, 0), *awaited, 0)
         self._free[stream] = self._starts[i] + op.duration_ns
         return self._free[stream]

@@ -24,7 +24,11 @@ def verdict_to_dict(verdict: Verdict | None, times: StructuralReplay | None) -> 
         "rest": errors_to_dict(verdict.rest) if verdict.rest is not None else None,
         "rest_explained": verdict.rest_explained,
     }
-    return {"explained": verdict.explained, "reasons": [_reason(span, times) for span in verdict.spans], "errors": errors}
+    return {
+        "explained": verdict.explained,
+        "reasons": [_reason(span, times) for span in verdict.spans],
+        "errors": errors,
+    }
 
 
 def errors_to_dict(errors: StartErrors) -> dict[str, Any]:

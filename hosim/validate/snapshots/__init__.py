@@ -5,9 +5,20 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.validate.snapshots.memory_replay import Curve, MemoryReplay, replay_history, replay_memory
+    from hosim.validate.snapshots.memory_replay import (
+        Curve,
+        MemoryReplay,
+        replay_history,
+        replay_memory,
+    )
     from hosim.validate.snapshots.plain_pickle import load_plain
-    from hosim.validate.snapshots.recording import AllocatorSettings, Entry, Snapshot, parse_snapshot, read_snapshot
+    from hosim.validate.snapshots.recording import (
+        AllocatorSettings,
+        Entry,
+        Snapshot,
+        parse_snapshot,
+        read_snapshot,
+    )
     from hosim.validate.snapshots.reserved_replay import Change, most_growth, replay_from_nothing
     from hosim.validate.snapshots.snapshot import replay_snapshot
 else:
@@ -23,6 +34,7 @@ else:
     )
 
 __all__ = [
-    "AllocatorSettings", "Change", "Curve", "Entry", "MemoryReplay", "Snapshot", "load_plain", "most_growth", "parse_snapshot",
-    "read_snapshot", "replay_from_nothing", "replay_history", "replay_memory", "replay_snapshot",
+    "AllocatorSettings", "Change", "Curve", "Entry", "MemoryReplay", "Snapshot", "load_plain",
+    "most_growth", "parse_snapshot", "read_snapshot", "replay_from_nothing", "replay_history",
+    "replay_memory", "replay_snapshot",
 ]  # fmt: skip

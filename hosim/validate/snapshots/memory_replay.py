@@ -1,14 +1,18 @@
-"""Replay of a recording's memory: allocated bytes by the ledger and reserved bytes by the caching allocator, against the recorded ones.
+"""Replay of a recording's memory: allocated bytes by the ledger and reserved bytes by the caching
+allocator, against the recorded ones.
 
-The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its allocator's history record a block when
-the host allocates or frees it, whenever the device gets there. So do these replays, which need no device time.
+The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its
+allocator's history record a block when the host allocates or frees it, whenever the device gets
+there. So do these replays, which need no device time.
 
-The replay is given the order, the bytes of each allocation, and the level before the first one (its total less its bytes). The ledger frees
-what it allocated itself; the recorded bytes of a free, and the recorded totals, are only compared.
+The replay is given the order, the bytes of each allocation, and the level before the first one (its
+total less its bytes). The ledger frees what it allocated itself; the recorded bytes of a free, and
+the recorded totals, are only compared.
 
-What is reserved follows exactly from a beginning with nothing allocated and nothing cached, or from a snapshot. Of any other recording two
-bounds are known at most: the reserve after the first event (or the allocated peak), which the replay is then given, and that plus what
-all allocations take if nothing cached serves them.
+What is reserved follows exactly from a beginning with nothing allocated and nothing cached, or from
+a snapshot. Of any other recording two bounds are known at most: the reserve after the first event
+(or the allocated peak), which the replay is then given, and that plus what all allocations take if
+nothing cached serves them.
 """
 
 from __future__ import annotations
@@ -45,14 +49,17 @@ _LISTED = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryReplay:
-    """A recording's memory, measured and simulated. Bytes; None: the recording does not say. Curves have one value an event, after it.
+    """A recording's memory, measured and simulated. Bytes; None: the recording does not say. Curves
+    have one value an event, after it.
 
-    ``start_bytes`` were allocated before the first event; if that is unknown, the simulated figures count from there.
-    ``reserved_peak_bytes`` is the caching allocator's, None where its start is not known: ``reserved_unknown`` then says why, and
-    ``reserved_low_bytes`` and ``reserved_high_bytes`` bound it as far as they are known. ``reserved_growth_bytes`` is by how much it
-    exceeds what the recording begins with when it starts from the recorded addresses, of which it gave ``addresses_matched`` of
-    ``allocations`` again (of a snapshot both start from its true state). ``freed_before`` and ``freed_before_bytes``: blocks from
-    before the recording that it frees. ``mismatches`` are contradictions within the recording, in words (the first few).
+    ``start_bytes`` were allocated before the first event; if that is unknown, the simulated figures
+    count from there. ``reserved_peak_bytes`` is the caching allocator's, None where its start is
+    not known: ``reserved_unknown`` then says why, and ``reserved_low_bytes`` and
+    ``reserved_high_bytes`` bound it as far as they are known. ``reserved_growth_bytes`` is by how
+    much it exceeds what the recording begins with when it starts from the recorded addresses, of
+    which it gave ``addresses_matched`` of ``allocations`` again (of a snapshot both start from its
+    true state). ``freed_before`` and ``freed_before_bytes``: blocks from before the recording that
+    it frees. ``mismatches`` are contradictions within the recording, in words (the first few).
     """
 
     device: int | None
@@ -97,7 +104,11 @@ class MemoryReplay:
     @property
     def max_abs_error_bytes(self) -> int | None:
         """The largest distance between simulated and recorded total after any event."""
-        return None if self.measured_bytes is None else int(np.abs(self.simulated_bytes - self.measured_bytes).max(initial=0))
+        return (
+            None
+            if self.measured_bytes is None
+            else int(np.abs(self.simulated_bytes - self.measured_bytes).max(initial=0))
+        )
 
     @property
     def measured_reserved_peak_bytes(self) -> int | None:
@@ -125,7 +136,8 @@ class MemoryReplay:
 def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay:
     """The memory events of an accelerator (default: the one with most of them), replayed.
 
-    A trace without memory events, or whose events have no totals, gives a record with None where something is not known.
+    A trace without memory events, or whose events have no totals, gives a record with None where
+    something is not known.
     """
     events = _events_of(trace, device)
     index = events[0].device if events else device
@@ -134,7 +146,9 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
     start = int(totals[0]) - events[0].size_bytes if totals is not None else None
     mismatches: list[str] = []
     simulated = _ledger(events, start or 0, mismatches)
-    changes: list[Change] | None = [(event.address, event.size_bytes) for event in events if event.address is not None]
+    changes: list[Change] | None = [
+        (event.address, event.size_bytes) for event in events if event.address is not None
+    ]
     if changes is None or len(changes) < len(events) or start is None:
         return MemoryReplay(
             device=index,
@@ -155,7 +169,10 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
         )
     before = held_before(changes)
     if sum(before.values()) > start:
-        mismatches.append(f"blocks of {sum(before.values())} bytes from before the recording are freed, but it begins with {start} bytes")
+        mismatches.append(
+            f"blocks of {sum(before.values())} bytes from before the recording are freed, but it "
+            f"begins with {start} bytes"
+        )
     cold = replay_from_nothing(changes, start)
     reserved = _recorded([event.total_reserved for event in events])
     unknown = _unknown_start(trace, cold, start, reserved)
@@ -189,18 +206,32 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
 _NO_BLOCKS = "its recorded allocations lack addresses or totals"
 
 
-def _unknown_start(trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None) -> str | None:
-    """Why what the allocator held at the start does not follow from a recording, in words; None if it held nothing."""
+def _unknown_start(
+    trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None
+) -> str | None:
+    """Why what the allocator held at the start does not follow from a recording, in words; None if
+    it held nothing.
+    """
     if reserved is None:
         return "the recording does not say what was reserved when it began"
     if start:
         where = "where it lay, and what free memory was cached, is not recorded"
         apart = _apart(trace)
-        return f"{human_size(start)} were allocated before the recording; {where}{f'; {apart}' if apart else ''}"
+        return (
+            f"{human_size(start)} were allocated before the recording; "
+            f"{where}{f'; {apart}' if apart else ''}"
+        )
     cached = int(reserved[0] - cold.reserved_bytes[0])
     if cached > 0:
-        return f"{human_size(cached)} of free memory were cached before the recording, in blocks that it does not name"
-    return "its first allocation reserved less than a segment of PyTorch's allocator" if cached < 0 else None
+        return (
+            f"{human_size(cached)} of free memory were cached before the recording, in blocks "
+            "that it does not name"
+        )
+    return (
+        "its first allocation reserved less than a segment of PyTorch's allocator"
+        if cached < 0
+        else None
+    )
 
 
 def _apart(trace: KinetoTrace) -> str | None:
@@ -212,7 +243,11 @@ def _apart(trace: KinetoTrace) -> str | None:
 
 
 def _bounds(
-    trace: KinetoTrace, changes: Sequence[Change], start: int, totals: Curve | None, reserved: Curve | None
+    trace: KinetoTrace,
+    changes: Sequence[Change],
+    start: int,
+    totals: Curve | None,
+    reserved: Curve | None,
 ) -> tuple[int | None, int | None]:
     """What the reserved peak is at least and at most; None if that is not known."""
     peak = _peak(totals)
@@ -225,11 +260,13 @@ def _bounds(
 
 
 def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryReplay:
-    """The history of an allocator's snapshot, replayed from its true state at the start, which the segments at the end give.
+    """The history of an allocator's snapshot, replayed from its true state at the start, which the
+    segments at the end give.
 
-    The history has no totals, and of each block only what was asked for: what a block keeps beyond that (a rest too small to be split
-    off) shows at the end only. Where the allocator makes every recorded choice again, its blocks are the recorded ones, and its curve is
-    the measured one; else nothing measured is known of the bytes that were allocated. Raises `InputError` as
+    The history has no totals, and of each block only what was asked for: what a block keeps beyond
+    that (a rest too small to be split off) shows at the end only. Where the allocator makes every
+    recorded choice again, its blocks are the recorded ones, and its curve is the measured one; else
+    nothing measured is known of the bytes that were allocated. Raises `InputError` as
     `hosim.validate.snapshots.snapshot.rewind`.
     """
     device = snapshot.device(device)
@@ -240,7 +277,10 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
     held = [block for segment in segments for block in segment.blocks if block.use == "allocated"]
     live = {block.address: round_size(block.requested_bytes, divisions) for block in held}
     asked, reserved = sum(live.values()), sum(segment.size_bytes for segment in segments)
-    requested, measured_reserved = np.zeros(len(history), np.int64), np.zeros(len(history), np.int64)
+    requested, measured_reserved = (
+        np.zeros(len(history), np.int64),
+        np.zeros(len(history), np.int64),
+    )
     for index in range(len(history) - 1, -1, -1):
         requested[index], measured_reserved[index] = asked, reserved
         entry = history[index]
@@ -253,9 +293,17 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
             reserved -= entry.size_bytes
         elif entry.action in ("segment_free", "segment_unmap"):
             reserved += entry.size_bytes
-    # Segments come and go in entries of their own, with the allocation that wants them: the curves are those of allocations and frees.
-    places = [index for index, entry in enumerate(history) if entry.action in ("alloc", "free_requested")]
-    before = held_before([(e.address, e.size_bytes if e.action == "alloc" else -e.size_bytes) for e in (history[i] for i in places)])
+    # Segments come and go in entries of their own, with the allocation that wants them: the curves
+    # are those of allocations and frees.
+    places = [
+        index for index, entry in enumerate(history) if entry.action in ("alloc", "free_requested")
+    ]
+    before = held_before(
+        [
+            (e.address, e.size_bytes if e.action == "alloc" else -e.size_bytes)
+            for e in (history[i] for i in places)
+        ]
+    )
     return MemoryReplay(
         device=device,
         account=IN_PROGRAM_ORDER,
@@ -271,14 +319,20 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
         reserved_growth_bytes=int(replay.reserved_bytes.max(initial=reserved)) - reserved,
         addresses_matched=replay.matched,
         mismatches=_first(
-            [f"entry {m.index} ({m.action} of {m.size_bytes} bytes): hosim's allocator {m.instead}" for m in replay.mismatches]
+            [
+                f"entry {m.index} ({m.action} of {m.size_bytes} bytes): hosim's allocator "
+                f"{m.instead}"
+                for m in replay.mismatches
+            ]
         ),
         requested_bytes=requested[places],
     )
 
 
 def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...]:
-    """The memory events of one accelerator, in order of time; events of one instant in listed order."""
+    """The memory events of one accelerator, in order of time; events of one instant in listed
+    order.
+    """
     events = [event for event in trace.device_memory(device) if event.size_bytes]
     counts = Counter((event.device_type, event.device) for event in events)
     chosen = max(counts, key=lambda key: (counts[key], (-key[0], -key[1])), default=None)
@@ -286,7 +340,9 @@ def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...
 
 
 def _ledger(events: Sequence[MemoryEvent], start: int, mismatches: list[str]) -> Curve:
-    """The level after each event by the ledger: a free releases what was allocated at its address."""
+    """The level after each event by the ledger: a free releases what was allocated at its
+    address.
+    """
     ledger = Ledger(_UNLIMITED)
     ledger.allocate(start, 0, 0)
     live: dict[int, int] = {}
@@ -296,13 +352,19 @@ def _ledger(events: Sequence[MemoryEvent], start: int, mismatches: list[str]) ->
         if event.size_bytes > 0:
             if event.address is not None:
                 if event.address in live:
-                    mismatches.append(f"event {index}: {size} bytes are allocated at {event.address}, where {live[event.address]} are held")
+                    mismatches.append(
+                        f"event {index}: {size} bytes are allocated at {event.address}, where "
+                        f"{live[event.address]} are held"
+                    )
                 live[event.address] = size
             ledger.allocate(size, 0, event.time_ns)
         else:
             held = size if event.address is None else live.pop(event.address, size)
             if held != size:
-                mismatches.append(f"event {index}: {size} bytes are freed at {event.address}, where {held} were allocated")
+                mismatches.append(
+                    f"event {index}: {size} bytes are freed at {event.address}, where {held} were "
+                    "allocated"
+                )
             ledger.release(held, 0)
         levels[index] = ledger.held
     return levels

@@ -1,8 +1,9 @@
 """Safe reader of pickles of plain containers: it looks up, calls and builds nothing else.
 
-A pickle is a program for a small machine. This is that machine with the few instructions that make numbers, strings, lists, tuples and
-dicts. An instruction that names a class or function, calls it, or sets the state of an object is refused, and so is a key that is neither
-text nor a small number: numbers can be chosen so that a dict of them takes time with the square of their count.
+A pickle is a program for a small machine. This is that machine with the few instructions that make
+numbers, strings, lists, tuples and dicts. An instruction that names a class or function, calls it,
+or sets the state of an object is refused, and so is a key that is neither text nor a small number:
+numbers can be chosen so that a dict of them takes time with the square of their count.
 """
 
 from __future__ import annotations
@@ -40,18 +41,23 @@ _PROTOCOL = 5
 def load_plain(data: bytes) -> Any:
     """The value in a pickle of numbers, strings, None, lists, tuples and dicts.
 
-    Raises `InputError` if it contains more, is damaged, or has a key that is neither text nor a number below 65,536.
+    Raises `InputError` if it contains more, is damaged, or has a key that is neither text nor a
+    number below 65,536.
     """
     try:
         return _PickleMachine().run(data)
     except InputError:
         raise
     except Exception as error:  # a damaged program can fail in any way
-        raise InputError(f"the pickle is damaged: {str(error)[:100] or type(error).__name__}") from None
+        raise InputError(
+            f"the pickle is damaged: {str(error)[:100] or type(error).__name__}"
+        ) from None
 
 
 class _PickleMachine:
-    """The values that are being made, those that lie below each open mark, and those that are remembered."""
+    """The values that are being made, those that lie below each open mark, and those that are
+    remembered.
+    """
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -69,14 +75,25 @@ class _PickleMachine:
             elif name == "STOP":
                 return self._stack.pop()
             elif not self._do(name, argument):
-                names = ".".join(texts) if name == "STACK_GLOBAL" else argument[:60] if isinstance(argument, str) else ""
-                raise InputError(f"expected plain containers only, it has the instruction {name}" + f" of {names}" * bool(names))
+                names = (
+                    ".".join(texts)
+                    if name == "STACK_GLOBAL"
+                    else argument[:60]
+                    if isinstance(argument, str)
+                    else ""
+                )
+                raise InputError(
+                    f"expected plain containers only, it has the instruction {name}"
+                    + f" of {names}" * bool(names)
+                )
             if isinstance(argument, str):
                 texts.append(argument[:60])
         raise ValueError("it does not end")
 
     def _do(self, name: str, argument: Any) -> bool:
-        """Carry out an instruction that pushes no number or text of its own; false for one that is not admitted."""
+        """Carry out an instruction that pushes no number or text of its own; false for one that is
+        not admitted.
+        """
         if name in _MADE:
             self._stack.append(_MADE[name]())
         elif name in _REMEMBERED:

@@ -1,6 +1,7 @@
 """Reader of recordings of PyTorch's caching allocator (``torch.cuda.memory._snapshot``).
 
-A snapshot holds the segments at the end of a recording and the *history*: allocations and frees of blocks and of segments.
+A snapshot holds the segments at the end of a recording and the *history*: allocations and frees of
+blocks and of segments.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _USES: Mapping[str, BlockUse] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a history. ``size_bytes`` is the size requested (for a segment: its size); ``pool_id`` is None if not recorded."""
+    """One entry of a history. ``size_bytes`` is the size requested (for a segment: its size);
+    ``pool_id`` is None if not recorded.
+    """
 
     action: Action
     address: int
@@ -52,7 +55,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The allocator's settings at the end of the recording: the keyword arguments of `CachingAllocator` of the same names."""
+    """The allocator's settings at the end of the recording: the keyword arguments of
+    `CachingAllocator` of the same names.
+    """
 
     expandable: bool = False
     max_split_bytes: int | None = None
@@ -69,11 +74,19 @@ class Snapshot:
     settings: AllocatorSettings = AllocatorSettings()
 
     def device(self, device: int | None) -> int:
-        """``device``, or if it is None the only device with a history (else with segments). Raises `InputError` if there is no such one."""
-        recorded = [index for index, history in enumerate(self.histories) if history] or sorted(self.segments) or [0]
+        """``device``, or if it is None the only device with a history (else with segments). Raises
+        `InputError` if there is no such one.
+        """
+        recorded = (
+            [index for index, history in enumerate(self.histories) if history]
+            or sorted(self.segments)
+            or [0]
+        )
         if device is None:
             if len(recorded) != 1:
-                raise InputError(f"expected a recording of one device, got one of {recorded}: name the device")
+                raise InputError(
+                    f"expected a recording of one device, got one of {recorded}: name the device"
+                )
             return recorded[0]
         if not 0 <= device < len(self.histories):
             raise InputError(f"expected a device below {len(self.histories)}, got {device}")
@@ -86,9 +99,11 @@ _LARGEST_SIZE = 1 << 42
 
 
 def read_snapshot(path: Path | str) -> Snapshot:
-    """The snapshot in a file: JSON, or a pickle of plain containers as ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
+    """The snapshot in a file: JSON, or a pickle of plain containers as
+    ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
 
-    Raises `InputError` if it is neither, not a snapshot, or beyond the limits. Nothing in a pickle is ever executed.
+    Raises `InputError` if it is neither, not a snapshot, or beyond the limits. Nothing in a pickle
+    is ever executed.
     """
     path = Path(path)
     data = read_bytes(str(path))
@@ -98,14 +113,23 @@ def read_snapshot(path: Path | str) -> Snapshot:
     try:
         raw = json.loads(data) if is_json else load_plain(data)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error}", source=str(path)) from error
+        raise InputError(
+            f"expected a memory snapshot (JSON, or a pickle of plain containers): {error}",
+            source=str(path),
+        ) from error
     except InputError as error:
-        raise InputError(f"expected a memory snapshot (JSON, or a pickle of plain containers): {error.message}", source=str(path)) from None
+        raise InputError(
+            f"expected a memory snapshot (JSON, or a pickle of plain containers): {error.message}",
+            source=str(path),
+        ) from None
     return parse_snapshot(raw, source=str(path), largest=len(data))
 
 
-def parse_snapshot(raw: object, *, source: str | None = None, largest: int | None = None) -> Snapshot:
-    """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`, with the path of what is wrong.
+def parse_snapshot(
+    raw: object, *, source: str | None = None, largest: int | None = None
+) -> Snapshot:
+    """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`,
+    with the path of what is wrong.
 
     ``largest`` bounds the blocks and entries: a pickle can repeat a list without writing it again.
     """
@@ -132,13 +156,17 @@ def parse_snapshot(raw: object, *, source: str | None = None, largest: int | Non
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         problem = f"expected the key {error}" if isinstance(error, KeyError) else str(error)
         raise InputError(problem, source=source, where=where or None) from error
-    return Snapshot({device: tuple(states) for device, states in segments.items()}, tuple(histories), settings)
+    return Snapshot(
+        {device: tuple(states) for device, states in segments.items()}, tuple(histories), settings
+    )
 
 
 def _count(listed: int, more: Sequence[object], largest: int | None) -> int:
     listed += len(more)
     if largest is not None and listed > largest:
-        raise ValueError(f"expected no more than {largest} blocks and entries in a file of as many bytes")
+        raise ValueError(
+            f"expected no more than {largest} blocks and entries in a file of as many bytes"
+        )
     return listed
 
 
@@ -148,8 +176,17 @@ def _segment(raw: Mapping[str, Any]) -> SegmentState:
     for block in raw["blocks"]:
         size = _size(block["size"])
         if block["state"] not in _USES:
-            raise ValueError(f"expected a block state of {', '.join(_USES)}, got {block['state']!r}")
-        blocks.append(BlockState(_number(block.get("address", end)), size, _USES[block["state"]], _size(block.get("requested_size", size))))
+            raise ValueError(
+                f"expected a block state of {', '.join(_USES)}, got {block['state']!r}"
+            )
+        blocks.append(
+            BlockState(
+                _number(block.get("address", end)),
+                size,
+                _USES[block["state"]],
+                _size(block.get("requested_size", size)),
+            )
+        )
         end += size
     if raw["segment_type"] not in ("small", "large"):
         raise ValueError(f"expected a segment_type 'small' or 'large', got {raw['segment_type']!r}")
@@ -169,7 +206,14 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     if action not in _ACTIONS:
         raise ValueError(f"expected an action of {', '.join(sorted(_ACTIONS))}, got {action!r}")
     address = _number(raw["addr"]) if "addr" in raw or action not in _WITHOUT_ADDRESS else 0
-    return Entry(action, address, _size(raw["size"]), _number(raw["stream"]), _number(raw.get("time_us", 0)), _pool_id(raw.get("pool_id")))
+    return Entry(
+        action,
+        address,
+        _size(raw["size"]),
+        _number(raw["stream"]),
+        _number(raw.get("time_us", 0)),
+        _pool_id(raw.get("pool_id")),
+    )
 
 
 def _pool_id(raw: Iterable[int] | None) -> PoolId | None:

@@ -1,11 +1,15 @@
-"""What the caching allocator reserves for a recorded sequence of allocations and frees, whose initial cache may be unknown.
+"""What the caching allocator reserves for a recorded sequence of allocations and frees, whose
+initial cache may be unknown.
 
-A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has bounds (:func:`most_growth`).
+A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has
+bounds (:func:`most_growth`).
 
-Two starts are tried. From *nothing cached*: what is allocated at the start lies in segments of its own, blocks that are freed later first
-and by address, then all the rest as one; whatever else the recorded allocator had cached is missing, so the peak is that of this sequence
-alone. From the *recorded addresses*: where a block was placed there was a segment, and as far as nothing says that it was held it was
-free; that start knows of no cached memory that the sequence did not touch. The sequence says nothing of streams: there is one.
+Two starts are tried. From *nothing cached*: what is allocated at the start lies in segments of its
+own, blocks that are freed later first and by address, then all the rest as one; whatever else the
+recorded allocator had cached is missing, so the peak is that of this sequence alone. From the
+*recorded addresses*: where a block was placed there was a segment, and as far as nothing says that
+it was held it was free; that start knows of no cached memory that the sequence did not touch. The
+sequence says nothing of streams: there is one.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ Change = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReservedReplay:
-    """What the allocator reserved: at the start, after each change, and how many of its ``allocations`` got the recorded address."""
+    """What the allocator reserved: at the start, after each change, and how many of its
+    ``allocations`` got the recorded address.
+    """
 
     start_bytes: int
     reserved_bytes: npt.NDArray[np.int64]
@@ -69,10 +75,12 @@ def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> Reserved
 
 
 def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
-    """How much may be reserved beyond the start at most: nothing that was free at the start serves an allocation.
+    """How much may be reserved beyond the start at most: nothing that was free at the start serves
+    an allocation.
 
-    Blocks from before the sequence that it frees serve allocations, or stay apart between blocks that are held: what takes more counts.
-    Of 3,000 random sequences whose allocator had a hidden past, one grew by more. Graphs and streams with memory of their own may.
+    Blocks from before the sequence that it frees serve allocations, or stay apart between blocks
+    that are held: what takes more counts. Of 3,000 random sequences whose allocator had a hidden
+    past, one grew by more. Graphs and streams with memory of their own may.
     """
     before = held_before(changes)
     growth = _growth_of_full(changes, start_bytes, before)
@@ -80,33 +88,54 @@ def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
 
 
 def _growth_of_full(changes: Sequence[Change], start_bytes: int, freed: dict[int, int]) -> int:
-    """The growth from a start without any free memory, if of the blocks held then only ``freed`` ones are given back."""
+    """The growth from a start without any free memory, if of the blocks held then only ``freed``
+    ones are given back.
+    """
     allocator = CachingAllocator(_UNLIMITED)
     where = {address: allocator.malloc(freed[address], _STREAM) for address in sorted(freed)}
     allocator.malloc(max(start_bytes - sum(freed.values()), 0), _STREAM)
     full = CachingAllocator(_UNLIMITED)
-    full.restore([replace(s, blocks=tuple([replace(b, use="allocated") for b in s.blocks])) for s in allocator.segments()])
+    full.restore(
+        [
+            replace(s, blocks=tuple([replace(b, use="allocated") for b in s.blocks]))
+            for s in allocator.segments()
+        ]
+    )
     return _run(full, changes, where).growth_bytes
 
 
 def replay_from_addresses(changes: Sequence[Change]) -> ReservedReplay:
-    """The replay that starts with the segments that the recorded addresses show. Raises `InputError` if they contradict each other."""
+    """The replay that starts with the segments that the recorded addresses show. Raises
+    `InputError` if they contradict each other.
+    """
     before = held_before(changes)
     allocator = CachingAllocator(_UNLIMITED)
-    allocator.restore([*_segments(changes, before, small=True), *_segments(changes, before, small=False)])
+    allocator.restore(
+        [*_segments(changes, before, small=True), *_segments(changes, before, small=False)]
+    )
     return _run(allocator, changes, {address: address for address in before})
 
 
-def _segments(changes: Sequence[Change], before: dict[int, int], *, small: bool) -> list[SegmentState]:
-    """The segments of a pool, as far as blocks of the recording touch them: those that adjoin are one."""
-    spans = sorted((address, address + abs(size)) for address, size in changes if (abs(size) <= SMALL_LIMIT) == small)
+def _segments(
+    changes: Sequence[Change], before: dict[int, int], *, small: bool
+) -> list[SegmentState]:
+    """The segments of a pool, as far as blocks of the recording touch them: those that adjoin are
+    one.
+    """
+    spans = sorted(
+        (address, address + abs(size))
+        for address, size in changes
+        if (abs(size) <= SMALL_LIMIT) == small
+    )
     segments: list[list[int]] = []
     for start, end in spans:
         if segments and start <= segments[-1][1]:
             segments[-1][1] = max(end, segments[-1][1])
         else:
             segments.append([start, end])
-    held = sorted((address, size) for address, size in before.items() if (size <= SMALL_LIMIT) == small)
+    held = sorted(
+        (address, size) for address, size in before.items() if (size <= SMALL_LIMIT) == small
+    )
     states = []
     position = 0
     for start, end in segments:
@@ -125,8 +154,12 @@ def _segments(changes: Sequence[Change], before: dict[int, int], *, small: bool)
     return states
 
 
-def _run(allocator: CachingAllocator, changes: Sequence[Change], where: dict[int, int]) -> ReservedReplay:
-    """Live through the changes; ``where`` are the blocks held at the start, by their recorded address."""
+def _run(
+    allocator: CachingAllocator, changes: Sequence[Change], where: dict[int, int]
+) -> ReservedReplay:
+    """Live through the changes; ``where`` are the blocks held at the start, by their recorded
+    address.
+    """
     start = allocator.stats.reserved_bytes
     reserved = np.zeros(len(changes), np.int64)
     allocations = matched = 0

@@ -1,7 +1,9 @@
-"""hosim's caching allocator against a recorded one: every address, every segment allocated, every segment freed.
+"""hosim's caching allocator against a recorded one: every address, every segment allocated, every
+segment freed.
 
-`read_snapshot` reads what ``torch.cuda.memory._dump_snapshot`` wrote, `rewind` finds the state at the start of its history, and
-`replay_snapshot` replays that history with the allocator and compares each choice.
+`read_snapshot` reads what ``torch.cuda.memory._dump_snapshot`` wrote, `rewind` finds the state at
+the start of its history, and `replay_snapshot` replays that history with the allocator and compares
+each choice.
 """
 
 from __future__ import annotations
@@ -13,11 +15,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hosim.engine.allocators import SHARED_POOL, AllocatorStats, CachingAllocator, Driver, PoolId, SegmentState
+from hosim.engine.allocators import (
+    SHARED_POOL,
+    AllocatorStats,
+    CachingAllocator,
+    Driver,
+    PoolId,
+    SegmentState,
+)
 from hosim.validate.snapshots.recording import Entry, Snapshot, parse_snapshot, read_snapshot
 from hosim.validate.snapshots.rewind import rewind
 
-__all__ = ["Mismatch", "Snapshot", "SnapshotReplay", "parse_snapshot", "read_snapshot", "replay_snapshot"]
+__all__ = [
+    "Mismatch",
+    "Snapshot",
+    "SnapshotReplay",
+    "parse_snapshot",
+    "read_snapshot",
+    "replay_snapshot",
+]
 
 _UNLIMITED = 1 << 64
 _OTHER_STREAM = -1
@@ -25,7 +41,9 @@ _OTHER_STREAM = -1
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A choice in which the allocator differs from the recorded one: the place in the history, and what it did instead."""
+    """A choice in which the allocator differs from the recorded one: the place in the history, and
+    what it did instead.
+    """
 
     index: int
     action: str
@@ -39,10 +57,12 @@ class Mismatch:
 class SnapshotReplay:
     """What came of living through a history again.
 
-    ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of ``segment_entries`` (segments and pages that came and
-    went) were the allocator's own decision, too, and ``same_end`` says whether the segments and their blocks at the end are the recorded
-    ones. ``start`` has the segments before the first entry, of which ``start_bytes`` were allocated. The curves have one value an entry,
-    after it. ``stats`` are those at the end; its peaks include the start.
+    ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of
+    ``segment_entries`` (segments and pages that came and went) were the allocator's own decision,
+    too, and ``same_end`` says whether the segments and their blocks at the end are the recorded
+    ones. ``start`` has the segments before the first entry, of which ``start_bytes`` were
+    allocated. The curves have one value an entry, after it. ``stats`` are those at the end; its
+    peaks include the start.
     """
 
     allocations: int
@@ -67,9 +87,10 @@ class SnapshotReplay:
 def replay_snapshot(snapshot: Snapshot, device: int | None = None) -> SnapshotReplay:
     """Replay the history of ``device`` (default: the only one recorded) from its rewound start.
 
-    The driver's part is taken from the recording: the addresses of new segments, and that it ran out of memory (which shows as cached
-    segments given back); addresses for expandable segments are taken to be without end. That a segment is needed, its bytes, and which
-    cached ones go back are the allocator's decisions. Raises `InputError` as `rewind` does.
+    The driver's part is taken from the recording: the addresses of new segments, and that it ran
+    out of memory (which shows as cached segments given back); addresses for expandable segments are
+    taken to be without end. That a segment is needed, its bytes, and which cached ones go back are
+    the allocator's decisions. Raises `InputError` as `rewind` does.
     """
     device = snapshot.device(device)
     return _Replaying(snapshot, device).run()
@@ -95,7 +116,9 @@ class _RecordedDriver(Driver):
         return super().allocate(size, stream, pool_id)
 
     def reserve(self, size: int, stream: int, pool_id: PoolId) -> int:
-        return next((entry.address for _, entry in self.pages if entry.stream == stream), None) or super().reserve(size, stream, pool_id)
+        return next(
+            (entry.address for _, entry in self.pages if entry.stream == stream), None
+        ) or super().reserve(size, stream, pool_id)
 
     def map(self, address: int, size: int) -> None:
         for position, (_, entry) in enumerate(self.pages):
@@ -111,7 +134,9 @@ class _Replaying:
         settings = snapshot.settings
         self._history = snapshot.histories[device]
         self._end = snapshot.segments.get(device, ())
-        self._partial = bool(settings.garbage_collection_threshold) or settings.max_split_bytes is not None
+        self._partial = (
+            bool(settings.garbage_collection_threshold) or settings.max_split_bytes is not None
+        )
         self._driver = _RecordedDriver()
         self._allocator = CachingAllocator(
             _UNLIMITED,
@@ -129,7 +154,9 @@ class _Replaying:
             if segment.pool_id != SHARED_POOL
         )
         self._where: dict[int, int] = {}
-        self._waiting = {block.address for segment in start for block in segment.blocks if block.use == "pending"}
+        self._waiting = {
+            block.address for segment in start for block in segment.blocks if block.use == "pending"
+        }
         self._released: set[int] = set()
         self._mismatches: list[Mismatch] = []
         self._matched = 0
@@ -148,13 +175,18 @@ class _Replaying:
         return SnapshotReplay(
             allocations=counts["alloc"],
             matched=self._matched,
-            segment_entries=sum(counts[action] for action in ("segment_alloc", "segment_free", "segment_map", "segment_unmap")),
+            segment_entries=sum(
+                counts[action]
+                for action in ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
+            ),
             segments_matched=self._driver.matched,
             same_end=_outline(self._allocator.segments()) == _outline(self._end),
             mismatches=tuple(sorted(self._mismatches, key=lambda mismatch: mismatch.index)),
             start=self._start,
             start_bytes=self._start_bytes,
-            times_us=np.fromiter((entry.time_us for entry in self._history), np.int64, len(self._history)),
+            times_us=np.fromiter(
+                (entry.time_us for entry in self._history), np.int64, len(self._history)
+            ),
             allocated_bytes=allocated,
             reserved_bytes=reserved,
             stats=self._allocator.stats,
@@ -162,18 +194,26 @@ class _Replaying:
 
     def _step(self, index: int, entry: Entry) -> None:
         if index in self._retries:
-            # Memory may have run out in the allocation that ends this. Then nothing cached served it before, and no cached block was
-            # looked at again after others' work was waited for. If something did, the program emptied the cache before it allocated. Where
-            # the history begins in the midst of it, what the wait set free is cached already: the new segment says that memory ran out.
+            # Memory may have run out in the allocation that ends this. Then nothing cached served
+            # it before, and no cached block was looked at again after others' work was waited for.
+            # If something did, the program emptied the cache before it allocated. Where the history
+            # begins in the midst of it, what the wait set free is cached already: the new segment
+            # says that memory ran out.
             wanted = self._history[self._retries[index]]
-            if index == 0 or not self._allocator.has_cached(wanted.size_bytes, wanted.stream, self._pool_of(wanted)):
+            if index == 0 or not self._allocator.has_cached(
+                wanted.size_bytes, wanted.stream, self._pool_of(wanted)
+            ):
                 self._unserved.add(self._retries[index])
         if entry.action == "alloc":
             cached = index not in self._unserved
-            address = self._allocator.try_malloc(entry.size_bytes, entry.stream, self._pool_of(entry), cached=cached)
+            address = self._allocator.try_malloc(
+                entry.size_bytes, entry.stream, self._pool_of(entry), cached=cached
+            )
             assert address is not None  # there is no limit
             self._where[entry.address] = address
-            instead = self._driver.unasked or ([f"chose address {address}"] if address != entry.address else [])
+            instead = self._driver.unasked or (
+                [f"chose address {address}"] if address != entry.address else []
+            )
             self._matched += address == entry.address
             for text in instead:
                 self._differ(index, entry, text)
@@ -192,9 +232,14 @@ class _Replaying:
     def _free(self, index: int, entry: Entry) -> None:
         address = self._where.get(entry.address, entry.address)
         following = self._history[index + 1] if index + 1 < len(self._history) else None
-        if following is None or following.action != "free_completed" or following.address != entry.address or index + 1 in self._retries:
-            # Completion comes later: another stream's work has to pass first. Which stream it is, the history does not say; nor, right
-            # before memory ran out, whether there was one.
+        if (
+            following is None
+            or following.action != "free_completed"
+            or following.address != entry.address
+            or index + 1 in self._retries
+        ):
+            # Completion comes later: another stream's work has to pass first. Which stream it is,
+            # the history does not say; nor, right before memory ran out, whether there was one.
             self._allocator.record_stream(address, _OTHER_STREAM)
         self._allocator.free(address)
         self._waiting.add(entry.address)
@@ -209,10 +254,15 @@ class _Replaying:
             self._allocator.complete(address)
 
     def _release(self, index: int) -> None:
-        """Segments and pages given back together, from ``index`` on: all that are cached, or with some settings a part of them."""
+        """Segments and pages given back together, from ``index`` on: all that are cached, or with
+        some settings a part of them.
+        """
         recorded: dict[tuple[int, int], tuple[int, Entry]] = {}
         position = index
-        while position < len(self._history) and self._history[position].action in ("segment_free", "segment_unmap"):
+        while position < len(self._history) and self._history[position].action in (
+            "segment_free",
+            "segment_unmap",
+        ):
             entry = self._history[position]
             recorded[entry.address, entry.size_bytes] = (position, entry)
             self._released.add(position)
@@ -222,12 +272,16 @@ class _Replaying:
             self._differ(*recorded[extent], "had no such segment or pages cached")
         if not self._partial:
             for address, size in sorted(releasable - recorded.keys()):
-                self._differ(index, self._history[index], f"would also give back {size} bytes at {address}")
+                self._differ(
+                    index, self._history[index], f"would also give back {size} bytes at {address}"
+                )
         self._driver.matched += len(recorded.keys() & releasable)
         self._allocator.release(recorded.keys() & releasable)
 
     def _pool_of(self, entry: Entry) -> PoolId:
-        """The private pool that the allocation was asked of: as recorded, else that of the segment it got."""
+        """The private pool that the allocation was asked of: as recorded, else that of the segment
+        it got.
+        """
         if entry.pool_id is not None or not self._private:
             return entry.pool_id or SHARED_POOL
         position = bisect_right(self._private, (entry.address, _UNLIMITED << 20, SHARED_POOL)) - 1
@@ -236,13 +290,17 @@ class _Replaying:
         return SHARED_POOL
 
     def _differ(self, index: int, entry: Entry, instead: str) -> None:
-        self._mismatches.append(Mismatch(index, entry.action, entry.address, entry.size_bytes, entry.stream, instead))
+        self._mismatches.append(
+            Mismatch(index, entry.action, entry.address, entry.size_bytes, entry.stream, instead)
+        )
 
 
 def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
-    """Where an allocation may have run out of memory first: from the first of the entries that this made to the allocation.
+    """Where an allocation may have run out of memory first: from the first of the entries that this
+    made to the allocation.
 
-    These are, right before it: blocks whose wait for other streams ended, then segments or pages given back, then new ones.
+    These are, right before it: blocks whose wait for other streams ended, then segments or pages
+    given back, then new ones.
     """
     result = {}
     for index, entry in enumerate(history):
@@ -257,14 +315,26 @@ def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
 
 
 def _back(history: tuple[Entry, ...], index: int, actions: tuple[str, ...]) -> int:
-    """The first of the entries right before ``index`` that are all of these actions; ``index`` if there are none."""
+    """The first of the entries right before ``index`` that are all of these actions; ``index`` if
+    there are none.
+    """
     while index > 0 and history[index - 1].action in actions:
         index -= 1
     return index
 
 
 def _outline(segments: tuple[SegmentState, ...]) -> object:
-    """What has to agree at the end: every segment with its blocks, but not what was asked for in blocks that are free."""
+    """What has to agree at the end: every segment with its blocks, but not what was asked for in
+    blocks that are free.
+    """
     return sorted(
-        (s.address, s.size_bytes, s.stream, s.small, s.pool_id, [(b.address, b.size_bytes, b.use) for b in s.blocks]) for s in segments
+        (
+            s.address,
+            s.size_bytes,
+            s.stream,
+            s.small,
+            s.pool_id,
+            [(b.address, b.size_bytes, b.use) for b in s.blocks],
+        )
+        for s in segments
     )

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from hosim.engine.allocators.cached_blocks import Pool, Reservation, SegmentBlock, best_fit, oversize_blocks, stale_blocks
+from hosim.engine.allocators.cached_blocks import (
+    Pool,
+    Reservation,
+    SegmentBlock,
+    best_fit,
+    oversize_blocks,
+    stale_blocks,
+)
 
 
 def pool_of(*blocks: tuple[int, int, str]) -> Pool:
-    """A pool of free blocks of stream 0: (address, bytes, ``plain``, ``expandable`` or ``expandable+N``, which can grow by N bytes)."""
+    """A pool of free blocks of stream 0: (address, bytes, ``plain``, ``expandable`` or
+    ``expandable+N``, which can grow by N bytes).
+    """
     pool = Pool(0, small=False)
     for address, size, kind in blocks:
         reservation = None if kind == "plain" else Reservation(address, 10**6, 10)
         block = SegmentBlock(address, size, 0, pool, reservation)
         if "+" in kind:
-            block.next = SegmentBlock(address + size, int(kind.partition("+")[2]), 0, pool, reservation, mapped=False)
+            block.next = SegmentBlock(
+                address + size, int(kind.partition("+")[2]), 0, pool, reservation, mapped=False
+            )
         pool.add(block)
     return pool
 
@@ -24,21 +35,44 @@ def pool_of(*blocks: tuple[int, int, str]) -> Pool:
     [
         (True, [], None),
         (True, [(0, 99, "plain")], None),
-        (True, [(0, 99, "plain"), (500, 100, "plain"), (300, 100, "plain"), (900, 101, "plain")], 300),
+        (
+            True,
+            [(0, 99, "plain"), (500, 100, "plain"), (300, 100, "plain"), (900, 101, "plain")],
+            300,
+        ),
         (True, [(0, 100, "expandable"), (500, 200, "expandable")], 0),
         # what can grow counts with what it can grow to
-        (True, [(0, 100, "expandable+500"), (1000, 200, "expandable+300"), (2000, 300, "expandable")], 2000),
-        (True, [(0, 100, "expandable+500"), (1000, 200, "expandable+400"), (2000, 300, "expandable")], 0),
+        (
+            True,
+            [(0, 100, "expandable+500"), (1000, 200, "expandable+300"), (2000, 300, "expandable")],
+            2000,
+        ),
+        (
+            True,
+            [(0, 100, "expandable+500"), (1000, 200, "expandable+400"), (2000, 300, "expandable")],
+            0,
+        ),
         (True, [(0, 100, "expandable+500"), (1000, 200, "plain"), (2000, 300, "expandable")], 1000),
         (True, [(0, 100, "expandable+500"), (1000, 599, "plain")], 1000),
         (True, [(0, 100, "expandable+500"), (1000, 600, "plain")], 0),
         # switched off, they are passed over
-        (False, [(0, 100, "expandable"), (500, 200, "expandable"), (1000, 300, "plain"), (1500, 400, "plain")], 1000),
+        (
+            False,
+            [
+                (0, 100, "expandable"),
+                (500, 200, "expandable"),
+                (1000, 300, "plain"),
+                (1500, 400, "plain"),
+            ],
+            1000,
+        ),
         (False, [(0, 100, "expandable"), (500, 200, "expandable")], None),
         (False, [(0, 100, "plain"), (500, 90, "plain")], 0),
     ],
 )
-def test_the_best_fit(expandable: bool, blocks: list[tuple[int, int, str]], chosen: int | None) -> None:
+def test_the_best_fit(
+    expandable: bool, blocks: list[tuple[int, int, str]], chosen: int | None
+) -> None:
     pool = pool_of(*blocks)
     best = best_fit(pool, 0, 100, expandable=expandable)
     assert (None if best is None else best.address) == chosen
@@ -51,7 +85,11 @@ def test_the_best_fit(expandable: bool, blocks: list[tuple[int, int, str]], chos
         (100, [], []),
         (100, [(0, 100, "plain"), (500, 120, "plain")], [0]),
         (100, [(0, 99, "plain"), (500, 120, "plain")], [500]),
-        (30, [(0, 49, "plain"), (500, 50, "plain"), (900, 60, "plain")], [500]),  # at least 50 all the same
+        (
+            30,
+            [(0, 49, "plain"), (500, 50, "plain"), (900, 60, "plain")],
+            [500],
+        ),  # at least 50 all the same
         # none is large enough: from the largest down, none below 50, until there are 200
         (200, [(0, 49, "plain"), (500, 50, "plain"), (900, 60, "plain")], [900, 500]),
         (200, [(0, 60, "plain"), (500, 90, "plain"), (900, 110, "plain")], [900, 500]),
@@ -60,7 +98,9 @@ def test_the_best_fit(expandable: bool, blocks: list[tuple[int, int, str]], chos
         (100, [(0, 60, "plain"), (500, 70, "expandable"), (900, 120, "expandable")], [0]),
     ],
 )
-def test_oversize_blocks_to_give_back(size: int, blocks: list[tuple[int, int, str]], chosen: list[int]) -> None:
+def test_oversize_blocks_to_give_back(
+    size: int, blocks: list[tuple[int, int, str]], chosen: list[int]
+) -> None:
     pool = pool_of(*blocks)
     assert [block.address for block in oversize_blocks(pool, 0, size, 50)] == chosen
     assert oversize_blocks(pool, 1, size, 50) == []
@@ -78,7 +118,13 @@ def test_oversize_blocks_to_give_back(size: int, blocks: list[tuple[int, int, st
     ],
 )
 def test_stale_blocks_are_those_that_waited_longest(excess: int, chosen: list[int]) -> None:
-    pool = pool_of((0, 10, "plain"), (100, 20, "plain"), (200, 30, "plain"), (300, 40, "plain"), (400, 50, "plain"))
+    pool = pool_of(
+        (0, 10, "plain"),
+        (100, 20, "plain"),
+        (200, 30, "plain"),
+        (300, 40, "plain"),
+        (400, 50, "plain"),
+    )
     pool.searches = 9
     for block, born in zip(pool, (0, 2, 5, 8, 9), strict=True):
         block.born = born
@@ -91,7 +137,8 @@ def test_split_and_expandable_segments_are_not_stale() -> None:
     pool.searches = 10
     old.born, split.born, young.born = 0, 0, 9
     split.next = SegmentBlock(120, 20, 0, pool)
-    # the expandable one counts in the mean of 10 and 1 and keeps counting: nobody but it is above the mean
+    # the expandable one counts in the mean of 10 and 1 and keeps counting: nobody but it is above
+    # the mean
     assert list(stale_blocks(pool, 1000)) == []
     young.born = 0
     assert list(stale_blocks(pool, 1000)) == [young]

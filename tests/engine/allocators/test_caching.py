@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.engine.allocators import BlockState, CachingAllocator, SegmentState, division_table, round_size
+from hosim.engine.allocators import (
+    BlockState,
+    CachingAllocator,
+    SegmentState,
+    division_table,
+    round_size,
+)
 from hosim.errors import InfeasibleError, InputError
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -14,7 +20,10 @@ KIB, MIB = 1 << 10, 1 << 20
 
 def offsets(allocator):
     """Segments as (size, [(offset, size, use)]), in order of address."""
-    return [(s.size_bytes, [(b.address - s.address, b.size_bytes, b.use) for b in s.blocks]) for s in allocator.segments()]
+    return [
+        (s.size_bytes, [(b.address - s.address, b.size_bytes, b.use) for b in s.blocks])
+        for s in allocator.segments()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -27,7 +36,11 @@ def offsets(allocator):
         (MIB + 1, MIB + 512, 20 * MIB),
         (10 * MIB - 512, 10 * MIB - 512, 20 * MIB),
         (10 * MIB - 511, 10 * MIB, 10 * MIB),
-        (10 * MIB + 1, 12 * MIB, 12 * MIB),  # the rest of 2 MiB - 512 B is more than 1 MiB, but see below
+        (
+            10 * MIB + 1,
+            12 * MIB,
+            12 * MIB,
+        ),  # the rest of 2 MiB - 512 B is more than 1 MiB, but see below
         (19 * MIB + 1, 20 * MIB, 20 * MIB),
     ],
 )
@@ -42,13 +55,16 @@ def test_rounding_of_requests_and_segments(request_bytes, block, segment):
 
 def test_small_requests_share_a_segment_and_best_fit_takes_the_smallest_then_lowest():
     allocator = CachingAllocator(1 << 40)
-    # 5 blocks of a 2 MiB segment: 0, 1K, 3K, 4K, 6K; then the two of 2 KiB and the first of 1 KiB are freed
+    # 5 blocks of a 2 MiB segment: 0, 1K, 3K, 4K, 6K; then the two of 2 KiB and the first of 1 KiB
+    # are freed
     addresses = [allocator.malloc(size * KIB) for size in (1, 2, 1, 2, 1)]
     base = addresses[0]
     assert [a - base for a in addresses] == [0, 1 * KIB, 3 * KIB, 4 * KIB, 6 * KIB]
     allocator.free(addresses[3])
     allocator.free(addresses[1])
-    assert allocator.malloc(1500) - base == 1 * KIB  # both free blocks of 2 KiB fit equally: the lower one; the rest of 512 B is split off
+    assert (
+        allocator.malloc(1500) - base == 1 * KIB
+    )  # both free blocks of 2 KiB fit equally: the lower one; the rest of 512 B is split off
     assert allocator.malloc(300) - base == 1 * KIB + 1536
     assert allocator.malloc(2 * KIB) - base == 4 * KIB
     assert allocator.malloc(512) - base == 7 * KIB
@@ -59,7 +75,9 @@ def test_freed_blocks_merge_with_both_neighbours():
     a, b, c = (allocator.malloc(512) for _ in range(3))
     allocator.free(a)
     allocator.free(c)
-    assert offsets(allocator) == [(2 * MIB, [(0, 512, "free"), (512, 512, "allocated"), (1024, 2 * MIB - 1024, "free")])]
+    assert offsets(allocator) == [
+        (2 * MIB, [(0, 512, "free"), (512, 512, "allocated"), (1024, 2 * MIB - 1024, "free")])
+    ]
     assert allocator.stats.inactive_split_bytes == 2 * MIB - 512
     allocator.free(b)
     assert offsets(allocator) == [(2 * MIB, [(0, 2 * MIB, "free")])]
@@ -116,8 +134,14 @@ def test_out_of_memory_gives_cached_segments_back_and_tries_again():
     assert allocator.stats.reserved_bytes == 22 * MIB
     allocator.malloc(38 * MIB)  # the cached 20 MiB go, the held small segment stays
     assert allocator.stats.reserved_bytes == 40 * MIB
-    assert (allocator.stats.retries, allocator.stats.failures, allocator.stats.device_frees) == (1, 0, 1)
-    with pytest.raises(InfeasibleError, match=r"cannot serve 2\.00 MiB: 40\.0 MiB of 40\.0 MiB are reserved") as caught:
+    assert (allocator.stats.retries, allocator.stats.failures, allocator.stats.device_frees) == (
+        1,
+        0,
+        1,
+    )
+    with pytest.raises(
+        InfeasibleError, match=r"cannot serve 2\.00 MiB: 40\.0 MiB of 40\.0 MiB are reserved"
+    ) as caught:
         allocator.malloc(2 * MIB)
     assert "largest free block: 2096640 bytes" in caught.value.report
     assert allocator.stats.failures == 1
@@ -125,7 +149,8 @@ def test_out_of_memory_gives_cached_segments_back_and_tries_again():
 
 
 def test_the_second_try_does_not_look_at_what_waited():
-    # A 20 MiB block waits for another stream; the request frees it by waiting, but takes new memory, as PyTorch does.
+    # A 20 MiB block waits for another stream; the request frees it by waiting, but takes new
+    # memory, as PyTorch does.
     allocator = CachingAllocator(60 * MIB)
     held = allocator.malloc(6 * MIB)
     waiting = allocator.malloc(14 * MIB)  # the rest of the first segment
@@ -140,7 +165,9 @@ def test_the_second_try_does_not_look_at_what_waited():
     blocker = allocator.malloc(29 * MIB + 1)
     assert blocker == cached
     allocator.free(blocker)
-    stream_one = allocator.malloc(20 * MIB, stream=1)  # 20 + 30 + 20 exceed 60: the 30 go back, the wait ends
+    stream_one = allocator.malloc(
+        20 * MIB, stream=1
+    )  # 20 + 30 + 20 exceed 60: the 30 go back, the wait ends
     assert not allocator.waits(waiting)
     assert stream_one not in (waiting, cached)
     assert allocator.malloc(14 * MIB) == waiting
@@ -169,7 +196,8 @@ def test_blocks_over_the_split_limit_are_not_split_nor_lent_to_small_requests():
     assert allocator.malloc(41 * MIB) == big  # within 20 MiB
     assert allocator.block_bytes(big) == 60 * MIB
     allocator.free(big)
-    # 60 + 12 + 38 = 110 MiB are reserved. For 40 MiB the oversize block is 20 MiB too large, and no room is left: it goes back, alone.
+    # 60 + 12 + 38 = 110 MiB are reserved. For 40 MiB the oversize block is 20 MiB too large, and no
+    # room is left: it goes back, alone.
     allocator.malloc(40 * MIB)
     assert (allocator.stats.reserved_bytes, allocator.stats.retries) == (90 * MIB, 0)
 
@@ -184,7 +212,9 @@ def test_garbage_collection_gives_back_the_segments_that_waited_longest():
     assert allocator.malloc(12 * MIB, stream=1) == other
     allocator.free(young)
     assert allocator.stats.reserved_bytes == 62 * MIB
-    allocator.malloc(22 * MIB, stream=1)  # 12 MiB more than half are reserved: the segment that waited longer goes, the other may stay
+    allocator.malloc(
+        22 * MIB, stream=1
+    )  # 12 MiB more than half are reserved: the segment that waited longer goes, the other may stay
     assert allocator.releasable() == ((young, 30 * MIB),)
     assert allocator.stats.reserved_bytes == 64 * MIB
 
@@ -200,10 +230,16 @@ def test_expandable_segments_grow_in_place_and_give_pages_back():
     small = allocator.malloc(100)
     assert allocator.stats.reserved_bytes == 62 * MIB
     allocator.free(a)
-    allocator.empty_cache()  # of the 30 MiB in front, one page is whole; of the 10 MiB at the end, none
+    # of the 30 MiB in front, one page is whole; of the 10 MiB at the end, none
+    allocator.empty_cache()
     assert allocator.stats.reserved_bytes == 42 * MIB
-    assert offsets(allocator)[0] == (40 * MIB, [(0, 10 * MIB, "free"), (10 * MIB, 20 * MIB, "allocated"), (30 * MIB, 10 * MIB, "free")])
-    c = allocator.malloc(25 * MIB)  # the lowest addresses that have room: the page in front is mapped again
+    assert offsets(allocator)[0] == (
+        40 * MIB,
+        [(0, 10 * MIB, "free"), (10 * MIB, 20 * MIB, "allocated"), (30 * MIB, 10 * MIB, "free")],
+    )
+    c = allocator.malloc(
+        25 * MIB
+    )  # the lowest addresses that have room: the page in front is mapped again
     assert c == a
     assert allocator.stats.reserved_bytes == 62 * MIB
     for address in (b, c, small):
@@ -223,7 +259,11 @@ def test_expandable_segments_fail_at_the_capacity():
 def test_roundup_divisions_follow_the_published_example():
     table = division_table(4)
     assert round_size(1200 * KIB, table) == 1280 * KIB  # between 1024 and 2048 in steps of 256
-    assert [round_size(n, table) for n in (2 * MIB, 2 * MIB + 1, 100)] == [2 * MIB, 2 * MIB + 512 * KIB, 512]
+    assert [round_size(n, table) for n in (2 * MIB, 2 * MIB + 1, 100)] == [
+        2 * MIB,
+        2 * MIB + 512 * KIB,
+        512,
+    ]
     by_size = division_table({1: 8, 2: 0})
     assert round_size(MIB + 1, by_size) == MIB + 128 * KIB
     assert round_size(2 * MIB + 1, by_size) == 2 * MIB + 512
@@ -282,7 +322,11 @@ program = st.lists(
 @given(program, st.booleans(), st.sampled_from([None, 24 * MIB]), st.sampled_from([0.0, 0.6]))
 def test_held_blocks_never_overlap_and_accounts_agree(steps, expandable, split, threshold):
     allocator = CachingAllocator(
-        150 * MIB, expandable=expandable, max_split_bytes=split, garbage_collection_threshold=threshold, roundup_power2_divisions=4
+        150 * MIB,
+        expandable=expandable,
+        max_split_bytes=split,
+        garbage_collection_threshold=threshold,
+        roundup_power2_divisions=4,
     )
     live = {}
     for action, size, stream in steps:
@@ -304,13 +348,21 @@ def test_held_blocks_never_overlap_and_accounts_agree(steps, expandable, split, 
         blocks = [block for segment in state for block in segment.blocks]
         stats = allocator.stats
         assert {b.address: b.requested_bytes for b in blocks if b.use == "allocated"} == live
-        assert all(left.address + left.size_bytes <= right.address for left, right in pairwise(state) for left in left.blocks)
+        assert all(
+            left.address + left.size_bytes <= right.address
+            for left, right in pairwise(state)
+            for left in left.blocks
+        )
         assert stats.allocated_bytes == sum(b.size_bytes for b in blocks if b.use == "allocated")
         assert stats.active_bytes == sum(b.size_bytes for b in blocks if b.use != "free")
         assert stats.reserved_bytes == sum(s.size_bytes for s in state) <= 150 * MIB
-        assert stats.largest_free_bytes == max((b.size_bytes for b in blocks if b.use == "free"), default=0)
+        assert stats.largest_free_bytes == max(
+            (b.size_bytes for b in blocks if b.use == "free"), default=0
+        )
         split_segments = [s for s in state if len(s.blocks) > 1 and not s.expandable]
-        assert stats.inactive_split_bytes == sum(b.size_bytes for s in split_segments for b in s.blocks if b.use == "free")
+        assert stats.inactive_split_bytes == sum(
+            b.size_bytes for s in split_segments for b in s.blocks if b.use == "free"
+        )
         assert not any(a.use == b.use == "free" for s in state for a, b in pairwise(s.blocks))
         again = CachingAllocator(150 * MIB, expandable=expandable)
         again.restore(state)

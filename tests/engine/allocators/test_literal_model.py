@@ -1,4 +1,6 @@
-"""The caching allocator next to one written down literally (`naive_device`), step by step: addresses, segments, what goes back and when."""
+"""The caching allocator next to one written down literally (`naive_device`), step by step:
+addresses, segments, what goes back and when.
+"""
 
 import random
 from collections import Counter
@@ -20,13 +22,23 @@ class Fed(Driver):
         self.seen: Counter = Counter()
 
     def allocate(self, size, stream, pool_id):
-        entry = next(e for e in self.given if e["action"] == "segment_alloc" and (e["size"], e["stream"]) == (size, stream))
+        entry = next(
+            e
+            for e in self.given
+            if e["action"] == "segment_alloc" and (e["size"], e["stream"]) == (size, stream)
+        )
         self.seen["segment_alloc", entry["addr"], size] += 1
         return entry["addr"]
 
     def reserve(self, size, stream, pool_id):
-        small = size % (20 * MIB) != 0  # 9/8 of the capacity in pages of 2 or of 20 MiB, which tests choose so that they differ
-        bases = [s["base"] for s in self.model.segments if (s["stream"], s["small"]) == (stream, small) and s["base"] not in self.bases]
+        small = (
+            size % (20 * MIB) != 0
+        )  # 9/8 of the capacity in pages of 2 or of 20 MiB, which tests choose so that they differ
+        bases = [
+            s["base"]
+            for s in self.model.segments
+            if (s["stream"], s["small"]) == (stream, small) and s["base"] not in self.bases
+        ]
         self.bases.add(bases[0])
         return bases[0]
 
@@ -56,7 +68,9 @@ OPTIONS = {
 
 
 def side_by_side(options, seed, capacity, steps):
-    """A random program on both; every step is compared. Returns how often memory ran out, and what went back to the driver."""
+    """A random program on both; every step is compared. Returns how often memory ran out, and what
+    went back to the driver.
+    """
     choose = random.Random(seed)
     model = NaiveDevice(seed, capacity, **options)
     driver = Fed(model)
@@ -98,7 +112,11 @@ def side_by_side(options, seed, capacity, steps):
             model.empty_cache()
             allocator.empty_cache()
             waiting = []
-        moved = Counter((e["action"], e["addr"], e["size"]) for e in model.trace[before:] if e["action"].startswith("segment"))
+        moved = Counter(
+            (e["action"], e["addr"], e["size"])
+            for e in model.trace[before:]
+            if e["action"].startswith("segment")
+        )
         assert driver.seen == moved, step
         driver.seen.clear()
         assert allocator.stats.reserved_bytes == model.reserved()

@@ -14,8 +14,18 @@ if TYPE_CHECKING:
         flash_us,
         generation_us,
     )
-    from hosim.costmodel.kernels.op_families.collective_time import CollectiveConstants, CustomConstants, collective_us, custom_us
-    from hosim.costmodel.kernels.op_families.expert_loads import TILES, busiest, expected_loads, share_touched
+    from hosim.costmodel.kernels.op_families.collective_time import (
+        CollectiveConstants,
+        CustomConstants,
+        collective_us,
+        custom_us,
+    )
+    from hosim.costmodel.kernels.op_families.expert_loads import (
+        TILES,
+        busiest,
+        expected_loads,
+        share_touched,
+    )
     from hosim.costmodel.kernels.op_families.gemm_time import GemmConstants, gemm_us
     from hosim.costmodel.kernels.op_families.latent_time import LatentConstants, latent_us
     from hosim.costmodel.kernels.op_families.moe_time import MoeConstants, expert_product_us, moe_us
@@ -24,7 +34,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "attention_time": "ContextConstants FLASH GenerationConstants context_gradient_us context_us flash_us generation_us",
+            "attention_time": "ContextConstants FLASH GenerationConstants context_gradient_us "
+            "context_us flash_us generation_us",
             "collective_time": "CollectiveConstants CustomConstants collective_us custom_us",
             "expert_loads": "TILES busiest expected_loads share_touched",
             "gemm_time": "GemmConstants gemm_us",
@@ -35,7 +46,9 @@ else:
     )
 
 __all__ = [
-    "FLASH", "TILES", "Array", "CollectiveConstants", "ContextConstants", "CustomConstants", "GemmConstants", "GenerationConstants",
-    "LatentConstants", "MoeConstants", "Processor", "Shapes", "busiest", "collective_us", "context_gradient_us", "context_us",
-    "custom_us", "expected_loads", "expert_product_us", "flash_us", "gemm_us", "generation_us", "latent_us", "moe_us", "share_touched",
+    "FLASH", "TILES", "Array", "CollectiveConstants", "ContextConstants", "CustomConstants",
+    "GemmConstants", "GenerationConstants", "LatentConstants", "MoeConstants", "Processor",
+    "Shapes", "busiest", "collective_us", "context_gradient_us", "context_us", "custom_us",
+    "expected_loads", "expert_product_us", "flash_us", "gemm_us", "generation_us", "latent_us",
+    "moe_us", "share_touched",
 ]  # fmt: skip

@@ -1,10 +1,12 @@
 """How a mixture's tokens spread over its experts: what the busiest rank has to do.
 
-Two distributions, and recorded loads (:func:`busiest`). *uniform*: every choice of a token is any expert. *power_law_A*: an expert's share
-is drawn from a density that falls as ``share ** -A`` between 1 and 0.8 of the tokens (between 0.01 and 2 where there are fewer choices than
-experts), then scaled to the sum and rounded; that is how the measured tables of TensorRT-LLM were made. The draws are always the same, and
-their mean counts. No expert has more rows than there are tokens. Ranks have equal numbers of experts, in listed order; the others wait for
-the one with the most rows.
+Two distributions, and recorded loads (:func:`busiest`). *uniform*: every choice of a token is any
+expert. *power_law_A*: an expert's share is drawn from a density that falls as ``share ** -A``
+between 1 and 0.8 of the tokens (between 0.01 and 2 where there are fewer choices than experts),
+then scaled to the sum and rounded; that is how the measured tables of TensorRT-LLM were made. The
+draws are always the same, and their mean counts. No expert has more rows than there are tokens.
+Ranks have equal numbers of experts, in listed order; the others wait for the one with the most
+rows.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _DRAWS = 12
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoads:
-    """The busiest rank's work: ``rows`` of tokens, the experts that have any, and rows with each expert's rounded up to :data:`TILES`."""
+    """The busiest rank's work: ``rows`` of tokens, the experts that have any, and rows with each
+    expert's rounded up to :data:`TILES`.
+    """
 
     rows: float
     touched: float
@@ -31,8 +35,11 @@ class ExpertLoads:
 
 
 @lru_cache(maxsize=4096)
-def expected_loads(tokens: int, top: int, experts: int, ranks: int, distribution: str) -> ExpertLoads:
-    """What the busiest of ``ranks`` has on average, if each of ``tokens`` tokens chooses ``top`` of ``experts`` experts.
+def expected_loads(
+    tokens: int, top: int, experts: int, ranks: int, distribution: str
+) -> ExpertLoads:
+    """What the busiest of ``ranks`` has on average, if each of ``tokens`` tokens chooses ``top`` of
+    ``experts`` experts.
 
     ``distribution`` is ``uniform`` or ``power_law_A``. Raises :class:`ValueError` for another one.
     """
@@ -40,9 +47,15 @@ def expected_loads(tokens: int, top: int, experts: int, ranks: int, distribution
         return _uniform(tokens, top, experts, ranks)
     law, _, exponent = distribution.rpartition("_")
     if law != "power_law" or not exponent.replace(".", "", 1).isdigit() or float(exponent) == 1:
-        raise ValueError(f"unknown distribution {distribution!r}: expected uniform, or power_law_A with a number A other than 1")
+        raise ValueError(
+            f"unknown distribution {distribution!r}: expected uniform, or power_law_A with a "
+            "number A other than 1"
+        )
     random = Random(0)
-    drawn = [busiest(_power_law(random, tokens, top, experts, float(exponent)), ranks) for _ in range(_DRAWS)]
+    drawn = [
+        busiest(_power_law(random, tokens, top, experts, float(exponent)), ranks)
+        for _ in range(_DRAWS)
+    ]
     return ExpertLoads(
         sum([d.rows for d in drawn]) / _DRAWS,
         sum([d.touched for d in drawn]) / _DRAWS,
@@ -54,13 +67,19 @@ def _uniform(tokens: int, top: int, experts: int, ranks: int) -> ExpertLoads:
     """A rank's rows are nearly a Poisson variable."""
     each = experts / ranks
     mean = tokens * top / ranks
-    rows = min(mean + sqrt(2 * mean * log(ranks)), tokens * min(top, each))  # the largest of so many, to first order
+    rows = min(
+        mean + sqrt(2 * mean * log(ranks)), tokens * min(top, each)
+    )  # the largest of so many, to first order
     touched = each * share_touched(tokens, top, experts)
-    return ExpertLoads(rows, touched, tuple(touched * ceil(rows / touched / tile) * tile for tile in TILES))
+    return ExpertLoads(
+        rows, touched, tuple(touched * ceil(rows / touched / tile) * tile for tile in TILES)
+    )
 
 
 def share_touched(tokens: int, top: int, experts: int) -> float:
-    """The part of all experts that some token can be expected to choose, if each of ``tokens`` chooses ``top`` of them evenly."""
+    """The part of all experts that some token can be expected to choose, if each of ``tokens``
+    chooses ``top`` of them evenly.
+    """
     return 1 - (1 - top / experts) ** tokens
 
 
@@ -80,7 +99,9 @@ def _power_law(random: Random, tokens: int, top: int, experts: int, exponent: fl
     rows = [min(tokens, round(share * scale)) for share in shares]
     left = tokens * top - sum(rows)
     order = sorted(range(experts), key=lambda e: -rows[e])
-    while left > 0:  # the largest that have room take what rounding and the limit left over, one each in turn
+    while (
+        left > 0
+    ):  # the largest that have room take what rounding and the limit left over, one each in turn
         having_room = [e for e in order if rows[e] < tokens]
         turns = min(left // len(having_room), tokens - max([rows[e] for e in having_room]))
         for e in having_room if turns else having_room[:left]:

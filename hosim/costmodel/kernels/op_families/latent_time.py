@@ -1,4 +1,6 @@
-"""The time of one token's multi-head latent attention (MLA): all heads of a request read the same compressed keys."""
+"""The time of one token's multi-head latent attention (MLA): all heads of a request read the same
+compressed keys.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from hosim.costmodel.kernels.op_families.processor import Array, Processor, Shap
 _HEADS = 64
 """Heads that one block takes at most."""
 _LATENT = 576
-"""Elements of a token's compressed key: 512 of the latent vector and 64 with positions (DeepSeek-V2)."""
+"""Elements of a token's compressed key: 512 of the latent vector and 64 with positions
+(DeepSeek-V2).
+"""
 _ELEMENT_BYTES = 2
 
 
@@ -32,7 +36,9 @@ class LatentConstants:
     least_keys: float
     """Keys of a part of a cache, at least."""
     waves: float
-    """Into how many blocks for each multiprocessor the caches are split at most; 0: each is one block's, as before the Hopper kernels."""
+    """Into how many blocks for each multiprocessor the caches are split at most; 0: each is one
+    block's, as before the Hopper kernels.
+    """
     merge_cycles: float
     """Adding up the parts of a split cache."""
     crowding: float
@@ -40,10 +46,17 @@ class LatentConstants:
 
 
 def latent_us(constants: LatentConstants, processor: Processor, shapes: Shapes) -> Array:
-    """Microseconds of one token's attention of each of ``batch`` requests over ``keys`` tokens, its own included."""
+    """Microseconds of one token's attention of each of ``batch`` requests over ``keys`` tokens, its
+    own included.
+    """
     batch, heads, keys = shapes["batch"], shapes["heads"], shapes["keys"]
     units = batch * np.ceil(heads / _HEADS)
-    parts = np.maximum(np.minimum(keys / constants.least_keys, constants.waves * processor.multiprocessors / units), 1)
+    parts = np.maximum(
+        np.minimum(
+            keys / constants.least_keys, constants.waves * processor.multiprocessors / units
+        ),
+        1,
+    )
     block = (constants.block_cycles + constants.key_cycles * keys / parts) * processor.cycle_us
     busy = together(block, block * constants.crowding * units * parts / processor.multiprocessors)
     moved = batch * _LATENT * _ELEMENT_BYTES * (keys + constants.query_traffic * 2 * heads)

@@ -1,7 +1,9 @@
-"""The time of a mixture of experts: grouped products of rows that are sorted by expert, and the sorting.
+"""The time of a mixture of experts: grouped products of rows that are sorted by expert, and the
+sorting.
 
-Only experts that have rows are read; each expert's rows are rounded up to tiles. Both products of an expert (gate and up as one, down) are
-one kernel each; all tokens pass through memory once more when they are sorted and when their experts' results are added up.
+Only experts that have rows are read; each expert's rows are rounded up to tiles. Both products of
+an expert (gate and up as one, down) are one kernel each; all tokens pass through memory once more
+when they are sorted and when their experts' results are added up.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class MoeConstants:
     tile_cycles: float
     """Begin and end of one tile."""
     row_traffic: float
-    """How often what a row reads and writes in the products passes through memory, at its full bandwidth."""
+    """How often what a row reads and writes in the products passes through memory, at its full
+    bandwidth.
+    """
     token_traffic: float
     """How often a token of the whole batch, read and written, passes through memory."""
 
@@ -45,28 +49,61 @@ def moe_us(constants: MoeConstants, processor: Processor, shapes: Shapes) -> Arr
     ``width`` is that of the rank's part of each expert.
     """
     hidden, width, rows = shapes["hidden"], shapes["width"], shapes["rows"]
-    weights = shapes["touched"] * 3 * hidden * width * shapes["weight_bytes"] / (constants.bandwidth_share * processor.bytes_per_us)
-    passed = rows * (4 * hidden + 5 * width) * 2 * constants.row_traffic + shapes["tokens"] * hidden * 4 * constants.token_traffic
+    weights = (
+        shapes["touched"]
+        * 3
+        * hidden
+        * width
+        * shapes["weight_bytes"]
+        / (constants.bandwidth_share * processor.bytes_per_us)
+    )
+    passed = (
+        rows * (4 * hidden + 5 * width) * 2 * constants.row_traffic
+        + shapes["tokens"] * hidden * 4 * constants.token_traffic
+    )
     best = np.min(
         [
-            _tiled_us(constants, processor, shapes[f"padded_{high}"] / high, (high, wide), 2 * width, hidden)
-            + _tiled_us(constants, processor, shapes[f"padded_{high}"] / high, (high, wide), hidden, width)
+            _tiled_us(
+                constants,
+                processor,
+                shapes[f"padded_{high}"] / high,
+                (high, wide),
+                2 * width,
+                hidden,
+            )
+            + _tiled_us(
+                constants, processor, shapes[f"padded_{high}"] / high, (high, wide), hidden, width
+            )
             for high in TILES
             for wide in _COLUMNS
         ],
         axis=0,
     )
-    return constants.fixed_cycles * processor.cycle_us + passed / processor.bytes_per_us + together(best, weights)
+    return (
+        constants.fixed_cycles * processor.cycle_us
+        + passed / processor.bytes_per_us
+        + together(best, weights)
+    )
 
 
 def expert_product_us(constants: MoeConstants, processor: Processor, shapes: Shapes) -> Array:
-    """Microseconds of one of the grouped products of a mixture by itself: rows [.., depth] by each expert's [depth, columns]."""
+    """Microseconds of one of the grouped products of a mixture by itself: rows [.., depth] by each
+    expert's [depth, columns].
+    """
     rows, columns, depth = shapes["rows"], shapes["columns"], shapes["depth"]
-    weights = shapes["touched"] * columns * depth * shapes["weight_bytes"] / (constants.bandwidth_share * processor.bytes_per_us)
+    weights = (
+        shapes["touched"]
+        * columns
+        * depth
+        * shapes["weight_bytes"]
+        / (constants.bandwidth_share * processor.bytes_per_us)
+    )
     passed = rows * (columns + depth) * 2 * constants.row_traffic / processor.bytes_per_us
     best = np.min(
         [
-            _tiled_us(constants, processor, shapes[f"padded_{high}"] / high, (high, wide), columns, depth)
+            _tiled_us(
+                constants, processor, shapes[f"padded_{high}"] / high, (high, wide), columns, depth
+            )
             for high in TILES
             for wide in _COLUMNS
         ],
@@ -75,9 +112,19 @@ def expert_product_us(constants: MoeConstants, processor: Processor, shapes: Sha
     return passed + together(best, weights)
 
 
-def _tiled_us(constants: MoeConstants, processor: Processor, high: Array, tile: tuple[int, int], columns: Array, depth: Array) -> Array:
+def _tiled_us(
+    constants: MoeConstants,
+    processor: Processor,
+    high: Array,
+    tile: tuple[int, int],
+    columns: Array,
+    depth: Array,
+) -> Array:
     """A grouped product whose rows fill ``high`` tiles, of this many rows and columns."""
     rows, wide = tile
     share = constants.largest_share / (1 + constants.half_tile * (rows + wide) / (rows * wide))
-    each = 2 * rows * wide * depth / (processor.flops_per_us * share) + constants.tile_cycles * processor.cycle_us
+    each = (
+        2 * rows * wide * depth / (processor.flops_per_us * share)
+        + constants.tile_cycles * processor.cycle_us
+    )
     return np.maximum(high * np.ceil(columns / wide) / processor.multiprocessors, 1) * each

@@ -11,16 +11,19 @@ Array = npt.NDArray[np.float64]
 """One figure for each of many kernels."""
 
 Shapes = dict[str, Array]
-"""The sizes of many kernels, by name: as :mod:`hosim.costmodel.kernels.classes` lists them for each class."""
+"""The sizes of many kernels, by name: as :mod:`hosim.costmodel.kernels.classes` lists them for each
+class.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
     """A vendor's figures.
 
-    ``peak_flops`` is FLOP per second in the dtype that the kernels compute in, dense; ``bandwidth`` and ``link_bandwidth`` are bytes per
-    second of the device's memory, and of its links to other devices in one direction. ``multiprocessors`` are the units that run blocks of
-    threads beside each other, at ``clock_hz``.
+    ``peak_flops`` is FLOP per second in the dtype that the kernels compute in, dense; ``bandwidth``
+    and ``link_bandwidth`` are bytes per second of the device's memory, and of its links to other
+    devices in one direction. ``multiprocessors`` are the units that run blocks of threads beside
+    each other, at ``clock_hz``.
     """
 
     peak_flops: float
@@ -31,7 +34,9 @@ class Processor:
 
     @property
     def cycle_us(self) -> float:
-        """Microseconds of one cycle: fixed times of kernels are the same number of cycles on fast and slow processors."""
+        """Microseconds of one cycle: fixed times of kernels are the same number of cycles on fast
+        and slow processors.
+        """
         return 1e6 / self.clock_hz
 
     @property
@@ -46,5 +51,7 @@ class Processor:
 
 
 def together(one: Array, other: Array) -> Array:
-    """The time of two kinds of work that run beside each other: the longer one, and a little more where they are alike."""
+    """The time of two kinds of work that run beside each other: the longer one, and a little more
+    where they are alike.
+    """
     return np.sqrt(one * one + other * other)

@@ -1,4 +1,6 @@
-"""What the caching allocator picks among free blocks: the best one for a request, and those to give back when memory is short."""
+"""What the caching allocator picks among free blocks: the best one for a request, and those to give
+back when memory is short.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,12 @@ from hosim.engine.allocators.cached_blocks.blocks import Pool, SegmentBlock
 
 
 def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> SegmentBlock | None:
-    """The smallest free block of ``stream`` with at least ``size`` bytes, the lowest address among equals.
+    """The smallest free block of ``stream`` with at least ``size`` bytes, the lowest address among
+    equals.
 
-    With ``expandable`` on, a block that can grow counts with what it can grow to, so that a larger block that cannot is preferred; with it
-    off, blocks of expandable segments (from before it was turned off) are passed over.
+    With ``expandable`` on, a block that can grow counts with what it can grow to, so that a larger
+    block that cannot is preferred; with it off, blocks of expandable segments (from before it was
+    turned off) are passed over.
     """
     blocks = pool.free.get(stream, [])
     index = pool.fitting(stream, size)
@@ -31,9 +35,11 @@ def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> Segment
 
 
 def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[SegmentBlock]:
-    """The cached blocks of ``stream`` to give back for a request of ``size`` bytes (at least ``oversize``).
+    """The cached blocks of ``stream`` to give back for a request of ``size`` bytes (at least
+    ``oversize``).
 
-    That is the smallest one that is large enough, else those of at least ``oversize`` bytes from the largest down, which may not be enough.
+    That is the smallest one that is large enough, else those of at least ``oversize`` bytes from
+    the largest down, which may not be enough.
     """
     wanted = max(size, oversize)
     blocks = [block for _, _, block in pool.free.get(stream, ())]
@@ -52,7 +58,9 @@ def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[S
 
 
 def stale_blocks(pool: Pool, excess: int) -> Iterator[SegmentBlock]:
-    """The cached segments to give back for ``excess`` bytes: those that waited at least the average number of searches, repeatedly."""
+    """The cached segments to give back for ``excess`` bytes: those that waited at least the average
+    number of searches, repeatedly.
+    """
     cached = [(pool.searches - block.born, block) for block in pool if block.whole]
     while excess > 0 and cached:
         average = sum(age for age, _ in cached) / len(cached)
@@ -60,5 +68,7 @@ def stale_blocks(pool: Pool, excess: int) -> Iterator[SegmentBlock]:
         if not stale:
             return
         excess -= sum(block.size for block in stale)
-        cached = [(age, block) for age, block in cached if age < average or block.reservation is not None]
+        cached = [
+            (age, block) for age, block in cached if age < average or block.reservation is not None
+        ]
         yield from stale

@@ -1,4 +1,6 @@
-"""The caching allocator's blocks at work: linked in their segment, and sorted in their pool while they are free."""
+"""The caching allocator's blocks at work: linked in their segment, and sorted in their pool while
+they are free.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from hosim.errors import InputError
 
 
 class Reservation:
-    """The addresses ``[base, base + size)`` of an expandable segment, mapped in steps of ``page`` bytes."""
+    """The addresses ``[base, base + size)`` of an expandable segment, mapped in steps of ``page``
+    bytes.
+    """
 
     __slots__ = ("base", "page", "size")
 
@@ -30,12 +34,34 @@ class Reservation:
 
 
 class SegmentBlock:
-    """A range of a segment. ``streams`` are the other streams that used it, ``born`` is its pool's count of searches when it was freed."""
+    """A range of a segment. ``streams`` are the other streams that used it, ``born`` is its pool's
+    count of searches when it was freed.
+    """
 
-    __slots__ = ("address", "born", "mapped", "next", "pool", "prev", "requested", "reservation", "size", "stream", "streams", "use")
+    __slots__ = (
+        "address",
+        "born",
+        "mapped",
+        "next",
+        "pool",
+        "prev",
+        "requested",
+        "reservation",
+        "size",
+        "stream",
+        "streams",
+        "use",
+    )
 
     def __init__(
-        self, address: int, size: int, stream: int, pool: Pool, reservation: Reservation | None = None, *, mapped: bool = True
+        self,
+        address: int,
+        size: int,
+        stream: int,
+        pool: Pool,
+        reservation: Reservation | None = None,
+        *,
+        mapped: bool = True,
     ) -> None:
         self.address = address
         self.size = size
@@ -51,8 +77,17 @@ class SegmentBlock:
         self.born = 0
 
     def split(self, size: int) -> SegmentBlock:
-        """Cut off all but the first ``size`` bytes, and return that rest as a block of its own. Neither may be in a pool."""
-        rest = SegmentBlock(self.address + size, self.size - size, self.stream, self.pool, self.reservation, mapped=self.mapped)
+        """Cut off all but the first ``size`` bytes, and return that rest as a block of its own.
+        Neither may be in a pool.
+        """
+        rest = SegmentBlock(
+            self.address + size,
+            self.size - size,
+            self.stream,
+            self.pool,
+            self.reservation,
+            mapped=self.mapped,
+        )
         rest.prev, rest.next = self, self.next
         if rest.next is not None:
             rest.next.prev = rest
@@ -67,15 +102,22 @@ class SegmentBlock:
 
     @property
     def grown(self) -> int:
-        """The bytes of a free block and of the unmapped range right after it, into which it can grow."""
+        """The bytes of a free block and of the unmapped range right after it, into which it can
+        grow.
+        """
         return self.size + (self.next.size if self.next is not None and not self.next.mapped else 0)
 
     @property
     def extent(self) -> tuple[int, int]:
-        """(address, bytes) of what can go back to the driver: a whole segment, or the whole pages in this block; 0 bytes: nothing."""
+        """(address, bytes) of what can go back to the driver: a whole segment, or the whole pages
+        in this block; 0 bytes: nothing.
+        """
         if self.reservation is None:
             return self.address, self.size if self.whole else 0
-        start, end = self.reservation.up(self.address), self.reservation.down(self.address + self.size)
+        start, end = (
+            self.reservation.up(self.address),
+            self.reservation.down(self.address + self.size),
+        )
         return start, max(end - start, 0)
 
     def has_room(self, size: int) -> bool:
@@ -88,7 +130,9 @@ class SegmentBlock:
 
 
 class Pool:
-    """The free blocks of a pool by stream, size and address, and the unmapped ranges of its expandable segments by stream and address."""
+    """The free blocks of a pool by stream, size and address, and the unmapped ranges of its
+    expandable segments by stream and address.
+    """
 
     __slots__ = ("free", "pool_id", "searches", "small", "split_bytes", "unmapped")
 
@@ -114,7 +158,9 @@ class Pool:
         """Drop a free block; call it before its links or its size change."""
         if not block.mapped:
             ranges = self.unmapped[block.stream]
-            del ranges[bisect_left(ranges, (block.address,))]  # a shorter tuple sorts before its extensions
+            del ranges[
+                bisect_left(ranges, (block.address,))
+            ]  # a shorter tuple sorts before its extensions
             return
         blocks = self.free[block.stream]
         del blocks[bisect_left(blocks, (block.size, block.address))]
@@ -122,7 +168,9 @@ class Pool:
             self.split_bytes -= block.size
 
     def merge(self, block: SegmentBlock, neighbour: SegmentBlock | None) -> None:
-        """Let ``block`` (which is in no pool) absorb a neighbour that is free, and mapped like it; do nothing with another."""
+        """Let ``block`` (which is in no pool) absorb a neighbour that is free, and mapped like it;
+        do nothing with another.
+        """
         if neighbour is None or neighbour.use != "free" or neighbour.mapped is not block.mapped:
             return
         self.remove(neighbour)
@@ -138,7 +186,9 @@ class Pool:
         block.size += neighbour.size
 
     def fitting(self, stream: int, size: int) -> int:
-        """The position of the smallest free block of ``stream`` with at least ``size`` bytes (that of the end, if there is none)."""
+        """The position of the smallest free block of ``stream`` with at least ``size`` bytes (that
+        of the end, if there is none).
+        """
         return bisect_left(self.free.get(stream, ()), (size,))
 
     def __iter__(self) -> Iterator[SegmentBlock]:
@@ -153,31 +203,47 @@ class Pool:
         return max((blocks[-1][0] for blocks in self.free.values() if blocks), default=0)
 
 
-def blocks_of(segment: SegmentState, pool: Pool, reservation: Reservation | None = None) -> list[SegmentBlock]:
-    """The blocks of a segment (of an expandable one: of a mapped range), not linked yet. Raises `InputError` if they do not fill it."""
+def blocks_of(
+    segment: SegmentState, pool: Pool, reservation: Reservation | None = None
+) -> list[SegmentBlock]:
+    """The blocks of a segment (of an expandable one: of a mapped range), not linked yet. Raises
+    `InputError` if they do not fill it.
+    """
     end = segment.address
     blocks = []
     for state in segment.blocks:
         if state.address != end or state.size_bytes <= 0:
-            raise InputError(f"segment at {segment.address}: expected a block at {end}, got {state.size_bytes} bytes at {state.address}")
+            raise InputError(
+                f"segment at {segment.address}: expected a block at {end}, got {state.size_bytes} "
+                f"bytes at {state.address}"
+            )
         end += state.size_bytes
         block = SegmentBlock(state.address, state.size_bytes, segment.stream, pool, reservation)
         block.use = state.use
         block.requested = state.requested_bytes if state.use != "free" else 0
         blocks.append(block)
     if not blocks or end != segment.address + segment.size_bytes:
-        raise InputError(f"segment at {segment.address}: expected blocks that fill its {segment.size_bytes} bytes, got them up to {end}")
+        raise InputError(
+            f"segment at {segment.address}: expected blocks that fill its {segment.size_bytes} "
+            f"bytes, got them up to {end}"
+        )
     return blocks
 
 
-def blocks_of_ranges(ranges: list[SegmentState], pool: Pool, reservation: Reservation) -> list[SegmentBlock]:
-    """The blocks of an expandable segment, not linked yet: those of its mapped ``ranges``, and the unmapped ones around those."""
+def blocks_of_ranges(
+    ranges: list[SegmentState], pool: Pool, reservation: Reservation
+) -> list[SegmentBlock]:
+    """The blocks of an expandable segment, not linked yet: those of its mapped ``ranges``, and the
+    unmapped ones around those.
+    """
     blocks: list[SegmentBlock] = []
     end = reservation.base
     stream = ranges[0].stream
     for mapped in ranges:
         if end < mapped.address:
-            blocks.append(SegmentBlock(end, mapped.address - end, stream, pool, reservation, mapped=False))
+            blocks.append(
+                SegmentBlock(end, mapped.address - end, stream, pool, reservation, mapped=False)
+            )
         blocks += blocks_of(mapped, pool, reservation)
         end = mapped.address + mapped.size_bytes
     rest = reservation.base + reservation.size - end
@@ -198,8 +264,21 @@ def segment_of(head: SegmentBlock) -> SegmentState:
     states = []
     block: SegmentBlock | None = head
     while block is not None and block.mapped:
-        states.append(BlockState(block.address, block.size, block.use, block.requested if block.use != "free" else 0))
+        states.append(
+            BlockState(
+                block.address, block.size, block.use, block.requested if block.use != "free" else 0
+            )
+        )
         block = block.next
     size = sum(state.size_bytes for state in states)
     base = None if head.reservation is None else head.reservation.base
-    return SegmentState(head.address, size, head.stream, head.pool.small, tuple(states), base is not None, head.pool.pool_id, base)
+    return SegmentState(
+        head.address,
+        size,
+        head.stream,
+        head.pool.small,
+        tuple(states),
+        base is not None,
+        head.pool.pool_id,
+        base,
+    )

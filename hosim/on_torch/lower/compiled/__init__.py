@@ -11,7 +11,13 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower.compiled.hooks_refused import require_no_hooks, require_one_process
     from hosim.on_torch.lower.compiled.program_of_text import compiled_program
     from hosim.on_torch.lower.compiled.step_ops import IN_ORDER, StepOp
-    from hosim.on_torch.lower.compiled.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, read_wrapper
+    from hosim.on_torch.lower.compiled.wrapper_text import (
+        GATHERED,
+        READ,
+        UPDATED,
+        WRITTEN,
+        read_wrapper,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -27,6 +33,7 @@ else:
     )
 
 __all__ = [
-    "GATHERED", "IN_ORDER", "READ", "UPDATED", "WRITTEN", "CompiledModel", "InductorProgram", "StepOp", "bind_calls", "compiled_program",
-    "read_wrapper", "require_no_hooks", "require_one_process", "traced_by_calls", "uncompiled",
+    "GATHERED", "IN_ORDER", "READ", "UPDATED", "WRITTEN", "CompiledModel", "InductorProgram",
+    "StepOp", "bind_calls", "compiled_program", "read_wrapper", "require_no_hooks",
+    "require_one_process", "traced_by_calls", "uncompiled",
 ]  # fmt: skip

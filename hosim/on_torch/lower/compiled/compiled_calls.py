@@ -1,7 +1,8 @@
 """The calls of a program that inductor compiled, as ops of a captured program. Imports torch.
 
-Until it is planned, an op only says what its call does to fake tensors; bound, it runs the lines of inductor's text. So each call is
-inductor's own, and results are those of ``torch.compile`` to the bit.
+Until it is planned, an op only says what its call does to fake tensors; bound, it runs the lines of
+inductor's text. So each call is inductor's own, and results are those of ``torch.compile`` to the
+bit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from torch.fx import GraphModule
 from hosim.errors import InputError
 from hosim.importers.torch_programs import extent
 from hosim.on_torch.lower.compiled.step_ops import StepOp
-from hosim.on_torch.lower.compiled.wrapper_text import GATHERED, READ, UPDATED, WRITTEN, WrapperCall, read_wrapper
+from hosim.on_torch.lower.compiled.wrapper_text import (
+    GATHERED,
+    READ,
+    UPDATED,
+    WRITTEN,
+    WrapperCall,
+    read_wrapper,
+)
 
 OURS: Mapping[str, Any] = {
     "allow_buffer_reuse": False,
@@ -24,7 +32,9 @@ OURS: Mapping[str, Any] = {
     "graph_partition": False,
     "triton.cudagraphs": False,
 }
-"""Settings of inductor by which its text has one buffer for each result, and is one piece of Python."""
+"""Settings of inductor by which its text has one buffer for each result, and is one piece of
+Python.
+"""
 
 _library = torch.library.Library("hosim_step", "FRAGMENT")
 _library.define("fused(Tensor[] reads, Tensor(a!)[] updates, *, Tensor(b!)[] out) -> ()")
@@ -34,9 +44,12 @@ _library.impl("fused", lambda reads, updates, *, out: None, "CompositeExplicitAu
 class CompiledCall(StepOp):
     """A call that says what it does to fake tensors. ``real`` computes."""
 
-    _nondeterministic_seeded = True  # torch.fx keeps it where nothing takes its results, since it may write what it is given
+    # torch.fx keeps it where nothing takes its results, since it may write what it is given
+    _nondeterministic_seeded = True
 
-    def __init__(self, name: str, told: Callable[..., Any], real: Callable[..., Any], tags: Any) -> None:
+    def __init__(
+        self, name: str, told: Callable[..., Any], real: Callable[..., Any], tags: Any
+    ) -> None:
         super().__init__(name, told, tags=tags)
         self.real = StepOp(name, real, tags=tags)
 
@@ -49,13 +62,20 @@ def bind_calls(module: GraphModule) -> None:
 
 
 class InductorProgram:
-    """A program as inductor wrote it: its calls (``wrapper``), and what the names in its text are."""
+    """A program as inductor wrote it: its calls (``wrapper``), and what the names in its text
+    are.
+    """
 
     def __init__(self, compiled: Any) -> None:
-        """Read what ``compile_fx_inner`` gave. Raises :class:`InputError` for a program whose calls cannot be planned."""
+        """Read what ``compile_fx_inner`` gave. Raises :class:`InputError` for a program whose calls
+        cannot be planned.
+        """
         source = str(getattr(compiled, "source_code", ""))
         if any(isinstance(value, torch.Tensor) for value in (compiled.constants or {}).values()):
-            raise InputError("inductor's program has constant tensors of its own, which a plan does not see; offload the model uncompiled")
+            raise InputError(
+                "inductor's program has constant tensors of its own, which a plan does not see; "
+                "offload the model uncompiled"
+            )
         self.wrapper = read_wrapper(source)
         names: dict[str, Any] = {"__name__": "hosim.on_torch.lower.compiled.compiled_calls.text"}
         exec(compile(source, "<inductor>", "exec"), names)
@@ -66,14 +86,24 @@ class InductorProgram:
         self._told = {**names, **roles, **checks, **views}
 
     def op(self, call: WrapperCall) -> CompiledCall:
-        """The op of a call. It takes the values in ``call.takes``, and gives those in ``call.gives``, several as a tuple."""
-        title = "hosim.fused.default" if call.function in self.wrapper.kernels else _title(call.function)
+        """The op of a call. It takes the values in ``call.takes``, and gives those in
+        ``call.gives``, several as a tuple.
+        """
+        title = (
+            "hosim.fused.default"
+            if call.function in self.wrapper.kernels
+            else _title(call.function)
+        )
         tags = getattr(self._called(call.function), "tags", ()) if call.function else ()
         return CompiledCall(title, _function(call, self._told), _function(call, self._names), tags)
 
     def name(self, call: WrapperCall) -> str:
         """The name of a call's node."""
-        return _fused_name(call.function) if call.function in self.wrapper.kernels else _op_name(call.function)
+        return (
+            _fused_name(call.function)
+            if call.function in self.wrapper.kernels
+            else _op_name(call.function)
+        )
 
     def told(self, call: WrapperCall) -> Callable[..., Any]:
         """The lines of a call as a function that only says what they do."""
@@ -89,7 +119,13 @@ class InductorProgram:
 def _function(call: WrapperCall, names: dict[str, Any]) -> Callable[..., Any]:
     """The lines of a call as a function of what they take."""
     given = call.gives[0] if len(call.gives) == 1 else f"({', '.join(call.gives)})"
-    text = "\n    ".join((f"def call({', '.join(call.takes)}):", *call.lines, f"return {given if call.gives else None}"))
+    text = "\n    ".join(
+        (
+            f"def call({', '.join(call.takes)}):",
+            *call.lines,
+            f"return {given if call.gives else None}",
+        )
+    )
     made: dict[str, Any] = {}
     exec(compile(text, "<a call of inductor's program>", "exec"), names, made)
     function: Callable[..., Any] = made["call"]
@@ -100,15 +136,27 @@ def _told(roles: Sequence[str]) -> Callable[..., None]:
     """What a compiled kernel does to fake tensors: it says what it reads and writes."""
 
     def kernel(*tensors: torch.Tensor) -> None:
-        by_role = {role: [t for t, own in zip(tensors, roles, strict=True) if own == role] for role in (READ, UPDATED, WRITTEN, GATHERED)}
-        most = max((t.numel() for t, own in zip(tensors, roles, strict=True) if own != GATHERED), default=0)
-        rows = [_reinterpreted(t, (min(most, extent(t) // t.itemsize),), (1,), 0) for t in by_role[GATHERED]]
-        torch.ops.hosim_step.fused.default([*by_role[READ], *rows], by_role[UPDATED], out=by_role[WRITTEN])
+        by_role = {
+            role: [t for t, own in zip(tensors, roles, strict=True) if own == role]
+            for role in (READ, UPDATED, WRITTEN, GATHERED)
+        }
+        most = max(
+            (t.numel() for t, own in zip(tensors, roles, strict=True) if own != GATHERED), default=0
+        )
+        rows = [
+            _reinterpreted(t, (min(most, extent(t) // t.itemsize),), (1,), 0)
+            for t in by_role[GATHERED]
+        ]
+        torch.ops.hosim_step.fused.default(
+            [*by_role[READ], *rows], by_role[UPDATED], out=by_role[WRITTEN]
+        )
 
     return kernel
 
 
-def _reinterpreted(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+def _reinterpreted(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int
+) -> torch.Tensor:
     return torch.as_strided(x, size, stride, int(x.storage_offset()) + offset)
 
 
@@ -130,5 +178,7 @@ def _op_name(function: str) -> str:
 
 
 def _fused_name(kernel: str) -> str:
-    """The name of a fused kernel's node: ``fused_add_relu`` for ``cpp_fused_add_relu_3``; the graph numbers those that are alike."""
+    """The name of a fused kernel's node: ``fused_add_relu`` for ``cpp_fused_add_relu_3``; the graph
+    numbers those that are alike.
+    """
     return kernel.removeprefix("cpp_").rstrip("0123456789").rstrip("_")

@@ -30,13 +30,18 @@ class CompiledModel:
     def require_cpu(self, device: torch.device) -> None:
         """Raise :class:`InputError` for a device whose programs hosim does not read."""
         if device.type != "cpu":
-            raise InputError(f"compiled models run on the CPU's machine alone, not on {device}; offload the model uncompiled")
+            raise InputError(
+                f"compiled models run on the CPU's machine alone, not on {device}; offload the "
+                "model uncompiled"
+            )
 
 
 def uncompiled(model: Any) -> tuple[Any, CompiledModel | None]:
-    """The model that ``torch.compile`` was given, and what it made of it; ``None`` for a model that is not compiled.
+    """The model that ``torch.compile`` was given, and what it made of it; ``None`` for a model that
+    is not compiled.
 
-    Raises :class:`InputError` for a model of which only parts are compiled, or in a way that cannot be offloaded.
+    Raises :class:`InputError` for a model of which only parts are compiled, or in a way that cannot
+    be offloaded.
     """
     if type(model).__name__ != "OptimizedModule":
         if isinstance(model, torch.nn.Module):
@@ -48,11 +53,17 @@ def uncompiled(model: Any) -> tuple[Any, CompiledModel | None]:
     name = getattr(backend, "compiler_name", None)
     if name != "inductor":
         got = name or getattr(backend, "__name__", None) or type(backend).__name__
-        raise InputError(f"the model is compiled by torch.compile with another backend than inductor ({got}); offload it uncompiled")
+        raise InputError(
+            f"the model is compiled by torch.compile with another backend than inductor ({got}); "
+            "offload it uncompiled"
+        )
     settings: dict[str, Any] = dict(backend.config)  # type: ignore[union-attr]
     require_plannable(settings)
     if getattr(backend, "dynamic", None):
-        raise InputError("the model is compiled with dynamic=True, and a plan is for fixed sizes; compile it without")
+        raise InputError(
+            "the model is compiled with dynamic=True, and a plan is for fixed sizes; compile it "
+            "without"
+        )
     _require_not_compiled(model._orig_mod)
     require_no_hooks(model)
     return model._orig_mod, CompiledModel(model, settings)
@@ -62,14 +73,21 @@ def require_plannable(settings: Mapping[str, Any]) -> None:
     """Raise :class:`InputError` for settings of inductor by which it decides what hosim plans."""
     for setting, what in _REFUSED.items():
         if settings.get(setting):
-            raise InputError(f"the model is compiled with {what}, and hosim plans where tensors are; compile it without")
+            raise InputError(
+                f"the model is compiled with {what}, and hosim plans where tensors are; compile "
+                "it without"
+            )
 
 
 def _require_not_compiled(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
-        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        if (
+            type(module).__name__ == "OptimizedModule"
+            or getattr(module, "_compiled_call_impl", None) is not None
+        ):
             place = f"module {name!r}" if name else "the model"
             raise InputError(
-                f"{place} is compiled in place by torch.compile, and hosim compiles a whole model; offload torch.compile(model) "
+                f"{place} is compiled in place by torch.compile, and hosim compiles a whole "
+                "model; offload torch.compile(model) "
                 "of one without compiled parts"
             )

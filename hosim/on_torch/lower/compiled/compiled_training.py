@@ -1,8 +1,10 @@
-"""A compiled model in a training step: each call of inductor's forward and backward programs is one op of the traced step. Imports torch.
+"""A compiled model in a training step: each call of inductor's forward and backward programs is one
+op of the traced step. Imports torch.
 
-While the step is traced, torch itself compiles the model: dynamo captures it, AOT autograd divides it into a forward and a backward program
-and does what stands around them, and inductor writes their texts. Only the texts do not run: their calls become nodes of the trace. So the
-step has what torch runs, in torch's order, and what forward saves for backward is a tensor of the plan.
+While the step is traced, torch itself compiles the model: dynamo captures it, AOT autograd divides
+it into a forward and a backward program and does what stands around them, and inductor writes their
+texts. Only the texts do not run: their calls become nodes of the trace. So the step has what torch
+runs, in torch's order, and what forward saves for backward is a tensor of the plan.
 """
 
 from __future__ import annotations
@@ -15,7 +17,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import _symbolic_trace as symbolic_trace
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode, track_tensor_tree
+from torch.fx.experimental.proxy_tensor import (
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    track_tensor_tree,
+)
 
 from hosim.errors import InputError
 from hosim.on_torch.lower.compiled.compiled_calls import OURS, CompiledCall, InductorProgram
@@ -27,8 +33,8 @@ from hosim.on_torch.lower.compiled.wrapper_text import WrapperCall
 def traced_by_calls(compiled: CompiledModel) -> Iterator[None]:
     """While a step is traced: calling the compiled model traces the calls of inductor's programs.
 
-    Calling it raises :class:`InputError` for a model that torch compiles to several graphs, or not at all, or to programs that cannot be
-    planned.
+    Calling it raises :class:`InputError` for a model that torch compiles to several graphs, or not
+    at all, or to programs that cannot be planned.
     """
     from torch._dynamo import config as dynamo_config
     from torch._dynamo.exc import Unsupported
@@ -40,19 +46,30 @@ def traced_by_calls(compiled: CompiledModel) -> Iterator[None]:
     model = compiled.module._orig_mod
     name = type(model).__name__
     # a region of its own, so that what torch has compiled and counted for the user stays as it is
-    twin = torch.compile(model, backend=partial(_compile, settings), fullgraph=True, dynamic=False, isolate_recompiles=True)
+    twin = torch.compile(
+        model,
+        backend=partial(_compile, settings),
+        fullgraph=True,
+        dynamic=False,
+        isolate_recompiles=True,
+    )
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         try:
             with (
-                dynamo_config.patch(error_on_nested_fx_trace=False, force_compile_during_fx_trace=True),
-                functorch_config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
+                dynamo_config.patch(
+                    error_on_nested_fx_trace=False, force_compile_during_fx_trace=True
+                ),
+                functorch_config.patch(
+                    enable_autograd_cache=False, force_non_lazy_backward_lowering=True
+                ),
                 _modules_as_called(),
             ):
                 return twin.forward(*args, **kwargs)
         except Unsupported as error:
             raise InputError(
-                f"torch.compile breaks {name} into several graphs, and hosim trains models of one: {_reason(error)}; offload it uncompiled"
+                f"torch.compile breaks {name} into several graphs, and hosim trains models of "
+                f"one: {_reason(error)}; offload it uncompiled"
             ) from error
         except Exception as error:
             inner: Any = error
@@ -73,9 +90,14 @@ def traced_by_calls(compiled: CompiledModel) -> Iterator[None]:
 
 @contextmanager
 def _modules_as_called() -> Iterator[None]:
-    """Modules are called as without torch.fx, whose tracer replaces how: dynamo would follow that."""
+    """Modules are called as without torch.fx, whose tracer replaces how: dynamo would follow
+    that.
+    """
     module: Any = torch.nn.Module
-    own = ("__call__", symbolic_trace._orig_module_call), ("__getattr__", symbolic_trace._orig_module_getattr)
+    own = (
+        ("__call__", symbolic_trace._orig_module_call),
+        ("__getattr__", symbolic_trace._orig_module_getattr),
+    )
     before = [(name, getattr(module, name)) for name, _ in own]
     for name, function in own:
         setattr(module, name, function)
@@ -90,11 +112,15 @@ def _reason(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def _compile(settings: Mapping[str, Any], module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compile(
+    settings: Mapping[str, Any], module: GraphModule, inputs: Sequence[Any]
+) -> Callable[..., Any]:
     """Torch's own backend, but that its programs are traced."""
     from torch._inductor import compile_fx as inductor
 
-    compiled: Callable[..., Any] = inductor.compile_fx(module, inputs, inner_compile=_traced_instead, config_patches={**settings, **OURS})
+    compiled: Callable[..., Any] = inductor.compile_fx(
+        module, inputs, inner_compile=_traced_instead, config_patches={**settings, **OURS}
+    )
     return compiled
 
 
@@ -127,7 +153,9 @@ class _Tracing:
         """What the program returns; results that are views are made by ops of torch."""
         for call in self.program.wrapper.calls:
             made = _as_node(self.program.op(call), self.program.name(call), self.taken(call))
-            self.values.update(zip(call.gives, (made,) if len(call.gives) == 1 else made or (), strict=True))
+            self.values.update(
+                zip(call.gives, (made,) if len(call.gives) == 1 else made or (), strict=True)
+            )
         return [self.program.told(call)(*self.taken(call)) for call in self.program.wrapper.results]
 
     def taken(self, call: WrapperCall) -> list[Any]:

@@ -1,8 +1,10 @@
-"""A program as inductor compiles it: one op for each kernel or op of torch that its text calls. Imports torch.
+"""A program as inductor compiles it: one op for each kernel or op of torch that its text calls.
+Imports torch.
 
-Inductor fuses first; then hosim plans the calls of the text that it wrote, and cache ops stand between them. So nothing can be fused or
-moved across one, and each call is inductor's own: results are those of ``torch.compile`` to the bit. Each buffer of the text is a tensor
-of the plan. Inductor is asked not to reuse one buffer's memory for another, since that decides what the plan decides.
+Inductor fuses first; then hosim plans the calls of the text that it wrote, and cache ops stand
+between them. So nothing can be fused or moved across one, and each call is inductor's own: results
+are those of ``torch.compile`` to the bit. Each buffer of the text is a tensor of the plan. Inductor
+is asked not to reuse one buffer's memory for another, since that decides what the plan decides.
 """
 
 from __future__ import annotations
@@ -26,16 +28,24 @@ from hosim.on_torch.lower.torch_program import TorchProgram, read
 def compiled_program(program: TorchProgram, settings: Mapping[str, Any]) -> TorchProgram:
     """``program`` compiled by inductor with these settings, over the same placeholders.
 
-    Raises :class:`InputError` if inductor cannot compile it, and if the text that it writes has lines that cannot be planned.
+    Raises :class:`InputError` if inductor cannot compile it, and if the text that it writes has
+    lines that cannot be planned.
     """
     _require_one_name_for_each_written(program)
     module, results = _returning_new_tensors(program)
     compiled = _compiled(program, module, settings)
     wrapper = compiled.wrapper
     taken = [given.placeholder for given in program.givens if isinstance(given.value, torch.Tensor)]
-    if len(wrapper.inputs) != len(taken) or len(wrapper.results) != len(module.graph.output_node().args[0]):
-        raise InputError("inductor's program takes or returns other tensors than the model; offload the model uncompiled")
-    return _Building(program, compiled).program(dict(zip(wrapper.inputs, taken, strict=True)), results)
+    if len(wrapper.inputs) != len(taken) or len(wrapper.results) != len(
+        module.graph.output_node().args[0]
+    ):
+        raise InputError(
+            "inductor's program takes or returns other tensors than the model; offload the model "
+            "uncompiled"
+        )
+    return _Building(program, compiled).program(
+        dict(zip(wrapper.inputs, taken, strict=True)), results
+    )
 
 
 def _require_one_name_for_each_written(program: TorchProgram) -> None:
@@ -46,14 +56,17 @@ def _require_one_name_for_each_written(program: TorchProgram) -> None:
         t = program.tensor_of.get(given.placeholder)
         if t in written and t in seen:
             raise InputError(
-                f"the program writes {given.name!r}, which shares its memory with another tensor; offload the model uncompiled"
+                f"the program writes {given.name!r}, which shares its memory with another tensor; "
+                "offload the model uncompiled"
             )
         if t is not None:
             seen.add(t)
 
 
 def _returning_new_tensors(program: TorchProgram) -> tuple[GraphModule, Sequence[int | Any]]:
-    """The module that returns each tensor that it makes once, and what the program returns: the place of one of these, or what it is."""
+    """The module that returns each tensor that it makes once, and what the program returns: the
+    place of one of these, or what it is.
+    """
     graph = Graph()
     env: dict[Node, Node] = {}
     output = program.module.graph.output_node()
@@ -68,16 +81,23 @@ def _returning_new_tensors(program: TorchProgram) -> tuple[GraphModule, Sequence
         else:
             results.append((value,))
     graph.output(tuple(made))
-    constants = {given.placeholder for given in program.givens if not isinstance(given.value, torch.Tensor)}
+    constants = {
+        given.placeholder for given in program.givens if not isinstance(given.value, torch.Tensor)
+    }
     for node in graph.find_nodes(op="placeholder"):
         if node.name in constants or node.target in constants:
             if node.users:
-                raise InputError(f"input {node.name!r} is a number that the program computes with; offload the model uncompiled")
+                raise InputError(
+                    f"input {node.name!r} is a number that the program computes with; offload the "
+                    "model uncompiled"
+                )
             graph.erase_node(node)
     return GraphModule(program.module, graph), results
 
 
-def _compiled(program: TorchProgram, module: GraphModule, settings: Mapping[str, Any]) -> InductorProgram:
+def _compiled(
+    program: TorchProgram, module: GraphModule, settings: Mapping[str, Any]
+) -> InductorProgram:
     """What inductor makes of a module over fake inputs."""
     from torch._functorch import config as functorch_config
     from torch._inductor import compile_fx as inductor
@@ -92,16 +112,27 @@ def _compiled(program: TorchProgram, module: GraphModule, settings: Mapping[str,
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
-            fakes = [_fake(given.value) for given in program.givens if isinstance(given.value, torch.Tensor)]
+            fakes = [
+                _fake(given.value)
+                for given in program.givens
+                if isinstance(given.value, torch.Tensor)
+            ]
         with torch.no_grad(), functorch_config.patch(enable_autograd_cache=False):
-            inductor.compile_fx(module, fakes, inner_compile=keep, config_patches={**settings, **OURS})
+            inductor.compile_fx(
+                module, fakes, inner_compile=keep, config_patches={**settings, **OURS}
+            )
     except InputError:
         raise
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"torch.compile cannot compile {program.graph.name}: {reason[:200]}") from error
+        raise InputError(
+            f"torch.compile cannot compile {program.graph.name}: {reason[:200]}"
+        ) from error
     if len(found) != 1 or not getattr(found[0], "source_code", ""):
-        raise InputError(f"inductor compiles {program.graph.name} to {len(found)} programs; expected one. Offload the model uncompiled")
+        raise InputError(
+            f"inductor compiles {program.graph.name} to {len(found)} programs; expected one. "
+            "Offload the model uncompiled"
+        )
     return InductorProgram(found[0])
 
 
@@ -127,12 +158,17 @@ class _Building:
         for call in self.compiled.wrapper.calls:
             self.add(call, self.compiled.name(call))
         made = [self.add(call, "result") for call in self.compiled.wrapper.results]
-        returned = [made[one] if isinstance(one, int) else self.given(one[0], placeholders) for one in results]
+        returned = [
+            made[one] if isinstance(one, int) else self.given(one[0], placeholders)
+            for one in results
+        ]
         self.graph.output(tuple(returned))
         module = GraphModule(torch.nn.Module(), self.graph)
         module.graph.lint()
         givens = [replace(given) for given in self.base.givens]
-        program, _ = read(module, givens, name=self.base.graph.name, meta={"source": "torch.compile"})
+        program, _ = read(
+            module, givens, name=self.base.graph.name, meta={"source": "torch.compile"}
+        )
         bind_calls(module)
         return program
 
@@ -143,7 +179,9 @@ class _Building:
     def add(self, call: WrapperCall, name: str) -> Node:
         """The node of a call, and those of its results."""
         taken = [self.value(one) for one in call.takes]
-        node = self.graph.create_node("call_function", self.compiled.op(call), tuple(taken), name=name)
+        node = self.graph.create_node(
+            "call_function", self.compiled.op(call), tuple(taken), name=name
+        )
         if len(call.gives) == 1:
             self.values[call.gives[0]] = node
         for i, one in enumerate(call.gives if len(call.gives) > 1 else ()):

@@ -1,4 +1,6 @@
-"""Ops that a captured step has in the place of those that tracing recorded, which only say what they make. Imports torch."""
+"""Ops that a captured step has in the place of those that tracing recorded, which only say what
+they make. Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,15 @@ IN_ORDER = (torch.Tag.nondeterministic_seeded,)
 
 
 class StepOp(OwnOp):
-    """A function as the target of a node. ``begins`` says that it only begins something, and returns what to wait for."""
+    """A function as the target of a node. ``begins`` says that it only begins something, and
+    returns what to wait for.
+    """
 
     __module__ = "hosim_step"
 
-    def __init__(self, name: str, function: Callable[..., Any], *, tags: Any = IN_ORDER, begins: bool = False) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], *, tags: Any = IN_ORDER, begins: bool = False
+    ) -> None:
         self.__name__ = self.__qualname__ = name
         self.tags = tags
         self.begins = begins

@@ -1,8 +1,10 @@
 """The calls of a program that inductor compiled, read from the text that inductor writes for it.
 
-Inductor's text is a straight line of Python: it allocates buffers, names views of them, and calls kernels and ops of torch. Here it is cut
-into *calls*: each computes once, allocates what it writes first, and names the views that it needs. Nothing of a call is changed, so its
-results are inductor's to the bit. A line that is none of these is an error: it might do what nobody planned for.
+Inductor's text is a straight line of Python: it allocates buffers, names views of them, and calls
+kernels and ops of torch. Here it is cut into *calls*: each computes once, allocates what it writes
+first, and names the views that it needs. Nothing of a call is changed, so its results are
+inductor's to the bit. A line that is none of these is an error: it might do what nobody planned
+for.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ _ROLES = {"in_ptr": READ, "out_ptr": WRITTEN, "in_out_ptr": UPDATED}
 class WrapperCall:
     """Lines of the text that compute once.
 
-    ``takes`` are the values that the lines need from before, ``gives`` those that lines after them need. ``function`` is what is called, as
-    the text has it.
+    ``takes`` are the values that the lines need from before, ``gives`` those that lines after them
+    need. ``function`` is what is called, as the text has it.
     """
 
     function: str
@@ -39,10 +41,11 @@ class WrapperCall:
 
 @dataclass(frozen=True, slots=True)
 class WrapperText:
-    """A program: ``inputs`` by position, its calls in order, and ``results``, calls that compute nothing and give one value each.
+    """A program: ``inputs`` by position, its calls in order, and ``results``, calls that compute
+    nothing and give one value each.
 
-    ``items`` are values that are one of several results of a call: the name of these, and which. ``kernels`` say what each compiled kernel
-    does with its arguments.
+    ``items`` are values that are one of several results of a call: the name of these, and which.
+    ``kernels`` say what each compiled kernel does with its arguments.
     """
 
     inputs: tuple[str, ...]
@@ -53,12 +56,29 @@ class WrapperText:
 
 
 def read_wrapper(source: str) -> WrapperText:
-    """The calls of a program that inductor has written for the CPU. Raises :class:`InputError` for a line that is not understood."""
+    """The calls of a program that inductor has written for the CPU. Raises :class:`InputError` for
+    a line that is not understood.
+    """
     tree = ast.parse(source)
-    function = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "call"), None)
+    function = next(
+        (
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.name == "call"
+        ),
+        None,
+    )
     if function is None:
-        raise InputError("inductor's program has no function 'call'; this version of torch writes another text than hosim reads")
-    kernels = {name: roles for node in tree.body if (found := _kernel(node)) is not None for name, roles in [found]}
+        raise InputError(
+            "inductor's program has no function 'call'; this version of torch writes another text "
+            "than hosim reads"
+        )
+    kernels = {
+        name: roles
+        for node in tree.body
+        if (found := _kernel(node)) is not None
+        for name, roles in [found]
+    }
     return _Cutting(kernels).read(function.body)
 
 
@@ -67,14 +87,19 @@ def _kernel(node: ast.stmt) -> tuple[str, tuple[str, ...]] | None:
     match node:
         case ast.Assign(
             targets=[ast.Name(id=name)],
-            value=ast.Call(func=ast.Attribute(attr="cpp_pybinding"), args=[ast.List(), ast.Constant(value=str(code)), *_]),
+            value=ast.Call(
+                func=ast.Attribute(attr="cpp_pybinding"),
+                args=[ast.List(), ast.Constant(value=str(code)), *_],
+            ),
         ):
             return name, tuple(_roles(code))
     return None
 
 
 def _roles(code: str) -> Iterator[str]:
-    """What a C++ kernel does with each argument, by its declaration: inductor calls them ``in_ptr0``, ``out_ptr0`` or ``in_out_ptr0``."""
+    """What a C++ kernel does with each argument, by its declaration: inductor calls them
+    ``in_ptr0``, ``out_ptr0`` or ``in_out_ptr0``.
+    """
     declared = re.search(r"\bkernel\((.*?)\)", code, re.DOTALL)
     if declared is None:
         raise InputError("a kernel of inductor's program has no declaration that hosim reads")
@@ -82,15 +107,23 @@ def _roles(code: str) -> Iterator[str]:
         name = argument.split()[-1].lstrip("*") if argument.strip() else ""
         role = _ROLES.get(name.rstrip("0123456789"))
         if role is None:
-            raise InputError(f"a kernel of inductor's program has an argument {name!r}; expected tensors of fixed sizes")
+            raise InputError(
+                f"a kernel of inductor's program has an argument {name!r}; expected tensors of "
+                "fixed sizes"
+            )
         uses = re.findall(rf"\b{name}\b(.*)", code[declared.end() :])
-        yield GATHERED if role == READ and uses and all(re.search(r"\btmp\d", use) for use in uses) else role
+        yield (
+            GATHERED
+            if role == READ and uses and all(re.search(r"\btmp\d", use) for use in uses)
+            else role
+        )
 
 
 class _Cutting:
     """Goes through the lines once.
 
-    ``fresh`` are allocations and ``views`` are views that no call has needed yet, by name; ``known`` are inputs and what calls have given.
+    ``fresh`` are allocations and ``views`` are views that no call has needed yet, by name;
+    ``known`` are inputs and what calls have given.
     """
 
     def __init__(self, kernels: Mapping[str, tuple[str, ...]]) -> None:
@@ -100,14 +133,19 @@ class _Cutting:
         self.views: dict[str, ast.Assign] = {}
         self.items: dict[str, tuple[str, int]] = {}
         self.several: set[str] = set()
-        self.made: list[tuple[str, list[str], tuple[str, ...], list[str]]] = []  # function, lines, takes, what is there afterwards
+        self.made: list[
+            tuple[str, list[str], tuple[str, ...], list[str]]
+        ] = []  # function, lines, takes, what is there afterwards
 
     def read(self, body: Sequence[ast.stmt]) -> WrapperText:
         inputs: tuple[str, ...] = ()
         results: list[tuple[str, list[str], tuple[str, ...], list[str]]] = []
         for line in body:
             match line:
-                case ast.Assign(targets=[ast.Tuple(elts=names) | ast.List(elts=names)], value=ast.Name(id="args")):
+                case ast.Assign(
+                    targets=[ast.Tuple(elts=names) | ast.List(elts=names)],
+                    value=ast.Name(id="args"),
+                ):
                     inputs = tuple(ast.unparse(name) for name in names)
                     self.known.update(dict.fromkeys(inputs, -1))
                 case ast.Return(value=ast.Tuple(elts=values)):
@@ -117,23 +155,45 @@ class _Cutting:
         needed = {name for _, _, takes, _ in (*self.made, *results) for name in takes}
         needed |= {base for name, (base, _) in self.items.items() if name in needed}
         calls = tuple(_call(one, needed) for one in self.made)
-        return WrapperText(inputs, calls, self.items, tuple(_call(one, {"result"}) for one in results), self.kernels)
+        return WrapperText(
+            inputs,
+            calls,
+            self.items,
+            tuple(_call(one, {"result"}) for one in results),
+            self.kernels,
+        )
 
     def _line(self, line: ast.stmt) -> None:
         match line:
-            case ast.Assign(targets=[ast.Name(id=name)]) if name in self.known or name in self.fresh or name in self.views:
+            case ast.Assign(targets=[ast.Name(id=name)]) if (
+                name in self.known or name in self.fresh or name in self.views
+            ):
                 raise _unknown(line)
-            case ast.Delete() | ast.Expr(value=ast.Constant()) | ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="args")))):
+            case (
+                ast.Delete()
+                | ast.Expr(value=ast.Constant())
+                | ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="args"))))
+            ):
                 return  # when a buffer ends is known from its uses
-            case ast.Expr(value=ast.Call(func=ast.Name(id=check), args=[ast.Name(id=name), *_])) if check in _CHECKS:
+            case ast.Expr(
+                value=ast.Call(func=ast.Name(id=check), args=[ast.Name(id=name), *_])
+            ) if check in _CHECKS:
                 self._check(name, line)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=function))) if _ALLOCATES.match(function):
+            case ast.Assign(
+                targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=function))
+            ) if _ALLOCATES.match(function):
                 self.fresh[name] = ast.unparse(line)
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Subscript(value=ast.Name(id=base), slice=ast.Constant(value=int(i)))):
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Subscript(value=ast.Name(id=base), slice=ast.Constant(value=int(i))),
+            ):
                 if base not in self.several:
                     raise _unknown(line)
                 self.items[name], self.known[name] = (base, i), self.known[base]
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() | ast.Call(func=ast.Name(id="reinterpret_tensor"))):
+            case ast.Assign(
+                targets=[ast.Name(id=name)],
+                value=ast.Name() | ast.Call(func=ast.Name(id="reinterpret_tensor")),
+            ):
                 self.views[name] = line
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 self._made(line, call, name)
@@ -145,25 +205,35 @@ class _Cutting:
     def _made(self, line: ast.stmt, call: ast.Call, name: str | None) -> None:
         """A line that calls something: a call of its own."""
         function = ast.unparse(call.func)
-        if function not in self.kernels and not function.startswith(("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")):
+        if function not in self.kernels and not function.startswith(
+            ("extern_kernels.", "torch.ops.", "aten.", "inductor_ops.")
+        ):
             raise _unknown(line)
         lines, takes, made = self._needs(call)
-        self.made.append((function, [*lines, ast.unparse(line)], takes, made + ([name] if name else [])))
+        self.made.append(
+            (function, [*lines, ast.unparse(line)], takes, made + ([name] if name else []))
+        )
         self.known.update(dict.fromkeys(made, len(self.made) - 1))
         if name is not None:
             self.known[name] = len(self.made) - 1
             self.several.add(name)
 
     def _check(self, name: str, line: ast.stmt) -> None:
-        """A check of what a call has given goes with it; those of inputs are left out, since they are checked when they are given."""
+        """A check of what a call has given goes with it; those of inputs are left out, since they
+        are checked when they are given.
+        """
         lines, takes, _ = self._needs(line)
         maker = self.known[takes[0]] if takes else -1
         if maker >= 0:
             base, i = self.items.get(takes[0], ("", 0))
-            self.made[maker][1].extend([*([f"{takes[0]} = {base}[{i}]"] if base else []), *lines, ast.unparse(line)])
+            self.made[maker][1].extend(
+                [*([f"{takes[0]} = {base}[{i}]"] if base else []), *lines, ast.unparse(line)]
+            )
 
     def _needs(self, part: ast.AST) -> tuple[list[str], tuple[str, ...], list[str]]:
-        """The lines that make what a part of the text needs, the values that they take, and the buffers that they allocate."""
+        """The lines that make what a part of the text needs, the values that they take, and the
+        buffers that they allocate.
+        """
         lines: dict[str, None] = {}
         takes: dict[str, None] = {}
         made: list[str] = []
@@ -192,7 +262,9 @@ class _Cutting:
 
 def _call(one: tuple[str, list[str], tuple[str, ...], list[str]], needed: set[str]) -> WrapperCall:
     function, lines, takes, there = one
-    return WrapperCall(function, tuple(lines), takes, tuple(name for name in there if name in needed))
+    return WrapperCall(
+        function, tuple(lines), takes, tuple(name for name in there if name in needed)
+    )
 
 
 def _names(part: ast.AST) -> Iterator[str]:
@@ -204,4 +276,7 @@ def _names(part: ast.AST) -> Iterator[str]:
 
 def _unknown(line: ast.stmt) -> InputError:
     text = ast.unparse(line).splitlines()[0]
-    return InputError(f"inductor's program has a line that hosim cannot plan: {text[:120]}; offload the model uncompiled")
+    return InputError(
+        f"inductor's program has a line that hosim cannot plan: {text[:120]}; offload the model "
+        "uncompiled"
+    )

@@ -28,7 +28,8 @@ else:
         {
             "cuda_queues": "CudaEvent",
             "launch_cost": "late_launch_ns",
-            "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins require_contents views",
+            "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins "
+            "require_contents views",
             "cpu_work": "CpuEvent",
             "on_cpu": "CpuDevice",
             "on_cuda": "CudaDevice",
@@ -37,6 +38,6 @@ else:
     )
 
 __all__ = [
-    "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "Loader", "fake_on", "fakes", "late_launch_ns", "loader_of",
-    "named_tensors", "origins", "paces", "require_contents", "views",
+    "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "Loader", "fake_on", "fakes",
+    "late_launch_ns", "loader_of", "named_tensors", "origins", "paces", "require_contents", "views",
 ]  # fmt: skip

@@ -29,7 +29,12 @@ class CpuWork:
     __slots__ = ("after", "event", "found_none", "label", "room", "run")
 
     def __init__(
-        self, run: Callable[[], object], after: tuple[CpuEvent, ...], label: Label | None, room: Callable[[], bool] | None, event: CpuEvent
+        self,
+        run: Callable[[], object],
+        after: tuple[CpuEvent, ...],
+        label: Label | None,
+        room: Callable[[], bool] | None,
+        event: CpuEvent,
     ) -> None:
         self.run: Callable[[], object] | None = run
         self.after = after
@@ -49,4 +54,8 @@ class CpuWork:
 
     def ready_ns(self, now_ns: int) -> int:
         """The earliest time at which it could have started, as far as known."""
-        return now_ns if self.found_none or not self.after else max(event.end_ns for event in self.after)
+        return (
+            now_ns
+            if self.found_none or not self.after
+            else max(event.end_ns for event in self.after)
+        )

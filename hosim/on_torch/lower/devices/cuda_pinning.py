@@ -1,4 +1,6 @@
-"""Pinning of host memory by CUDA's driver, which undoes it; torch's pinned memory is rounded to powers of two and kept for good."""
+"""Pinning of host memory by CUDA's driver, which undoes it; torch's pinned memory is rounded to
+powers of two and kept for good.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ class CudaPinning:
         error = int(torch_gpu.cuda.cudart().cudaHostRegister(address, size_bytes, 0))
         if error:
             raise ExecutionError(
-                f"the driver cannot pin {human_size(size_bytes)} of host memory (CUDA error {error}): lower the tier's capacity, or "
+                f"the driver cannot pin {human_size(size_bytes)} of host memory (CUDA error "
+                f"{error}): lower the tier's capacity, or "
                 "raise the limit of locked memory (ulimit -l)"
             )
 

@@ -1,4 +1,6 @@
-"""Events and queues of a GPU: streams that launched work runs on, and threads that read and write files."""
+"""Events and queues of a GPU: streams that launched work runs on, and threads that read and write
+files.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from hosim.on_torch.lower.tiers import Label
 
 
 class CudaEvent:
-    """The end of everything launched on a stream so far. ``is_timed`` says whether torch can tell its time."""
+    """The end of everything launched on a stream so far. ``is_timed`` says whether torch can tell
+    its time.
+    """
 
     __slots__ = ("_end", "is_timed", "queue")
 
@@ -36,7 +40,9 @@ class CudaEvent:
         stream.wait_event(self._end)
 
     def elapsed_ns(self, since: CudaEvent) -> int:
-        """Nanoseconds from another event to this one; torch raises :class:`ValueError` if one of them has no time."""
+        """Nanoseconds from another event to this one; torch raises :class:`ValueError` if one of
+        them has no time.
+        """
         elapsed_ms: float = since._end.elapsed_time(self._end)
         return round(elapsed_ms * 1e6)
 
@@ -65,7 +71,9 @@ class ThreadEvent:
 
 @dataclass(frozen=True, slots=True)
 class TimedWork:
-    """Work whose times are asked for: the first event that it waits for, when its stream was free, its start and its end."""
+    """Work whose times are asked for: the first event that it waits for, when its stream was free,
+    its start and its end.
+    """
 
     label: Label
     queue: str
@@ -79,9 +87,10 @@ class TimedWork:
 class LaunchedRun:
     """What the queues of a device note of the run under way.
 
-    ``label`` is that of the work being launched and ``culprits`` those of errors in threads by the error's identity; ``calls`` wait for
-    events. With ``recording``, ``timed`` has the work that is done; ``file_events`` are the ends of the threads' work, which is dropped
-    once ``stopped`` is set.
+    ``label`` is that of the work being launched and ``culprits`` those of errors in threads by the
+    error's identity; ``calls`` wait for events. With ``recording``, ``timed`` has the work that is
+    done; ``file_events`` are the ends of the threads' work, which is dropped once ``stopped`` is
+    set.
     """
 
     calls: DeferredCalls
@@ -117,7 +126,9 @@ class CudaQueue:
         room: Callable[[], bool] | None = None,
         joins: Sequence[Any] = (),
     ) -> CudaEvent:
-        """As :meth:`hosim.on_torch.lower.tiers.transfers.Queue.submit`; launched at once, so its place in the queue is here."""
+        """As :meth:`hosim.on_torch.lower.tiers.transfers.Queue.submit`; launched at once, so its
+        place in the queue is here.
+        """
         launched = self._run
         launched.label = label
         stream = next(self._streams)
@@ -132,7 +143,9 @@ class CudaQueue:
             work()
             event = now(stream, self.name) if timed else _mark(stream, self.name)
         if label is not None and free is not None and start is not None:
-            launched.timed.append(TimedWork(label, self.name, after[0] if after else None, free, start, event))
+            launched.timed.append(
+                TimedWork(label, self.name, after[0] if after else None, free, start, event)
+            )
         launched.label = None
         return event
 
@@ -140,8 +153,12 @@ class CudaQueue:
 class ComputeQueue(CudaQueue):
     """The queue of the stream that is current during a run."""
 
-    def launch(self, work: Callable[[], object], after: Sequence[Any], label: Label | None) -> object:
-        """As :meth:`hosim.on_torch.lower.tiers.transfers.Queue.launch`; an event costs as much as a small op, so there is none."""
+    def launch(
+        self, work: Callable[[], object], after: Sequence[Any], label: Label | None
+    ) -> object:
+        """As :meth:`hosim.on_torch.lower.tiers.transfers.Queue.launch`; an event costs as much as a
+        small op, so there is none.
+        """
         if self._run.recording:
             return self.submit(work, after, label)
         self._run.label = label

@@ -1,4 +1,6 @@
-"""Calls that wait for events of a GPU, which says nothing by itself: the host makes them when it looks."""
+"""Calls that wait for events of a GPU, which says nothing by itself: the host makes them when it
+looks.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,24 @@ from hosim.errors import ExecutionError
 
 
 class DeferredCalls:
-    """Calls in the order of their queues. An event has ``done``, ``wait`` and the name of its ``queue``."""
+    """Calls in the order of their queues. An event has ``done``, ``wait`` and the name of its
+    ``queue``.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[tuple[int, list[Any], Callable[[], None]]]] = {}
         self._count = count()
 
     def later(self, after: Sequence[Any], then: Callable[[], None]) -> None:
-        """Call ``then`` once all of ``after`` is done, when the host next checks; calls that wait for one queue keep their order."""
+        """Call ``then`` once all of ``after`` is done, when the host next checks; calls that wait
+        for one queue keep their order.
+        """
         if all([event.done() for event in after]):
             then()
         else:
-            self._waiting.setdefault(after[-1].queue, deque()).append((next(self._count), list(after), then))
+            self._waiting.setdefault(after[-1].queue, deque()).append(
+                (next(self._count), list(after), then)
+            )
 
     def look(self) -> None:
         """Make the calls whose events are done."""
@@ -40,7 +48,9 @@ class DeferredCalls:
 
     def wait_for_first(self) -> None:
         """Wait for what the first of the calls to come waits for."""
-        _, after, _ = min(waiting[0] for waiting in self._waiting.values() if waiting)  # by number, which no two share
+        _, after, _ = min(
+            waiting[0] for waiting in self._waiting.values() if waiting
+        )  # by number, which no two share
         for event in after:
             event.wait()
         self.look()

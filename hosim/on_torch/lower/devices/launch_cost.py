@@ -1,4 +1,6 @@
-"""What it costs that the host launches ops and copies one after the other, while the device waits for none of them in a replay."""
+"""What it costs that the host launches ops and copies one after the other, while the device waits
+for none of them in a replay.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from hosim.result import Timeline
 
 
 def late_launch_ns(plan: Plan, timeline: Timeline, op_ns: int, cache_op_ns: int) -> int:
-    """How much later a step ends at most if the host takes ``op_ns`` for each op and ``cache_op_ns`` for each cache op.
+    """How much later a step ends at most if the host takes ``op_ns`` for each op and
+    ``cache_op_ns`` for each cache op.
 
-    No op begins before it is launched. The schedule of the ``timeline``, as much later as the op that is launched latest beside its start,
-    keeps to that.
+    No op begins before it is launched. The schedule of the ``timeline``, as much later as the op
+    that is launched latest beside its start, keeps to that.
     """
     cache_ops = Counter(cache_op.after for cache_op in plan.cache_ops)
     launched, late = cache_ops[AT_START] * cache_op_ns, 0

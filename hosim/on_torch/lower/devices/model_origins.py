@@ -1,7 +1,9 @@
-"""Where the contents of an offloaded model come from if its tensors are not on the machine: a CPU's memory, or a loader. Imports torch.
+"""Where the contents of an offloaded model come from if its tensors are not on the machine: a CPU's
+memory, or a loader. Imports torch.
 
-A model on the CPU may be larger than a GPU, and one on meta larger than the host's memory. Tensors go one by one from where they are to
-where the plan has them at time 0; only what begins in the device tier is put there.
+A model on the CPU may be larger than a GPU, and one on meta larger than the host's memory. Tensors
+go one by one from where they are to where the plan has them at time 0; only what begins in the
+device tier is put there.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class CpuOrigin:
         self._size_bytes = self._storage.nbytes()
 
     def contents(self) -> HostBytes:
-        """The storage's bytes. A storage that cannot be emptied, a file's or numpy's, is replaced in all views."""
+        """The storage's bytes. A storage that cannot be emptied, a file's or numpy's, is replaced
+        in all views.
+        """
         if self._views:
             self._storage = resizable(self._views)
             self._views.clear()
@@ -60,15 +64,32 @@ class LoadedOrigin:
         self._like = like
         self._load = load
         if like.untyped_storage().nbytes() != like.nbytes:
-            raise InputError(f"{names[0]!r} on meta is part of a larger tensor, which a loader cannot fill", source="model")
+            raise InputError(
+                f"{names[0]!r} on meta is part of a larger tensor, which a loader cannot fill",
+                source="model",
+            )
 
     def contents(self) -> HostBytes:
-        """The loaded bytes. Raises :class:`InputError` for a tensor of another shape or dtype, and if there is none."""
+        """The loaded bytes. Raises :class:`InputError` for a tensor of another shape or dtype, and
+        if there is none.
+        """
         loaded = self._loaded()
         like, name = self._like, self._names[0]
-        if not isinstance(loaded, torch.Tensor) or loaded.shape != like.shape or loaded.dtype != like.dtype:
-            got = f"{tuple(loaded.shape)} of {loaded.dtype}" if isinstance(loaded, torch.Tensor) else type(loaded).__name__
-            raise InputError(f"the loader gives {got} for {name!r}; the model has {tuple(like.shape)} of {like.dtype}", source="loader")
+        if (
+            not isinstance(loaded, torch.Tensor)
+            or loaded.shape != like.shape
+            or loaded.dtype != like.dtype
+        ):
+            got = (
+                f"{tuple(loaded.shape)} of {loaded.dtype}"
+                if isinstance(loaded, torch.Tensor)
+                else type(loaded).__name__
+            )
+            raise InputError(
+                f"the loader gives {got} for {name!r}; the model has {tuple(like.shape)} of "
+                f"{like.dtype}",
+                source="loader",
+            )
         loaded = loaded.detach()
         if loaded.device.type != "cpu" or loaded.stride() != like.stride():
             loaded = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype).copy_(loaded)
@@ -85,9 +106,13 @@ class LoadedOrigin:
             return self._load(self._names[-1])
         except (InputError, MemoryError):
             raise
-        except Exception as error:  # the caller's own code, which may raise anything: say of which tensor
+        except (
+            Exception
+        ) as error:  # the caller's own code, which may raise anything: say of which tensor
             reason = in_one_line(error, None)
-            raise InputError(f"the loader gives nothing for {self._names[-1]!r}: {reason}", source="loader") from error
+            raise InputError(
+                f"the loader gives nothing for {self._names[-1]!r}: {reason}", source="loader"
+            ) from error
 
     def leave(self) -> None:
         """What was loaded is dropped."""
@@ -100,7 +125,8 @@ class LoadedOrigin:
 def loader_of(given: Loader | str | os.PathLike[str]) -> Loader:
     """A loader from a function, a ``.safetensors`` file, or a folder of them.
 
-    Raises :class:`InputError` for anything else, without the package safetensors, and for a file that is not one.
+    Raises :class:`InputError` for anything else, without the package safetensors, and for a file
+    that is not one.
     """
     if callable(given):
         return given
@@ -112,7 +138,8 @@ def loader_of(given: Loader | str | os.PathLike[str]) -> Loader:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError as error:
         raise InputError(
-            "reading it needs the package safetensors; or give a function from a name to a tensor", source=str(path)
+            "reading it needs the package safetensors; or give a function from a name to a tensor",
+            source=str(path),
         ) from error
     found: dict[str, Path] = {}
     for file in files:
@@ -133,20 +160,35 @@ def loader_of(given: Loader | str | os.PathLike[str]) -> Loader:
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All parameters and buffers of a model, a tied one under each of its names."""
-    return dict((*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)))
+    return dict(
+        (
+            *model.named_parameters(remove_duplicate=False),
+            *model.named_buffers(remove_duplicate=False),
+        )
+    )
 
 
 def require_contents(model: torch.nn.Module, loader: object) -> None:
-    """Raise :class:`InputError` for a model on meta without a loader, and for a loader of one that is not on meta."""
+    """Raise :class:`InputError` for a model on meta without a loader, and for a loader of one that
+    is not on meta.
+    """
     on_meta = [name for name, tensor in named_tensors(model).items() if tensor.is_meta]
     if on_meta and loader is None:
-        raise InputError(f"{on_meta[0]!r} is on meta, without contents; give a loader=, or make it on the CPU", source="model")
+        raise InputError(
+            f"{on_meta[0]!r} is on meta, without contents; give a loader=, or make it on the CPU",
+            source="model",
+        )
     if loader is not None and not on_meta:
-        raise InputError("nothing of the model is on meta, so that there is nothing to load", source="loader")
+        raise InputError(
+            "nothing of the model is on meta, so that there is nothing to load", source="loader"
+        )
 
 
-def origins(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, device: Device, load: Loader | None) -> dict[str, Origin]:
-    """The origin of each tensor (by placeholder) that is not on the machine; one for all that share a storage.
+def origins(
+    tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, device: Device, load: Loader | None
+) -> dict[str, Origin]:
+    """The origin of each tensor (by placeholder) that is not on the machine; one for all that share
+    a storage.
 
     Raises :class:`InputError` for a tensor on another device than the machine's and the CPU.
     """
@@ -165,15 +207,21 @@ def origins(tensors: Mapping[str, torch.Tensor], model: torch.nn.Module, device:
         elif sharing[0].device.type == "cpu":
             origin = CpuOrigin(sharing)
         else:
-            raise InputError(f"the model has tensors on {sharing[0].device}, and the plan is for {device.torch_device}", source="model")
+            raise InputError(
+                f"the model has tensors on {sharing[0].device}, and the plan is for "
+                f"{device.torch_device}",
+                source="model",
+            )
         found.update(dict.fromkeys(placeholders, origin))
     return found
 
 
 def views(tensors: Mapping[str, torch.Tensor], device: Device) -> dict[str, torch.Tensor]:
-    """Tensors like these in the device tier, without bytes; those that share a storage share one there.
+    """Tensors like these in the device tier, without bytes; those that share a storage share one
+    there.
 
-    Torch's own functions give a storage the bytes that a view needs; this one, which compiled programs use, does not.
+    Torch's own functions give a storage the bytes that a view needs; this one, which compiled
+    programs use, does not.
     """
     storages: dict[int, Any] = {}
     made = {}
@@ -186,8 +234,12 @@ def views(tensors: Mapping[str, torch.Tensor], device: Device) -> dict[str, torc
     return made
 
 
-def fakes(mode: FakeTensorMode, model: torch.nn.Module, device: torch.device) -> dict[int, torch.Tensor]:
-    """A fake on a device for each parameter and buffer of a model, by its ``id``; those that share a storage share one."""
+def fakes(
+    mode: FakeTensorMode, model: torch.nn.Module, device: torch.device
+) -> dict[int, torch.Tensor]:
+    """A fake on a device for each parameter and buffer of a model, by its ``id``; those that share
+    a storage share one.
+    """
     tensors = [*model.parameters(), *model.buffers()]
     sharing = Counter(tensor.untyped_storage()._cdata for tensor in tensors)
     bases: dict[int, torch.Tensor] = {}
@@ -196,16 +248,30 @@ def fakes(mode: FakeTensorMode, model: torch.nn.Module, device: torch.device) ->
         for tensor in tensors:
             storage = tensor.untyped_storage()
             if sharing[storage._cdata] == 1:
-                fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device)
+                fake = torch.empty_strided(
+                    tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device
+                )
             else:
-                base = bases.setdefault(storage._cdata, torch.empty(storage.nbytes(), dtype=torch.uint8, device=device))
+                base = bases.setdefault(
+                    storage._cdata, torch.empty(storage.nbytes(), dtype=torch.uint8, device=device)
+                )
                 typed = base[: len(base) // tensor.itemsize * tensor.itemsize].view(tensor.dtype)
                 fake = typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-            made[id(tensor)] = torch.nn.Parameter(fake, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else fake
+            made[id(tensor)] = (
+                torch.nn.Parameter(fake, requires_grad=False)
+                if isinstance(tensor, torch.nn.Parameter)
+                else fake
+            )
     return made
 
 
 def fake_on(mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A fake on a device with the sizes and strides of a tensor."""
     with mode:
-        return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=device, requires_grad=tensor.requires_grad)
+        return torch.empty_strided(
+            tensor.size(),
+            tensor.stride(),
+            dtype=tensor.dtype,
+            device=device,
+            requires_grad=tensor.requires_grad,
+        )

@@ -1,11 +1,13 @@
-"""A machine without a GPU: the device tier is memory of the CPU, and a thread for each engine of each channel copies.
+"""A machine without a GPU: the device tier is memory of the CPU, and a thread for each engine of
+each channel copies.
 
-Computation runs in the calling thread, so that the caller's settings for its thread hold. It runs behind the host, which queues up to
-``ahead`` pieces of work before it takes one from the queue: as on a GPU, an op that does not wait for its transfer computes with bytes that
-have not arrived.
+Computation runs in the calling thread, so that the caller's settings for its thread hold. It runs
+behind the host, which queues up to ``ahead`` pieces of work before it takes one from the queue: as
+on a GPU, an op that does not wait for its transfer computes with bytes that have not arrived.
 
-With ``throttle``, transfers keep to the pace of the profile's channels (:mod:`hosim.on_torch.lower.devices.pace`); without, they are as
-fast as memory and disk. With ``synchronous`` there are no copy threads: each transfer runs at its place among the ops.
+With ``throttle``, transfers keep to the pace of the profile's channels
+(:mod:`hosim.on_torch.lower.devices.pace`); without, they are as fast as memory and disk. With
+``synchronous`` there are no copy threads: each transfer runs at its place among the ops.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ SLICE_BYTES = 4 << 20
 """How many bytes to copy at once without throttling."""
 
 AHEAD = 1024
-"""How many pieces of work the host may be ahead of the computation: about as many as CUDA queues kernels."""
+"""How many pieces of work the host may be ahead of the computation: about as many as CUDA queues
+kernels.
+"""
 
 
 class _StoppedError(Exception):
@@ -50,7 +54,9 @@ class _StoppedError(Exception):
 
 
 class CpuQueue:
-    """One queue. Work is taken only from its head, so work that waits there holds back later work."""
+    """One queue. Work is taken only from its head, so work that waits there holds back later
+    work.
+    """
 
     def __init__(self, name: str, device: CpuDevice, ahead: int | None = None) -> None:
         self.name = name
@@ -96,10 +102,11 @@ class CpuQueue:
 
 
 class CpuDevice:
-    """The machine. ``directories`` has a folder for each tier that is made of files; the other tiers are host memory.
+    """The machine. ``directories`` has a folder for each tier that is made of files; the other
+    tiers are host memory.
 
-    Tiers have the capacities of the profile, except the device tier, which only counts. Raises :class:`InputError` for a folder that cannot
-    be used, and for an unknown tier.
+    Tiers have the capacities of the profile, except the device tier, which only counts. Raises
+    :class:`InputError` for a folder that cannot be used, and for an unknown tier.
     """
 
     def __init__(
@@ -117,7 +124,10 @@ class CpuDevice:
         self.budget_bytes: int | None = None
         self.memory = RunMemory()
         self.launch_ns = (0, 0)
-        self.out_of_memory: tuple[type[Exception], ...] = (MemoryError, RuntimeError)  # torch raises the latter for memory of the CPU
+        self.out_of_memory: tuple[type[Exception], ...] = (
+            MemoryError,
+            RuntimeError,
+        )  # torch raises the latter for memory of the CPU
         self.torch_device = torch.device("cpu")
         self.allocator: str | None = None
         self.compute = CpuQueue("compute", self, ahead)
@@ -144,7 +154,8 @@ class CpuDevice:
         self._pending_bytes = 0
         self._record: list[Done] = []
 
-    # -- queues ------------------------------------------------------------------------------------------------
+    # -- queues
+    # ----------------------------------------------------------------------------------------------
 
     def channel(self, name: str) -> CpuQueue:
         """The queue of a channel of the profile."""
@@ -174,7 +185,9 @@ class CpuDevice:
             return queue.items.popleft()
 
     def doing(self, label: Label | None, ready_ns: float = 0) -> None:
-        """Record what this thread does, for an error message, and the earliest time at which it could."""
+        """Record what this thread does, for an error message, and the earliest time at which it
+        could.
+        """
         self._local.label = label
         self._local.ready_ns = ready_ns
 
@@ -193,10 +206,14 @@ class CpuDevice:
                 self._changed.notify_all()  # waking threads costs more than most small ops
             if self.recording and item.label is not None:
                 issued = item.after[0].end_ns if item.after else start_ns
-                self._record.append(Done(item.label, queue.name, issued, free_ns, start_ns, event.end_ns))
+                self._record.append(
+                    Done(item.label, queue.name, issued, free_ns, start_ns, event.end_ns)
+                )
 
     def later(self, after: Sequence[Any], then: Callable[[], None]) -> None:
-        """Call ``then`` once all of ``after`` is done: now, or in the thread that does the last of it."""
+        """Call ``then`` once all of ``after`` is done: now, or in the thread that does the last of
+        it.
+        """
         with self._changed:
             left = [event for event in after if not event.is_done]
             count = len(left)
@@ -214,11 +231,15 @@ class CpuDevice:
                 self._changed.notify_all()
 
     def _await(self, condition: Callable[[], bool]) -> None:
-        """Wait, holding the lock. If all threads wait and none can proceed, raise an error instead of waiting forever."""
+        """Wait, holding the lock. If all threads wait and none can proceed, raise an error instead
+        of waiting forever.
+        """
         self._waiting.append(condition)
         try:
             while not self._stop.is_set() and not condition():
-                if len(self._waiting) > len(self._threads) and not any([other() for other in self._waiting]):
+                if len(self._waiting) > len(self._threads) and not any(
+                    [other() for other in self._waiting]
+                ):
                     self._fail(ExecutionError(self._stuck()), None)
                     break
                 self._changed.wait()
@@ -228,23 +249,31 @@ class CpuDevice:
             raise _StoppedError
 
     def _stuck(self) -> str:
-        heads = [queue.items[0] for queue in dict.fromkeys([self.compute, *self._engines]) if queue.items]
+        heads = [
+            queue.items[0] for queue in dict.fromkeys([self.compute, *self._engines]) if queue.items
+        ]
         for item in heads:
             if all(event.is_done for event in item.after) and item.label is not None:
                 return f"nothing can proceed: no room for {item.label.text}"
         what = next((item.label.text for item in heads if item.label is not None), "some work")
         return f"nothing can proceed: {what} waits for work that never ends"
 
-    # -- a run -------------------------------------------------------------------------------------------------
+    # -- a run
+    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def running(self, resident_bytes: int = 0) -> Iterator[None]:
-        """A context in which work is queued; at its end all work is done, or the error is raised, and no thread is left."""
+        """A context in which work is queued; at its end all work is done, or the error is raised,
+        and no thread is left.
+        """
         self._error = self._culprit = None
         self.memory = RunMemory()
         self._outstanding = 0
         self._stop.clear()
-        self._threads = [threading.Thread(target=self._engine, args=(queue,), name=f"hosim {queue.name}") for queue in self._engines]
+        self._threads = [
+            threading.Thread(target=self._engine, args=(queue,), name=f"hosim {queue.name}")
+            for queue in self._engines
+        ]
         self._is_running = True
         started = []
         try:
@@ -276,7 +305,9 @@ class CpuDevice:
             self.doing(None)
 
     def _let_go(self) -> None:
-        """Release the lock that an interrupt may have left taken, if it came between taking and releasing it."""
+        """Release the lock that an interrupt may have left taken, if it came between taking and
+        releasing it.
+        """
         with suppress(RuntimeError):
             while True:
                 self._lock.release()
@@ -315,7 +346,8 @@ class CpuDevice:
         record, self._record = self._record, []
         return tuple(record)
 
-    # -- memory ------------------------------------------------------------------------------------------------
+    # -- memory
+    # ----------------------------------------------------------------------------------------------
 
     def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
         """A block of a tier below the device tier."""
@@ -333,7 +365,9 @@ class CpuDevice:
         return DeviceBytes()
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
-        """Give a storage its bytes; bytes that a transfer still reads are unchanged and can be used again."""
+        """Give a storage its bytes; bytes that a transfer still reads are unchanged and can be used
+        again.
+        """
         with self._changed:
             if self._freeing.pop(storage._cdata, None) is not None:
                 self._pending_bytes -= storage.nbytes()
@@ -382,10 +416,20 @@ class CpuDevice:
             return
         size = -(-pace.slice_bytes // ALIGNMENT) * ALIGNMENT
         label = getattr(self._local, "label", None)
-        with pace.transfer(stop - start, None if label is None else label.kind, self._local.ready_ns) as moved:
+        with pace.transfer(
+            stop - start, None if label is None else label.kind, self._local.ready_ns
+        ) as moved:
             self._move_slices(source, destination, start, stop, size, moved)
 
-    def _move_slices(self, source: Any, destination: Any, start: int, stop: int, size: int, moved: Callable[[int], None]) -> None:
+    def _move_slices(
+        self,
+        source: Any,
+        destination: Any,
+        start: int,
+        stop: int,
+        size: int,
+        moved: Callable[[int], None],
+    ) -> None:
         for at in range(start, stop, size):
             if self._stop.is_set() and self._is_running:
                 raise _StoppedError
@@ -403,7 +447,9 @@ class CpuDevice:
 
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""
-        self._move_slices(source, destination, 0, source.size_bytes, SLICE_BYTES, lambda moved: None)
+        self._move_slices(
+            source, destination, 0, source.size_bytes, SLICE_BYTES, lambda moved: None
+        )
 
     def close(self) -> None:
         """Release everything: memory, files."""

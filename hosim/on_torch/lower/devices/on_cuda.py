@@ -1,11 +1,15 @@
-"""A GPU: copy streams for each channel, events, pinned host memory, and torch's stream-ordered allocator.
+"""A GPU: copy streams for each channel, events, pinned host memory, and torch's stream-ordered
+allocator.
 
-The host runs ahead: submitted work is launched at once on the stream of its queue, which waits for events when the GPU gets there. Storages
-are freed and allocated in the order of the compute stream; one that a copy still reads is freed when the host finds that it has ended
-(:mod:`hosim.on_torch.lower.devices.cuda_memory`). A run ends when all is launched: the next one begins while the GPU is still at work.
+The host runs ahead: submitted work is launched at once on the stream of its queue, which waits for
+events when the GPU gets there. Storages are freed and allocated in the order of the compute stream;
+one that a copy still reads is freed when the host finds that it has ended
+(:mod:`hosim.on_torch.lower.devices.cuda_memory`). A run ends when all is launched: the next one
+begins while the GPU is still at work.
 
-A thread for each channel reads and writes files, only between host memory and disk. A GPU cannot wait for a thread: if a copy needs data
-that a thread has not brought yet, or if host memory is full until a copy ends, the host waits before it launches more.
+A thread for each channel reads and writes files, only between host memory and disk. A GPU cannot
+wait for a thread: if a copy needs data that a thread has not brought yet, or if host memory is full
+until a copy ends, the host waits before it launches more.
 """
 
 from __future__ import annotations
@@ -22,7 +26,14 @@ from hosim.hardware import Hardware
 from hosim.on_torch.lower.devices import torch_gpu
 from hosim.on_torch.lower.devices.cuda_memory import CudaMemory
 from hosim.on_torch.lower.devices.cuda_pinning import CudaPinning
-from hosim.on_torch.lower.devices.cuda_queues import ComputeQueue, CudaEvent, CudaQueue, FileQueue, LaunchedRun, now
+from hosim.on_torch.lower.devices.cuda_queues import (
+    ComputeQueue,
+    CudaEvent,
+    CudaQueue,
+    FileQueue,
+    LaunchedRun,
+    now,
+)
 from hosim.on_torch.lower.devices.deferred_calls import DeferredCalls
 from hosim.on_torch.lower.tiers import (
     CHUNK_BYTES,
@@ -42,13 +53,17 @@ from hosim.on_torch.lower.tiers import (
 from hosim.result import CACHING, EXPANDABLE
 
 LAUNCH_NS = (12_000, 42_000)
-"""What the host takes for an op and for a cache op: CPU time of the executor on the stand-in for ``torch.cuda`` that its tests use."""
+"""What the host takes for an op and for a cache op: CPU time of the executor on the stand-in for
+``torch.cuda`` that its tests use.
+"""
 
 
 class CudaDevice:
-    """A GPU. ``directories`` has a folder for each tier that is made of files; the others are pinned host memory.
+    """A GPU. ``directories`` has a folder for each tier that is made of files; the others are
+    pinned host memory.
 
-    Raises :class:`InputError` without a GPU, and for a channel that joins files and the device tier.
+    Raises :class:`InputError` without a GPU, and for a channel that joins files and the device
+    tier.
     """
 
     def __init__(
@@ -63,9 +78,14 @@ class CudaDevice:
             raise InputError("expected a CUDA device, torch finds none", source="device")
         files = dict(directories or {})
         for channel in hardware.channels:
-            if hardware.device_tier in (channel.source, channel.destination) and {channel.source, channel.destination} & set(files):
+            if hardware.device_tier in (channel.source, channel.destination) and {
+                channel.source,
+                channel.destination,
+            } & set(files):
                 raise InputError(
-                    f"channel {channel.name} joins files and the device tier; files are reached through host memory", source="hardware"
+                    f"channel {channel.name} joins files and the device tier; files are reached "
+                    "through host memory",
+                    source="hardware",
                 )
         torch_gpu.cuda.set_device(torch_gpu.cuda.current_device() if index is None else index)
         self.torch_device = torch_gpu.gpu(torch_gpu.cuda.current_device())
@@ -91,7 +111,9 @@ class CudaDevice:
                 streams = [torch_gpu.cuda.Stream() for _ in range(channel.engines)]
                 self._copy_streams += streams
                 self._channels[channel.name] = CudaQueue(channel.name, self._run, streams)
-        self._tiers = memory_of_tiers(hardware, files, self.later, direct=direct, pinning=CudaPinning())
+        self._tiers = memory_of_tiers(
+            hardware, files, self.later, direct=direct, pinning=CudaPinning()
+        )
         ends = [{c.source, c.destination} for c in hardware.channels]
         beside = {name for pair in ends if hardware.device_tier in pair for name in pair}
         self._without_folder = set(self._tiers) - beside - set(files)
@@ -111,7 +133,9 @@ class CudaDevice:
 
     @property
     def budget_bytes(self) -> int | None:
-        """The bytes of the device tier that a program may hold, what transfers still read included."""
+        """The bytes of the device tier that a program may hold, what transfers still read
+        included.
+        """
         return self._memory.budget_bytes
 
     @budget_bytes.setter
@@ -123,14 +147,16 @@ class CudaDevice:
         """What the last run held at most."""
         return self._memory.use
 
-    # -- a run -------------------------------------------------------------------------------------------------
+    # -- a run
+    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def running(self, resident_bytes: int = 0) -> Iterator[None]:
-        """A context in which work is launched. At its end threads of files are done, and the GPU may still be at work.
+        """A context in which work is launched. At its end threads of files are done, and the GPU
+        may still be at work.
 
-        A caller on another stream than the one that this machine was made on is ordered: its work before the run comes first, and its work
-        after the run waits.
+        A caller on another stream than the one that this machine was made on is ordered: its work
+        before the run comes first, and its work after the run waits.
         """
         run = self._run
         run.stopped = False
@@ -171,7 +197,9 @@ class CudaDevice:
         self.calls.look()
 
     def hand_over(self, values: Sequence[Any]) -> None:
-        """Let the caller use a run's results on its own stream: their memory is not reused before that stream has passed."""
+        """Let the caller use a run's results on its own stream: their memory is not reused before
+        that stream has passed.
+        """
         if self._caller != self._main:
             for value in values:
                 if isinstance(value, torch.Tensor):
@@ -182,29 +210,42 @@ class CudaDevice:
         return in_one_line(error, self._run.culprits.get(id(error)))
 
     def take_record(self) -> tuple[Done, ...]:
-        """The work done in the last run, if ``recording`` is set, without reads and writes of files."""
+        """The work done in the last run, if ``recording`` is set, without reads and writes of
+        files.
+        """
         record = []
         for one in self._run.timed:
             assert self._first is not None
-            free, start, end = (event.elapsed_ns(self._first) for event in (one.free, one.start, one.end))
-            # what a thread of files did, or what was launched before this run, has no time of the GPU
-            issued = one.issued.elapsed_ns(self._first) if isinstance(one.issued, CudaEvent) and one.issued.is_timed else start
+            free, start, end = (
+                event.elapsed_ns(self._first) for event in (one.free, one.start, one.end)
+            )
+            # what a thread of files did, or what was launched before this run, has no time of the
+            # GPU
+            issued = (
+                one.issued.elapsed_ns(self._first)
+                if isinstance(one.issued, CudaEvent) and one.issued.is_timed
+                else start
+            )
             record.append(Done(one.label, one.queue, issued, free, start, end))
         self._run.timed.clear()
         return tuple(record)
 
-    # -- memory ------------------------------------------------------------------------------------------------
+    # -- memory
+    # ----------------------------------------------------------------------------------------------
 
     def block(self, tier: str, size_bytes: int, owner: str) -> TierBlock:
         """A block of a tier below the device tier."""
         return self._tiers[tier].block(size_bytes, owner)
 
     def check_tiers(self, names: Iterable[str]) -> None:
-        """Raise :class:`InputError` for a tier that no channel joins to the device tier and that has no folder: it is not host memory."""
+        """Raise :class:`InputError` for a tier that no channel joins to the device tier and that
+        has no folder: it is not host memory.
+        """
         for name in names:
             if name in self._without_folder:
                 raise InputError(
-                    f"the plan uses tier {name}, which is not host memory: no channel joins it and the device tier. Name a folder for it "
+                    f"the plan uses tier {name}, which is not host memory: no channel joins it "
+                    "and the device tier. Name a folder for it "
                     f'(directories={{"{name}": ...}}), or plan for a machine without it',
                     source="directories",
                 )
@@ -218,7 +259,9 @@ class CudaDevice:
         return DeviceBytes()
 
     def move(self, channel: str, source: Any, destination: Any, start: int, stop: int) -> None:
-        """Move the bytes ``[start, stop)`` of a tensor, on the stream or in the thread of the channel."""
+        """Move the bytes ``[start, stop)`` of a tensor, on the stream or in the thread of the
+        channel.
+        """
         if isinstance(self._channels[channel], FileQueue):
             copy_bytes(source, destination, start, stop, start)
             return
@@ -245,7 +288,10 @@ class CudaDevice:
             return
         size = source.size_bytes
         staged = DeviceBytes()  # not of a tier, which may be full
-        staged.size_bytes, staged.bytes = size, torch.empty(min(size, CHUNK_BYTES), dtype=torch.uint8)
+        staged.size_bytes, staged.bytes = (
+            size,
+            torch.empty(min(size, CHUNK_BYTES), dtype=torch.uint8),
+        )
         for start in range(0, size, CHUNK_BYTES):
             stop = min(start + CHUNK_BYTES, size)
             for one, other in ((source, staged), (staged, destination)):
@@ -266,5 +312,7 @@ class CudaDevice:
 
 def allocator_of_torch() -> str:
     """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
-    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get("PYTORCH_ALLOC_CONF", "")
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get(
+        "PYTORCH_ALLOC_CONF", ""
+    )
     return EXPANDABLE if "expandable_segments:true" in settings.lower() else CACHING

@@ -1,11 +1,12 @@
 """Paces transfers by waiting, at the bandwidth of a profile's channels.
 
-Bytes move in slices. Each slice reserves its time on the channel and on every fabric of the channel, and ends at the latest of these.
-Channels of one fabric, and engines of one channel, thus take turns by slices, which approximates the max-min fair sharing of the replay if
-all want the same.
+Bytes move in slices. Each slice reserves its time on the channel and on every fabric of the
+channel, and ends at the latest of these. Channels of one fabric, and engines of one channel, thus
+take turns by slices, which approximates the max-min fair sharing of the replay if all want the
+same.
 
-The schedule uses the times at which transfers could have begun and ended, not those at which threads woke up, so that a late thread delays
-no other.
+The schedule uses the times at which transfers could have begun and ended, not those at which
+threads woke up, so that a late thread delays no other.
 """
 
 from __future__ import annotations
@@ -56,14 +57,19 @@ class Link:
     def reserve(self, size_bytes: int) -> float:
         """The end of a slice that starts now."""
         with self._lock:
-            self._free_ns = max(self._free_ns, time.perf_counter_ns() - _CREDIT_NS) + size_bytes * self._ns_per_byte
+            self._free_ns = (
+                max(self._free_ns, time.perf_counter_ns() - _CREDIT_NS)
+                + size_bytes * self._ns_per_byte
+            )
             return self._free_ns
 
 
 class Pace:
     """The pace of one channel of a machine."""
 
-    def __init__(self, hardware: Hardware, channel: Channel, links: tuple[Link, ...], sleep: Sleep) -> None:
+    def __init__(
+        self, hardware: Hardware, channel: Channel, links: tuple[Link, ...], sleep: Sleep
+    ) -> None:
         self._hardware = hardware
         self._channel = channel
         self._links = links
@@ -72,7 +78,9 @@ class Pace:
         self.slice_bytes = max(SMALLEST_SLICE, channel.bandwidth_bytes_per_s * SLICE_NS // 10**9)
 
     @contextmanager
-    def transfer(self, size_bytes: int, kind: str | None, ready_ns: float) -> Iterator[Callable[[int], None]]:
+    def transfer(
+        self, size_bytes: int, kind: str | None, ready_ns: float
+    ) -> Iterator[Callable[[int], None]]:
         """One transfer of ``size_bytes`` that could begin at ``ready_ns`` if it had an engine then.
 
         Waits for the latency, and returns a function to call with the bytes of each slice moved.
@@ -80,7 +88,9 @@ class Pace:
         self._engines.sort()
         end_ns = max(ready_ns, self._engines.pop(0)) + self._channel.latency_ns
         self._until(end_ns)
-        ceiling = self._channel.ceiling(size_bytes, is_pageable(self._hardware, self._channel, kind))
+        ceiling = self._channel.ceiling(
+            size_bytes, is_pageable(self._hardware, self._channel, kind)
+        )
         links = self._links if ceiling is None else (*self._links, _own(ceiling))
         for link in links:
             link.enter(end_ns)
@@ -109,7 +119,9 @@ def paces(hardware: Hardware, sleep: Sleep) -> dict[str, Pace]:
     fabrics = {fabric.name: Link(fabric.bandwidth_bytes_per_s) for fabric in hardware.fabrics}
     made = {}
     for channel in hardware.channels:
-        shared = [fabrics[fabric.name] for fabric in hardware.fabrics if channel.name in fabric.channels]
+        shared = [
+            fabrics[fabric.name] for fabric in hardware.fabrics if channel.name in fabric.channels
+        ]
         made[channel.name] = Pace(hardware, channel, (channels[channel.name], *shared), sleep)
     return made
 

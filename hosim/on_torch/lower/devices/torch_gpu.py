@@ -1,4 +1,5 @@
-"""All that the GPU's machine asks of torch about a GPU; the stand-in of the tests takes the place of it.
+"""All that the GPU's machine asks of torch about a GPU; the stand-in of the tests takes the place
+of it.
 
 The modules beside this one read these names when they use them.
 """
@@ -25,9 +26,13 @@ def is_on(tensor: Any, device: Any) -> bool:
 
 def to_host(tensor: Any) -> Any:
     """A copy in the host's memory."""
-    return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu").copy_(tensor)
+    return torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu"
+    ).copy_(tensor)
 
 
 def used_on(tensor: Any, stream: Any) -> None:
-    """Keep the allocator from reusing the tensor's block before the work queued on the stream by its end has passed."""
+    """Keep the allocator from reusing the tensor's block before the work queued on the stream by
+    its end has passed.
+    """
     tensor.record_stream(stream)

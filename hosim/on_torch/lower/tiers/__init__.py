@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower.tiers.measured_timeline import measured, timeline_of
     from hosim.on_torch.lower.tiers.residents import Residents, TensorCopies, resizable
     from hosim.on_torch.lower.tiers.tier_memory import memory_of_tiers, shrink_host_memory
-    from hosim.on_torch.lower.tiers.transfers import Device, Done, Event, Label, Origin, Place, RunMemory, TierBlock
+    from hosim.on_torch.lower.tiers.transfers import (
+        Device,
+        Done,
+        Event,
+        Label,
+        Origin,
+        Place,
+        RunMemory,
+        TierBlock,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -33,7 +42,8 @@ else:
     )
 
 __all__ = [
-    "ALIGNMENT", "CHUNK_BYTES", "SLAB_BYTES", "Chunks", "Device", "DeviceBytes", "Done", "Event", "FileBlock", "FileTier", "HostBytes",
-    "HostPool", "Label", "Origin", "Place", "Residents", "RunMemory", "TensorCopies", "TierBlock", "copy_bytes", "copy_ways",
-    "in_one_line", "measured", "memory_of_tiers", "part_of", "resizable", "shrink_host_memory", "tiers_used", "timeline_of",
+    "ALIGNMENT", "CHUNK_BYTES", "SLAB_BYTES", "Chunks", "Device", "DeviceBytes", "Done", "Event",
+    "FileBlock", "FileTier", "HostBytes", "HostPool", "Label", "Origin", "Place", "Residents",
+    "RunMemory", "TensorCopies", "TierBlock", "copy_bytes", "copy_ways", "in_one_line", "measured",
+    "memory_of_tiers", "part_of", "resizable", "shrink_host_memory", "tiers_used", "timeline_of",
 ]  # fmt: skip

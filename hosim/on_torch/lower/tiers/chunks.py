@@ -28,10 +28,12 @@ class Chunks:
         joins: tuple[Event, ...],
         arrived: Callable[[], None],
     ) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-        """Queue the copy of a tensor on its channel, or in chunks on those of its route; returns its ends, and those of its first hop.
+        """Queue the copy of a tensor on its channel, or in chunks on those of its route; returns
+        its ends, and those of its first hop.
 
-        A copy takes its place on the channel when it is issued, and a chunk when it has passed the previous hop. To avoid circular waits, a
-        tensor that has taken a route has each further cache op take its place when the previous one is done.
+        A copy takes its place on the channel when it is issued, and a chunk when it has passed the
+        previous hop. To avoid circular waits, a tensor that has taken a route has each further
+        cache op take its place when the previous one is done.
         """
         left = [None] * len(parts)
         ends, read = [], []
@@ -43,8 +45,18 @@ class Chunks:
             for h, hop in enumerate(hops):
                 to = destination if h == len(hops) - 1 else self._staged(hop.destination, label)
                 room = None if hop.destination == self._tier else to.take
-                work = self._move(hop.name, at, to, start, start + size, left if to is destination else None, arrived)
-                end = self._device.channel(hop.name).submit(work, (*waits, *ahead[h]), label, room, place)
+                work = self._move(
+                    hop.name,
+                    at,
+                    to,
+                    start,
+                    start + size,
+                    left if to is destination else None,
+                    arrived,
+                )
+                end = self._device.channel(hop.name).submit(
+                    work, (*waits, *ahead[h]), label, room, place
+                )
                 ahead[h] = (end,)
                 if h:
                     at.release((end,))
@@ -57,12 +69,25 @@ class Chunks:
 
     def _staged(self, tier: str, label: Label) -> Any:
         """A block on the way of one part of a copy."""
-        return self._device.block(tier, label.size_bytes, self._plan.graph.tensors[self._plan.cache_ops[label.cache_op].tensor].name)
+        return self._device.block(
+            tier,
+            label.size_bytes,
+            self._plan.graph.tensors[self._plan.cache_ops[label.cache_op].tensor].name,
+        )
 
     def _move(
-        self, channel: str, source: Any, destination: Any, start: int, stop: int, left: list[None] | None, arrived: Callable[[], None]
+        self,
+        channel: str,
+        source: Any,
+        destination: Any,
+        start: int,
+        stop: int,
+        left: list[None] | None,
+        arrived: Callable[[], None],
     ) -> Callable[[], None]:
-        """The work of one transfer. ``left`` has an entry for each outstanding one: the last one marks the tensor as arrived."""
+        """The work of one transfer. ``left`` has an entry for each outstanding one: the last one
+        marks the tensor as arrived.
+        """
 
         def move() -> None:
             self._device.move(channel, source, destination, start, stop)

@@ -1,7 +1,9 @@
-"""A tier of files: one file for each tensor, in a folder of its own that is removed when the tier is closed.
+"""A tier of files: one file for each tensor, in a folder of its own that is removed when the tier
+is closed.
 
-Bytes are read and written in chunks, through the system's cache or, with ``direct``, around it. Direct transfers need memory, offsets and
-lengths that are multiples of :data:`ALIGNMENT`: they use an aligned buffer, and pad a file's last part.
+Bytes are read and written in chunks, through the system's cache or, with ``direct``, around it.
+Direct transfers need memory, offsets and lengths that are multiples of :data:`ALIGNMENT`: they use
+an aligned buffer, and pad a file's last part.
 """
 
 from __future__ import annotations
@@ -31,11 +33,18 @@ Later = Callable[[Sequence[Event], Callable[[], None]], None]
 class FileTier:
     """Files of at most ``capacity_bytes`` in a new folder under ``directory``.
 
-    Raises :class:`InputError` if the folder does not exist or cannot be written to, or if ``direct`` is set for a file system without
-    direct transfers.
+    Raises :class:`InputError` if the folder does not exist or cannot be written to, or if
+    ``direct`` is set for a file system without direct transfers.
     """
 
-    def __init__(self, tier: str, directory: str | os.PathLike[str], capacity_bytes: int, later: Later, direct: bool = False) -> None:
+    def __init__(
+        self,
+        tier: str,
+        directory: str | os.PathLike[str],
+        capacity_bytes: int,
+        later: Later,
+        direct: bool = False,
+    ) -> None:
         self.tier = tier
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0
@@ -46,14 +55,22 @@ class FileTier:
         try:
             self.folder = Path(tempfile.mkdtemp(prefix=f"hosim-{tier}-", dir=parent))
         except OSError as error:
-            raise InputError(f"cannot make a folder for tier {tier}: {error.strerror}; give a writable one", source=str(parent)) from error
-        self._remove = weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)  # at the interpreter's end, too
+            raise InputError(
+                f"cannot make a folder for tier {tier}: {error.strerror}; give a writable one",
+                source=str(parent),
+            ) from error
+        self._remove = weakref.finalize(
+            self, shutil.rmtree, self.folder, ignore_errors=True
+        )  # at the interpreter's end, too
         if direct:
             try:
                 self._check_direct()
             except OSError as error:
                 self.close()
-                message = f"its file system has no direct transfers ({error.strerror}); leave direct out, or give another folder"
+                message = (
+                    f"its file system has no direct transfers ({error.strerror}); leave "
+                    "direct out, or give another folder"
+                )
                 raise InputError(message, source=str(parent)) from error
 
     def _check_direct(self) -> None:
@@ -70,7 +87,9 @@ class FileTier:
         """A file that does not exist yet. Raises :class:`ExecutionError` if it can never fit."""
         if size_bytes > self.capacity_bytes:
             wanted, there = human_size(size_bytes), human_size(self.capacity_bytes)
-            raise ExecutionError(f"tensor {owner!r} of {wanted} does not fit into {self.tier} of {there}")
+            raise ExecutionError(
+                f"tensor {owner!r} of {wanted} does not fit into {self.tier} of {there}"
+            )
         return FileBlock(self, self.folder / f"{next(self._numbers)}.bin", size_bytes)
 
     def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
@@ -114,7 +133,9 @@ class FileBlock:
 
     def write(self, start: int, data: Any) -> None:
         """Write ``data`` (a buffer) at ``start``. Raises :class:`OSError`."""
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | self._flags(start, start + len(data)), 0o600)
+        file = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | self._flags(start, start + len(data)), 0o600
+        )
         try:
             if self._is_direct(start, start + len(data)):
                 self._write_direct(file, start, data)
@@ -124,27 +145,41 @@ class FileBlock:
             os.close(file)
 
     def read(self, start: int, data: Any) -> None:
-        """Fill ``data`` (a buffer) from ``start`` on. Raises :class:`OSError`, and :class:`ExecutionError` for a file that is too short."""
+        """Fill ``data`` (a buffer) from ``start`` on. Raises :class:`OSError`, and
+        :class:`ExecutionError` for a file that is too short.
+        """
         file = os.open(self.path, os.O_RDONLY | self._flags(start, start + len(data)))
         try:
             read = (
-                self._read_direct(file, start, data) if self._is_direct(start, start + len(data)) else _read(file, memoryview(data), start)
+                self._read_direct(file, start, data)
+                if self._is_direct(start, start + len(data))
+                else _read(file, memoryview(data), start)
             )
         finally:
             os.close(file)
         if read < len(data):
-            raise ExecutionError(f"{self.path} ends after {start + read} B; expected {self.size_bytes} B: another program changed it")
+            raise ExecutionError(
+                f"{self.path} ends after {start + read} B; expected {self.size_bytes} B: another "
+                "program changed it"
+            )
 
     def _is_direct(self, start: int, stop: int) -> bool:
         """Unaligned parts go through the system's cache; whole tensors never do."""
-        return self._tier.direct and start % ALIGNMENT == 0 and (stop % ALIGNMENT == 0 or stop == self.size_bytes)
+        return (
+            self._tier.direct
+            and start % ALIGNMENT == 0
+            and (stop % ALIGNMENT == 0 or stop == self.size_bytes)
+        )
 
     def _flags(self, start: int, stop: int) -> int:
         return os.O_DIRECT if self._is_direct(start, stop) else 0
 
     def _write_direct(self, file: int, start: int, data: Any) -> None:
         source = memoryview(data)
-        with mmap.mmap(-1, _padded(min(CHUNK_BYTES, len(source)))) as buffer, memoryview(buffer) as aligned:
+        with (
+            mmap.mmap(-1, _padded(min(CHUNK_BYTES, len(source)))) as buffer,
+            memoryview(buffer) as aligned,
+        ):
             for at in range(0, len(source), CHUNK_BYTES):
                 chunk = source[at : at + CHUNK_BYTES]
                 aligned[: len(chunk)] = chunk
@@ -155,10 +190,15 @@ class FileBlock:
     def _read_direct(self, file: int, start: int, data: Any) -> int:
         target = memoryview(data)
         done = 0
-        with mmap.mmap(-1, _padded(min(CHUNK_BYTES, len(target)))) as buffer, memoryview(buffer) as aligned:
+        with (
+            mmap.mmap(-1, _padded(min(CHUNK_BYTES, len(target)))) as buffer,
+            memoryview(buffer) as aligned,
+        ):
             while done < len(target):
                 wanted = min(CHUNK_BYTES, len(target) - done)
-                read = min(wanted, _read(file, aligned[: _padded(wanted)], start + done, direct=True))
+                read = min(
+                    wanted, _read(file, aligned[: _padded(wanted)], start + done, direct=True)
+                )
                 target[done : done + read] = aligned[:read]
                 done += read
                 if read < wanted:

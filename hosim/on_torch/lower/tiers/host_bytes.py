@@ -11,7 +11,9 @@ from hosim.on_torch.lower.tiers.file_tier import FileBlock
 
 
 class DeviceBytes:
-    """Bytes of a storage of the device tier, while a transfer reads or fills them; ``bytes`` is a flat tensor of them."""
+    """Bytes of a storage of the device tier, while a transfer reads or fills them; ``bytes`` is a
+    flat tensor of them.
+    """
 
     bytes: Any = None
     size_bytes: int
@@ -40,7 +42,8 @@ class HostBytes:
 
 
 def copy_bytes(source: Any, destination: Any, start: int, stop: int, part: int) -> None:
-    """Copy the bytes ``[start, stop)`` of a tensor. A place that has only the part from ``part`` on counts from there.
+    """Copy the bytes ``[start, stop)`` of a tensor. A place that has only the part from ``part`` on
+    counts from there.
 
     Other Python threads run meanwhile.
     """
@@ -53,7 +56,11 @@ def copy_bytes(source: Any, destination: Any, start: int, stop: int, part: int) 
     elif isinstance(destination, FileBlock):
         destination.write(start, _buffer(_address(source, start, stop, part), stop - start))
     else:
-        ctypes.memmove(_address(destination, start, stop, part), _address(source, start, stop, part), stop - start)
+        ctypes.memmove(
+            _address(destination, start, stop, part),
+            _address(source, start, stop, part),
+            stop - start,
+        )
 
 
 def part_of(place: Any, start: int, stop: int) -> Any:
@@ -62,7 +69,9 @@ def part_of(place: Any, start: int, stop: int) -> Any:
 
 
 def _address(place: Any, start: int, stop: int, part: int) -> int:
-    """The address of byte ``start`` of a tensor, without numpy, which would fix a storage's size for good."""
+    """The address of byte ``start`` of a tensor, without numpy, which would fix a storage's size
+    for good.
+    """
     size = place.bytes.numel()
     skipped = part if size < stop else 0
     assert stop - skipped <= size

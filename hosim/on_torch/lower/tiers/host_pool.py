@@ -1,4 +1,6 @@
-"""Host memory of one tier, in large slabs: pinning takes milliseconds for each call, and torch's pinned memory is never given back."""
+"""Host memory of one tier, in large slabs: pinning takes milliseconds for each call, and torch's
+pinned memory is never given back.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Slab:
         return self.free == [(0, self.size_bytes)]
 
     def take(self, size_bytes: int) -> int | None:
-        """The first byte of the smallest free range with so many bytes, which is taken; ``None`` if there is none."""
+        """The first byte of the smallest free range with so many bytes, which is taken; ``None`` if
+        there is none.
+        """
         fitting = [(size, start) for start, size in self.free if size >= size_bytes]
         if not fitting:
             return None
@@ -82,11 +86,14 @@ class Slab:
 class HostPool:
     """At most ``capacity_bytes`` of host memory in blocks.
 
-    Blocks lie in slabs, which are kept, because layers are alike, and so are steps. Where free ranges are too small, one more slab may make
-    the memory from the system larger than the capacity. ``system_bytes`` is what all slabs have.
+    Blocks lie in slabs, which are kept, because layers are alike, and so are steps. Where free
+    ranges are too small, one more slab may make the memory from the system larger than the
+    capacity. ``system_bytes`` is what all slabs have.
     """
 
-    def __init__(self, tier: str, capacity_bytes: int, later: Later, pinning: Pinning | None = None) -> None:
+    def __init__(
+        self, tier: str, capacity_bytes: int, later: Later, pinning: Pinning | None = None
+    ) -> None:
         self.tier = tier
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0
@@ -96,10 +103,14 @@ class HostPool:
         self._slabs: list[Slab] = []
 
     def block(self, size_bytes: int, owner: str) -> HostBlock:
-        """A block that has no bytes yet. Raises :class:`ExecutionError` if it can never have them."""
+        """A block that has no bytes yet. Raises :class:`ExecutionError` if it can never have
+        them.
+        """
         if size_bytes > self.capacity_bytes:
             wanted, there = human_size(size_bytes), human_size(self.capacity_bytes)
-            raise ExecutionError(f"tensor {owner!r} of {wanted} does not fit into {self.tier} of {there}")
+            raise ExecutionError(
+                f"tensor {owner!r} of {wanted} does not fit into {self.tier} of {there}"
+            )
         return HostBlock(self, size_bytes)
 
     def take(self, size_bytes: int) -> tuple[Slab, int] | None:

@@ -1,4 +1,6 @@
-"""Where the copies of tensors are on a machine that runs a plan: before a run, according to the queued work, and after it."""
+"""Where the copies of tensors are on a machine that runs a plan: before a run, according to the
+queued work, and after it.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,32 @@ from hosim.on_torch.lower.tiers.transfers import Device, Event, Origin, Place, T
 
 
 class TensorCopies:
-    """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued is done.
+    """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued
+    is done.
 
-    ``last`` are the ends of its last cache op that moves bytes, ``leaving`` those of the last transfers that read its bytes on the device,
-    ``ready`` those of its last prefetch to the device tier if no op has waited for it yet. ``is_late`` says whether one of them took
-    several channels in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks that may have them now.
-    ``storage`` is kept for tensors that survive a step. ``origin`` is where its contents come from if that is not the storage, and
-    ``is_at_origin`` says whether they still are there.
+    ``last`` are the ends of its last cache op that moves bytes, ``leaving`` those of the last
+    transfers that read its bytes on the device, ``ready`` those of its last prefetch to the device
+    tier if no op has waited for it yet. ``is_late`` says whether one of them took several channels
+    in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks
+    that may have them now. ``storage`` is kept for tensors that survive a step. ``origin`` is where
+    its contents come from if that is not the storage, and ``is_at_origin`` says whether they still
+    are there.
     """
 
     __slots__ = (
-        *("blocks", "is_at_origin", "is_late", "is_whole", "known", "last", "leaving", "left", "on_device", "origin", "ready"),
+        *(
+            "blocks",
+            "is_at_origin",
+            "is_late",
+            "is_whole",
+            "known",
+            "last",
+            "leaving",
+            "left",
+            "on_device",
+            "origin",
+            "ready",
+        ),
         *("size_bytes", "storage"),
     )
 
@@ -51,7 +68,9 @@ class TensorCopies:
 
 
 class Residents:
-    """The tensors of a plan that are tracked: those that are not always in the device tier alone."""
+    """The tensors of a plan that are tracked: those that are not always in the device tier
+    alone.
+    """
 
     def __init__(self, plan: Plan, hardware: Hardware, device: Device) -> None:
         self._graph = graph = plan.graph
@@ -59,7 +78,9 @@ class Residents:
         self._tier = hardware.device_tier
         self._initial = plan.residency(hardware.device_tier)
         self._uses = {c.tensor: len(graph.users[c.tensor]) for c in plan.cache_ops}
-        self._uses |= {t: len(graph.users[t]) for t, tiers in self._initial.items() if tiers != (self._tier,)}
+        self._uses |= {
+            t: len(graph.users[t]) for t, tiers in self._initial.items() if tiers != (self._tier,)
+        }
         for c in plan.cache_ops:
             self._uses[c.tensor] += 1
         self._now: dict[int, TensorCopies] = {}
@@ -82,7 +103,9 @@ class Residents:
             resident.left = self._uses.get(t, 0)
 
     def used(self, t: int) -> TensorCopies | None:
-        """Record that one op or cache op of a tensor is queued. If the tensor dies with it, return its copies and forget them."""
+        """Record that one op or cache op of a tensor is queued. If the tensor dies with it, return
+        its copies and forget them.
+        """
         resident = self[t]
         resident.left -= 1
         return self._now.pop(t) if not resident.left and not self._graph.survives[t] else None
@@ -91,7 +114,8 @@ class Residents:
         """The ends of the prefetches of tensors for which no op has waited."""
         return [event for t in tensors if t in self._now for event in self._now[t].ready]
 
-    # -- before and after runs ---------------------------------------------------------------------------------
+    # -- before and after runs
+    # ---------------------------------------------------------------------------------
 
     def check(self, t: int | None, name: str, value: Any) -> None:
         """Raise :class:`InputError` for a value that cannot be tensor ``t``."""
@@ -99,16 +123,21 @@ class Residents:
             return
         there, wanted = value.untyped_storage().nbytes(), self._graph.tensors[t].size_bytes
         if there != wanted and t not in self._now:
-            raise InputError(f"placeholder {name!r} has a storage of {there} B; expected {wanted} B", source="values")
+            raise InputError(
+                f"placeholder {name!r} has a storage of {there} B; expected {wanted} B",
+                source="values",
+            )
 
     def wants(self, t: int) -> bool:
         """Whether a tensor is tracked and not placed yet."""
         return t in self._uses and t not in self._now
 
     def place(self, t: int, storage: Any, origin: Origin | None = None) -> None:
-        """Copy a tensor to where the plan has it at time 0: from its storage, or from its origin, past its storage.
+        """Copy a tensor to where the plan has it at time 0: from its storage, or from its origin,
+        past its storage.
 
-        What its storage has stays there until :meth:`settle`. Raises :class:`ExecutionError` if there is no room for it.
+        What its storage has stays there until :meth:`settle`. Raises :class:`ExecutionError` if
+        there is no room for it.
         """
         self._device.wait()
         resident = self[t]
@@ -132,7 +161,9 @@ class Residents:
                 try:
                     self._device.move_now(source, block)
                 except OSError as error:
-                    raise ExecutionError(f"tensor {tensor.name!r} to {tier}: {error.strerror}") from error
+                    raise ExecutionError(
+                        f"tensor {tensor.name!r} to {tier}: {error.strerror}"
+                    ) from error
                 block.valid = True
             elif origin is not None:
                 self._device.allocate(storage, tensor.size_bytes)
@@ -152,9 +183,11 @@ class Residents:
             self._device.free(resident.storage, ())
 
     def bring_back(self, tensors: Iterable[int], *, to_origin: bool = True) -> list[str]:
-        """Restore the contents of tensors and forget them; returns the names of those whose contents are lost.
+        """Restore the contents of tensors and forget them; returns the names of those whose
+        contents are lost.
 
-        Contents go to their origin, or to their storages. Those for which there is no room stay as they are (:meth:`left`).
+        Contents go to their origin, or to their storages. Those for which there is no room stay as
+        they are (:meth:`left`).
         """
         wanted = list(tensors)
         if wanted:
@@ -166,8 +199,14 @@ class Residents:
         return [self._graph.tensors[t].name for t in tensors if t in self._now]
 
     def left_for_host(self) -> list[str]:
-        """The names of those tensors that were not brought back because their origin, the host's memory, has no room."""
-        return [self._graph.tensors[t].name for t, resident in self._now.items() if resident.origin is not None]
+        """The names of those tensors that were not brought back because their origin, the host's
+        memory, has no room.
+        """
+        return [
+            self._graph.tensors[t].name
+            for t, resident in self._now.items()
+            if resident.origin is not None
+        ]
 
     def _bring_back(self, t: int, to_origin: bool) -> bool:
         resident = self._now[t]
@@ -185,10 +224,15 @@ class Residents:
         return there
 
     def _restore(self, t: int, resident: TensorCopies) -> bool | None:
-        """Fill a tensor's storage; returns whether there was a copy to fill it from, and ``None`` without room for its bytes."""
+        """Fill a tensor's storage; returns whether there was a copy to fill it from, and ``None``
+        without room for its bytes.
+        """
         if resident.is_whole:
             return True
-        copies, size = [block for block in resident.known if block.valid], self._graph.tensors[t].size_bytes
+        copies, size = (
+            [block for block in resident.known if block.valid],
+            self._graph.tensors[t].size_bytes,
+        )
         if copies:
             try:
                 self._device.allocate(resident.storage, size)
@@ -233,8 +277,14 @@ class Residents:
         return False
 
     def returned(self, storages: Mapping[int, Any]) -> list[int]:
-        """The tensors that a run returns (by position, with their storages) and that are not in the device tier at its end."""
-        away = [t for t in storages if t in self._now and self._now[t].storage is None and not self._now[t].on_device]
+        """The tensors that a run returns (by position, with their storages) and that are not in the
+        device tier at its end.
+        """
+        away = [
+            t
+            for t in storages
+            if t in self._now and self._now[t].storage is None and not self._now[t].on_device
+        ]
         for t in away:
             self._now[t].storage = storages[t]
         return away
@@ -250,19 +300,24 @@ class Residents:
                 del self._now[t]
 
     def take_over(self, other: Residents, shared: Iterable[tuple[int, int, Any]]) -> None:
-        """Keep tensors that another plan has placed on the same machine, where this plan has them at time 0.
+        """Keep tensors that another plan has placed on the same machine, where this plan has them
+        at time 0.
 
-        ``shared`` has the position there, the position here and the storage of each. Between runs only. Raises :class:`ExecutionError` if
-        one is lost or does not fit.
+        ``shared`` has the position there, the position here and the storage of each. Between runs
+        only. Raises :class:`ExecutionError` if one is lost or does not fit.
         """
         in_device = (self._tier,)
         lost: list[str] = []
         # those that leave the device tier first
-        for theirs, ours, storage in sorted(shared, key=lambda entry: self._initial.get(entry[1], in_device) == in_device):
+        for theirs, ours, storage in sorted(
+            shared, key=lambda entry: self._initial.get(entry[1], in_device) == in_device
+        ):
             origin = other._now[theirs].origin if theirs in other._now else None
             is_followed = ours in self._uses or origin is not None
             if theirs in other._now:
-                if is_followed and self._initial.get(ours, in_device) == other._initial.get(theirs, in_device):
+                if is_followed and self._initial.get(ours, in_device) == other._initial.get(
+                    theirs, in_device
+                ):
                     self._now[ours] = other._now.pop(theirs)
                     self._now[ours].left = self._uses.get(ours, 0)
                     continue
@@ -284,7 +339,9 @@ class Residents:
 
 
 def resizable(views: Sequence[Any]) -> Any:
-    """The storage of these views. One that cannot be freed and filled again, a file's or numpy's, is replaced in all of them."""
+    """The storage of these views. One that cannot be freed and filled again, a file's or numpy's,
+    is replaced in all of them.
+    """
     storage = views[0].untyped_storage()
     if not storage.resizable():
         storage = storage.clone()

@@ -1,4 +1,6 @@
-"""The memory of the tiers below the device tier, on a real machine: host memory, or files where a folder is named."""
+"""The memory of the tiers below the device tier, on a real machine: host memory, or files where a
+folder is named.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,30 @@ from hosim.on_torch.lower.tiers.host_pool import HostPool, Pinning
 
 
 def memory_of_tiers(
-    hardware: Hardware, directories: Mapping[str, str | os.PathLike[str]], later: Later, *, direct: bool, pinning: Pinning | None = None
+    hardware: Hardware,
+    directories: Mapping[str, str | os.PathLike[str]],
+    later: Later,
+    *,
+    direct: bool,
+    pinning: Pinning | None = None,
 ) -> dict[str, HostPool | FileTier]:
     """What holds the bytes of each tier but the device tier, by name.
 
-    Raises :class:`InputError` for a folder of no such tier and for one that cannot be used; nothing stays open then.
+    Raises :class:`InputError` for a folder of no such tier and for one that cannot be used; nothing
+    stays open then.
     """
-    below = {tier.name: tier.capacity_bytes for tier in hardware.tiers if tier.name != hardware.device_tier}
+    below = {
+        tier.name: tier.capacity_bytes
+        for tier in hardware.tiers
+        if tier.name != hardware.device_tier
+    }
     for name in directories:
         if name not in below:
             known = ", ".join(below) or "none"
-            raise InputError(f"no tier {name!r} below the device tier of {hardware.name} (tiers: {known})", source="directories")
+            raise InputError(
+                f"no tier {name!r} below the device tier of {hardware.name} (tiers: {known})",
+                source="directories",
+            )
     made: dict[str, HostPool | FileTier] = {}
     try:
         for name, capacity in below.items():

@@ -1,9 +1,10 @@
 """The interface of a machine for the executor: queues, events, and the memory of each tier.
 
-A machine has one compute queue and one queue for each channel. Work on a queue starts in the order in which it was submitted, once the
-events that it waits for are done. Nothing waits on the host, and nothing can wait for work that was submitted later, so there is no
-deadlock as long as every tier has room. :mod:`hosim.on_torch.lower.devices.on_cpu` and :mod:`hosim.on_torch.lower.devices.on_cuda` are the
-machines.
+A machine has one compute queue and one queue for each channel. Work on a queue starts in the order
+in which it was submitted, once the events that it waits for are done. Nothing waits on the host,
+and nothing can wait for work that was submitted later, so there is no deadlock as long as every
+tier has room. :mod:`hosim.on_torch.lower.devices.on_cpu` and
+:mod:`hosim.on_torch.lower.devices.on_cuda` are the machines.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Event(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a piece of work is: op number ``op`` of the plan's graph, or part of cache op number ``cache_op``; ``text`` for messages.
+    """What a piece of work is: op number ``op`` of the plan's graph, or part of cache op number
+    ``cache_op``; ``text`` for messages.
 
     A cache op also has the ``kind`` of its tensor, and the number of bytes that this work moves.
     """
@@ -39,7 +41,8 @@ class Label:
 class Done:
     """Work that was done, by the machine's clock in nanoseconds.
 
-    ``free_ns`` is when its queue began to wait for it, and ``issue_ns`` when the first event that it waits for had ended.
+    ``free_ns`` is when its queue began to wait for it, and ``issue_ns`` when the first event that
+    it waits for had ended.
     """
 
     label: Label
@@ -54,10 +57,11 @@ class Done:
 class RunMemory:
     """The most bytes of the device tier in a run.
 
-    ``allocated_bytes`` is what the program holds in its order; ``pending_bytes`` is what it has freed and a transfer still reads;
-    ``held_bytes`` is the most of both at once, which the budget bounds. ``reserved_bytes`` is what torch's allocator has from the device
-    for the whole process (0 on a machine without such an allocator). ``over_budget_bytes`` is what the program needed beyond its budget,
-    because free memory was in pieces too small.
+    ``allocated_bytes`` is what the program holds in its order; ``pending_bytes`` is what it has
+    freed and a transfer still reads; ``held_bytes`` is the most of both at once, which the budget
+    bounds. ``reserved_bytes`` is what torch's allocator has from the device for the whole process
+    (0 on a machine without such an allocator). ``over_budget_bytes`` is what the program needed
+    beyond its budget, because free memory was in pieces too small.
     """
 
     allocated_bytes: int = 0
@@ -105,7 +109,9 @@ class Origin(Protocol):
         """The bytes are on the machine now: give the memory back."""
 
     def room(self) -> Place:
-        """Memory for the bytes to go back to. Raises :class:`MemoryError` or :class:`RuntimeError` if there is none."""
+        """Memory for the bytes to go back to. Raises :class:`MemoryError` or :class:`RuntimeError`
+        if there is none.
+        """
 
 
 class Queue(Protocol):
@@ -121,7 +127,8 @@ class Queue(Protocol):
         room: Callable[[], bool] | None = None,
         joins: Sequence[Event] = (),
     ) -> Event:
-        """Queue ``work``; it starts when the queue reaches it, all of ``after`` is done and ``room`` reports room.
+        """Queue ``work``; it starts when the queue reaches it, all of ``after`` is done and
+        ``room`` reports room.
 
         It takes its place in the queue when all of ``joins`` is done. Returns the event of its end.
         """
@@ -130,26 +137,36 @@ class Queue(Protocol):
 class LaunchQueue(Queue, Protocol):
     """The queue of the ops."""
 
-    def launch(self, work: Callable[[], object], after: Sequence[Event], label: Label | None) -> object:
+    def launch(
+        self, work: Callable[[], object], after: Sequence[Event], label: Label | None
+    ) -> object:
         """As :meth:`submit`, for work whose end nothing waits for."""
 
 
 class Device(Protocol):
-    """A machine on which plans are run. ``tiers`` below the device tier have blocks, the device tier has torch storages."""
+    """A machine on which plans are run. ``tiers`` below the device tier have blocks, the device
+    tier has torch storages.
+    """
 
     recording: bool
     """Whether to keep what :meth:`take_record` gives."""
 
     budget_bytes: int | None
-    """The bytes of the device tier that a program may hold, what transfers still read included; ``None``: all there are."""
+    """The bytes of the device tier that a program may hold, what transfers still read included;
+    ``None``: all there are.
+    """
     launch_ns: tuple[int, int]
-    """What the host takes to launch an op and a cache op, in nanoseconds; 0 where launching is no work of its own."""
+    """What the host takes to launch an op and a cache op, in nanoseconds; 0 where launching is no
+    work of its own.
+    """
     out_of_memory: tuple[type[Exception], ...]
     """What is raised where the device tier has no room."""
     torch_device: Any
     """Torch's device of the tensors in the device tier."""
     allocator: str | None
-    """Which of torch's allocators that hosim knows gives out the device tier's memory, if one of them does."""
+    """Which of torch's allocators that hosim knows gives out the device tier's memory, if one of
+    them does.
+    """
 
     def has(self, tensor: Any) -> bool:
         """Whether a tensor is in the device tier's memory."""
@@ -172,7 +189,9 @@ class Device(Protocol):
         """A block of a tier below the device tier for the tensor ``owner``, without bytes yet."""
 
     def check_tiers(self, names: Iterable[str]) -> None:
-        """Raise :class:`hosim.errors.InputError` for a tier that a plan uses and this machine has no memory for."""
+        """Raise :class:`hosim.errors.InputError` for a tier that a plan uses and this machine has
+        no memory for.
+        """
 
     def on_device(self) -> DevicePlace:
         """A place for bytes of the device tier, to be opened when the compute queue reaches it."""
@@ -184,30 +203,42 @@ class Device(Protocol):
         """Free a storage's bytes, after the transfers that still read them (``after``)."""
 
     def linger(self, size_bytes: int, after: Sequence[Event]) -> None:
-        """Count bytes of a storage that the program has dropped, and that transfers still read, until these (``after``) have ended."""
+        """Count bytes of a storage that the program has dropped, and that transfers still read,
+        until these (``after``) have ended.
+        """
 
     def hold_back(self, level_bytes: int) -> None:
-        """Before the program holds ``level_bytes``: let the host wait until they, and what transfers still read, fit the budget."""
+        """Before the program holds ``level_bytes``: let the host wait until they, and what
+        transfers still read, fit the budget.
+        """
 
     def recover(self) -> bool:
-        """After a request found no room: wait for all that is freed, and give unused memory back; whether a second try may succeed."""
+        """After a request found no room: wait for all that is freed, and give unused memory back;
+        whether a second try may succeed.
+        """
 
     def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
         """Call ``then`` once all of ``after`` is done."""
 
     def shrink(self) -> None:
-        """Give memory of the tiers below that holds nothing back to the system, while nothing runs."""
+        """Give memory of the tiers below that holds nothing back to the system, while nothing
+        runs.
+        """
 
     def move(self, channel: str, source: Place, destination: Place, start: int, stop: int) -> None:
-        """Move the bytes ``[start, stop)`` of a tensor, as work of a channel's queue. A place of fewer bytes holds this part alone."""
+        """Move the bytes ``[start, stop)`` of a tensor, as work of a channel's queue. A place of
+        fewer bytes holds this part alone.
+        """
 
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""
 
     def running(self, resident_bytes: int = 0) -> AbstractContextManager[None]:
-        """A context in which work is queued; at its end the host has no more to do, or the error is raised and nothing runs any more.
+        """A context in which work is queued; at its end the host has no more to do, or the error is
+        raised and nothing runs any more.
 
-        ``resident_bytes`` of the device tier are the program's when it begins; all others are somebody else's.
+        ``resident_bytes`` of the device tier are the program's when it begins; all others are
+        somebody else's.
         """
 
     def wait(self) -> None:

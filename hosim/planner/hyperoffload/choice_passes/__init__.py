@@ -1,15 +1,31 @@
-"""Passes over choices that are made: returns earlier, in order or spread evenly, and the tier that each tensor waits in."""
+"""Passes over choices that are made: returns earlier, in order or spread evenly, and the tier that
+each tensor waits in.
+"""
 
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.hyperoffload.choice_passes.early_returns import absences, account, advance, ops_away
-    from hosim.planner.hyperoffload.choice_passes.even_spreads import Spread, evenly, hardly_late, in_time, usual_bytes
+    from hosim.planner.hyperoffload.choice_passes.early_returns import (
+        absences,
+        account,
+        advance,
+        ops_away,
+    )
+    from hosim.planner.hyperoffload.choice_passes.even_spreads import (
+        Spread,
+        evenly,
+        hardly_late,
+        in_time,
+        usual_bytes,
+    )
     from hosim.planner.hyperoffload.choice_passes.late_issue import issued_late, sturdier
     from hosim.planner.hyperoffload.choice_passes.ordered_returns import OrderedReturns
-    from hosim.planner.hyperoffload.choice_passes.tier_assignment import assigned_tiers, nearer_tiers
+    from hosim.planner.hyperoffload.choice_passes.tier_assignment import (
+        assigned_tiers,
+        nearer_tiers,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -23,6 +39,6 @@ else:
     )
 
 __all__ = [
-    "OrderedReturns", "Spread", "absences", "account", "advance", "assigned_tiers", "evenly", "hardly_late", "in_time", "issued_late",
-    "nearer_tiers", "ops_away", "sturdier", "usual_bytes",
+    "OrderedReturns", "Spread", "absences", "account", "advance", "assigned_tiers", "evenly",
+    "hardly_late", "in_time", "issued_late", "nearer_tiers", "ops_away", "sturdier", "usual_bytes",
 ]  # fmt: skip

@@ -1,8 +1,10 @@
-"""Returns as early as there is room: for steps in which the channels are what takes the time, so that none of them idles.
+"""Returns as early as there is room: for steps in which the channels are what takes the time, so
+that none of them idles.
 
-The sweep of the selection lets a tensor return as late as its transfer is still hidden. Where transfers take longer than the ops do,
-nothing hides them all, and what counts is that a channel never waits for room that is there. :func:`advance` moves every return of a plan
-ahead, the first one needed first, as far as the device tier has room by the listed order.
+The sweep of the selection lets a tensor return as late as its transfer is still hidden. Where
+transfers take longer than the ops do, nothing hides them all, and what counts is that a channel
+never waits for room that is there. :func:`advance` moves every return of a plan ahead, the first
+one needed first, as far as the device tier has room by the listed order.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from hosim.schedule import Levels, fits_from
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
-    """The choices with each return as early as it can be within the budget, in the order of the uses that wait for them."""
+    """The choices with each return as early as it can be within the budget, in the order of the
+    uses that wait for them.
+    """
     level, returning = account(problem, choices)
     sizes = [tensor.size_bytes for tensor in problem.graph.tensors]
     last: dict[str, int] = {}
@@ -37,7 +41,9 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
 
 
 def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:
-    """What the device tier holds by position with these choices, and the absences that end, each with the op after which it does."""
+    """What the device tier holds by position with these choices, and the absences that end, each
+    with the op after which it does.
+    """
     graph, count = problem.graph, len(problem.graph.ops)
     change = np.zeros(count + 2, dtype=np.int64)
     returning: list[tuple[Gap, int]] = []
@@ -50,7 +56,9 @@ def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap,
             change[end] += size
             if back is not None and gap.before <= count:
                 returning.append((gap, back))
-    for t in problem.starts_below:  # the account of the problem has what starts below from its first use on
+    for t in (
+        problem.starts_below
+    ):  # the account of the problem has what starts below from its first use on
         first = min(graph.users[t], default=0)
         change[0] += graph.tensors[t].size_bytes
         change[first] -= graph.tensors[t].size_bytes
@@ -58,13 +66,19 @@ def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap,
 
 
 def ops_away(gap: Gap, back: int | None) -> tuple[int, int]:
-    """The first position at which an absence frees the device tier, and the first at which it does so no more."""
+    """The first position at which an absence frees the device tier, and the first at which it does
+    so no more.
+    """
     until = gap.before - 1 if back is None else back
     return max(gap.after + 1, 0), max(until, gap.after) + 1
 
 
-def absences(problem: Problem, t: int, choice: TensorChoice, gaps: Sequence[Gap]) -> Iterator[tuple[Gap, int | None]]:
-    """The gaps that a choice uses, each with its return; what starts below is away again after its last use."""
+def absences(
+    problem: Problem, t: int, choice: TensorChoice, gaps: Sequence[Gap]
+) -> Iterator[tuple[Gap, int | None]]:
+    """The gaps that a choice uses, each with its return; what starts below is away again after its
+    last use.
+    """
     count = len(problem.graph.ops)
     for gap in gaps:
         if gap.after in choice.away:

@@ -1,8 +1,10 @@
 """Plans that still fit when times vary: prefetches are issued no sooner than they start.
 
-A plan may issue a prefetch long before there is room for it, since it waits in its channel's queue until then. Where ops or transfers take
-other times than planned, it may find room that an op before its reader needs. If nothing leaves before that op, the step ends out of
-memory. Issued at the end of the last op that has ended when it starts, a prefetch moves as planned, and cannot overtake the ops before.
+A plan may issue a prefetch long before there is room for it, since it waits in its channel's queue
+until then. Where ops or transfers take other times than planned, it may find room that an op before
+its reader needs. If nothing leaves before that op, the step ends out of memory. Issued at the end
+of the last op that has ended when it starts, a prefetch moves as planned, and cannot overtake the
+ops before.
 """
 
 from __future__ import annotations
@@ -25,14 +27,18 @@ _OPS, _FEWEST, _MOST = 10_000, 2, 10
 _SIGMAS = 0.05, 0.1
 """Relative standard deviations of op and transfer times: the defaults of ``hosim robustness``."""
 _SEEDS = 2**40
-"""From where seeds count: those of ``hosim robustness`` by default are others, so that it does not try what the plan was made for."""
+"""From where seeds count: those of ``hosim robustness`` by default are others, so that it does not
+try what the plan was made for.
+"""
 
 
 def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
-    """``plan``, or if it fails where times vary, the same one with prefetches issued later, if that fails less often.
+    """``plan``, or if it fails where times vary, the same one with prefetches issued later, if that
+    fails less often.
 
-    It is kept only where it takes the time of ``plan`` by ``judge``, on the whole machine, too. The plan says in how many draws of times it
-    was tried, and how it did (``Plan.search``). O(ops) for each replay; of graphs above 1,000 ops there are fewer.
+    It is kept only where it takes the time of ``plan`` by ``judge``, on the whole machine, too. The
+    plan says in how many draws of times it was tried, and how it did (``Plan.search``). O(ops) for
+    each replay; of graphs above 1,000 ops there are fewer.
     """
     runs = max(_FEWEST, min(_MOST, _OPS // max(1, len(plan.graph.ops))))
     if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
@@ -43,7 +49,13 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     late = issued_late(plan, hardware, budget_bytes)
     machines = [hardware] if hardware.whole is hardware else [hardware, hardware.whole]
     try:
-        alike = all([plan_cost(late, judge(late, m, budget_bytes)) == plan_cost(plan, judge(plan, m, budget_bytes)) for m in machines])
+        alike = all(
+            [
+                plan_cost(late, judge(late, m, budget_bytes))
+                == plan_cost(plan, judge(plan, m, budget_bytes))
+                for m in machines
+            ]
+        )
     except PlanError:
         alike = False
     late = _drawn(late, hardware, budget_bytes, runs) if alike else plan
@@ -51,7 +63,8 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     if not _failures(kept):
         return kept
     said = (
-        f"does not fit in {_failures(kept)} of {runs} draws of times that vary by {_SIGMAS[0]:.0%} (ops) and {_SIGMAS[1]:.0%} (transfers)"
+        f"does not fit in {_failures(kept)} of {runs} draws of times that vary by "
+        f"{_SIGMAS[0]:.0%} (ops) and {_SIGMAS[1]:.0%} (transfers)"
     )
     return replace(kept, notes=(*kept.notes, str(Note("search", said))))
 
@@ -59,7 +72,8 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
 def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
     """``plan`` with each prefetch issued after the last op that has ended when it starts.
 
-    One that would come after another cache op of its tensor, or not before the next op that uses it, stays.
+    One that would come after another cache op of its tensor, or not before the next op that uses
+    it, stays.
     """
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
@@ -69,7 +83,9 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
     instants = [end for end, _ in ended]
     starts: dict[int, int] = {}
     for transfer in timeline.transfers:
-        starts[transfer.cache_op] = min(transfer.start_ns, starts.get(transfer.cache_op, transfer.start_ns))
+        starts[transfer.cache_op] = min(
+            transfer.start_ns, starts.get(transfer.cache_op, transfer.start_ns)
+        )
     users, count = plan.graph.users, len(plan.graph.ops)
     following: dict[int, int] = {}  # by tensor, after which op its next cache op is issued
     cache_ops = list(plan.cache_ops)
@@ -77,18 +93,24 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
         c = cache_ops[k]
         passed = bisect_right(instants, starts[k]) if c.op == PREFETCH and k in starts else 0
         use = next(iter(users[c.tensor][bisect_right(users[c.tensor], c.after) :]), count)
-        if passed and c.after < (after := ended[passed - 1][1]) < min(use, following.get(c.tensor, count)):
+        if passed and c.after < (after := ended[passed - 1][1]) < min(
+            use, following.get(c.tensor, count)
+        ):
             c = cache_ops[k] = replace(c, after=after)
         following[c.tensor] = c.after
     return replace(plan, cache_ops=tuple(sorted(cache_ops, key=lambda c: c.after)))
 
 
 def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan:
-    """The plan, which says how it does in so many replays with jitter, of which some may break a rule, as streams overtake one another."""
+    """The plan, which says how it does in so many replays with jitter, of which some may break a
+    rule, as streams overtake one another.
+    """
     taken: list[int] = []
     for run in range(runs):
         try:
-            takes_ns = replay(plan, hardware, budget_bytes, jitter=Jitter(_SEEDS + run, *_SIGMAS)).makespan_ns
+            takes_ns = replay(
+                plan, hardware, budget_bytes, jitter=Jitter(_SEEDS + run, *_SIGMAS)
+            ).makespan_ns
         except PlanError:
             takes_ns = None
         taken += [] if takes_ns is None else [takes_ns]

@@ -1,4 +1,6 @@
-"""Why each tensor moves or stays: what the planner judged, and what the replay of the plan shows."""
+"""Why each tensor moves or stays: what the planner judged, and what the replay of the plan
+shows.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -24,13 +26,14 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "explain": "Explanation FROM_HOME Line NO_PLACE REASONS Region SEARCH_KEPT SEARCH_MOVED UNJUDGED_KEPT "
+            "explain": "Explanation FROM_HOME Line NO_PLACE REASONS Region SEARCH_KEPT "
+            "SEARCH_MOVED UNJUDGED_KEPT "
             "UNJUDGED_MOVED explain signed_time",
             "observed": "ObservedTransfer",
         },
     )
 
 __all__ = [
-    "FROM_HOME", "NO_PLACE", "REASONS", "SEARCH_KEPT", "SEARCH_MOVED", "UNJUDGED_KEPT", "UNJUDGED_MOVED", "Explanation", "Line",
-    "ObservedTransfer", "Region", "explain", "signed_time",
+    "FROM_HOME", "NO_PLACE", "REASONS", "SEARCH_KEPT", "SEARCH_MOVED", "UNJUDGED_KEPT",
+    "UNJUDGED_MOVED", "Explanation", "Line", "ObservedTransfer", "Region", "explain", "signed_time",
 ]  # fmt: skip

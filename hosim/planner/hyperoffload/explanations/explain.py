@@ -1,10 +1,12 @@
 """Why each tensor moves or stays: what the planner judged, and what the replay of the plan shows.
 
-A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`), so each gap has the score by which
-selection took or left it, and the pass that decided otherwise if one did. The planner has not judged plans of other policies or from
-files: of these, an explanation says what moves and what that brings, and gives no motives. The replay
-(:mod:`hosim.planner.hyperoffload.explanations.observed`) says when a tensor is away, what that saves, and which op waits for its transfers.
-:func:`explain` is the whole of it; :mod:`hosim.report.explanation` shows it.
+A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`),
+so each gap has the score by which selection took or left it, and the pass that decided otherwise if
+one did. The planner has not judged plans of other policies or from files: of these, an explanation
+says what moves and what that brings, and gives no motives. The replay
+(:mod:`hosim.planner.hyperoffload.explanations.observed`) says when a tensor is away, what that
+saves, and which op waits for its transfers. :func:`explain` is the whole of it;
+:mod:`hosim.report.explanation` shows it.
 """
 
 from __future__ import annotations
@@ -20,8 +22,23 @@ from hosim.hardware import Hardware
 from hosim.plain_text import counted
 from hosim.planner.hyperoffload.explanations.observed import ObservedTransfer, copies, loads, notes
 from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
-from hosim.planner.hyperoffload.judged_gaps import BEST_SCORE, ENOUGH, NO_PRESSURE, NO_TIER, OUTSCORED, STARTS_BELOW, JudgedGap
-from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, LOCAL_SEARCH, RIVAL, SPREAD, Judgement
+from hosim.planner.hyperoffload.judged_gaps import (
+    BEST_SCORE,
+    ENOUGH,
+    NO_PRESSURE,
+    NO_TIER,
+    OUTSCORED,
+    STARTS_BELOW,
+    JudgedGap,
+)
+from hosim.planner.hyperoffload.judgement import (
+    EVERYTHING,
+    LEAST_TRAFFIC,
+    LOCAL_SEARCH,
+    RIVAL,
+    SPREAD,
+    Judgement,
+)
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
 from hosim.processors import refuse_other_processors
@@ -31,7 +48,13 @@ from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
 
 FROM_HOME, SEARCH_MOVED, UNJUDGED_MOVED = "from_home", "search_moved", "unjudged_moved"
-NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT, SPREAD_KEPT, STAYS = "no_place", "search_kept", "unjudged_kept", "spread_kept", "stays"
+NO_PLACE, SEARCH_KEPT, UNJUDGED_KEPT, SPREAD_KEPT, STAYS = (
+    "no_place",
+    "search_kept",
+    "unjudged_kept",
+    "spread_kept",
+    "stays",
+)
 REASONS: Mapping[str, str] = {
     BEST_SCORE: "moved: best score",
     STARTS_BELOW: "moved: starts below",
@@ -58,10 +81,12 @@ REASONS: Mapping[str, str] = {
 class Line:
     """One gap of one tensor: what the planner judged, what the plan makes of it, and why.
 
-    ``judged`` is selection's note (None: the planner did not judge this gap), ``figures`` the descriptions' view of the gap. ``away_ns``
-    is how long the replay has the tensor out of the device tier in this gap, ``saved_bytes`` its bytes if it is away while the op of the
-    largest occupancy runs, ``relief_byte_ns`` its bytes times the over-budget time it is away for. ``copies`` are places in
-    :attr:`Explanation.copies`, and ``exposed_ns`` is what ops waited for these.
+    ``judged`` is selection's note (None: the planner did not judge this gap), ``figures`` the
+    descriptions' view of the gap. ``away_ns`` is how long the replay has the tensor out of the
+    device tier in this gap, ``saved_bytes`` its bytes if it is away while the op of the largest
+    occupancy runs, ``relief_byte_ns`` its bytes times the over-budget time it is away for.
+    ``copies`` are places in :attr:`Explanation.copies`, and ``exposed_ns`` is what ops waited for
+    these.
     """
 
     figures: GapFigures
@@ -84,15 +109,20 @@ class Line:
     @property
     def score(self) -> float | None:
         """What selection ranked the gap by, in nanoseconds; None if it did not judge it."""
-        return self.judged.score.score if self.judged is not None and self.judged.score is not None else None
+        return (
+            self.judged.score.score
+            if self.judged is not None and self.judged.score is not None
+            else None
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """Consecutive ops, ``first`` to ``last``, that are over budget if nothing moves.
 
-    ``over_ns`` is their time, ``over_bytes`` the largest excess and ``over_byte_ns`` the excess over that time; ``held_bytes`` is
-    the most that the device tier holds there in the replay of the plan.
+    ``over_ns`` is their time, ``over_bytes`` the largest excess and ``over_byte_ns`` the excess
+    over that time; ``held_bytes`` is the most that the device tier holds there in the replay of the
+    plan.
     """
 
     first: int
@@ -105,13 +135,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A plan explained. ``result`` has the channels' figures and the peak; positions are those of ``plan.graph``.
+    """A plan explained. ``result`` has the channels' figures and the peak; positions are those of
+    ``plan.graph``.
 
-    Its tensors are in the order in which the planner had them (:mod:`hosim.schedule.order_of_uses`).
+    Its tensors are in the order in which the planner had them
+    (:mod:`hosim.schedule.order_of_uses`).
 
-    ``origin`` says in words what made the plan and what was judged; ``judgement`` is None where the planner judged nothing. ``lines``
-    come by bytes saved at the peak, then over-budget time relieved, then score. ``without_gap_tensors`` and ``without_gap_bytes`` count
-    what has bytes but no gap: short-lived tensors, which never move, and those that no op uses.
+    ``origin`` says in words what made the plan and what was judged; ``judgement`` is None where the
+    planner judged nothing. ``lines`` come by bytes saved at the peak, then over-budget time
+    relieved, then score. ``without_gap_tensors`` and ``without_gap_bytes`` count what has bytes but
+    no gap: short-lived tensors, which never move, and those that no op uses.
     """
 
     plan: Plan
@@ -120,7 +153,9 @@ class Explanation:
     origin: str
     judgement: Judgement | None
     peak_op: int
-    """The op during which most would be held if nothing moved (-1: there are none), and ``peak_bytes`` how much."""
+    """The op during which most would be held if nothing moved (-1: there are none), and
+    ``peak_bytes`` how much.
+    """
     peak_bytes: int
     regions: tuple[Region, ...]
     lines: tuple[Line, ...]
@@ -135,28 +170,42 @@ class Explanation:
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
-    """Why ``plan`` moves what it moves and keeps what it keeps, and what its replay within ``budget_bytes`` of the device tier shows.
+    """Why ``plan`` moves what it moves and keeps what it keeps, and what its replay within
+    ``budget_bytes`` of the device tier shows.
 
-    Raises :class:`InputError` for a plan whose policy decides during the replay or with ops on other processors, and
-    :class:`InfeasibleError` for one that does not fit.
+    Raises :class:`InputError` for a plan whose policy decides during the replay or with ops on
+    other processors, and :class:`InfeasibleError` for one that does not fit.
     """
     if plan.runtime is not None:
-        raise InputError(f"policy {plan.policy} decides during the replay: there is no plan to explain")
-    refuse_other_processors(plan.graph, "why tensors move is explained for plans with all ops on the device")
+        raise InputError(
+            f"policy {plan.policy} decides during the replay: there is no plan to explain"
+        )
+    refuse_other_processors(
+        plan.graph, "why tensors move is explained for plans with all ops on the device"
+    )
     plan = _as_planned(plan, hardware, budget_bytes)
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
     if not result.feasible or timeline is None:
-        raise InfeasibleError(f"the plan of {plan.policy} cannot be explained, it does not fit: {result.error}", report=result.error or "")
+        raise InfeasibleError(
+            f"the plan of {plan.policy} cannot be explained, it does not fit: {result.error}",
+            report=result.error or "",
+        )
     graph = plan.graph
     problem = analyse(graph, hardware)
     budget = min(budget_bytes, hardware.device.capacity_bytes)
     peak_op = max(range(len(graph.ops)), key=problem.held_bytes.__getitem__, default=-1)
     found_copies = copies(plan, hardware, timeline, budget_bytes)
     judgement = _judgement(plan, problem)
-    lines = _Lines(plan, judgement, problem, budget, timeline, result.makespan_ns or 0, found_copies, peak_op).all()
+    lines = _Lines(
+        plan, judgement, problem, budget, timeline, result.makespan_ns or 0, found_copies, peak_op
+    ).all()
     listed = {line.gap.tensor for line in lines}
-    without = [tensor.size_bytes for t, tensor in enumerate(graph.tensors) if t not in listed and tensor.size_bytes]
+    without = [
+        tensor.size_bytes
+        for t, tensor in enumerate(graph.tensors)
+        if t not in listed and tensor.size_bytes
+    ]
     return Explanation(
         plan=plan,
         hardware=hardware,
@@ -165,7 +214,9 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
         judgement=judgement,
         peak_op=peak_op,
         peak_bytes=max(problem.held_bytes, default=0),
-        regions=tuple(_regions(problem, budget, timeline, occupancy(timeline, hardware.device_tier))),
+        regions=tuple(
+            _regions(problem, budget, timeline, occupancy(timeline, hardware.device_tier))
+        ),
         lines=tuple(sorted(lines, key=_order)),
         copies=found_copies,
         waits=timeline.stalls,
@@ -177,25 +228,43 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
 
 
 def _as_planned(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
-    """The plan for the graph that the planner's notes are about, or else in the order of its uses."""
+    """The plan for the graph that the planner's notes are about, or else in the order of its
+    uses.
+    """
     if isinstance(plan.judgement, Judgement) and plan.judgement.graph == plan.graph:
         return plan
-    return plan_for(plan, idle_parts_below(plan.workload.derived(canonical), hardware, min(budget_bytes, hardware.device.capacity_bytes)))
+    return plan_for(
+        plan,
+        idle_parts_below(
+            plan.workload.derived(canonical),
+            hardware,
+            min(budget_bytes, hardware.device.capacity_bytes),
+        ),
+    )
 
 
 def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
-    """The planner's notes, if they are about this plan: its cache ops are those that follow from the choices, prefetches issued later."""
+    """The planner's notes, if they are about this plan: its cache ops are those that follow from
+    the choices, prefetches issued later.
+    """
     judgement = plan.judgement
     if not isinstance(judgement, Judgement) or judgement.graph not in (None, plan.graph):
         return None
-    if judgement.source == RIVAL or _decided(insert(problem, judgement.choices, plan.policy)) == _decided(plan):
+    if judgement.source == RIVAL or _decided(
+        insert(problem, judgement.choices, plan.policy)
+    ) == _decided(plan):
         return judgement
     return None
 
 
 def _decided(plan: Plan) -> list[tuple[int, str, str, str, int]]:
-    """What moves and when it leaves; what comes up may be issued later than was chosen, so that the plan fits where times vary."""
-    return sorted((c.tensor, c.op, c.source, c.destination or "", AT_START if c.op == PREFETCH else c.after) for c in plan.cache_ops)
+    """What moves and when it leaves; what comes up may be issued later than was chosen, so that the
+    plan fits where times vary.
+    """
+    return sorted(
+        (c.tensor, c.op, c.source, c.destination or "", AT_START if c.op == PREFETCH else c.after)
+        for c in plan.cache_ops
+    )
 
 
 _PLACEMENT = "placement "
@@ -215,7 +284,11 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
     rules = len(named) - len(others)
     unnamed = len(others) - _NAMED
     more = [counted(unnamed, "other")] if unnamed > 1 else []
-    named = [*([counted(rules, "placement rule")] if rules else []), *others[: _NAMED if more else None], *more]
+    named = [
+        *([counted(rules, "placement rule")] if rules else []),
+        *others[: _NAMED if more else None],
+        *more,
+    ]
     rest = f"; {counted(settings, 'other setting')} of these" if settings else ""
     return f"{text} Tried as well: {', '.join(named)}{rest}."
 
@@ -224,30 +297,57 @@ def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> st
     if judgement is None:
         return f"Plan of {plan.policy}: hosim's planner did not judge it."
     if judgement.source == RIVAL:
-        return f"Plan of {judgement.rival}: the planner found no better one of its own, and did not judge what this one moves."
+        return (
+            f"Plan of {judgement.rival}: the planner found no better one of its own, and did "
+            "not judge what this one moves."
+        )
     again = plan.recomputes
     changes = ["in another order"] if plan.edits is not None and plan.edits.order else []
     changes += [f"with {counted(again, 'op')} run again"] if again else []
     changed = " and ".join(changes)
     graph = f" on the graph {changed}" if changed else ""
     if judgement.source == EVERYTHING:
-        return f"No selection fits{graph}, so all that can move does, and returns as late as it can."
+        return (
+            f"No selection fits{graph}, so all that can move does, and returns as late as it can."
+        )
     if judgement.source == SPREAD:
-        return f"Parameters that fit are kept{graph}, the others come up for each use and leave after it, spread evenly over the step."
+        return (
+            f"Parameters that fit are kept{graph}, the others come up for each use and leave "
+            "after it, spread evenly over the step."
+        )
     if judgement.source == LEAST_TRAFFIC:
-        return f"Transfers take far longer than ops{graph}, so as much stays as can, and the rest lies as near as there is room."
+        return (
+            f"Transfers take far longer than ops{graph}, so as much stays as can, and the rest "
+            "lies as near as there is room."
+        )
     if judgement.selection is None:
-        return f"Local search made it{graph} from an even spread or another policy's plan: no selection judged its gaps."
-    text = f"Selection judged every gap{graph}, for a budget of {human_size(judgement.selection.budget_bytes)}"
+        return (
+            f"Local search made it{graph} from an even spread or another policy's plan: no "
+            "selection judged its gaps."
+        )
+    text = (
+        f"Selection judged every gap{graph}, for a budget of "
+        f"{human_size(judgement.selection.budget_bytes)}"
+    )
     if judgement.source == LOCAL_SEARCH:
         count = sum(line.reason in (SEARCH_MOVED, SEARCH_KEPT) for line in lines)
-        return f"{text}; local search then changed {count:,} of its decisions, and when others are issued."
+        return (
+            f"{text}; local search then changed {count:,} of its decisions, and when others "
+            "are issued."
+        )
     return f"{text}; the plan is what it took."
 
 
 def _order(line: Line) -> tuple[float, ...]:
     rank = line.figures.value if line.judged is None else line.score or 0.0
-    return (-line.saved_bytes, -line.relief_byte_ns, -rank, -line.figures.bytes, line.gap.tensor, line.gap.after)
+    return (
+        -line.saved_bytes,
+        -line.relief_byte_ns,
+        -rank,
+        -line.figures.bytes,
+        line.gap.tensor,
+        line.gap.after,
+    )
 
 
 def _regions(problem: Problem, budget: int, timeline: Timeline, held: Steps) -> Iterable[Region]:
@@ -259,10 +359,15 @@ def _regions(problem: Problem, budget: int, timeline: Timeline, held: Steps) -> 
             first = i if first is None else first
         elif first is not None:
             ops = range(first, i)
-            begin, end = min(timeline.op_start_ns[k] for k in ops), max(timeline.op_end_ns[k] for k in ops)
+            begin, end = (
+                min(timeline.op_start_ns[k] for k in ops),
+                max(timeline.op_end_ns[k] for k in ops),
+            )
             times = [problem.durations[k] for k in ops]
             area = sum(over[k] * d for k, d in zip(ops, times, strict=True))
-            yield Region(first, i - 1, sum(times), max(over[first:i]), area, held.largest(begin, end))
+            yield Region(
+                first, i - 1, sum(times), max(over[first:i]), area, held.largest(begin, end)
+            )
             first = None
 
 
@@ -291,7 +396,9 @@ class _Lines:
         self.peak_op = peak_op
         device = problem.hardware.device_tier
         start, end = timeline.op_start_ns, timeline.op_end_ns
-        self.over = Spans((start[i], end[i]) for i in range(len(self.graph.ops)) if problem.held_bytes[i] > budget)
+        self.over = Spans(
+            (start[i], end[i]) for i in range(len(self.graph.ops)) if problem.held_bytes[i] > budget
+        )
         self.residence = residence(timeline, device)
         self.starts_away = {t for t, tiers in plan.residency(device).items() if device not in tiers}
         self.detaches: dict[int, list[int]] = {}
@@ -309,7 +416,9 @@ class _Lines:
         for figures in found:
             by_tensor.setdefault(figures.gap.tensor, []).append(figures.gap)
         owned = {t: self._owned(t, gaps) for t, gaps in by_tensor.items()}
-        return [self._line(figures, owned[figures.gap.tensor].get(figures.gap, ())) for figures in found]
+        return [
+            self._line(figures, owned[figures.gap.tensor].get(figures.gap, ())) for figures in found
+        ]
 
     def _owned(self, t: int, gaps: Sequence[Gap]) -> dict[Gap, list[int]]:
         """The transfers of a tensor by the gap that they are issued in, or else the next one."""
@@ -334,19 +443,39 @@ class _Lines:
         from_home = gap.after == AT_START and gap.tensor in self.problem.starts_below
         if from_home:  # before its first use it is no part of what would be held if nothing moved
             saved = relief = 0
-        judged = self.judgement.by_gap.get(gap) if self.judgement is not None and not from_home else None
+        judged = (
+            self.judgement.by_gap.get(gap) if self.judgement is not None and not from_home else None
+        )
         reason, detail = FROM_HOME, f"it lives in {self.problem.starts_below.get(gap.tensor)}"
         if not from_home:
             reason, detail = self._verdict(gap, moved, judged)
         effect, exposed_ns = self._effect(owned) if moved else ("", 0)
-        why = "; ".join([part for part in (f"{'moved' if moved else 'kept'}: {detail}", effect) if part])
-        return Line(figures, judged, moved, away_ns, saved, relief, tuple(owned), exposed_ns, reason, effect, why)
+        why = "; ".join(
+            [part for part in (f"{'moved' if moved else 'kept'}: {detail}", effect) if part]
+        )
+        return Line(
+            figures,
+            judged,
+            moved,
+            away_ns,
+            saved,
+            relief,
+            tuple(owned),
+            exposed_ns,
+            reason,
+            effect,
+            why,
+        )
 
     def _absent(self, gap: Gap) -> list[Interval]:
         """When the tensor is out of the device tier in a gap, in the time of the replay."""
         held = self.residence.get(gap.tensor)
         at = self.timeline.op_end_ns[gap.after] if gap.after != AT_START else 0
-        end = self.timeline.op_start_ns[gap.before] if gap.before < len(self.graph.ops) else self.makespan
+        end = (
+            self.timeline.op_start_ns[gap.before]
+            if gap.before < len(self.graph.ops)
+            else self.makespan
+        )
         absent = []
         for a, b in held.intervals if held is not None else ():
             if a >= end:
@@ -360,19 +489,32 @@ class _Lines:
     def _spans_peak(self, start: int, end: int) -> bool:
         """Whether an absence lasts throughout the op of the largest occupancy."""
         op = self.peak_op
-        return op >= 0 and start <= self.timeline.op_start_ns[op] and self.timeline.op_end_ns[op] <= end
+        return (
+            op >= 0
+            and start <= self.timeline.op_start_ns[op]
+            and self.timeline.op_end_ns[op] <= end
+        )
 
-    # -- verdicts ----------------------------------------------------------------------------------------------
+    # -- verdicts
+    # ----------------------------------------------------------------------------------------------
 
     def _effect(self, owned: Sequence[int]) -> tuple[str, int]:
-        """What the replay shows about the transfers of a gap, in words, and what ops waited for them."""
+        """What the replay shows about the transfers of a gap, in words, and what ops waited for
+        them.
+        """
         exposed = [self.copies[k] for k in owned if self.copies[k].exposed_ns]
         if not exposed:
             return "hidden" if owned else "no transfer", 0
         total = sum(copy.exposed_ns for copy in exposed)
         others = sum(len(copy.waiting) for copy in exposed) - 1
-        name = self.graph.ops[exposed[0].waiting[0]].name + (f" and {others} more" if others else "")
-        return f"op {name} waits {human_time(total)} for its {'prefetch' if exposed[0].up else 'store'}", total
+        name = self.graph.ops[exposed[0].waiting[0]].name + (
+            f" and {others} more" if others else ""
+        )
+        return (
+            f"op {name} waits {human_time(total)} for its "
+            f"{'prefetch' if exposed[0].up else 'store'}",
+            total,
+        )
 
     def _verdict(self, gap: Gap, moved: bool, judged: JudgedGap | None) -> tuple[str, str]:
         """The code of the reason and the reason in words, from the planner's notes alone."""
@@ -381,14 +523,21 @@ class _Lines:
         if judgement is None or judgement.source == RIVAL:
             return unjudged
         if not moved and uses_gap(judgement.choices, gap, len(self.graph.ops)):
-            return NO_PLACE, "chosen, but at no point of the step is it safe to detach it, as streams overlap"
+            return (
+                NO_PLACE,
+                "chosen, but at no point of the step is it safe to detach it, as streams overlap",
+            )
         if judgement.source == EVERYTHING and moved:
             return EVERYTHING, "no selection fits, so all that can move does"
         if judgement.source == SPREAD:
             even = "what moves is spread evenly over the step"
             return (SPREAD, even) if moved else (SPREAD_KEPT, f"{even}, and the rest fits")
         if judgement.source == LEAST_TRAFFIC:
-            return (LEAST_TRAFFIC, "it does not fit beside what stays") if moved else (STAYS, "there is room for it to stay")
+            return (
+                (LEAST_TRAFFIC, "it does not fit beside what stays")
+                if moved
+                else (STAYS, "there is room for it to stay")
+            )
         if judgement.selection is None:
             return unjudged
         if judgement.changed(gap):
@@ -409,11 +558,24 @@ class _Lines:
             return "what moves besides leaves nothing over budget in its gap"
         assert judged.score is not None
         score = signed_time(judged.score.score)
-        at = f" at {self.graph.ops[judged.op].name if judged.op < len(self.graph.ops) else 'the end'}" if judged.op >= 0 else ""
+        at = (
+            " at "
+            f"{self.graph.ops[judged.op].name if judged.op < len(self.graph.ops) else 'the end'}"
+            if judged.op >= 0
+            else ""
+        )
         if judged.reason == OUTSCORED:
-            best = f"the best had {signed_time(judged.rival_score)}" if judged.rival_score is not None else "others had more"
+            best = (
+                f"the best had {signed_time(judged.rival_score)}"
+                if judged.rival_score is not None
+                else "others had more"
+            )
             return f"score {score}{at}, {best}"
-        second = f", the next had {signed_time(judged.rival_score)}" if judged.rival_score is not None else ""
+        second = (
+            f", the next had {signed_time(judged.rival_score)}"
+            if judged.rival_score is not None
+            else ""
+        )
         return f"score {score}{at}, where {human_size(judged.over_bytes)} were over budget{second}"
 
 

@@ -1,4 +1,6 @@
-"""Local search: one choice changed at a time, judged by a simulator of plans, for as long as its work lasts."""
+"""Local search: one choice changed at a time, judged by a simulator of plans, for as long as its
+work lasts.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -24,4 +26,12 @@ else:
         },
     )
 
-__all__ = ["Annealing", "BestChoices", "Changes", "ChoiceMoves", "LocalSearch", "PlanSimulator", "StallMoves"]
+__all__ = [
+    "Annealing",
+    "BestChoices",
+    "Changes",
+    "ChoiceMoves",
+    "LocalSearch",
+    "PlanSimulator",
+    "StallMoves",
+]

@@ -1,8 +1,11 @@
-"""Simulated annealing over all decisions, and a descent from the best there is after it: for graphs with few of them.
+"""Simulated annealing over all decisions, and a descent from the best there is after it: for graphs
+with few of them.
 
-Changes of any decision (:mod:`hosim.planner.hyperoffload.local_moves.choice_moves`), or around what waits
-(:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`), are judged by the simulator of plans. Annealing (Kirkpatrick, Gelatt and Vecchi
-1983) takes a worse one with a probability that falls with what it loses and with time, since what helps is often two or three changes that
+Changes of any decision (:mod:`hosim.planner.hyperoffload.local_moves.choice_moves`), or around what
+waits (:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`), are judged by the simulator of
+plans. Annealing (Kirkpatrick, Gelatt and Vecchi
+1983) takes a worse one with a probability that falls with what it loses and with time, since what
+      helps is often two or three changes that
 each alone do not. It may be over the order of returns alone, each of them as early as there is room
 (:mod:`hosim.planner.hyperoffload.choice_passes.ordered_returns`).
 """
@@ -32,12 +35,21 @@ _WORTH = 30
 
 
 class Annealing:
-    """Searches from ``choices`` on, beginning at a heat of so many mean op durations; none can beat ``floor_ns``.
+    """Searches from ``choices`` on, beginning at a heat of so many mean op durations; none can beat
+    ``floor_ns``.
 
     With ``ordered`` all returns are as early as there is room, after each change.
     """
 
-    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int, heat: float, ordered: bool, seed: int) -> None:
+    def __init__(
+        self,
+        simulator: PlanSimulator,
+        choices: Choices,
+        floor_ns: int,
+        heat: float,
+        ordered: bool,
+        seed: int,
+    ) -> None:
         self._simulator, self._rng = simulator, random.Random(seed)
         self._moves = ChoiceMoves(simulator.problem, simulator.tiers)
         self._near = StallMoves(simulator, self._rng, 1)
@@ -46,11 +58,15 @@ class Annealing:
         self._hot_ns = heat * sum(durations) / max(1, len(durations))
         self._begun = simulator.work
         self._kept = BestChoices(simulator, choices, floor_ns)
-        self._ordered = OrderedReturns(simulator.problem, simulator.budget_bytes) if ordered else None
+        self._ordered = (
+            OrderedReturns(simulator.problem, simulator.budget_bytes) if ordered else None
+        )
         self._drawing = _OF_A_CHANGE + (_OF_A_RETURN * len(choices) if ordered else 0)
 
     def run(self, work: int, spent: WorkDone) -> Choices:
-        """The best choices when so much work is done, which is added to what is ``spent``; a half at most is for the descent."""
+        """The best choices when so much work is done, which is added to what is ``spent``; a half
+        at most is for the descent.
+        """
         simulator = self._simulator
         if self._gaps:
             self._anneal(self._begun + work // 2)
@@ -90,11 +106,15 @@ class Annealing:
     def _settled(self, ordered: OrderedReturns, changes: Changes) -> dict[int, TensorChoice | None]:
         """The present choices with changes, all returns as early as there is room, as changes."""
         present = self._simulator.choices
-        found = ordered({t: choice for t, choice in {**present, **changes}.items() if choice is not None})
+        found = ordered(
+            {t: choice for t, choice in {**present, **changes}.items() if choice is not None}
+        )
         return {t: found.get(t) for t in {**present, **found} if found.get(t) != present.get(t)}
 
     def _descend(self, until: int) -> None:
-        """First improvement over all changes of one decision, tensor by tensor, until none is better."""
+        """First improvement over all changes of one decision, tensor by tensor, until none is
+        better.
+        """
         self._kept.back()
         simulator, moves = self._simulator, self._moves
         tensors = sorted(moves.gaps)

@@ -8,7 +8,8 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice
 
 
 class BestChoices:
-    """Begins with ``choices``; ``cost`` is that of the best ones, and no plan takes less than ``floor_ns``.
+    """Begins with ``choices``; ``cost`` is that of the best ones, and no plan takes less than
+    ``floor_ns``.
 
     ``whole`` is the work of a whole run.
     """
@@ -33,7 +34,9 @@ class BestChoices:
         return not self.cost[0] and self.cost[1] <= self.floor_ns
 
     def take(self, changes: Changes) -> bool:
-        """Make changes the present choices, and the best ones if they are; says whether they are."""
+        """Make changes the present choices, and the best ones if they are; says whether they
+        are.
+        """
         choices = self.simulator.choices
         for t in changes:
             self._undo.setdefault(t, choices.get(t))
@@ -52,7 +55,9 @@ class BestChoices:
 
     def better(self, changes: Changes) -> bool:
         """Take changes of the best choices if they are better."""
-        found: SimulatedCost = self.simulator.judge(changes, None if self.cost[0] else self.cost[1] + 1)
+        found: SimulatedCost = self.simulator.judge(
+            changes, None if self.cost[0] else self.cost[1] + 1
+        )
         if found < self.cost:
             self.take(changes)
             return True

@@ -1,8 +1,9 @@
 """Small changes of choices: what a search may try next.
 
-A change concerns a tensor or two: a prefetch issued elsewhere in its gap; a store issued earlier or later; either of them elsewhere among
-those that are issued after the same op; an absence dropped, or a gap used that was not; another start, or another tier below, for one
-absence or for all; a tensor that stays in the place of another one that leaves.
+A change concerns a tensor or two: a prefetch issued elsewhere in its gap; a store issued earlier or
+later; either of them elsewhere among those that are issued after the same op; an absence dropped,
+or a gap used that was not; another start, or another tier below, for one absence or for all; a
+tensor that stays in the place of another one that leaves.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from random import Random
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Choices, Problem, TensorChoice
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    COPY,
+    HOME,
+    Choices,
+    Problem,
+    TensorChoice,
+)
 
 Changes = Mapping[int, TensorChoice | None]
 """By tensor what it does instead; None: it stays."""
@@ -39,10 +47,19 @@ class ChoiceMoves:
         self._several = len(problem.graph.streams) > 1
         self._initial = problem.graph.derived(initial_set)
 
-    def random(self, rng: Random, choices: Present, gap: Gap, others: Sequence[Gap], lines: Queues | None = None) -> Changes:
-        """A change of the tensor of ``gap``, most of all there; in one of ten it changes places with one of ``others``.
+    def random(
+        self,
+        rng: Random,
+        choices: Present,
+        gap: Gap,
+        others: Sequence[Gap],
+        lines: Queues | None = None,
+    ) -> Changes:
+        """A change of the tensor of ``gap``, most of all there; in one of ten it changes places
+        with one of ``others``.
 
-        ``lines`` are the queues of the choices, if they are known: looking takes time for each tensor that moves.
+        ``lines`` are the queues of the choices, if they are known: looking takes time for each
+        tensor that moves.
         """
         t = gap.tensor
         choice = choices.get(t)
@@ -51,21 +68,32 @@ class ChoiceMoves:
             return self._exchange(rng, choices, gap, rng.choice(others))
         if choice is not None and gap.after in choice.away and rng.random() < _TURN:
             lines = self.queues(choices) if lines is None else lines
-            changed = [*self._elsewhere(t, choice, gap, lines), *self._saved_elsewhere(t, choice, lines)]
+            changed = [
+                *self._elsewhere(t, choice, gap, lines),
+                *self._saved_elsewhere(t, choice, lines),
+            ]
             if changed:
                 return {t: rng.choice(changed)}
         if choice is not None and gap.after in choice.away and what < 0.7:
             back = choice.away[gap.after]
             if back is not None and what < 0.5:
-                moved = back + rng.choice(_NEAR) if rng.random() < 0.5 else rng.randrange(gap.after, gap.before)
+                moved = (
+                    back + rng.choice(_NEAR)
+                    if rng.random() < 0.5
+                    else rng.randrange(gap.after, gap.before)
+                )
                 return {t: choice.with_return(gap.after, within(moved, gap))}
             if choice.start != BELOW or gap.after != AT_START:
                 return {t: choice.with_store(gap.after, rng.randint(gap.written, last_store(gap)))}
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
         return {t: kept(rng.choice(changes))} if changes else {}
 
-    def neighbours(self, choices: Choices, gaps: Sequence[Gap], lines: Queues | None = None) -> Iterator[Changes]:
-        """Every change of one decision in these gaps; ``lines`` are the queues of the choices, if they are known."""
+    def neighbours(
+        self, choices: Choices, gaps: Sequence[Gap], lines: Queues | None = None
+    ) -> Iterator[Changes]:
+        """Every change of one decision in these gaps; ``lines`` are the queues of the choices, if
+        they are known.
+        """
         by_tensor: dict[int, list[Gap]] = {}
         for gap in gaps:
             by_tensor.setdefault(gap.tensor, []).append(gap)
@@ -89,8 +117,11 @@ class ChoiceMoves:
             for changed in self._saved_elsewhere(t, choice, lines) if choice is not None else ():
                 yield {t: changed}
 
-    def _elsewhere(self, t: int, choice: TensorChoice, gap: Gap, lines: Queues) -> Iterator[TensorChoice]:
-        """The return or the store of an absence elsewhere among those that are issued after the same op; or the absence in another tier.
+    def _elsewhere(
+        self, t: int, choice: TensorChoice, gap: Gap, lines: Queues
+    ) -> Iterator[TensorChoice]:
+        """The return or the store of an absence elsewhere among those that are issued after the
+        same op; or the absence in another tier.
 
         On several streams also a later op after which it leaves.
         """
@@ -106,7 +137,9 @@ class ChoiceMoves:
                 yield choice.with_store_turn(gap.after, turn)
             if self._several:
                 now = choice.leaves.get(gap.after, gap.after)
-                for position in dict.fromkeys((gap.after, now - 1, now + 1, now + 2, gap.before - 1)):
+                for position in dict.fromkeys(
+                    (gap.after, now - 1, now + 1, now + 2, gap.before - 1)
+                ):
                     if gap.after <= position < gap.before and position != now:
                         yield choice.with_leave(gap.after, position)
         if len(choice.away) > 1 and t not in self.problem.starts_below:
@@ -115,24 +148,39 @@ class ChoiceMoves:
                     yield choice.with_tier(gap.after, tier)
 
     def saved_after(self, t: int, choice: TensorChoice) -> int | None:
-        """The op after which what the step has written of a tensor is stored where it is to be at the end; None: it need not."""
+        """The op after which what the step has written of a tensor is stored where it is to be at
+        the end; None: it need not.
+        """
         graph = self.problem.graph
-        if not graph.writers[t] or not graph.survives[t] or (t not in self.problem.starts_below and choice.start == HOME):
+        if (
+            not graph.writers[t]
+            or not graph.survives[t]
+            or (t not in self.problem.starts_below and choice.start == HOME)
+        ):
             return None
         return choice.stores.get(self._count, graph.writers[t][-1])
 
-    def shifted(self, t: int, choice: TensorChoice | None, gap: Gap | None, by: int, *, store: bool) -> TensorChoice | None:
-        """The choice of a tensor with one transfer issued so many ops later, as far as it may be; None if that changes nothing.
+    def shifted(
+        self, t: int, choice: TensorChoice | None, gap: Gap | None, by: int, *, store: bool
+    ) -> TensorChoice | None:
+        """The choice of a tensor with one transfer issued so many ops later, as far as it may be;
+        None if that changes nothing.
 
-        This is the return of the absence in ``gap``, or with ``store`` the store before it. Without a gap it is the store that saves for
-        the end what the step has written.
+        This is the return of the absence in ``gap``, or with ``store`` the store before it. Without
+        a gap it is the store that saves for the end what the step has written.
         """
         if choice is None:
             return None
         if gap is None:
             saved = self.saved_after(t, choice)
-            moved = None if saved is None else max(self.problem.graph.writers[t][-1], min(self._count - 1, saved + by))
-            return None if moved is None or moved == saved else choice.with_store(self._count, moved)
+            moved = (
+                None
+                if saved is None
+                else max(self.problem.graph.writers[t][-1], min(self._count - 1, saved + by))
+            )
+            return (
+                None if moved is None or moved == saved else choice.with_store(self._count, moved)
+            )
         if gap.after not in choice.away:
             return None
         if store:
@@ -145,8 +193,12 @@ class ChoiceMoves:
         moved = None if back is None else within(back + by, gap)
         return None if moved is None or moved == back else choice.with_return(gap.after, moved)
 
-    def _saved_elsewhere(self, t: int, choice: TensorChoice, lines: Queues) -> Iterator[TensorChoice]:
-        """What is to be below at the end stored later or earlier, or elsewhere among what is issued after the same op."""
+    def _saved_elsewhere(
+        self, t: int, choice: TensorChoice, lines: Queues
+    ) -> Iterator[TensorChoice]:
+        """What is to be below at the end stored later or earlier, or elsewhere among what is issued
+        after the same op.
+        """
         at = self.saved_after(t, choice)
         if at is None:
             return
@@ -154,7 +206,9 @@ class ChoiceMoves:
         for position in dict.fromkeys((first, at - 1, at + 1, at + 2, (at + last) // 2, last)):
             if first <= position <= last and position != at:
                 yield choice.with_store(self._count, position)
-        for turn in _turns(choice.store_turns.get(self._count, 2 * at), t, lines.get((True, at), ())):
+        for turn in _turns(
+            choice.store_turns.get(self._count, 2 * at), t, lines.get((True, at), ())
+        ):
             yield choice.with_store_turn(self._count, turn)
 
     def queues(self, choices: Present) -> Queues:
@@ -162,16 +216,24 @@ class ChoiceMoves:
         found: dict[tuple[bool, int], list[tuple[int, int]]] = {}
         users = self.problem.graph.users
         for t, choice in choices.items():
-            if choice is None or (t in self.problem.starts_below and not users[t]):  # what lies below and is not used never moves
+            if choice is None or (
+                t in self.problem.starts_below and not users[t]
+            ):  # what lies below and is not used never moves
                 continue
             for after, back in choice.away.items():
                 if back is not None and (t, after) in self._gap:
-                    found.setdefault((False, back), []).append((choice.turns.get(after, 2 * self._gap[t, after].before), t))
+                    found.setdefault((False, back), []).append(
+                        (choice.turns.get(after, 2 * self._gap[t, after].before), t)
+                    )
                 if choice.start != BELOW or after != AT_START:
-                    found.setdefault((True, choice.stores.get(after, after)), []).append((choice.store_turns.get(after, 2 * after), t))
+                    found.setdefault((True, choice.stores.get(after, after)), []).append(
+                        (choice.store_turns.get(after, 2 * after), t)
+                    )
             at = self.saved_after(t, choice)
             if at is not None:
-                found.setdefault((True, at), []).append((choice.store_turns.get(self._count, 2 * at), t))
+                found.setdefault((True, at), []).append(
+                    (choice.store_turns.get(self._count, 2 * at), t)
+                )
         return found
 
     def _exchange(self, rng: Random, choices: Present, one: Gap, other: Gap) -> Changes:
@@ -183,16 +245,32 @@ class ChoiceMoves:
             return {}
         u = other.tensor
         begins = other.after == AT_START and self.problem.graph.tensors[u].persistent
-        back = rng.randrange(other.after, other.before) if other.returns and other.after < other.before else None
+        back = (
+            rng.randrange(other.after, other.before)
+            if other.returns and other.after < other.before
+            else None
+        )
         taken = choices.get(u)
         if taken is None:
-            taken = TensorChoice(self.problem.starts_below.get(u, choice.below), BELOW if begins else HOME, {other.after: back})
-        elif other.after not in taken.away and not (begins or (taken.start == BELOW and other.before == self._count)):
+            taken = TensorChoice(
+                self.problem.starts_below.get(u, choice.below),
+                BELOW if begins else HOME,
+                {other.after: back},
+            )
+        elif other.after not in taken.away and not (
+            begins or (taken.start == BELOW and other.before == self._count)
+        ):
             taken = taken.with_return(other.after, back)
-        left = choice.without(one.after) if len(choice.away) > 1 and one.after in choice.away and one.after != AT_START else None
+        left = (
+            choice.without(one.after)
+            if len(choice.away) > 1 and one.after in choice.away and one.after != AT_START
+            else None
+        )
         return {one.tensor: kept(left), u: taken}
 
-    def _decisions(self, t: int, choice: TensorChoice | None, gaps: Sequence[Gap]) -> Iterator[TensorChoice | None]:
+    def _decisions(
+        self, t: int, choice: TensorChoice | None, gaps: Sequence[Gap]
+    ) -> Iterator[TensorChoice | None]:
         """Other absences, starts and tiers of one tensor; ``None``: it stays."""
         problem = self.problem
         forced = t in problem.starts_below
@@ -203,7 +281,9 @@ class ChoiceMoves:
         for gap in gaps:
             if gap.after in base.away:
                 if not (forced and gap.after == AT_START):
-                    yield replace(base.without(gap.after), start=HOME if gap.after == AT_START else base.start)
+                    yield replace(
+                        base.without(gap.after), start=HOME if gap.after == AT_START else base.start
+                    )
             elif gap.after == AT_START and not forced:
                 yield from self._from_the_start(base, gap)
             elif base.start == BELOW and gap.before == self._count:
@@ -211,7 +291,12 @@ class ChoiceMoves:
             else:
                 for again in _positions(gap):
                     yield base.with_return(gap.after, again)
-        if not forced and choice is not None and t in self._initial and problem.graph.tensors[t].persistent:
+        if (
+            not forced
+            and choice is not None
+            and t in self._initial
+            and problem.graph.tensors[t].persistent
+        ):
             for start in (HOME, COPY):
                 if start != base.start:
                     yield replace(base, start=start)
@@ -223,7 +308,9 @@ class ChoiceMoves:
                     yield base.below_in(tier)
 
     def _from_the_start(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
-        """Ways to be away before the first use: to start below, or to leave at once (where starting below means a store at the end)."""
+        """Ways to be away before the first use: to start below, or to leave at once (where starting
+        below means a store at the end).
+        """
         graph, t = self.problem.graph, gap.tensor
         last = max(graph.users[t], default=AT_START)
         persistent = graph.tensors[t].persistent
@@ -234,7 +321,9 @@ class ChoiceMoves:
                 yield replace(base, start=HOME).with_return(AT_START, again)
 
     def _to_the_end(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
-        """Ways to be there at both ends of the step, and away after the last use, for what starts below."""
+        """Ways to be there at both ends of the step, and away after the last use, for what starts
+        below.
+        """
         for start in (COPY, HOME) if self.problem.graph.writers[gap.tensor] else (COPY,):
             for again in _positions(gap):
                 yield replace(base.without(AT_START), start=start).with_return(gap.after, again)
@@ -246,7 +335,9 @@ Queues = Mapping[tuple[bool, int], Sequence[tuple[int, int]]]
 
 def _turns(own: int, t: int, line: Sequence[tuple[int, int]]) -> list[int]:
     """Turns before each of those ahead in a queue, and behind each of the others."""
-    found = [turn - 1 if (turn, other) < (own, t) else turn + 1 for turn, other in line if other != t]
+    found = [
+        turn - 1 if (turn, other) < (own, t) else turn + 1 for turn, other in line if other != t
+    ]
     return [turn for turn in dict.fromkeys(found) if turn != own]
 
 
@@ -260,22 +351,51 @@ def _positions(gap: Gap) -> list[int | None]:
     if not gap.returns:
         return [None]
     last = gap.before - 1
-    return list(dict.fromkeys([last, max(gap.after, last - 1), max(gap.after, last - 2), (gap.after + last) // 2, gap.after]))
+    return list(
+        dict.fromkeys(
+            [
+                last,
+                max(gap.after, last - 1),
+                max(gap.after, last - 2),
+                (gap.after + last) // 2,
+                gap.after,
+            ]
+        )
+    )
 
 
 def _shifts(gap: Gap, back: int) -> list[int]:
-    moved = (back - 1, back + 1, back - 2, back + 2, back - 3, back + 3, back - 4, back + 4, gap.after, gap.before - 1)
+    moved = (
+        back - 1,
+        back + 1,
+        back - 2,
+        back + 2,
+        back - 3,
+        back + 3,
+        back - 4,
+        back + 4,
+        gap.after,
+        gap.before - 1,
+    )
     return [p for p in dict.fromkeys(moved) if gap.after <= p < gap.before and p != back]
 
 
 def _stores(gap: Gap, now: int) -> list[int]:
-    """Where else its store might be issued: as soon as the contents are made, at the last place, or near where it is."""
+    """Where else its store might be issued: as soon as the contents are made, at the last place, or
+    near where it is.
+    """
     last = last_store(gap)
-    return [p for p in dict.fromkeys((gap.written, last, now - 1, now + 1)) if gap.written <= p <= last and p != now]
+    return [
+        p
+        for p in dict.fromkeys((gap.written, last, now - 1, now + 1))
+        if gap.written <= p <= last and p != now
+    ]
 
 
 def within(position: int, gap: Gap) -> int:
-    """The op of a gap that is nearest to ``position``, of those after which a return may be issued."""
+    """The op of a gap that is nearest to ``position``, of those after which a return may be
+    issued.
+    """
     return max(gap.after, min(gap.before - 1, position))
 
 

@@ -1,9 +1,11 @@
-"""Local search from some choices on: one change after the other where ops wait, drawn by how long they do.
+"""Local search from some choices on: one change after the other where ops wait, drawn by how long
+they do.
 
-A change is taken if the plan is no slower. Where none has been better for a while, the search goes back to the best choices, makes a few
-changes that may be a little slower, and goes on from there (iterated local search, Lourenço, Martin and Stützle 2003): what is better than
-the best is often several changes away. Changes (:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`) are judged by
-:mod:`hosim.planner.hyperoffload.local_moves.plan_simulator`.
+A change is taken if the plan is no slower. Where none has been better for a while, the search goes
+back to the best choices, makes a few changes that may be a little slower, and goes on from there
+(iterated local search, Lourenço, Martin and Stützle 2003): what is better than the best is often
+several changes away. Changes (:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`) are judged
+by :mod:`hosim.planner.hyperoffload.local_moves.plan_simulator`.
 """
 
 from __future__ import annotations
@@ -19,15 +21,21 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, WorkDone
 _STUCK = 60
 """Refused changes after which stalls no longer say where to change."""
 _STALE, _LEADING, _WORSE = 100, 8, 0.01
-"""After so many changes without a better plan, so many lead away from the best choices, each slower by that part or a usual op at most."""
+"""After so many changes without a better plan, so many lead away from the best choices, each slower
+by that part or a usual op at most.
+"""
 _DRAWN, _CHANGED = 60, 50
 """The work of drawing a change, and for each tensor in it."""
 
 
 class LocalSearch:
-    """Searches from ``choices`` on; none can beat ``floor_ns``. The same ``seed`` finds the same."""
+    """Searches from ``choices`` on; none can beat ``floor_ns``. The same ``seed`` finds the
+    same.
+    """
 
-    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int, seed: int) -> None:
+    def __init__(
+        self, simulator: PlanSimulator, choices: Choices, floor_ns: int, seed: int
+    ) -> None:
         self._simulator, self._rng = simulator, Random(seed)
         begun = simulator.work
         self._kept = BestChoices(simulator, choices, floor_ns)
@@ -49,7 +57,9 @@ class LocalSearch:
         return self._kept.best()
 
     def go_on(self, work: int, spent: WorkDone) -> bool:
-        """Search with so much work, which is added to what is ``spent``; says whether the best choices are better."""
+        """Search with so much work, which is added to what is ``spent``; says whether the best
+        choices are better.
+        """
         simulator, before = self._simulator, self._kept.cost
         begun = simulator.work - self._owed
         self._owed = 0
@@ -78,7 +88,11 @@ class LocalSearch:
         if found[0] < cost[0]:
             taken, gain = True, 1.0
         else:
-            taken = found[0] == cost[0] and found[1] <= most and (found[1] != cost[1] or self._rng.random() < 0.5)
+            taken = (
+                found[0] == cost[0]
+                and found[1] <= most
+                and (found[1] != cost[1] or self._rng.random() < 0.5)
+            )
             gain = max(0.0, 1 - found[1] / cost[1]) if taken and cost[1] else 0.0
         moves.learn(gain, simulator.work - begun)
         self._stale += 1

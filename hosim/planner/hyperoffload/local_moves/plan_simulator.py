@@ -1,7 +1,9 @@
-"""What choices cost, at any size of the graph: a run of the engine's loop from the last snapshot before a change begins to matter.
+"""What choices cost, at any size of the graph: a run of the engine's loop from the last snapshot
+before a change begins to matter.
 
-The simulator keeps the run of the present choices as snapshots, one every few ops. A change of a few choices is put into the program table,
-judged by a run from the last snapshot before the first cache op that it changes, and taken out again.
+The simulator keeps the run of the present choices as snapshots, one every few ops. A change of a
+few choices is put into the program table, judged by a run from the last snapshot before the first
+cache op that it changes, and taken out again.
 """
 
 from __future__ import annotations
@@ -13,9 +15,26 @@ from typing import Any
 
 from hosim.cache_plan import AT_START
 from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
-from hosim.engine import ENDED, ILLEGAL, LATE, NEVER, NO_ROW, STOPPED, STUCK, ProgramBase, ProgramTable, UncoveredError, one_for_all
+from hosim.engine import (
+    ENDED,
+    ILLEGAL,
+    LATE,
+    NEVER,
+    NO_ROW,
+    STOPPED,
+    STUCK,
+    ProgramBase,
+    ProgramTable,
+    UncoveredError,
+    one_for_all,
+)
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
-from hosim.planner.hyperoffload.local_moves.simulated_moves import MOVES, MoveCompiler, SimulatedMoves, writes_awaited
+from hosim.planner.hyperoffload.local_moves.simulated_moves import (
+    MOVES,
+    MoveCompiler,
+    SimulatedMoves,
+    writes_awaited,
+)
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
 
 SimulatedCost = tuple[int, int, int]
@@ -33,7 +52,9 @@ _OF_A_JUDGEMENT, _OF_A_CHANGE = 50, 100
 
 @dataclass(frozen=True, slots=True)
 class _Snapshot:
-    """The state after so many ops, in all and of each stream, at some time. Where marks are equal, all that follows takes as long."""
+    """The state after so many ops, in all and of each stream, at some time. Where marks are equal,
+    all that follows takes as long.
+    """
 
     total: int
     done: tuple[int, ...]
@@ -43,9 +64,11 @@ class _Snapshot:
 
 
 class PlanSimulator:
-    """Judges choices for a problem within ``budget_bytes``. ``choices`` are the present ones, whose run is kept, and ``cost`` is theirs.
+    """Judges choices for a problem within ``budget_bytes``. ``choices`` are the present ones, whose
+    run is kept, and ``cost`` is theirs.
 
-    ``work`` counts what all judgements took, in instants simulated. ``stride`` is how many ops lie between two snapshots.
+    ``work`` counts what all judgements took, in instants simulated. ``stride`` is how many ops lie
+    between two snapshots.
     """
 
     def __init__(self, problem: Problem, budget_bytes: int, stride: int | None = None) -> None:
@@ -60,13 +83,20 @@ class PlanSimulator:
         uses = copy_uses(graph, hardware, problem.durations, graph.derived(copies_compete))
         machine = machine_of_copies(graph, hardware)
         try:
-            self._table = ProgramTable(ProgramBase(graph, machine, problem.durations, uses, {}), budget_bytes, self._compiler.room)
+            self._table = ProgramTable(
+                ProgramBase(graph, machine, problem.durations, uses, {}),
+                budget_bytes,
+                self._compiler.room,
+            )
         except UncoveredError:
             self._alike = False
             return
         self._compiler.table = self._table
         cells = self._table.cells
-        self._uses = [cells["user"][a:b] for a, b in zip(cells["user_from"], list(cells["user_from"])[1:], strict=False)]
+        self._uses = [
+            cells["user"][a:b]
+            for a, b in zip(cells["user_from"], list(cells["user_from"])[1:], strict=False)
+        ]
         for t, users in enumerate(graph.users):
             if self._compiler.room[t]:
                 self._await_writes(t, users)
@@ -88,17 +118,22 @@ class PlanSimulator:
 
     @property
     def tiers(self) -> Sequence[str]:
-        """The tiers below that a channel joins to the device tier each way: where tensors may be, in the order of the problem's."""
+        """The tiers below that a channel joins to the device tier each way: where tensors may be,
+        in the order of the problem's.
+        """
         return [tier.name for tier in self.problem.below if tier.name in self._compiler.direct]
 
     def covers(self, choices: Choices) -> bool:
-        """Whether the engine says the same: not where tensors take several channels, or devices do not all do the same."""
-        used = {tier for choice in choices.values() for tier in (choice.below, *choice.tiers.values())} | set(
-            self.problem.starts_below.values()
-        )
+        """Whether the engine says the same: not where tensors take several channels, or devices do
+        not all do the same.
+        """
+        used = {
+            tier for choice in choices.values() for tier in (choice.below, *choice.tiers.values())
+        } | set(self.problem.starts_below.values())
         return self._alike and used <= self._compiler.direct
 
-    # -- the present choices -----------------------------------------------------------------------------------
+    # -- the present choices
+    # -----------------------------------------------------------------------------------
 
     def begin(self, choices: Choices) -> SimulatedCost:
         """Simulate choices from the start, and keep them as the present ones."""
@@ -114,10 +149,14 @@ class PlanSimulator:
     def __call__(self, choices: Choices) -> SimulatedCost:
         """The cost of any choices, judged as a change of the present ones."""
         names = {*self.choices, *choices}
-        return self.judge({t: choices.get(t) for t in names if choices.get(t) != self.choices.get(t)})
+        return self.judge(
+            {t: choices.get(t) for t in names if choices.get(t) != self.choices.get(t)}
+        )
 
     def judge(self, changes: Changes, limit_ns: int | None = None) -> SimulatedCost:
-        """The cost of the present choices with these changes; one that is no less than ``limit_ns`` may be found to be just that."""
+        """The cost of the present choices with these changes; one that is no less than ``limit_ns``
+        may be found to be just that.
+        """
         self.work += _OF_A_JUDGEMENT + _OF_A_CHANGE * len(changes)
         before = {t: self._moves[t] for t in changes}
         differ = self._put(changes)
@@ -136,8 +175,12 @@ class PlanSimulator:
                 self._replace(t, moves)
         return found
 
-    def _followed(self, m: int, before: Mapping[int, SimulatedMoves], moved: int, limit_ns: int | None) -> SimulatedCost:
-        """The cost of a run until its end, or until it goes on as the present one does at some snapshot from number ``m`` on."""
+    def _followed(
+        self, m: int, before: Mapping[int, SimulatedMoves], moved: int, limit_ns: int | None
+    ) -> SimulatedCost:
+        """The cost of a run until its end, or until it goes on as the present one does at some
+        snapshot from number ``m`` on.
+        """
         table, limit = self._table, NEVER if limit_ns is None else limit_ns - 1
         scalars = table.cells["scalars"]
         further = 1
@@ -147,8 +190,16 @@ class PlanSimulator:
                 status = self._run(limit, kept.total)
                 if status != STOPPED:
                     return self._cost(status, moved, limit_ns)
-                if scalars[1] == kept.total and tuple(table.cells["done"]) == kept.done and table.mark(before) == kept.mark:
-                    return self.cost[0], self.cost[1] + scalars[0] - kept.time if self.cost[1] else 0, moved
+                if (
+                    scalars[1] == kept.total
+                    and tuple(table.cells["done"]) == kept.done
+                    and table.mark(before) == kept.mark
+                ):
+                    return (
+                        self.cost[0],
+                        self.cost[1] + scalars[0] - kept.time if self.cost[1] else 0,
+                        moved,
+                    )
             m, further = m + further, 2 * further
         return self._cost(self._run(limit, NEVER), moved, limit_ns)
 
@@ -169,25 +220,34 @@ class PlanSimulator:
 
     def _moved(self, before: Mapping[int, SimulatedMoves]) -> int:
         """The bytes that the present choices move, where those of some tensors were others."""
-        return self.cost[2] + sum([self._moves[t].moved_bytes - old.moved_bytes for t, old in before.items()])
+        return self.cost[2] + sum(
+            [self._moves[t].moved_bytes - old.moved_bytes for t, old in before.items()]
+        )
 
     def stalls(self) -> list[tuple[int, int, int]]:
-        """The waits of ops in the present run: (op, nanoseconds, the tensor it waited for; below 0: room, or other ops).
+        """The waits of ops in the present run: (op, nanoseconds, the tensor it waited for; below 0:
+        room, or other ops).
 
-        What the step waits for after its last op is a wait of the op after it, for the tensor that moves last.
+        What the step waits for after its last op is a wait of the op after it, for the tensor that
+        moves last.
         """
         return self._stalls
 
     def fullest(self, after: int, before: int) -> int:
         """The op between two that starts when the device tier holds the most in the present run."""
         held = self._table.cells["op_held"]
-        between = range(min(max(after + 1, 0), self._count - 1), min(before, self._count)) or [min(max(after + 1, 0), self._count - 1)]
+        between = range(min(max(after + 1, 0), self._count - 1), min(before, self._count)) or [
+            min(max(after + 1, 0), self._count - 1)
+        ]
         return max(between, key=lambda i: held[i])
 
-    # -- changes -----------------------------------------------------------------------------------------------
+    # -- changes
+    # ----------------------------------------------------------------------------------------------
 
     def _put(self, changes: Changes) -> list[int]:
-        """Put choices into the table: the ops from whose ends on something is different, -1 for time 0."""
+        """Put choices into the table: the ops from whose ends on something is different, -1 for
+        time 0.
+        """
         differ: list[int] = []
         for t, choice in changes.items():
             old, new = self._moves[t], self._compiler.moves(t, choice)
@@ -202,7 +262,9 @@ class PlanSimulator:
         return differ
 
     def _replace(self, t: int, new: SimulatedMoves) -> tuple[list[int], list[int]]:
-        """Put a tensor's moves into the table in place of those that it has: which of its places and of its uses are different."""
+        """Put a tensor's moves into the table in place of those that it has: which of its places
+        and of its uses are different.
+        """
         old, base, put = self._moves[t], self._table.base[t], self._table.loop.put
         self._moves[t] = new
         before, after = old.moves, new.moves
@@ -220,12 +282,20 @@ class PlanSimulator:
                 if one[1] != place:
                     u = uses[number]
                     waits.append(u)
-                    cells["need_from"][u], cells["need_to"][u] = (base + place, base + place + 1) if place >= 0 else (0, 0)
+                    cells["need_from"][u], cells["need_to"][u] = (
+                        (base + place, base + place + 1) if place >= 0 else (0, 0)
+                    )
         return changed, waits
 
     def _waiting(self, t: int, places: Iterable[int], waits: Iterable[int]) -> list[int]:
-        """On several streams, the ops before those that wait for what stands in other places, or for something else."""
-        users, writers, found = self.problem.graph.users[t], self.problem.graph.writers[t], list[int]()
+        """On several streams, the ops before those that wait for what stands in other places, or
+        for something else.
+        """
+        users, writers, found = (
+            self.problem.graph.users[t],
+            self.problem.graph.writers[t],
+            list[int](),
+        )
         for k in places if writers else ():
             window = k // MOVES
             w = bisect_left(writers, users[window]) if window < len(users) else len(writers)
@@ -239,7 +309,11 @@ class PlanSimulator:
         """The op before another on its stream, at whose end that one may begin to wait."""
         cells = self._table.cells
         place = cells["place"][i]
-        return [cells["queue"][cells["queue_from"][cells["stream_of"][i]] + place - 1] if place else AT_START]
+        return [
+            cells["queue"][cells["queue_from"][cells["stream_of"][i]] + place - 1]
+            if place
+            else AT_START
+        ]
 
     def _snapshot_before(self, ops: Iterable[int]) -> _Snapshot:
         """The last snapshot at which none of some ops has ended."""
@@ -256,10 +330,13 @@ class PlanSimulator:
         s, place = cells["stream_of"][i], cells["place"][i]
         return bisect_right(self._snapshots, place, key=lambda kept: kept.done[s])
 
-    # -- runs --------------------------------------------------------------------------------------------------
+    # -- runs
+    # ----------------------------------------------------------------------------------------------
 
     def _restore(self, origin: _Snapshot, before: Mapping[int, SimulatedMoves]) -> bool:
-        """The state of a snapshot, with the moves as they are now where they were others; whether it fits."""
+        """The state of a snapshot, with the moves as they are now where they were others; whether
+        it fits.
+        """
         table, loop = self._table, self._table.loop
         table.put_back(origin.state)
         loop.instants = 0
@@ -287,12 +364,16 @@ class PlanSimulator:
             status = self._run(NEVER, scalars[1] + self._stride)
             if status != STOPPED:
                 break
-            self._snapshots.append(_Snapshot(scalars[1], tuple(done), table.kept(), scalars[0], table.mark()))
+            self._snapshots.append(
+                _Snapshot(scalars[1], tuple(done), table.kept(), scalars[0], table.mark())
+            )
         self.cost = self._cost(status, moved, None)
         self._stalls = list(self._waits(status))
 
     def _run(self, limit: int, stop: int) -> int:
-        """Run on. More flows at a time than the table computes exactly are no plan that can be judged: as if a rule were broken."""
+        """Run on. More flows at a time than the table computes exactly are no plan that can be
+        judged: as if a rule were broken.
+        """
         try:
             return self._table.run(limit, stop)
         except UncoveredError:

@@ -1,7 +1,9 @@
-"""What one tensor's choice comes to in a simulation: where it starts, its cache ops by place, and what the ops that read it wait for.
+"""What one tensor's choice comes to in a simulation: where it starts, its cache ops by place, and
+what the ops that read it wait for.
 
-The places of a tensor's moves in a program table stand between its uses: :data:`MOVES` of them before its first use, after that one, and so
-on. So a move has the same place whatever the others are, and what a use that writes waits for is known beforehand.
+The places of a tensor's moves in a program table stand between its uses: :data:`MOVES` of them
+before its first use, after that one, and so on. So a move has the same place whatever the others
+are, and what a use that writes waits for is known beforehand.
 """
 
 from __future__ import annotations
@@ -18,11 +20,15 @@ from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, ini
 _in_order = itemgetter(0, 1, 2)
 
 MOVES = 4
-"""How many moves a tensor may have between two uses: it is stored and leaves, and comes back; and it is written back."""
+"""How many moves a tensor may have between two uses: it is stored and leaves, and comes back; and
+it is written back.
+"""
 
 
 class SimulatedMoves(NamedTuple):
-    """One tensor's moves: the positions of its tiers at time 0, its rows by place, for each reading use the place it waits for, or -1."""
+    """One tensor's moves: the positions of its tiers at time 0, its rows by place, for each reading
+    use the place it waits for, or -1.
+    """
 
     initial: tuple[int, ...]
     moves: dict[int, TableRow]
@@ -31,7 +37,8 @@ class SimulatedMoves(NamedTuple):
 
 
 class MoveCompiler:
-    """Turns choices of a problem into moves. ``direct`` are the tiers that a channel joins to the device tier each way.
+    """Turns choices of a problem into moves. ``direct`` are the tiers that a channel joins to the
+    device tier each way.
 
     ``room`` is how many places the moves of each tensor have, and ``base`` the first of them.
     """
@@ -40,11 +47,21 @@ class MoveCompiler:
         hardware, graph = problem.hardware, problem.graph
         self.problem = problem
         self.tier = hardware.tier_index
-        self._channel = {ends: hardware.channels.index(c) for ends, c in hardware.channel_between.items()}
+        self._channel = {
+            ends: hardware.channels.index(c) for ends, c in hardware.channel_between.items()
+        }
         device = hardware.device_tier
-        self.direct = {tier for tier in self.tier if (tier, device) in self._channel and (device, tier) in self._channel}
-        movable = {gap.tensor for gap in problem.gaps} | {t for t in problem.starts_below if graph.users[t]}
-        self.room = [MOVES * (len(users) + 1) if t in movable else 0 for t, users in enumerate(graph.users)]
+        self.direct = {
+            tier
+            for tier in self.tier
+            if (tier, device) in self._channel and (device, tier) in self._channel
+        }
+        movable = {gap.tensor for gap in problem.gaps} | {
+            t for t in problem.starts_below if graph.users[t]
+        }
+        self.room = [
+            MOVES * (len(users) + 1) if t in movable else 0 for t, users in enumerate(graph.users)
+        ]
         self._known: dict[tuple[object, ...], SimulatedMoves] = {}
         self._flow = cache(self._flow_of)
         self._reading = cache(self._reading_uses)
@@ -66,12 +83,20 @@ class MoveCompiler:
         problem = self.problem
         home = problem.starts_below.get(t)
         if choice is None:
-            here = [home or problem.hardware.device_tier] if t in problem.initial or home is not None else []
-            return SimulatedMoves(tuple([self.tier[tier] for tier in here]), {}, self._awaited(t, {}), 0)
+            here = (
+                [home or problem.hardware.device_tier]
+                if t in problem.initial or home is not None
+                else []
+            )
+            return SimulatedMoves(
+                tuple([self.tier[tier] for tier in here]), {}, self._awaited(t, {}), 0
+            )
         start = initial_tiers(problem, t, choice)
         moves = self._placed(t, choice)
         copied = problem.graph.tensors[t].size_bytes * sum([row[3] >= 0 for row in moves.values()])
-        return SimulatedMoves(tuple([self.tier[tier] for tier in start]), moves, self._awaited(t, moves), copied)
+        return SimulatedMoves(
+            tuple([self.tier[tier] for tier in start]), moves, self._awaited(t, moves), copied
+        )
 
     def _placed(self, t: int, choice: TensorChoice) -> dict[int, TableRow]:
         """The moves of a tensor, by place from the first of its places on."""
@@ -89,7 +114,15 @@ class MoveCompiler:
                 row = (t, source, -1, -1, after, order, 0, 0, 0)
             else:
                 channel = self._channel[op.source, op.destination]
-                row = (t, source, tier[op.destination], channel, after, order, *self._flow(t, channel))
+                row = (
+                    t,
+                    source,
+                    tier[op.destination],
+                    channel,
+                    after,
+                    order,
+                    *self._flow(t, channel),
+                )
             moves[MOVES * window + number] = row
         return moves
 
@@ -117,7 +150,9 @@ class MoveCompiler:
 
 
 def writes_awaited(users: Sequence[int], writes: Sequence[bool]) -> list[tuple[int, int, int]]:
-    """What each use that writes waits for: its number, the first of the tensor's places that count, and the one after the last."""
+    """What each use that writes waits for: its number, the first of the tensor's places that count,
+    and the one after the last.
+    """
     found, first = [], 0
     for number, writing in enumerate(writes):
         if writing:

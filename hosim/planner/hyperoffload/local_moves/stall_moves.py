@@ -1,9 +1,11 @@
 """Changes of choices around the stalls: of one tensor, or of several that are alike.
 
-A change shifts returns or stores; takes an absence away, or gives one more; lets a tensor stay in the place of another of about its size;
-takes another tier below, for one absence or for all, with the return as early as that tier wants; or is any small change of one decision.
-Tensors are alike that have the same size, kind and number of users, as the layers of a network do: the same change is made to one, to some
-next to each other, or to all of them. Kinds of changes that paid lately are drawn more often.
+A change shifts returns or stores; takes an absence away, or gives one more; lets a tensor stay in
+the place of another of about its size; takes another tier below, for one absence or for all, with
+the return as early as that tier wants; or is any small change of one decision. Tensors are alike
+that have the same size, kind and number of users, as the layers of a network do: the same change is
+made to one, to some next to each other, or to all of them. Kinds of changes that paid lately are
+drawn more often.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from random import Random
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import slowest_hop
-from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves, Queues, kept, within
+from hosim.planner.hyperoffload.local_moves.choice_moves import (
+    Changes,
+    ChoiceMoves,
+    Queues,
+    kept,
+    within,
+)
 from hosim.planner.hyperoffload.local_moves.plan_simulator import ORDER, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, TensorChoice
 
@@ -31,7 +39,16 @@ SHIFT, SHIFT_ALL, STORE, TAKE, GIVE, EXCHANGE, TIER, DECISION = (
     "tier",
     "decision",
 )
-_KINDS = {SHIFT: 0.24, SHIFT_ALL: 0.06, STORE: 0.16, TAKE: 0.16, GIVE: 0.16, EXCHANGE: 0.18, TIER: 0.08, DECISION: 0.25}
+_KINDS = {
+    SHIFT: 0.24,
+    SHIFT_ALL: 0.06,
+    STORE: 0.16,
+    TAKE: 0.16,
+    GIVE: 0.16,
+    EXCHANGE: 0.18,
+    TIER: 0.08,
+    DECISION: 0.25,
+}
 """Kinds of changes, and how often each is drawn if none has paid."""
 ALONE, SOME, ALL = "alone", "some", "all"
 _SCOPES = {ALONE: 0.6, SOME: 0.2, ALL: 0.2}
@@ -39,19 +56,25 @@ _SCOPES = {ALONE: 0.6, SOME: 0.2, ALL: 0.2}
 _EVEN = 1.5
 """The weight of these shares beside those of what has paid, which is 1."""
 _FORGET, _DAMPING = 0.97, 2
-"""What a kind keeps of its record at each trial, and the whole runs that are added to what it has spent."""
+"""What a kind keeps of its record at each trial, and the whole runs that are added to what it has
+spent.
+"""
 _REACHES = (2, 6, 20, 60, 200)
 """Ops before a stall within which something is moved."""
 _SMALLEST = 200
 """Tensors of less than such a part of the largest are not given absences."""
 _TIMES = (0, 0, 1, 2, 4)
-"""How many transfers fit in between the return and the use of what is elsewhere now; 0: that is not what says when it returns."""
+"""How many transfers fit in between the return and the use of what is elsewhere now; 0: that is not
+what says when it returns.
+"""
 _DRAWS = 8
 """How many tensors are drawn to find one that can leave."""
 
 
 class StallMoves:
-    """Draws changes of the simulator's choices; :meth:`look` has to be called before, and again when these have changed."""
+    """Draws changes of the simulator's choices; :meth:`look` has to be called before, and again
+    when these have changed.
+    """
 
     def __init__(self, simulator: PlanSimulator, rng: Random, whole: int) -> None:
         self._simulator, self._rng, self._whole = simulator, rng, max(1, whole)
@@ -67,16 +90,24 @@ class StallMoves:
         moved = [t for t in sorted(self._gaps) if self._sizes[t]]
         alike: dict[object, list[int]] = {}
         for t in moved:
-            alike.setdefault((self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []).append(t)
-        self._among = {t: (group, place) for group in alike.values() for place, t in enumerate(group)}
+            alike.setdefault(
+                (self._sizes[t], graph.tensors[t].kind, len(graph.users[t])), []
+            ).append(t)
+        self._among = {
+            t: (group, place) for group in alike.values() for place, t in enumerate(group)
+        }
         largest = max([self._sizes[t] for t in moved], default=0)
         self._up = {tier.name: tier.up.bandwidth_bytes_per_s for tier in problem.below}
-        for name in sorted({*problem.starts_below.values()} - self._up.keys()):  # nothing goes down to these
+        for name in sorted(
+            {*problem.starts_below.values()} - self._up.keys()
+        ):  # nothing goes down to these
             slowest = slowest_hop(problem.hardware, name, problem.hardware.device_tier, largest)
             if slowest is not None:
                 self._up[name] = slowest.bandwidth_bytes_per_s
         self._starts = list(accumulate(problem.start_ns, max))
-        self._large = [t for t in moved if self._sizes[t] * _SMALLEST >= largest] if self._tiers else []
+        self._large = (
+            [t for t in moved if self._sizes[t] * _SMALLEST >= largest] if self._tiers else []
+        )
         self._arms = [(kind, scope) for kind in _KINDS for scope in _SCOPES]
         self._gained = dict.fromkeys(self._arms, 0.0)
         self._spent = dict.fromkeys(self._arms, 0.0)
@@ -86,7 +117,9 @@ class StallMoves:
         self._stalls: Sequence[tuple[int, int, int]] = ()
         self._sums: Sequence[int] = ()
         self._places: Sequence[tuple[int, int, int]] = ()
-        """Where something is issued: the op after which it is, the tensor, and the op that its gap comes after."""
+        """Where something is issued: the op after which it is, the tensor, and the op that its gap
+        comes after.
+        """
         self._lines: Queues = {}
         self._idle = self._tiers[0] if self._tiers else ""
         """The tier whose channel up is busy for the least time."""
@@ -96,12 +129,15 @@ class StallMoves:
         """Whether anything can be moved."""
         return bool(self._gap)
 
-    # -- where -----------------------------------------------------------------------------------------------------
+    # -- where
+    # ----------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Take in where ops of the present choices wait, and what is issued where."""
         self._stalls = [stall for stall in self._simulator.stalls() if stall[2] != ORDER]
-        if self._simulator.cost[0]:  # it does not end: the last ones are the nearest to where it stands still
+        if self._simulator.cost[
+            0
+        ]:  # it does not end: the last ones are the nearest to where it stands still
             self._stalls = self._stalls[-1:]
         self._sums = list(accumulate([ns for _, ns, _ in self._stalls]))
         places = []
@@ -138,7 +174,9 @@ class StallMoves:
     def _focus(self) -> tuple[int, int]:
         """An op, and the tensor that it waits for (below 0: none)."""
         if self._stalls and self._rng.random() < 0.8:
-            op, _, blamed = self._stalls[bisect_left(self._sums, self._rng.random() * self._sums[-1])]
+            op, _, blamed = self._stalls[
+                bisect_left(self._sums, self._rng.random() * self._sums[-1])
+            ]
             return min(op, self._count - 1), blamed
         return self._rng.randrange(self._count), -1
 
@@ -178,7 +216,8 @@ class StallMoves:
             if number < len(gaps):
                 yield gaps[number], self._simulator.choices.get(t)
 
-    # -- what ------------------------------------------------------------------------------------------------------
+    # -- what
+    # ----------------------------------------------------------------------------------------------
 
     def draw(self) -> Changes:
         """A change; none if what was drawn cannot be changed."""
@@ -202,7 +241,9 @@ class StallMoves:
             over = self._over(op)
             if over is not None and rng.random() < 0.5:
                 gap, over = over, gap
-            return self.decisions.random(rng, self._simulator.choices, gap, [over] if over is not None else [], self._lines)
+            return self.decisions.random(
+                rng, self._simulator.choices, gap, [over] if over is not None else [], self._lines
+            )
         if kind == SHIFT:
             return self._shift(gap, self._distance())
         if kind == STORE:
@@ -228,7 +269,10 @@ class StallMoves:
 
     def _shift(self, gap: Gap, by: int) -> Changes:
         """Returns issued so many ops later."""
-        found = {own.tensor: self.decisions.shifted(own.tensor, choice, own, by, store=False) for own, choice in self._same_gaps(gap)}
+        found = {
+            own.tensor: self.decisions.shifted(own.tensor, choice, own, by, store=False)
+            for own, choice in self._same_gaps(gap)
+        }
         return {t: shifted for t, shifted in found.items() if shifted is not None}
 
     def _shift_all(self, op: int, reach: int) -> Changes:
@@ -242,14 +286,18 @@ class StallMoves:
         return changes
 
     def _store(self, gap: Gap, by: int) -> Changes:
-        """Stores issued so many ops later: before an absence, or those that save for the end what the step has written."""
+        """Stores issued so many ops later: before an absence, or those that save for the end what
+        the step has written.
+        """
         decisions, changes = self.decisions, dict[int, TensorChoice | None]()
         at_end = self._rng.random() < 0.5
         for own, choice in self._same_gaps(gap):
             if choice is None or own.after not in choice.away:
                 continue
             starts_below = choice.start == BELOW and own.after == AT_START
-            saves = (starts_below or at_end) and decisions.saved_after(own.tensor, choice) is not None
+            saves = (starts_below or at_end) and decisions.saved_after(
+                own.tensor, choice
+            ) is not None
             shifted = decisions.shifted(own.tensor, choice, None if saves else own, by, store=True)
             if shifted is not None:
                 changes[own.tensor] = shifted
@@ -269,7 +317,9 @@ class StallMoves:
         return changes
 
     def _other_tier(self, gap: Gap) -> Changes:
-        """Another tier below for those in scope that have the same: for all their absences, or for one that may return in time."""
+        """Another tier below for those in scope that have the same: for all their absences, or for
+        one that may return in time.
+        """
         rng, tier = self._rng, self._simulator.choices[gap.tensor].tier(gap.after)
         others = [other for other in self._tiers if other != tier]
         if not others:
@@ -277,7 +327,12 @@ class StallMoves:
         other, one, times = rng.choice(others), rng.random() < 0.5, rng.choice(_TIMES)
         changes: dict[int, TensorChoice | None] = {}
         for own, choice in self._same_gaps(gap):
-            if choice is None or own.tensor in self._problem.starts_below or own.after not in choice.away or choice.tier(own.after) != tier:
+            if (
+                choice is None
+                or own.tensor in self._problem.starts_below
+                or own.after not in choice.away
+                or choice.tier(own.after) != tier
+            ):
                 continue
             moved = choice.with_tier(own.after, other) if one else choice.below_in(other)
             back = choice.away[own.after]
@@ -287,7 +342,9 @@ class StallMoves:
         return changes
 
     def _in_time(self, gap: Gap, tier: str, times: float) -> int:
-        """The op after which a tensor has to return from a tier that so many transfers fit in before it is used."""
+        """The op after which a tensor has to return from a tier that so many transfers fit in
+        before it is used.
+        """
         horizon = self._problem.horizon_ns
         stretch = max(1.0, self._simulator.cost[1] / horizon) if horizon else 1.0
         ns = times * self._sizes[gap.tensor] * 1e9 / self._up[tier]
@@ -295,7 +352,9 @@ class StallMoves:
         return within(bisect_left(self._starts, used - ns / stretch) - 1, gap)
 
     def _exchange(self, gap: Gap, op: int) -> Changes:
-        """A tensor stays, and another one of about its size leaves: where most is held meanwhile, or near the stall."""
+        """A tensor stays, and another one of about its size leaves: where most is held meanwhile,
+        or near the stall.
+        """
         taken = self._take(gap)
         if not taken:
             return {}
@@ -307,7 +366,9 @@ class StallMoves:
         return {**self._give(at, self._sizes[gap.tensor], taken), **taken}
 
     def _give(self, op: int, size: int | None = None, but: Collection[int] = ()) -> Changes:
-        """A tensor that lies in the device tier unused around an op leaves, of about the ``size`` if that is given."""
+        """A tensor that lies in the device tier unused around an op leaves, of about the ``size``
+        if that is given.
+        """
         rng = self._rng
         for _ in range(_DRAWS if self._large else 0):
             t = rng.choice(self._large)
@@ -322,9 +383,16 @@ class StallMoves:
             changes: dict[int, TensorChoice | None] = {}
             for own, choice in self._same_gaps(gap):
                 if own.tensor not in but and not self._away(own):
-                    left = self._left(own, choice or TensorChoice(self._problem.starts_below.get(own.tensor, below)), ahead, clean=clean)
+                    left = self._left(
+                        own,
+                        choice or TensorChoice(self._problem.starts_below.get(own.tensor, below)),
+                        ahead,
+                        clean=clean,
+                    )
                     if times and left.away[own.after] is not None:
-                        left = left.with_return(own.after, self._in_time(own, left.tier(own.after), times))
+                        left = left.with_return(
+                            own.after, self._in_time(own, left.tier(own.after), times)
+                        )
                     changes[own.tensor] = left
             if changes:
                 return changes
@@ -335,16 +403,23 @@ class StallMoves:
         return choice is not None and gap.after in choice.away
 
     def _left(self, gap: Gap, choice: TensorChoice, ahead: float, *, clean: bool) -> TensorChoice:
-        """The choice with one more absence, whose return is the part ``ahead`` of the gap before its end.
+        """The choice with one more absence, whose return is the part ``ahead`` of the gap before
+        its end.
 
         If ``clean`` a copy below at time 0 saves the store, where it may be there.
         """
         t = gap.tensor
         free = bool(self._graph.tensors[t].persistent) and t not in self._problem.starts_below
-        back = max(gap.after, gap.before - 1 - int(ahead * (gap.before - 1 - gap.after))) if gap.returns else None
+        back = (
+            max(gap.after, gap.before - 1 - int(ahead * (gap.before - 1 - gap.after)))
+            if gap.returns
+            else None
+        )
         written = bool(self._graph.writers[t])
         if free and gap.after == AT_START and (clean or not written):
-            choice = replace(choice.without(max(self._graph.users[t], default=AT_START)), start=BELOW)
+            choice = replace(
+                choice.without(max(self._graph.users[t], default=AT_START)), start=BELOW
+            )
         elif free and gap.after == AT_START:
             choice = replace(choice, start=HOME)
         elif choice.start == BELOW and gap.before == self._count:

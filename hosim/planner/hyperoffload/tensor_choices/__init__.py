@@ -1,4 +1,6 @@
-"""What the planner decides on: the gaps of each tensor, a choice for each, the plan that choices make, and what it costs."""
+"""What the planner decides on: the gaps of each tensor, a choice for each, the plan that choices
+make, and what it costs.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -47,14 +49,15 @@ else:
             "channel_reservations": "ChannelTimeline least_size_that_counts left_rates timelines",
             "choices": "BELOW COPY Choices HOME TensorChoice everything initial_tiers insert place",
             "choices_of_plan": "choices_of",
-            "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes of_another plan_cost",
+            "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes of_another "
+            "plan_cost",
             "problem": "Problem analyse check_floor unhindered with_gaps_between_neighbours",
         },
     )
 
 __all__ = [
-    "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge", "PlanCost", "Problem",
-    "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of", "everything", "initial_tiers", "insert",
-    "least_size_that_counts", "left_rates", "moved_bytes", "of_another", "place", "plan_cost", "timelines", "unhindered",
-    "with_gaps_between_neighbours",
+    "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge",
+    "PlanCost", "Problem", "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of",
+    "everything", "initial_tiers", "insert", "least_size_that_counts", "left_rates", "moved_bytes",
+    "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""Reservations of a channel: the intervals in which it is busy, and the earliest and latest fits between them."""
+"""Reservations of a channel: the intervals in which it is busy, and the earliest and latest fits
+between them.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,25 @@ from hosim.costmodel.transfers import channel_bandwidth
 from hosim.hardware import Hardware
 
 _FAR = 256
-"""Free intervals that a search looks at before it gives up; a channel with more that are too short is as good as full."""
+"""Free intervals that a search looks at before it gives up; a channel with more that are too short
+is as good as full.
+"""
 _MANY, _EVERY = 32, 8
-"""Where a search passes over more than so many busy intervals, it notes at every so many of them how far it went."""
+"""Where a search passes over more than so many busy intervals, it notes at every so many of them
+how far it went.
+"""
 _WORTH = 10
-"""Fabrics share their bandwidth among channels. A channel whose share is less than a tenth of the fastest one's takes turns with it."""
+"""Fabrics share their bandwidth among channels. A channel whose share is less than a tenth of the
+fastest one's takes turns with it.
+"""
 
 
 class ChannelTimeline:
-    """Disjoint busy intervals ``[start, end)`` of one channel, in nanoseconds; neighbours that touch are merged.
+    """Disjoint busy intervals ``[start, end)`` of one channel, in nanoseconds; neighbours that
+    touch are merged.
 
-    Free intervals shorter than ``smallest`` count as busy: nothing would fit, and every search would look at them.
+    Free intervals shorter than ``smallest`` count as busy: nothing would fit, and every search
+    would look at them.
     """
 
     def __init__(self, smallest: int = 1) -> None:
@@ -27,7 +37,9 @@ class ChannelTimeline:
         self._starts: list[int] = []
         self._ends: list[int] = []
         self._full: dict[int, int] = {}  # by length: no free interval of that length starts before
-        self._passed: dict[int, dict[int, int]] = {}  # by length and the end of a busy interval: none starts from there until then
+        self._passed: dict[
+            int, dict[int, int]
+        ] = {}  # by length and the end of a busy interval: none starts from there until then
 
     def reserve(self, start: int, length: int) -> None:
         """Mark ``[start, start + length)`` busy; it must be free."""
@@ -71,7 +83,9 @@ class ChannelTimeline:
         return start
 
     def latest(self, deadline: int, length: int, release: int) -> int | None:
-        """Latest start, from ``release`` on, of a free interval of ``length`` that ends by ``deadline``; None if there is none."""
+        """Latest start, from ``release`` on, of a free interval of ``length`` that ends by
+        ``deadline``; None if there is none.
+        """
         starts, ends = self._starts, self._ends
         start = deadline - length
         k = bisect_left(starts, deadline) - 1
@@ -80,7 +94,9 @@ class ChannelTimeline:
                 return None
             if k < 0 or ends[k] <= start:
                 return start
-            start = starts[k] - length  # before the deadline, as k is the last one that starts there
+            start = (
+                starts[k] - length
+            )  # before the deadline, as k is the last one that starts there
             k -= 1
         return None
 
@@ -96,14 +112,18 @@ def least_size_that_counts(sizes: list[int]) -> int:
 
 
 def left_rates(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, int]:
-    """Bytes per second of each tier's channel while those of tiers with faster ones are busy: what fabrics that both cross leave it.
+    """Bytes per second of each tier's channel while those of tiers with faster ones are busy: what
+    fabrics that both cross leave it.
 
-    Where that is less than a tenth of the fastest rate, the rate is the channel's own: such a tier takes turns with the others.
+    Where that is less than a tenth of the fastest rate, the rate is the channel's own: such a tier
+    takes turns with the others.
     """
     rate = {channel: channel_bandwidth(hardware, channel) for channel in channels.values()}
     left = {tier: rate[channel] for tier, channel in channels.items()}
     for fabric in hardware.fabrics:
-        sharing = sorted(set(channels.values()) & set(fabric.channels), key=lambda name: (-rate[name], name))
+        sharing = sorted(
+            set(channels.values()) & set(fabric.channels), key=lambda name: (-rate[name], name)
+        )
         free = fabric.bandwidth_bytes_per_s
         for name in sharing:
             share = min(rate[name], free)
@@ -112,11 +132,17 @@ def left_rates(hardware: Hardware, channels: Mapping[str, str]) -> dict[str, int
                 if channel == name:
                     left[tier] = min(left[tier], share)
     fastest = max(rate[channel] for channel in channels.values()) if channels else 0
-    return {tier: share if share >= fastest // _WORTH else rate[channels[tier]] for tier, share in left.items()}
+    return {
+        tier: share if share >= fastest // _WORTH else rate[channels[tier]]
+        for tier, share in left.items()
+    }
 
 
-def timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int) -> dict[str, ChannelTimeline]:
-    """A timeline for the channel of each tier; one for both where it is the same, or a fabric leaves the other next to nothing.
+def timelines(
+    hardware: Hardware, channels: Mapping[str, str], usual_bytes: int
+) -> dict[str, ChannelTimeline]:
+    """A timeline for the channel of each tier; one for both where it is the same, or a fabric
+    leaves the other next to nothing.
 
     Free intervals too short for half a tensor of ``usual_bytes`` count as busy.
     """
@@ -126,7 +152,10 @@ def timelines(hardware: Hardware, channels: Mapping[str, str], usual_bytes: int)
         found[tier] = found[next(other for other in channels if channels[other] == channel)]
     for fabric in hardware.fabrics:
         sharing = [tier for tier, channel in channels.items() if channel in fabric.channels]
-        if sum({channels[tier]: left[tier] for tier in sharing}.values()) > fabric.bandwidth_bytes_per_s:
+        if (
+            sum({channels[tier]: left[tier] for tier in sharing}.values())
+            > fabric.bandwidth_bytes_per_s
+        ):
             for tier in sharing:
                 found[tier] = found[sharing[0]]
     return found

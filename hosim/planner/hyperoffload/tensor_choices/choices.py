@@ -1,7 +1,8 @@
 """What a plan decides for each tensor that it moves, and the cache ops that follow from it.
 
-Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every rule of docs/contract.md by
-construction, for any choices: it says when each tensor is away, and :mod:`hosim.schedule.insertion` places the cache ops.
+Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every
+rule of docs/contract.md by construction, for any choices: it says when each tensor is away, and
+:mod:`hosim.schedule.insertion` places the cache ops.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from hosim.schedule import Absence, WriteBack, tensor_cache_ops
 T = TypeVar("T")
 
 HOME, COPY, BELOW = "home", "copy", "below"
-"""Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or below only."""
+"""Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or
+below only.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +31,17 @@ class TensorChoice:
     """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
 
     ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
-    (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after which its store is issued where
-    that is before the gap (the tensor is copied while it is still used) or, in the gap before the first use, after time 0; by the number
-    of all ops, the op after which what the step has written is stored where it is to be at the end, if not right after the last write.
-    ``leaves`` has the op after which it leaves the device tier, where that is not as soon as can be: on several streams an op that is known
-    to be over by the time of more of what follows. ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
+    (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after
+    which its store is issued where that is before the gap (the tensor is copied while it is still
+    used) or, in the gap before the first use, after time 0; by the number of all ops, the op after
+    which what the step has written is stored where it is to be at the end, if not right after the
+    last write. ``leaves`` has the op after which it leaves the device tier, where that is not as
+    soon as can be: on several streams an op that is known to be over by the time of more of what
+    follows. ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
 
-    What is issued after the same op queues by the ops that are waiting for it. ``turns`` and ``store_turns`` put a return and a store
-    elsewhere in that queue: as if twice that number were the op's, so that odd numbers lie between two ops.
+    What is issued after the same op queues by the ops that are waiting for it. ``turns`` and
+    ``store_turns`` put a return and a store elsewhere in that queue: as if twice that number were
+    the op's, so that odd numbers lie between two ops.
     """
 
     below: str
@@ -99,7 +105,9 @@ class TensorChoice:
         store_turns: Mapping[int, int] | None = None,
         leaves: Mapping[int, int] | None = None,
     ) -> TensorChoice:
-        """The choice with another of these: a search makes many, and :func:`dataclasses.replace` takes ten times as long."""
+        """The choice with another of these: a search makes many, and :func:`dataclasses.replace`
+        takes ten times as long.
+        """
         return _choice(
             self.below,
             self.start,
@@ -126,7 +134,9 @@ Choices = Mapping[int, TensorChoice]
 
 
 def everything(problem: Problem) -> Choices:
-    """Every gap used, every return as late as can be: the least memory at every op, at the price of every wait."""
+    """Every gap used, every return as late as can be: the least memory at every op, at the price of
+    every wait.
+    """
     choices: dict[int, TensorChoice] = {}
     count = len(problem.graph.ops)
     for t, tier in problem.starts_below.items():
@@ -145,11 +155,15 @@ def everything(problem: Problem) -> Choices:
 
 
 Placed = tuple[int, int, int, int, CacheOp]
-"""A cache op with its place: (after, rank among those of one place, twice the use or gap it serves or its turn, tensor, cache op)."""
+"""A cache op with its place: (after, rank among those of one place, twice the use or gap it serves
+or its turn, tensor, cache op).
+"""
 
 
 def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
-    """The plan that follows from choices. Cache ops of one position: stores, then detaches, then prefetches by the use they serve."""
+    """The plan that follows from choices. Cache ops of one position: stores, then detaches, then
+    prefetches by the use they serve.
+    """
     placed: list[Placed] = []
     initial: dict[int, tuple[str, ...]] = {}
     for t, choice in sorted(choices.items()):
@@ -170,7 +184,9 @@ def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, 
     if choice.start == HOME:
         return (device,)
     several = choice.tiers and not problem.graph.writers[t]
-    copies = tuple(dict.fromkeys((choice.below, *choice.tiers.values()))) if several else (choice.below,)
+    copies = (
+        tuple(dict.fromkeys((choice.below, *choice.tiers.values()))) if several else (choice.below,)
+    )
     return (device, *copies) if choice.start == COPY else copies
 
 
@@ -178,7 +194,9 @@ def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     """The cache ops of one tensor, each with its place."""
     start = initial_tiers(problem, t, choice)
     steps = _steps(problem, t, choice, start)
-    found = tensor_cache_ops(problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True)
+    found = tensor_cache_ops(
+        problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True
+    )
     placed = []
     for after, before, op in found:
         kind = op.op
@@ -201,8 +219,12 @@ def _direct(sources: Iterable[str], destination: str) -> Sequence[str]:
     return *sources, destination
 
 
-def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str]) -> Iterator[Absence | WriteBack]:
-    """A tensor's absences, and after its last write the copy that is to be valid again at the end of the step."""
+def _steps(
+    problem: Problem, t: int, choice: TensorChoice, start: Sequence[str]
+) -> Iterator[Absence | WriteBack]:
+    """A tensor's absences, and after its last write the copy that is to be valid again at the end
+    of the step.
+    """
     graph, users, end = problem.graph, problem.graph.users[t], len(problem.graph.ops)
     below, away, at = problem.starts_below.get(t, choice.below), choice.away, choice.stores
     starts_below = below in start and problem.hardware.device_tier not in start
@@ -211,8 +233,14 @@ def _steps(problem: Problem, t: int, choice: TensorChoice, start: Sequence[str])
 
     def absence(after: int, before: int, store: int, release: int) -> Absence:
         back = away.get(after)
-        tier = below if t in problem.starts_below or (kept_below and after >= written) else choice.tier(after)
-        return Absence._make((t, after, before, store, release, after if back is None else back, tier, release, tier))
+        tier = (
+            below
+            if t in problem.starts_below or (kept_below and after >= written)
+            else choice.tier(after)
+        )
+        return Absence._make(
+            (t, after, before, store, release, after if back is None else back, tier, release, tier)
+        )
 
     if users and (starts_below or AT_START in away):
         leave = min(at.get(AT_START, AT_START), users[0] - 1)

@@ -1,4 +1,6 @@
-"""The choices that come nearest to a plan: where a search may go on from what another policy has planned."""
+"""The choices that come nearest to a plan: where a search may go on from what another policy has
+planned.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +8,64 @@ from collections.abc import Mapping, Sequence
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.planner.hyperoffload.tensor_choices.choices import BELOW, COPY, HOME, Choices, TensorChoice
+from hosim.planner.hyperoffload.tensor_choices.choices import (
+    BELOW,
+    COPY,
+    HOME,
+    Choices,
+    TensorChoice,
+)
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 
 
 def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
-    """What a plan decides for each tensor that it moves, as far as choices can say it: one way up and down for each absence.
+    """What a plan decides for each tensor that it moves, as far as choices can say it: one way up
+    and down for each absence.
 
-    Without ``leaves`` each tensor leaves as soon as can be: where the streams overtake each other, a runtime's detaches are no plan's.
+    Without ``leaves`` each tensor leaves as soon as can be: where the streams overtake each other,
+    a runtime's detaches are no plan's.
     """
     moved: dict[int, list[CacheOp]] = {}
     for cache_op in plan.cache_ops:
         moved.setdefault(cache_op.tensor, []).append(cache_op)
-    open_gaps, device, several = problem.gaps_of, problem.hardware.device_tier, leaves and len(problem.graph.streams) > 1
+    open_gaps, device, several = (
+        problem.gaps_of,
+        problem.hardware.device_tier,
+        leaves and len(problem.graph.streams) > 1,
+    )
     initial = problem.graph.derived(initial_set)
     found: dict[int, TensorChoice] = {}
     for t in sorted({*moved, *plan.initial, *problem.starts_below}):
         listed, writes = moved.get(t, []), problem.graph.writers[t]
-        begins = plan.initial.get(t, (problem.starts_below.get(t, device),)) if t in initial else (device,)
+        begins = (
+            plan.initial.get(t, (problem.starts_below.get(t, device),))
+            if t in initial
+            else (device,)
+        )
         tiers = [c.destination if c.op == STORE else c.source for c in listed if c.op != DETACH]
         starts = [tier for tier in begins if tier != device]
-        below = next((tier for tier in (*[tier for tier in tiers if tier in starts], *starts, *tiers) if tier not in (None, device)), None)
+        below = next(
+            (
+                tier
+                for tier in (*[tier for tier in tiers if tier in starts], *starts, *tiers)
+                if tier not in (None, device)
+            ),
+            None,
+        )
         if below is None:
             continue
-        start = HOME if t in problem.starts_below or below not in begins else COPY if device in begins else BELOW
+        start = (
+            HOME
+            if t in problem.starts_below or below not in begins
+            else COPY
+            if device in begins
+            else BELOW
+        )
         choice = TensorChoice(below, start)
         for gap in open_gaps.get(t, ()):
-            choice = _in_gap(choice, gap, listed, start == BELOW or t in problem.starts_below, several)
+            choice = _in_gap(
+                choice, gap, listed, start == BELOW or t in problem.starts_below, several
+            )
         saved = [c.after for c in listed if c.op == STORE and writes and c.after > writes[-1]]
         if saved and (start != HOME or t in problem.starts_below):
             choice = choice.with_store(len(problem.graph.ops), saved[0])
@@ -40,13 +73,19 @@ def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
         gone = [c.after for c in listed if c.op == DETACH and c.after > used]
         if several and gone and used not in choice.away:
             choice = choice.with_leave(used, gone[-1])
-        if choice.away or start == BELOW or t in problem.starts_below:  # what lives below is put back there
+        if (
+            choice.away or start == BELOW or t in problem.starts_below
+        ):  # what lives below is put back there
             found[t] = choice
     return _in_turn(found, plan, open_gaps)
 
 
-def _in_gap(choice: TensorChoice, gap: Gap, listed: Sequence[CacheOp], starts_below: bool, several: bool) -> TensorChoice:
-    """The choice with what the cache ops of a tensor do in one of its gaps; on ``several`` streams also where it leaves."""
+def _in_gap(
+    choice: TensorChoice, gap: Gap, listed: Sequence[CacheOp], starts_below: bool, several: bool
+) -> TensorChoice:
+    """The choice with what the cache ops of a tensor do in one of its gaps; on ``several`` streams
+    also where it leaves.
+    """
     leaves = [c.after for c in listed if c.op == DETACH and gap.after <= c.after < gap.before]
     if not leaves and not (starts_below and gap.after == AT_START):
         return choice
@@ -65,17 +104,27 @@ def _in_gap(choice: TensorChoice, gap: Gap, listed: Sequence[CacheOp], starts_be
     if gap.after == AT_START and not starts_below:
         at = stores[-1].after if several and stores else leaves[0]
         return choice.with_store(gap.after, at) if at != AT_START else choice
-    return choice.with_store(gap.after, stores[-1].after) if stores and stores[-1].after != gap.after else choice
+    return (
+        choice.with_store(gap.after, stores[-1].after)
+        if stores and stores[-1].after != gap.after
+        else choice
+    )
 
 
-def _in_turn(found: dict[int, TensorChoice], plan: Plan, open_gaps: Mapping[int, list[Gap]]) -> Choices:
+def _in_turn(
+    found: dict[int, TensorChoice], plan: Plan, open_gaps: Mapping[int, list[Gap]]
+) -> Choices:
     """The choices with the returns that are issued after one op in the order of the plan."""
     behind: dict[int, tuple[int, int]] = {}
     for c in plan.cache_ops:
         choice = found.get(c.tensor)
         gaps = open_gaps.get(c.tensor, ()) if c.op == PREFETCH and choice is not None else ()
         for gap in gaps:
-            if choice is not None and choice.away.get(gap.after) == c.after and gap.after <= c.after < gap.before:
+            if (
+                choice is not None
+                and choice.away.get(gap.after) == c.after
+                and gap.after <= c.after < gap.before
+            ):
                 turn, (ahead, other) = 2 * gap.before, behind.get(c.after, (-1, -1))
                 if (turn, c.tensor) < (ahead, other):
                     turn = ahead + (c.tensor < other)

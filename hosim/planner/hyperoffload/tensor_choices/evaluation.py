@@ -1,6 +1,7 @@
 """What choices cost: the plan that follows from them, replayed.
 
-The engine is the judge of every plan, so nothing that it models can be forgotten here. What is replayed is counted as work.
+The engine is the judge of every plan, so nothing that it models can be forgotten here. What is
+replayed is counted as work.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ _OF_A_PLAN, _OF_AN_OP, _OF_A_CACHE_OP = 4_000, 10, 50
 """The work of making a plan of choices and replaying it."""
 
 Judge = Callable[[Plan, Hardware, int], Result]
-"""What says how good a plan is within a budget in bytes: a replay, which may count more than bytes, such as what an allocator reserves."""
+"""What says how good a plan is within a budget in bytes: a replay, which may count more than bytes,
+such as what an allocator reserves.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,20 +45,26 @@ class Evaluation:
 
     @property
     def waits(self) -> bool:
-        """Whether an op of any stream waits for a transfer or for room, or a transfer ends after the last op of all."""
+        """Whether an op of any stream waits for a transfer or for room, or a transfer ends after
+        the last op of all.
+        """
         result = self.result
         drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
         return result.has_waits or min(drains) > 0
 
     @property
     def slowed(self) -> bool:
-        """Whether copies slow ops down by the memory bandwidth that they use: fewer of them might do better, though nothing waits."""
+        """Whether copies slow ops down by the memory bandwidth that they use: fewer of them might
+        do better, though nothing waits.
+        """
         return bool(self.result.slowed_ns) and self.cost.moved_bytes > 0
 
 
 @dataclass
 class WorkDone:
-    """What a search has ``done``, in units of about 0.4 microseconds: an instant of a simulation."""
+    """What a search has ``done``, in units of about 0.4 microseconds: an instant of a
+    simulation.
+    """
 
     done: int = 0
 
@@ -76,41 +85,65 @@ class Evaluator:
         return self._replayed(choices, insert(self.problem, choices, self.policy))
 
     def plan(self, plan: Plan) -> Evaluation:
-        """The outcome of another policy's plan, which follows from no choices (:func:`of_another`)."""
+        """The outcome of another policy's plan, which follows from no choices
+        (:func:`of_another`).
+        """
         alone = self._replayed({}, plan)
-        result = of_another(self.judge, plan, self.problem.hardware, self.budget_bytes, alone.result)
-        return alone if result is alone.result else Evaluation({}, plan, plan_cost(plan, result), result)
+        result = of_another(
+            self.judge, plan, self.problem.hardware, self.budget_bytes, alone.result
+        )
+        return (
+            alone
+            if result is alone.result
+            else Evaluation({}, plan, plan_cost(plan, result), result)
+        )
 
     def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
         if key not in self._seen:
-            self.work.done += _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
+            self.work.done += (
+                _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
+            )
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         found = self._seen[key]
-        return found if found.choices or not choices else replace(found, choices=choices)  # it was another policy's
+        return (
+            found if found.choices or not choices else replace(found, choices=choices)
+        )  # it was another policy's
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
         self.work.done += _OF_A_PLAN + _OF_AN_OP * len(outcome.plan.graph.ops)
         given = outcome.plan, self.problem.hardware, self.budget_bytes
-        times = times_of(*given) or replay(*given, record=True).timeline  # of devices that do not all do the same, those of the first
+        times = (
+            times_of(*given) or replay(*given, record=True).timeline
+        )  # of devices that do not all do the same, those of the first
         assert times is not None
         return times.op_start_ns, times.op_end_ns
 
 
-def of_another(judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None) -> Result:
-    """What ``judge`` says of another policy's plan: on a device's share of a machine or, if it does not fit there, on all of it.
+def of_another(
+    judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None
+) -> Result:
+    """What ``judge`` says of another policy's plan: on a device's share of a machine or, if it does
+    not fit there, on all of it.
 
-    ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not all need room for a chunk at the same
-    time. So what a share has no room for may fit all the same, and be better than any plan for the share. That can only be where a tier
-    below cannot hold all tensors.
+    ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not
+    all need room for a chunk at the same time. So what a share has no room for may fit all the
+    same, and be better than any plan for the share. That can only be where a tier below cannot hold
+    all tensors.
     """
     result, whole = alone or judge(plan, hardware, budget_bytes), hardware.whole
     if result.feasible or whole is hardware:
         return result
     total = sum([tensor.size_bytes for tensor in plan.graph.tensors])
-    full = any([tier.capacity_bytes < total for tier in hardware.tiers if tier.name != hardware.device_tier])
+    full = any(
+        [
+            tier.capacity_bytes < total
+            for tier in hardware.tiers
+            if tier.name != hardware.device_tier
+        ]
+    )
     return judge(plan, whole, budget_bytes) if full else result
 
 

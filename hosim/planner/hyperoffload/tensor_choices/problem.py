@@ -1,7 +1,9 @@
-"""What there is to plan: when each op runs if nothing waits, what the device tier holds then, and every gap a tensor could spend below.
+"""What there is to plan: when each op runs if nothing waits, what the device tier holds then, and
+every gap a tensor could spend below.
 
-First pass of the pipeline (lifetimes and pressure), shared by all that follow. Positions are those of the graph's
-listed order; ``start_ns`` and ``end_ns`` are the op times that the plan is made for: at first those of a replay without any wait.
+First pass of the pipeline (lifetimes and pressure), shared by all that follow. Positions are those
+of the graph's listed order; ``start_ns`` and ``end_ns`` are the op times that the plan is made for:
+at first those of a replay without any wait.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ from hosim.units import human_size
 class Problem:
     """A graph on a machine, ready to plan.
 
-    ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves, and its last element what it holds after the last
-    op; ``floor_bytes[i]`` the least that it must hold: what op i uses, and its workspace. ``below`` are the tiers that
-    tensors can move to, fastest round trip first.
+    ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves, and its last
+    element what it holds after the last op; ``floor_bytes[i]`` the least that it must hold: what op
+    i uses, and its workspace. ``below`` are the tiers that tensors can move to, fastest round trip
+    first.
     """
 
     graph: Graph
@@ -59,7 +62,9 @@ class Problem:
 
     @cached_property
     def gaps_of(self) -> Mapping[int, list[Gap]]:
-        """The gaps of each tensor that may move; for a tensor whose home is below also the time before it first comes up."""
+        """The gaps of each tensor that may move; for a tensor whose home is below also the time
+        before it first comes up.
+        """
         graph = self.graph
         found: dict[int, list[Gap]] = {}
         for t in self.starts_below:
@@ -72,7 +77,9 @@ class Problem:
 
 
 def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]) -> None:
-    """Raise :class:`InfeasibleError` where no channels lead up from a home below to an op that reads it first, or back to it."""
+    """Raise :class:`InfeasibleError` where no channels lead up from a home below to an op that
+    reads it first, or back to it.
+    """
     ends = set()
     for t, home in starts_below.items():
         users = graph.users[t]
@@ -84,8 +91,11 @@ def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]
         route(hardware, (start,), end)
 
 
-def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequence[int]] | None = None) -> Problem:
-    """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan for (default: nothing waits).
+def analyse(
+    graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequence[int]] | None = None
+) -> Problem:
+    """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan
+    for (default: nothing waits).
 
     Raises :class:`InfeasibleError` where no channels lead from a home below, or back to it.
     """
@@ -94,7 +104,11 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
     below = fastest_tiers(machine_of_copies(graph, hardware))
     refuse_other_processors(graph, "the planner plans for ops of the device alone")
     device = hardware.device_tier
-    starts_below = {t: home for t in graph.initial if (home := graph.tensors[t].home) is not None and home != device}
+    starts_below = {
+        t: home
+        for t in graph.initial
+        if (home := graph.tensors[t].home) is not None and home != device
+    }
     if times is None:  # else it has been replayed
         _ways_home(graph, hardware, starts_below)
     gaps: list[Gap] = []
@@ -114,15 +128,24 @@ def analyse(graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequen
         level += change[i]
         held.append(level + (graph.ops[i].workspace_bytes if i < count else 0))
     return Problem(
-        graph, hardware, durations, tuple(start), tuple(end), below, tuple(gaps), tuple(held), graph.derived(needed_bytes), starts_below
+        graph,
+        hardware,
+        durations,
+        tuple(start),
+        tuple(end),
+        below,
+        tuple(gaps),
+        tuple(held),
+        graph.derived(needed_bytes),
+        starts_below,
     )
 
 
 def with_gaps_between_neighbours(problem: Problem) -> Problem:
     """The problem with the gaps between two uses that follow each other in the list, too.
 
-    No op is listed inside of these, but the second use may wait, and transfers may want the room meanwhile; on several streams, ops of
-    other streams may.
+    No op is listed inside of these, but the second use may wait, and transfers may want the room
+    meanwhile; on several streams, ops of other streams may.
     """
     graph, gaps = problem.graph, list(problem.gaps)
     for t, users in enumerate(graph.users):
@@ -135,8 +158,12 @@ def with_gaps_between_neighbours(problem: Problem) -> Problem:
     return replace(problem, gaps=tuple(sorted(gaps, key=lambda gap: (gap.tensor, gap.after))))
 
 
-def _held(graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool) -> tuple[int, int]:
-    """Op positions from and up to which a tensor is in the device tier if nothing moves that need not."""
+def _held(
+    graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool
+) -> tuple[int, int]:
+    """Op positions from and up to which a tensor is in the device tier if nothing moves that need
+    not.
+    """
     initial = t in graph.derived(initial_set)
     if not users and not initial:  # neither there nor ever made
         return 0, 0
@@ -167,11 +194,15 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
 
 
 def check_floor(problem: Problem, budget_bytes: int) -> None:
-    """Raise :class:`InfeasibleError` if some op needs more than the budget alone: no plan can help."""
+    """Raise :class:`InfeasibleError` if some op needs more than the budget alone: no plan can
+    help.
+    """
     floor = problem.floor_bytes
     if floor and max(floor) > budget_bytes:
         i = max(range(len(floor)), key=lambda k: floor[k])
         raise InfeasibleError(
-            f"op {problem.graph.ops[i].name!r} alone uses {human_size(floor[i])} ({floor[i]} B), more than the budget of "
-            f"{human_size(budget_bytes)}; the smallest budget that any plan could meet is {floor[i]} B"
+            f"op {problem.graph.ops[i].name!r} alone uses {human_size(floor[i])} ({floor[i]} B), "
+            "more than the budget of "
+            f"{human_size(budget_bytes)}; the smallest budget that any plan could meet is "
+            f"{floor[i]} B"
         )
