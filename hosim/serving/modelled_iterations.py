@@ -130,10 +130,19 @@ class ModelledIterations:
 
     def __call__(self, iteration: Iteration) -> int:
         """Nanoseconds of an iteration."""
-        kernels = self.head_ns(iteration) + self.attention_ns(iteration)
-        if self.hardware.software is not None:  # as the times of ops already are
-            kernels = round(kernels / self.hardware.software.speed.value)
-        return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
+        kernels, runtime = (
+            self.head_ns(iteration) + self.attention_ns(iteration),
+            self.hardware.software,
+        )
+        if runtime is None:
+            return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
+        kernels = round(kernels / runtime.speed.value)  # as the times of ops already are
+        issued = (
+            round(runtime.host.value) * len(self.graph(iteration.tokens).ops)
+            if runtime.host.value
+            else 0
+        )
+        return max(self.dense_ns(iteration.tokens) + kernels, issued) + self.overhead_ns
 
     @property
     def layers(self) -> int:
