@@ -96,6 +96,13 @@ class Runtime:
         what hosim computes for it.
     sampling
         How many times the fp32 logits of all its sequences it holds to choose the next tokens.
+    counted
+        Bytes outside its allocator that such an engine counts then; 0: all of ``context``,
+        ``collectives`` and ``graphs``.
+    tokens, sequences
+        What an iteration has at most unless told, on a device of 70 GiB and more; 0: as elsewhere.
+    pads
+        Of what the sizes of experts in mxfp4 are multiples: ``hidden`` and ``intermediate``.
     context, collectives, graphs
         Bytes of the device beside the allocator's: modules and context, buffers of collectives
         where several devices run, captured graphs.
@@ -138,6 +145,10 @@ class Runtime:
     reserved: RuntimeFigure = ONE
     iteration: RuntimeFigure = ONE
     sampling: RuntimeFigure = NONE
+    counted: RuntimeFigure = NONE
+    tokens: RuntimeFigure = NONE
+    sequences: RuntimeFigure = NONE
+    pads: Mapping[str, int] = field(default_factory=dict)
     context: RuntimeFigure = NONE
     collectives: RuntimeFigure = NONE
     graphs: RuntimeFigure = NONE
@@ -147,7 +158,7 @@ class Runtime:
         for name in ("speed", "allocated", "reserved", "iteration"):
             if getattr(self, name).value <= 0:
                 raise HardwareError("expected a value above 0", where=f"{name}.value")
-        for name in ("ahead", "gathers"):
+        for name in ("ahead", "gathers", "tokens", "sequences"):
             if getattr(self, name).value % 1:
                 raise HardwareError("expected a whole number", where=f"{name}.value")
         if set(self.pins) - set(COPIES):

@@ -199,6 +199,18 @@ class ModelledIterations:
         """Bytes of the logits of one sequence in fp32, of the device's part of the vocabulary."""
         return 4 * sum([head.sizes[1] for head in self._heads])
 
+    @property
+    def mxfp4_experts(self) -> tuple[int, int, int] | None:
+        """Bytes of the experts of a device that are packed in mxfp4, and an expert's sizes there;
+        ``None`` without such.
+        """
+        graph = self.graph(1)
+        found = next((op.sizes for op in graph.ops if op.kernel == "moe"), None)
+        if self.model.get("weights") != "mxfp4" or found is None:
+            return None
+        size = sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "expert")
+        return size, found[1], found[2] // max(1, found[5])
+
     def working_bytes(self, tokens: int) -> int:
         """Bytes that an iteration of so many new tokens takes beside weights and cache."""
         graph = self.graph(tokens)
