@@ -67,6 +67,8 @@ class Runtime:
     ----------
     name
         Its name; ``software`` says which versions of what it is.
+    runs
+        Which steps it runs: ``train`` and ``inference``.
     options
         Parameters of a builder that it sets, such as ``fused``; what a user gives wins.
     speed
@@ -129,6 +131,7 @@ class Runtime:
     name: str
     software: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
+    runs: tuple[str, ...] = ()
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     speed: RuntimeFigure = ONE
     host: RuntimeFigure = NONE

@@ -100,6 +100,7 @@ TABLE = KeyTable(
     Key("name", NAME),
     Key("software", TEXT, brief=True),
     Key("source", TEXT, brief=True),
+    Key("runs", several(literal("train", "inference")), brief=True),
     Key("options", mapping(Kind(StrictBool | StrictInt | StrictStr), Name), brief=True),
     Key("pads", Kind(PadsModel), brief=True),
     Key("blocks", several(NAME), brief=True),
