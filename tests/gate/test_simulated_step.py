@@ -189,7 +189,7 @@ def test_a_torch_model_is_exported_with_its_inputs(
 ) -> None:
     asked: list[object] = []
 
-    def exported(model: object, inputs: object, **more: object) -> Graph:
+    def exported(model: object, inputs: object, *trained: object, **more: object) -> Graph:
         asked.append((model, inputs, more))
         if model == "broken":
             raise InputError("torch.export cannot export it", source="model")

@@ -267,7 +267,7 @@ _SCALED = {
 
 def _check_dtypes(packet: Any, args: tuple[Any, ...]) -> None:
     """Raise :class:`InputError` for dtypes that torch refuses, though its fakes let them through."""
-    places = _OF_ONE_DTYPE.get(packet) or _SCALED.get(packet, ())
+    places: tuple[int, ...] = _OF_ONE_DTYPE.get(packet, _SCALED.get(packet, ()))
     found = [args[i].dtype for i in places if i < len(args) and isinstance(args[i], torch.Tensor)]
     also = {torch.float32} if packet in _SCALED else set()
     if set(found[1:]) - {*found[:1], *also}:
