@@ -61,7 +61,7 @@ kernels: .venv/.installed-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels
 
 spreads: .venv/.installed-dev
-	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/fitted_spreads.py
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/spreads/fitted_spreads.py
 
 # NO_MKDOCS_2_WARNING: not a page about the next release of MkDocs at every build.
 docs: .venv/.installed-dev

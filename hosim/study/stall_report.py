@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hosim.analysis.slack import spent_ns, step_path
 from hosim.base.in_cells import InCells
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
@@ -14,7 +15,6 @@ from hosim.study.blame import ExplainedStall, by_cause, frame_of, stalls_of
 from hosim.study.prices import MORE_BANDWIDTH_BYTES_PER_S, MORE_MEMORY_BYTES, Price, prices
 from hosim.study.runs import Question, check, make_plan
 from hosim.study.searches import attempt
-from hosim.study.step_path import spent_ns, step_path
 from hosim.units import human_time
 
 if TYPE_CHECKING:
