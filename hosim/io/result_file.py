@@ -449,11 +449,8 @@ def comparison_to_dict(
         data["strongest_rival"] = asdict(rival)
     if answer is not None:
         data["do_not_offload"] = asdict(answer)
-    pairs = beside_fastest(listed)
-    if pairs:
-        data["paired"] = [
-            asdict(pair) | {"faster": pair.faster, "verdict": pair.verdict} for pair in pairs
-        ]
+    if pairs := beside_fastest(listed):
+        data["paired"] = [pair.row for pair in pairs]
     if said := each_once(
         [*[line for result in listed for line in result.notes], *draws_notes(listed)]
     ):

@@ -7,7 +7,8 @@ two plans whose intervals overlap may still be told apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from hosim.analysis.remarks.strongest_rival import NO_RIVALS
 from hosim.data.draws import CERTAINTY, interval
@@ -89,6 +90,11 @@ class PairedDraws:
         return (
             f"{one} is faster than {other} in {often(share)}, {by(low, high)}.{take}{self._misfits}"
         )
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """All of it, with the verdict, as JSON has it."""
+        return asdict(self) | {"faster": self.faster, "verdict": self.verdict}
 
     @property
     def _misfits(self) -> str:
