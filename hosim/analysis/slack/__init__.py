@@ -8,6 +8,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.analysis.slack.awaited_copies import awaited_copies
+    from hosim.analysis.slack.slopes import Slopes, slopes
     from hosim.analysis.slack.step_path import PathPart, spent_ns, step_path
     from hosim.analysis.slack.transfer_slack import Latitude, latitudes
 else:
@@ -15,9 +16,12 @@ else:
         __name__,
         {
             "awaited_copies": "awaited_copies",
+            "slopes": "Slopes slopes",
             "step_path": "PathPart spent_ns step_path",
             "transfer_slack": "Latitude latitudes",
         },
     )
 
-__all__ = ["Latitude", "PathPart", "awaited_copies", "latitudes", "spent_ns", "step_path"]
+__all__ = [
+    "Latitude", "PathPart", "Slopes", "awaited_copies", "latitudes", "slopes", "spent_ns", "step_path",
+]  # fmt: skip
