@@ -1,8 +1,9 @@
 """Draws of what is uncertain: how they fill what may be, and what each of them multiplies."""
 
 from dataclasses import replace
-from math import exp
+from math import exp, hypot
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,19 @@ from kernel_machine import kernel_machine
 from toy_machine import MACHINE
 
 from hosim.costmodel import machine_under, op_durations
-from hosim.costmodel.spreads import GAP_NS, STEP_SHARE, DrawnTimes, normal_draws
+from hosim.costmodel.spreads import (
+    GAP_NS,
+    INFERENCE,
+    STEP_SHARE,
+    TRAINING,
+    UNMEASURED_MACHINE,
+    DrawnTimes,
+    normal_draws,
+)
 from hosim.data.draws import CERTAINTY, DRAWS, FEW_DRAWS, Draws, LaterDraws, interval
 from hosim.data.runtime import Runtime, RuntimeFigure
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import Graph, GraphBuilder, Tensor
+from hosim.hardware import Hardware
 
 
 @settings(max_examples=8)
@@ -75,9 +85,37 @@ def test_ops_of_equal_sizes_have_one_error_and_those_of_one_class_share_a_part()
     drawn = DrawnTimes(graph, machine).durations(nominal, DRAWS)
     assert (drawn[:, 0] == drawn[:, 1]).all()
     logs = np.log(drawn / np.array(nominal))
-    # guessed products: spreads of 0.202 and 0.144, pooled, of which 0.792 is seen in steps
-    assert logs[:, 0].std() == pytest.approx(0.1754 * STEP_SHARE, rel=0.06)
-    assert 0.3 < np.corrcoef(logs[:, 0], logs[:, 2])[0, 1] < 0.7  # 0.494 of the variance is shared
+    # guessed products: spreads of 0.202 and 0.144, pooled, of which 0.792 is seen in steps; software
+    # that nobody named, and a machine that nobody measured, are the same for all
+    own, common = 0.1754 * STEP_SHARE, hypot(INFERENCE.spread, UNMEASURED_MACHINE)
+    assert logs[:, 0].mean() == pytest.approx(INFERENCE.mean, abs=0.01)
+    assert logs[:, 0].std() == pytest.approx(hypot(own, common), rel=0.1)
+    shared = (0.494 * own**2 + common**2) / (own**2 + common**2)
+    assert np.corrcoef(logs[:, 0], logs[:, 2])[0, 1] == pytest.approx(shared, abs=0.07)
+
+
+def test_what_whole_steps_are_off_by_depends_on_who_runs_them_and_where() -> None:
+    """One op, with the software named and not, on a machine that nobody measured, and training."""
+    graph, machine = toy(10**12), kernel_machine()
+    named = machine_under(machine, Runtime("sure", speed=RuntimeFigure(1.0, 1e-9)))
+
+    def logs(of: Graph, on: Hardware) -> Any:
+        (ns,) = op_durations(of, on)
+        return np.log(DrawnTimes(of, on).durations([ns], DRAWS)[:, 0] / ns)
+
+    without, unnamed = logs(graph, named), logs(graph, machine)
+    gradient = Tensor("g", 10, "gradient", None)
+    training = logs(replace(graph, tensors=(gradient,)), machine)
+    assert without.mean() == pytest.approx(0, abs=0.01)
+    assert without.std() == pytest.approx(hypot(0.1754 * STEP_SHARE, UNMEASURED_MACHINE), rel=0.1)
+    for found, of in ((unnamed, INFERENCE), (training, TRAINING)):
+        assert (found - without).mean() == pytest.approx(of.mean, abs=0.01)
+        assert (found - without).std() == pytest.approx(of.spread, rel=0.05)
+    names = [
+        factor.what for factor in DrawnTimes(graph, machine).factors(op_durations(graph, machine))
+    ]
+    assert "the software, which nobody named" in names
+    assert "a machine whose kernels nobody measured" in names
 
 
 def test_gaps_are_so_many_nanoseconds_of_each_op() -> None:
@@ -87,7 +125,7 @@ def test_gaps_are_so_many_nanoseconds_of_each_op() -> None:
     machine = replace(machine, name="another")
     sure = DrawnTimes(toy(1), machine).durations([200_000], DRAWS)
     other = DrawnTimes(toy(1), machine).durations([100_000], DRAWS)
-    gaps = 2 * other[:, 0] - sure[:, 0]  # the factor cancels
+    gaps = 2 * other[:, 0] - sure[:, 0]  # the factors cancel
     assert gaps.std() == pytest.approx(GAP_NS, rel=0.01)
 
 
@@ -118,6 +156,16 @@ def test_machines_have_factors_of_their_own_and_share_the_others() -> None:
         one.copies(channel, "parameter", DRAWS)
         == one.copies(MACHINE.channels[1], "parameter", DRAWS)
     ).all()  # both ways alike
-    assert (
-        one.durations([10**6], DRAWS) == two.durations([10**6], DRAWS)
-    ).all()  # a guess is one formula on all machines
+    # a guess is one formula on all machines, and software that nobody named the same on all: what
+    # is left is that nobody measured either
+    apart = np.log(one.durations([10**6], DRAWS) / two.durations([10**6], DRAWS))
+    assert apart.std() == pytest.approx(2**0.5 * UNMEASURED_MACHINE, rel=0.15)
+
+
+def test_a_link_that_was_measured_has_the_spread_of_its_profile() -> None:
+    graph = toy(10**6)
+    channels = tuple([replace(channel, spread=0.02) for channel in MACHINE.channels])
+    measured = replace(MACHINE, channels=channels)
+    for machine, expected in ((MACHINE, 0.085), (measured, 0.02)):
+        found = DrawnTimes(graph, machine).copies(machine.channels[0], "parameter", DRAWS)
+        assert np.log(found).std() == pytest.approx(expected, rel=0.01)

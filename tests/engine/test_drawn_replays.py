@@ -136,7 +136,11 @@ def test_where_the_uncertainty_is_from_adds_up() -> None:
     shares = [source.share for source in found.sources]
     assert shares == sorted(shares, reverse=True)
     assert 0.9 < sum(shares) <= 1
-    assert found.sources[0].what == "guessed times of products"
+    assert {source.what for source in found.sources} >= {
+        "guessed times of products",
+        "a machine whose kernels nobody measured",
+        "the software, which nobody named",
+    }
 
 
 def test_there_are_no_draws_where_all_is_measured() -> None:

@@ -8,6 +8,12 @@ if TYPE_CHECKING:
     from hosim.costmodel.spreads.drawn_times import LARGEST_FACTOR, DrawnTimes, Factor
     from hosim.costmodel.spreads.fitted_spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
     from hosim.costmodel.spreads.hypercube import normal_draws
+    from hosim.costmodel.spreads.step_spreads import (
+        INFERENCE,
+        TRAINING,
+        UNMEASURED_MACHINE,
+        StepSpread,
+    )
     from hosim.costmodel.spreads.time_spread import (
         ATTENTION,
         COLLECTIVES,
@@ -27,13 +33,14 @@ else:
             "drawn_times": "DrawnTimes Factor LARGEST_FACTOR",
             "fitted_spreads": "GAP_NS SHARED SPREADS STEP_SHARE",
             "hypercube": "normal_draws",
+            "step_spreads": "INFERENCE StepSpread TRAINING UNMEASURED_MACHINE",
             "time_spread": "ATTENTION COLLECTIVES OTHERS OTHER_MODEL PRODUCTS Spreads alike_ops "
             "has_draws pooled spread_of",
         },
     )
 
 __all__ = [
-    "ATTENTION", "COLLECTIVES", "GAP_NS", "LARGEST_FACTOR", "OTHERS", "OTHER_MODEL", "PRODUCTS",
-    "SHARED", "SPREADS", "STEP_SHARE", "DrawnTimes", "Factor", "Spreads", "alike_ops", "has_draws",
-    "normal_draws", "pooled", "spread_of",
+    "ATTENTION", "COLLECTIVES", "GAP_NS", "INFERENCE", "LARGEST_FACTOR", "OTHERS", "OTHER_MODEL", "PRODUCTS",
+    "SHARED", "SPREADS", "STEP_SHARE", "TRAINING", "UNMEASURED_MACHINE", "DrawnTimes", "Factor", "Spreads", "StepSpread", "alike_ops",
+    "has_draws", "normal_draws", "pooled", "spread_of",
 ]  # fmt: skip

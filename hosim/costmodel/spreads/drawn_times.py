@@ -8,7 +8,7 @@ time):
   (:mod:`hosim.costmodel.spreads.time_spread`): a part is common to all of its ops, the rest is that
   of each size;
 - the gaps between ops, which no measured kernel has: so many nanoseconds more or less for each op;
-- each link between two tiers, both ways alike;
+- each link between two tiers, both ways alike, by the spread of its profile if that has one;
 - how many experts come in other draws of a routing (:func:`hosim.models.routing_draw.draw_spread`);
 - the figures of the runtime: the speed of a whole step, the time of its host, its optimizer on the
   CPU.
@@ -31,6 +31,7 @@ import numpy.typing as npt
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.spreads.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.spreads.hypercube import Floats, normal_draws
+from hosim.costmodel.spreads.step_spreads import INFERENCE, TRAINING, UNMEASURED_MACHINE
 from hosim.costmodel.spreads.time_spread import (
     OTHER_MODEL,
     POOLED,
@@ -43,6 +44,7 @@ from hosim.costmodel.spreads.time_spread import (
 from hosim.costmodel.transfers import is_pageable
 from hosim.data.draws import DRAWS
 from hosim.data.expert_routing import draw_spread_of
+from hosim.data.runtime import ONE
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Channel, Hardware
 
@@ -64,6 +66,7 @@ LARGEST_FACTOR = 16.0
 MEASURE_KERNELS = "`hosim import-kernels` with measured times"
 MEASURE_LINKS = "`hosim calibrate` or `python -m hosim.gpu measure`"
 RECORD_STEP = "`hosim calibrate` with a recorded step"
+NAME_RUNTIME = "naming it (--runtime)"
 """What makes each kind of factor more certain."""
 
 
@@ -85,7 +88,7 @@ class DrawnTimes:
         self._graph, self._hardware = graph, hardware
         self._alike: AlikeOps = graph.derived_on(hardware, alike_ops)
         self._group = np.array(self._alike.group, np.intp)
-        self._links: dict[tuple[str, str], Factor] = {}
+        self._links: dict[tuple[str, bool, float], Factor] = {}
         routing = draw_spread_of(graph)
         self._routing = Factor(
             "the experts that a routing chooses",
@@ -148,6 +151,29 @@ class DrawnTimes:
             if software is not None and name in known and known[name].spread
         }
 
+    @cached_property
+    def _steps(self) -> Sequence[Factor]:
+        """What all ops of a step on the device have in common: the software, and a machine that
+        nobody measured.
+        """
+        found = [self._runtime["speed"]] if "speed" in self._runtime else []
+        software = self._hardware.software
+        if software is None or software.speed == ONE:
+            phase = "training" if self._trains else "inference"
+            of = TRAINING if self._trains else INFERENCE
+            logs = of.mean + of.spread * normal_draws(f"speed of {phase} by unnamed software")
+            found.append(Factor("the software, which nobody named", NAME_RUNTIME, logs))
+        if not is_measured(self._hardware):
+            logs = UNMEASURED_MACHINE * normal_draws(f"{self._hardware.name}, kernels in all")
+            found.append(Factor("a machine whose kernels nobody measured", MEASURE_KERNELS, logs))
+        return found
+
+    @cached_property
+    def _trains(self) -> bool:
+        return any(
+            [tensor.kind in ("gradient", "optimizer_state") for tensor in self._graph.tensors]
+        )
+
     def durations(self, nominal: Sequence[int], count: int) -> npt.NDArray[np.int64]:
         """Nanoseconds of each op in each of so many draws; ``nominal`` are those as they are said
         to be.
@@ -157,7 +183,8 @@ class DrawnTimes:
         said, ops = np.array(nominal, float), self._graph.ops
         unsure = (self._group >= 0) & (said > 0)
         factor = np.exp(self._of_group[self._group, :count])
-        factor[[not op.processor for op in ops] & unsure] *= self._runtime_factor("speed", count)
+        modelled = np.array([not op.processor and op.duration_ns is None for op in ops], bool)
+        factor[modelled & unsure] *= np.exp(sum([each.logs[:count] for each in self._steps]))
         if "cpu_optimizer" in self._runtime:
             by_cpu = np.array([bool(op.processor) and op.kind == "optimizer" for op in ops], bool)
             factor[by_cpu & unsure] = self._runtime_factor("cpu_optimizer", count)
@@ -211,19 +238,15 @@ class DrawnTimes:
         pageable = channel.pageable_bytes_per_s is not None and is_pageable(
             self._hardware, channel, kind
         )
-        key = ends, "pageable" if pageable else ""
+        spread = PAGEABLE if pageable else COPIES if channel.spread is None else channel.spread
+        key = ends, pageable, spread
         if key not in self._links:
             if pageable and "pageable" in self._runtime:
                 self._links[key] = self._runtime["pageable"]
             else:
-                what = (
-                    f"{'copies of pageable memory' if pageable else 'the copy bandwidth'} "
-                    f"between {ends}"
-                )
-                logs = (PAGEABLE if pageable else COPIES) * normal_draws(
-                    f"{self._hardware.name}, link {key}"
-                )
-                self._links[key] = Factor(what, MEASURE_LINKS, logs)
+                copies = "copies of pageable memory" if pageable else "the copy bandwidth"
+                logs = spread * normal_draws(f"{self._hardware.name}, link {key[:2]}")
+                self._links[key] = Factor(f"{copies} between {ends}", MEASURE_LINKS, logs)
         return self._links[key]
 
     # -- where it is from
@@ -235,6 +258,7 @@ class DrawnTimes:
         """
         found = [
             self._gaps,
+            *self._steps,
             *self._runtime.values(),
             *self._links.values(),
             self._routing,
@@ -259,6 +283,15 @@ class DrawnTimes:
             )
             for which, listed in groups.items()
         ]
+
+
+def is_measured(hardware: Hardware) -> bool:
+    """Whether somebody measured the products of a machine, the kernels that count most."""
+    if hardware.compute.processor is None:
+        return False
+    from hosim.costmodel.kernels import has_own_constants
+
+    return has_own_constants(hardware, "gemm", "fp16")
 
 
 def _spread(which: Which) -> float:
