@@ -6,6 +6,7 @@
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
 # make runtimes  the runtimes beside what people reported, each source left out of their fit in turn: six minutes
+# make intervals  how often what people reported lies within 90 % intervals, each source left out in turn: ten minutes
 # make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
 # make spreads  how far op times are off, for intervals of makespans, from the same tables and published steps: a minute
 # make docs   the documentation as a site, in build/site
@@ -21,7 +22,7 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo quick test rooms test-long bench truth runtimes kernels spreads docs gate-all mutants fuzz check clean
+.PHONY: demo quick test rooms test-long bench truth runtimes intervals kernels spreads docs gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -57,11 +58,14 @@ truth: .venv/.installed-dev
 runtimes: .venv/.installed-dev
 	cd tests && ../$(BIN)/python judge_runtimes.py
 
+intervals: .venv/.installed-dev
+	cd tests && ../$(BIN)/python judge_intervals.py
+
 kernels: .venv/.installed-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels
 
 spreads: .venv/.installed-dev
-	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/fitted_spreads.py
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/spreads/fitted_spreads.py
 
 # NO_MKDOCS_2_WARNING: not a page about the next release of MkDocs at every build.
 docs: .venv/.installed-dev

@@ -76,7 +76,8 @@ class Channel:
     to pageable memory reaches at most (``None``: as much as others). ``beside`` is what the channel
     carries while bytes flow on another one, as (that channel, bytes per second): two directions
     that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is
-    a :class:`Fabric` over both.
+    a :class:`Fabric` over both. ``spread`` is how far real rates of pinned memory are from the
+    bandwidth, as the standard deviation of the logarithm (``None``: nobody measured it).
     """
 
     name: str
@@ -88,6 +89,7 @@ class Channel:
     curve: tuple[tuple[int, int], ...] = ()
     pageable_bytes_per_s: int | None = None
     beside: tuple[tuple[str, int], ...] = ()
+    spread: float | None = None
 
     def __post_init__(self) -> None:
         _keep(self, f"channel {named(self.name)}")
@@ -589,6 +591,8 @@ def _check(hardware: Hardware) -> None:
             raise HardwareError("expected a latency of at least 0 ns", where=f"{where}.latency")
         if channel.engines < 1:
             raise HardwareError("expected at least 1 engine", where=f"{where}.engines")
+        if channel.spread is not None and not 0 <= channel.spread <= 10:
+            raise HardwareError("expected a spread from 0 to 10", where=f"{where}.spread")
         for label, message in _uneven(channel):
             raise HardwareError(message, where=f"{where}.{label}")
     for channel in hardware.channels:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hosim.base.in_cells import InCells
+from hosim.data.draws import Draws, LaterDraws
 from hosim.jitter import Jitter
 from hosim.plain_text import printable
 from hosim.units import human_size, human_time
@@ -291,12 +292,6 @@ class Result(InCells):
         ops run again.
     streams
         The figures of the other streams.
-    makespan_low_ns
-        The lower end of the makespan's 90 % interval; ``None`` where every op has a measured
-        duration. The interval is that of hosim's errors in op times (docs/kernels.md), not of a
-        machine's jitter.
-    makespan_high_ns
-        The upper end of that interval.
     slowed_ns
         Nanoseconds by which copies that use the device's memory bandwidth, or the links that a
         collective crosses, slow ops down, as part of the time that all streams are busy; ``None``
@@ -342,6 +337,11 @@ class Result(InCells):
         The result of each of several devices.
     engine
         What replayed it: one of :data:`ENGINES`, whose figures are the same.
+    draws
+        Gives what the plan does in draws of what is uncertain (:class:`hosim.data.draws.Draws`),
+        made when it is first called; ``None`` where every op has a measured duration and no routing
+        is drawn. The ends of intervals follow from it: it is about hosim's errors
+        (docs/kernels.md), not about a machine's jitter.
 
     References
     ----------
@@ -376,8 +376,6 @@ class Result(InCells):
     channels: Mapping[str, ChannelFigures]
     plan: Mapping[str, int]
     streams: Mapping[str, StreamFigures] = field(default_factory=dict)
-    makespan_low_ns: int | None = None
-    makespan_high_ns: int | None = None
     slowed_ns: int | None = None
     peers_ns: int | None = None
     failed: bool = False
@@ -396,6 +394,7 @@ class Result(InCells):
     replayed: tuple[Plan, Hardware] | None = field(default=None, compare=False, repr=False)
     by_device: tuple[Result, ...] = field(default=(), compare=False, repr=False)
     engine: str = field(default=LOOP, compare=False, repr=False)
+    draws: LaterDraws | None = field(default=None, compare=False, repr=False)
 
     def __repr__(self) -> str:
         names = printable(f"{self.policy} on {self.hardware}, {self.workload}")
@@ -441,6 +440,23 @@ class Result(InCells):
         """All figures, for a copy or a pickle: how the bound is found is no part of them."""
         _ = self.lower_bound_ns
         return {name: value for name, value in vars(self).items() if name != "_bound"}
+
+    @property
+    def drawn(self) -> Draws | None:
+        """The draws, if there are some and the plan fits."""
+        return self.draws() if self.draws is not None and self.makespan_ns is not None else None
+
+    @property
+    def makespan_low_ns(self) -> int | None:
+        """The lower end of the makespan's 90 % interval, in nanoseconds; ``None`` where nothing is
+        drawn.
+        """
+        return None if self.drawn is None else self.drawn.makespan_interval[0]
+
+    @property
+    def makespan_high_ns(self) -> int | None:
+        """The upper end of that interval."""
+        return None if self.drawn is None else self.drawn.makespan_interval[1]
 
     @property
     def has_waits(self) -> bool:

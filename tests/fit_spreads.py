@@ -28,6 +28,7 @@ from composed_steps import FILES, GUESSED, ComposedStep, steps
 from kernel_rows import held_out, kernel_tables, processor
 from published_rows import graph_of_row, published
 from serving_rows import PROCESSORS, card_hardware, served_steps, small_kernels
+from stream_spreads import StreamTimes, ends, makespan_spread, stream_times
 
 import hosim
 from hosim.cache_plan import Plan
@@ -41,11 +42,7 @@ from hosim.costmodel.spreads import (
     OTHERS,
     PRODUCTS,
     Spreads,
-    StreamTimes,
-    interval,
-    makespan_spread,
     pooled,
-    stream_times,
 )
 from hosim.engine import replay
 from hosim.graph import MAIN_STREAM, Graph
@@ -57,7 +54,7 @@ from hosim.result import Result
 from hosim.shipped import find_hardware
 from hosim.validate.fits import predicted_us
 
-FILE = Path(hosim.__file__).parent / "costmodel" / "fitted_spreads.py"
+FILE = Path(hosim.__file__).parent / "costmodel" / "spreads" / "fitted_spreads.py"
 
 _SHORT_US, _ENOUGH = 20.0, 30
 _MOST = 400
@@ -346,10 +343,10 @@ class FittedSpreads:
             streams, MAIN_STREAM, result.makespan_ns, result.stall_ns, result.drain_ns, **own
         )
 
-    def interval(self, step: KnownStep) -> tuple[int, int]:
+    def interval(self, step: KnownStep) -> tuple[float, float]:
         """That of a step's makespan."""
         assert step.result.makespan_ns is not None
-        return interval(step.result.makespan_ns, self.spread(step))
+        return ends(step.result.makespan_ns, self.spread(step))
 
 
 def fitted(by_source: Mapping[str, Spreads], without: str = "") -> FittedSpreads:
@@ -364,14 +361,16 @@ def fitted(by_source: Mapping[str, Spreads], without: str = "") -> FittedSpreads
         [step_deviations(*pair, spreads, shared) for pair in pairs if pair[0] != machine]
     )
     found = FittedSpreads(spreads, shared, round(spread(off), 3))
-    ends = [step for step in known_steps() if step.source in END_TO_END and step.source != without]
+    listed = [
+        step for step in known_steps() if step.source in END_TO_END and step.source != without
+    ]
     variances = [
         (
             step.error,
             found.spread(step) ** 2,
             replace(found, step_share=0.0, gap_ns=1000.0).spread(step) ** 2,
         )
-        for step in ends
+        for step in listed
     ]
     return replace(
         found,

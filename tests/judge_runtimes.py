@@ -11,13 +11,15 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import exp, hypot, log
+from math import exp, log
 from statistics import mean, median
 
+import numpy as np
 from practitioner_rows import CPU_SHARE, Answer, Row, answer, rows
 from scipy.optimize import least_squares
 
-from hosim.data.runtime import DEVIATIONS, Runtime, RuntimeFigure
+from hosim.costmodel.spreads import normal_draws
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.io.runtimes import runtime_named
 
 Answers = Mapping[str, tuple[Row, Answer]]
@@ -119,9 +121,18 @@ def is_inside(row: Row, each: Answer, runtime: Runtime) -> bool:
             runtime, "allocated" if "tune" in row.id or "vit" in row.id else "reserved"
         )
         return low <= row.truth <= high
-    ours = each.seconds(runtime)
-    spread = hypot(log(each.ends[1]) / DEVIATIONS, runtime.speed.spread)
-    return abs(log(row.true_s / ours)) <= DEVIATIONS * spread
+    low, high = ends(each, each.seconds(runtime), 0.0, runtime.speed.spread)
+    return low <= row.true_s <= high
+
+
+def ends(each: Answer, ours: float, mean: float, spread: float) -> tuple[float, float]:
+    """The 90 % interval about an answer of so many seconds, where a step is off by so much beyond
+    its kernels.
+    """
+    beyond = mean + spread * normal_draws("beyond kernels")
+    logs = np.array(each.logs or [0.0] * len(beyond))
+    low, high = np.quantile(logs + beyond[: len(logs)], [0.05, 0.95], method="hazen")
+    return ours * exp(low), ours * exp(high)
 
 
 def kind_of(row: Row) -> str:

@@ -8,11 +8,12 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
 
 import hosim
 from hosim.costmodel import machine_under
-from hosim.data.runtime import ONE, Runtime, RuntimeFigure
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.data.seen_peaks import seen_peaks
 from hosim.hardware import Hardware
 from hosim.io import load_named
@@ -22,6 +23,9 @@ FILE = Path(__file__).parents[2] / "shared" / "data" / "practitioners" / "figure
 
 CPU_SHARE = 0.43
 """What an optimizer on the CPU reaches of the bandwidth of host memory by all shipped profiles."""
+
+_SURE = RuntimeFigure(1.0, 1e-9)
+"""A speed that is known: a runtime that says none is drawn as one that nobody named."""
 
 _SOFTWARE = (
     ("torchtitan.*eager", "torchtitan-eager"),
@@ -119,12 +123,13 @@ def rows() -> Iterator[Row]:
 @dataclass(frozen=True)
 class Answer:
     """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the
-    device and after it, and bytes.
+    device and after it, and bytes. ``logs`` are those of each draw over what is said, without what
+    a runtime's speed adds.
     """
 
     device_s: float
     after_s: float
-    ends: tuple[float, float]
+    logs: tuple[float, ...]
     peak_bytes: int
     machine: Hardware
 
@@ -145,15 +150,18 @@ class Answer:
         return peak.bytes / 2**30, peak.low_bytes / 2**30, peak.high_bytes / 2**30
 
 
-def answer(row: Row) -> Answer | None:
-    """The answer of a row; ``None`` if it does not fit, or is refused."""
+def answer(row: Row, named: bool = True) -> Answer | None:
+    """The answer of a row, under its runtime or, unless ``named``, without; ``None`` if it does not
+    fit, or is refused.
+    """
     try:
         graph = load_named(row.workload)
-        if row.runtime:
-            graph = under_runtime(
-                graph,
-                replace(runtime_named(row.runtime), speed=ONE, cpu_optimizer=RuntimeFigure(0.0)),
+        runtime = Runtime("kernels alone", speed=_SURE)
+        if row.runtime and named:
+            runtime = replace(
+                runtime_named(row.runtime), speed=_SURE, cpu_optimizer=RuntimeFigure(0.0)
             )
+        graph = under_runtime(graph, runtime)
         machine = (
             hosim.load_hardware(hosim.find_hardware(row.hardware))
             if "/" not in row.hardware
@@ -165,16 +173,13 @@ def answer(row: Row) -> Answer | None:
         return None
     if not result.feasible or result.makespan_ns is None or result.drain_ns is None:
         return None
-    low, high = (
-        result.makespan_low_ns or result.makespan_ns,
-        result.makespan_high_ns or result.makespan_ns,
-    )
+    drawn = () if result.drawn is None else result.drawn.makespan_ns
+    logs = tuple([log(ns / result.makespan_ns) for ns in drawn if ns])
     after = result.drain_ns if row.policy == "zero_offload" else 0
-    ends = low / result.makespan_ns, high / result.makespan_ns
     return Answer(
         (result.makespan_ns - after) / 1e9,
         after / 1e9,
-        ends,
+        logs,
         result.peak_bytes[machine.device_tier],
         machine,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from hosim.analysis.remarks import beside_fastest, draws_notes
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import (
     AnyRuntime,
@@ -109,6 +110,8 @@ def compare(
         the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in
         nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about what a reader of the figures
         has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
+        ``attrs["paired"]`` has the fastest policy beside each other one in the same draws of what
+        is uncertain (:class:`hosim.analysis.remarks.paired_draws.PairedDraws`).
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if
         the device had enough memory. ``planning_s`` and ``replay_s`` are the seconds that planning
         and replaying took here. If a policy does not fit, ``feasible`` is false and ``error`` says
@@ -206,7 +209,8 @@ def compare(
             f"{', '.join([choice.label for choice in choices[len(results) :]])}"
         )
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
-    table.attrs["notes"] = each_once(said)
+    table.attrs["notes"] = each_once([*said, *draws_notes(results)])
+    table.attrs["paired"] = beside_fastest(results)
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     return table
 

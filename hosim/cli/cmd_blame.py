@@ -70,6 +70,8 @@ def blame(
     plan. Without --plan, the policy plans again for other amounts of device memory. Exit code 3 if
     the workload does not fit.
     """
+    from dataclasses import asdict
+
     from hosim.report.of_studies import blame
     from hosim.study import blame as blamed
     from hosim.study import lines, price_rows, stall_rows, steps_of
@@ -102,6 +104,7 @@ def blame(
                 **figures,
                 "stalls": stall_rows(found.stalls),
                 "critical_path": path,
+                "slopes": asdict(found.slopes),
                 "prices": price_rows(found.prices),
             }
         )
@@ -112,7 +115,7 @@ def blame(
                 stall_rows(longest[:top]),
                 len(longest),
                 found.by_cause,
-                lines(found.prices),
+                [*lines(found.prices), *found.first_order],
                 str(found),
             )
         )

@@ -30,6 +30,7 @@ def compare_on_machines(
     """
     from hosim.devices_of_graph import on_devices
     from hosim.report.listed import machine_comparison
+    from hosim.report.of_replays import in_draws
     from hosim.study import NEAR, compare_machines, machine_rows
 
     if given := next((option for option, is_given in others.items() if is_given), None):
@@ -46,7 +47,14 @@ def compare_on_machines(
     for each in found.notes:
         note(str(each))
     if json:
-        print_json({"format": "hosim.machines/1", "rows": machine_rows(found)})
+        paired = [each.row for each in found.paired]
+        print_json(
+            {
+                "format": "hosim.machines/1",
+                "rows": machine_rows(found),
+                **({"paired": paired} if paired else {}),
+            }
+        )
     else:
         console().print(
             machine_comparison(
@@ -56,6 +64,7 @@ def compare_on_machines(
                 str(found),
             )
         )
+        console().print(in_draws([line.result for line in found.lines], found.names))
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):

@@ -19,7 +19,7 @@ from hosim.engine.event_loop import Cells, ints, longs
 from hosim.engine.loop_cells import LOW
 from hosim.engine.transfer_rates import TransferRates
 
-_RATE_BITS, _WORK_BITS = 62, 122
+_RATE_BITS, WORK_BITS = 62, 122
 """What a rate, and what an op's work or a volume may take: 64 and 128 bits, less signs and sums."""
 
 _UNKNOWN = -1
@@ -80,7 +80,7 @@ class FlowTable:
         self.paces = max(1, len(number))
         self.wholes = [self._whole(use) for use in self.uses]
         for i, k in self.pace_of.items():
-            if (durations[i] * self.wholes[k]).bit_length() > _WORK_BITS:
+            if (durations[i] * self.wholes[k]).bit_length() > WORK_BITS:
                 raise UncoveredError(TOO_LARGE)
         self._known: dict[tuple[int, ...], int] = {}
         self._rows: list[tuple[int, ...]] = []
@@ -92,7 +92,7 @@ class FlowTable:
     def scaled(self, volume: int) -> tuple[int, int]:
         """A volume, in bytes times nanoseconds a second, as the loop has it: in two limbs."""
         scaled = volume * self.scale
-        if scaled.bit_length() > _WORK_BITS:
+        if scaled.bit_length() > WORK_BITS:
             raise UncoveredError(TOO_LARGE)
         return scaled >> 62, scaled & LOW
 

@@ -138,7 +138,7 @@ def in_program_order(
     result = replace(told if record else without_timelines(told), allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result
-    result = replace(
+    return replace(
         result,
         feasible=False,
         error=counted.error,
@@ -146,8 +146,8 @@ def in_program_order(
         busy_ns=None,
         drain_ns=None,
         streams={},
+        draws=None,
     )
-    return replace(result, makespan_low_ns=None, makespan_high_ns=None)
 
 
 class _Counted:

@@ -15,6 +15,7 @@ from hosim.data.stages import StagesResult
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.engine import result_figures
 from hosim.engine.decisions import Remembering
+from hosim.engine.drawn_replays import later_draws, stage_draws
 from hosim.engine.flow_table import UncoveredError
 from hosim.engine.program_account import check_program_account, in_program_order
 from hosim.engine.program_base import one_for_all
@@ -120,15 +121,17 @@ def replay(
         fold and jitter is None and hardware.devices > 1 and one_for_all(hardware),
     )
     policy = None if plan.runtime is None else Remembering(plan.runtime())
+    whole = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
     with no_collection():  # a replay leaves no cycles while it runs
         if engine != REFERENCE:
             check_measured_on(plan.workload, hardware)
             try:
                 check_loop(hardware, folded, record or allocator != LEDGER)
-                whole = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
                 by_loop = looped(plan, hardware, whole, jitter, compete, policy)
                 if by_loop is not None:
-                    return replace(by_loop, replay_s=time.perf_counter() - begin)
+                    return _drawn(
+                        by_loop, plan, hardware, whole, jitter, compete, time.perf_counter() - begin
+                    )
             except UncoveredError as error:
                 if engine == LOOP:
                     message = (
@@ -151,7 +154,35 @@ def replay(
             result = simulation(fold=folded, policy=policy and policy.again()).run()
         except UncoveredError:
             result = simulation(policy=policy and policy.again()).run()
-    return replace(result, replay_s=time.perf_counter() - begin)
+    return _drawn(result, plan, hardware, whole, jitter, compete, time.perf_counter() - begin)
+
+
+def _drawn(
+    result: Result,
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter | None,
+    compete: bool | None,
+    took_s: float,
+) -> Result:
+    """The result with its draws, and the seconds that the replay took."""
+    if not result.feasible:
+        return replace(result, replay_s=took_s)
+    timeline = result.timeline
+
+    def recorded() -> Timeline | None:
+        if timeline is not None:
+            return timeline
+        return replay(
+            plan, hardware, budget_bytes, record=True, jitter=jitter, compete=compete
+        ).timeline
+
+    return replace(
+        result,
+        draws=later_draws(plan, hardware, budget_bytes, jitter, compete, recorded),
+        replay_s=took_s,
+    )
 
 
 def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | Timeline | None:
@@ -238,6 +269,13 @@ def replay_stages(
             plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied
         )
         whole = run.run()
+    if whole.feasible:
+        drawn = [
+            replace(r, draws=stage_draws(plan, hardware, r.timeline))
+            for plan, r in zip(plans, whole.by_device, strict=True)
+        ]
+        last = max(drawn, key=lambda r: r.makespan_ns or 0)
+        whole = replace(whole, by_device=tuple(drawn), draws=last.draws)
     bubble = (
         bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied)
         if whole.feasible

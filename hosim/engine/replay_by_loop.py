@@ -73,7 +73,7 @@ def looped(
 
     Raises :class:`UncoveredError` for what the loop does not cover.
     """
-    replay = _LoopReplay(plan, hardware, budget_bytes, jitter, compete, policy)
+    replay = LoopReplay(plan, hardware, budget_bytes, jitter, compete, policy)
     if not replay.ends_well():
         return None
     graph, several = plan.graph, hardware.devices > 1
@@ -94,11 +94,11 @@ def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTime
     """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
     :func:`looped`.
     """
-    replay = _LoopReplay(plan, hardware, budget_bytes, None, None, None)
+    replay = LoopReplay(plan, hardware, budget_bytes, None, None, None)
     return replay.times() if replay.ends_well() else None
 
 
-class _LoopReplay:
+class LoopReplay:
     """One replay: a plan in a table of its own."""
 
     def __init__(
@@ -132,8 +132,8 @@ class _LoopReplay:
         room = np.bincount(columns["tensor"], minlength=len(graph.tensors))
         self.table = ProgramTable(base, budget_bytes, room, True, decisions)
         self._put(columns)
-        self._starts = initial_tiers(plan, hardware)
-        self.table.reset(self._starts)
+        self.starts = initial_tiers(plan, hardware)
+        self.table.reset(self.starts)
         self.decisions = (
             None if policy is None else Decisions(policy, self.table, hardware, self._decided)
         )
@@ -150,15 +150,16 @@ class _LoopReplay:
                 table.cells["next_volume"][t] = base + 1
                 copies = sum([table.cells["copies"][k] for k in range(base, table.base[t + 1])])
                 for k in range(base, base + copies):
-                    table.flow(k, self._volume(t))
+                    table.flow(k, self._volume(t, table.cells["move_channel"][k]) or 0)
 
     def _decided(self, k: int, move: TableMove) -> None:
         """Put what a runtime policy has decided on into a place."""
         self.table.place(k, move)
         if move.channel >= 0:
             self._check_class(self.table.cells["move_class"][k])
-            if self._factor is not None:
-                self.table.flow(k, self._volume(move.tensor))
+            volume = self._volume(move.tensor, move.channel)
+            if volume is not None:
+                self.table.flow(k, volume)
 
     def _check_class(self, k: int) -> None:
         """Raise :class:`UncoveredError` where the rate at which transfers of a class flow that
@@ -167,10 +168,13 @@ class _LoopReplay:
         if self.base.best[k] > LARGEST:
             raise UncoveredError(TOO_LARGE)
 
-    def _volume(self, t: int) -> int:
-        """What flows of a tensor's next copy (rule 15)."""
-        assert self._factor is not None
-        return round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
+    def _volume(self, t: int, channel: int) -> int | None:
+        """What flows of a tensor's next copy on a channel (rule 15); ``None``: its bytes."""
+        return (
+            None
+            if self._factor is None
+            else round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
+        )
 
     def ends_well(self) -> bool:
         """Whether all has ended, and what survives is where it was."""
@@ -194,7 +198,7 @@ class _LoopReplay:
         return all(
             [
                 here[r * len(tensors) + t] == VALID
-                for t, tiers in self._starts.items()
+                for t, tiers in self.starts.items()
                 if tensors[t].survives
                 for r in tiers
             ]

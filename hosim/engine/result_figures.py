@@ -11,7 +11,6 @@ from typing import Protocol
 from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel import guessed_collectives
-from hosim.costmodel.spreads import makespan_interval
 from hosim.data.seen_peaks import seen_peaks
 from hosim.data.unknown_ops import unknown_ops
 from hosim.engine import oom_reports
@@ -92,7 +91,6 @@ def of_device(
         )
     figures = dict(did.streams) if feasible else {}
     main = figures.pop(plan.graph.main_stream, None)
-    unsure = _interval(plan, hardware, makespan, main)
     moves = whole_moves(plan, hardware.device_tier)
     names = [tier.name for tier in hardware.tiers]
     seen = (
@@ -124,8 +122,6 @@ def of_device(
         },
         plan=_counts(did.decided, plan),
         streams=figures,
-        makespan_low_ns=unsure[0],
-        makespan_high_ns=unsure[1],
         slowed_ns=did.slowed_ns if modelled[0] or did.slowed_ns else None,
         peers_ns=did.waited_ns if modelled[1] else None,
         unknown_ops=plan.graph.derived(unknown_ops),
@@ -167,17 +163,6 @@ def _notes(
 def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ...]:
     line = changed_line(plan, hardware, budget_bytes)
     return () if line is None else (f"plan: {line}",)
-
-
-def _interval(
-    plan: Plan, hardware: Hardware, makespan: int, main: StreamFigures | None
-) -> tuple[int, int] | tuple[None, None]:
-    if main is None:
-        return None, None
-    found = makespan_interval(
-        plan.graph, hardware, plan.graph.main_stream, makespan, main.stall_ns, main.drain_ns
-    )
-    return found if found is not None else (None, None)
 
 
 def together(

@@ -59,6 +59,7 @@ SIZE, RATE, TIME, COMPUTE_RATE = (
 )
 SCOPE, POSITIVE, FRACTION = literal(*SCOPES), Kind(Positive), Kind(Fraction, float)
 PRICE = Kind(Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)], float)
+SPREAD = Kind(Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)], float)
 COUNT = Kind(Annotated[int, Field(ge=0, le=2**31 - 1)])
 
 _PROCESSOR = KeyTable(
@@ -218,7 +219,7 @@ _CHANNEL = KeyTable(
     """A one-way path between two tiers.
 
     ``curve``: what small transfers reach; ``pageable``: what those from or to pageable memory do; ``beside``: what the channel carries
-    while bytes flow on another one.
+    while bytes flow on another one; ``spread``: how sure its bandwidth is.
     """,
     Channel,
     Key("from", NAME, "source"),
@@ -229,6 +230,7 @@ _CHANNEL = KeyTable(
     Key("curve", several(_POINT.kind), brief=True),
     Key("pageable", RATE, "pageable_bytes_per_s", brief=True),
     Key("beside", _BESIDE, brief=True),
+    Key("spread", SPREAD, brief=True),
     note("source"),
 )
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from hosim.analysis.remarks import NoOffload, strongest_rival
+from hosim.analysis.remarks import NoOffload, beside_fastest, draws_notes, strongest_rival
+from hosim.data.draws import Draws, LaterDraws, UncertainPart
 from hosim.data.seen_peaks import VERDICTS, SeenPeak, SeenPeaks
 from hosim.data.unknown_ops import UnknownOps
 from hosim.files import format_of
@@ -111,6 +112,23 @@ class StrongestRivalModel(TypedDict):
     policy: str
     makespan_ns: Count
     ahead: float
+
+
+@with_config(STRICT)
+class PairedDrawsModel(TypedDict):
+    """The fastest policy beside another one, in the same draws of what is uncertain."""
+
+    first: str
+    second: str
+    draws: int
+    faster_share: float
+    low: float
+    high: float
+    near_share: float
+    simpler: bool
+    unfit: list[float]
+    faster: str
+    verdict: str
 
 
 @with_config(STRICT)
@@ -280,6 +298,60 @@ _JITTER = KeyTable(
     *keys(NON_NEGATIVE, "op_sigma", "transfer_sigma"),
 )
 
+
+_PART = KeyTable(
+    "UncertainPartModel",
+    "A part of what is uncertain: its share of the variance of the makespan, and what would make "
+    "it more certain.",
+    UncertainPart,
+    *keys(TEXT, "what"),
+    Key("share", Kind(Share)),
+    Key("remedy", TEXT, brief=True),
+)
+
+_DRAWS = KeyTable(
+    "DrawsModel",
+    "Draws of what is uncertain: how many, in how many the plan does not fit, and 90 % intervals.",
+    Draws,
+    Key("count", COUNT),
+    Key("unfit", COUNT, default=0, brief=True),
+    Key(
+        "stall_ns",
+        several(COUNT),
+        get=lambda draws: draws.stall_interval or (),
+        default=(),
+        brief=True,
+    ),
+    Key(
+        "peak_bytes",
+        several(COUNT),
+        get=lambda draws: draws.peak_interval or (),
+        default=(),
+        brief=True,
+    ),
+    Key("sources", several(_PART.kind), brief=True),
+    Key("kind", TEXT, brief=True),
+    make=lambda count, unfit, **figures: Draws((), said=(count, unfit), **figures),
+)
+
+
+def _read_result(
+    makespan_low_ns: int | None = None,
+    makespan_high_ns: int | None = None,
+    draws: Draws | None = None,
+    **figures: Any,
+) -> Result:
+    """The result of a file: of its draws the ends of the intervals are kept."""
+    if makespan_low_ns is None or makespan_high_ns is None:
+        return Result(**figures)
+    known = replace(draws or Draws.of_ends(0, 0), makespan_ns=(makespan_low_ns, makespan_high_ns))
+    return Result(**figures, draws=LaterDraws.of(known))
+
+
+def _known_draws(result: Result) -> Draws | None:
+    return result.drawn if result.drawn is not None and result.drawn.count else None
+
+
 _RESULT = KeyTable(
     "ResultModel",
     "The figures of one replay; times are null if it was infeasible.",
@@ -291,7 +363,8 @@ _RESULT = KeyTable(
     Key("error", optional(TEXT), default=None),
     Key("failed", FLAG, brief=True),
     Key("makespan_ns", TIME, default=None),
-    *keys(TIME, "makespan_low_ns", "makespan_high_ns", brief=True),
+    *keys(TIME, "makespan_low_ns", "makespan_high_ns", brief=True, default=None),
+    Key("draws", optional(_DRAWS.kind), get=_known_draws, default=None, brief=True),
     Key("busy_ns", TIME, default=None),
     Key("stall_ns", STALLS, default={}),
     Key("drain_ns", TIME, default=None),
@@ -312,6 +385,7 @@ _RESULT = KeyTable(
     Key("devices", _DEVICES.kind, brief=True),
     Key("jitter", _JITTER.kind, brief=True),
     *keys(NON_NEGATIVE, "planning_s", "replay_s"),
+    make=_read_result,
 )
 
 _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
@@ -322,6 +396,7 @@ _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     Key("results", several(_RESULT.kind), default=()),
     note("strongest_rival", Kind(StrongestRivalModel)),
     note("do_not_offload", Kind(NoOffloadModel)),
+    note("paired", Kind(list[PairedDrawsModel])),
     note("mispredictions", Kind(list[MispredictionsModel])),
     note("notes", Kind(list[str])),
 )
@@ -334,9 +409,9 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization
     to two decimals.
 
-    ``makespan_low_ns`` and ``makespan_high_ns`` are present only if some op has no measured
-    duration, ``streams`` only if the workload has streams beside the main one, ``failed`` only if
-    the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
+    ``makespan_low_ns``, ``makespan_high_ns`` and ``draws`` are present only if some op has no
+    measured duration, ``streams`` only if the workload has streams beside the main one, ``failed``
+    only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
     ``guessed_collectives``, ``unused_bytes`` and ``notes`` only if there are some, ``allocator``
     only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if there
     was some, ``engine`` only if it was the reference. The timeline is not part of it.
@@ -360,8 +435,9 @@ def comparison_to_dict(
     """What ``compare-policies --json`` prints: one result per policy, in the order given, and the
     mispredictions of those that predict.
 
-    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and
-    every note of the results once.
+    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, the
+    fastest beside each other one in the same draws (``paired``), and every note of the results
+    once.
     """
     listed = list(results)
     data: dict[str, Any] = {
@@ -373,7 +449,11 @@ def comparison_to_dict(
         data["strongest_rival"] = asdict(rival)
     if answer is not None:
         data["do_not_offload"] = asdict(answer)
-    if said := each_once(line for result in listed for line in result.notes):
+    if pairs := beside_fastest(listed):
+        data["paired"] = [pair.row for pair in pairs]
+    if said := each_once(
+        [*[line for result in listed for line in result.notes], *draws_notes(listed)]
+    ):
         data["notes"] = said
     rows = [dict(row) for row in mispredictions]
     return data | {"mispredictions": rows} if rows else data

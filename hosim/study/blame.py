@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from hosim import engine
 from hosim.analysis import canonical_places
+from hosim.analysis.slack import PathPart, spent_ns, step_path
 from hosim.cache_plan import Plan
 from hosim.data.folded_parts import folded, tensors_of
 from hosim.errors import InfeasibleError
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import Result, Stall, Timeline, Transfer
-from hosim.study.step_path import PathPart, spent_ns, step_path
 from hosim.timeline import Traffic, blamed, occupancy, occupied_ns
 from hosim.units import human_rate, human_size, human_time
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from hosim.analysis import needed_bytes
+from hosim.analysis.remarks import PairedDraws, beside_fastest
 from hosim.engine import most_needed
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
@@ -90,7 +91,22 @@ class Machines:
             for line in self.lines
             if not line.result.feasible
         ]
-        return "; ".join(said)
+        following = _name(self, fitting[1]) if len(fitting) > 1 else ""
+        pair = [each for each in self.paired if each.second == following]
+        return ". ".join(["; ".join(said), *[each.verdict.rstrip(".") for each in pair]])
+
+    @property
+    def names(self) -> list[str]:
+        """What each line is called: its machine, and its policy where there are several."""
+        return [_name(self, line) for line in self.lines]
+
+    @property
+    def paired(self) -> list[PairedDraws]:
+        """The fastest beside each other line, in the same draws of what is uncertain.
+
+        A machine has factors of its own; what is common to all cancels.
+        """
+        return beside_fastest([line.result for line in self.lines], self.names)
 
 
 def machine_rows(found: Machines) -> list[dict[str, Value]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from hosim.analysis.slack import Slopes, slopes, spent_ns, step_path
 from hosim.base.in_cells import InCells
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
@@ -14,7 +15,6 @@ from hosim.study.blame import ExplainedStall, by_cause, frame_of, stalls_of
 from hosim.study.prices import MORE_BANDWIDTH_BYTES_PER_S, MORE_MEMORY_BYTES, Price, prices
 from hosim.study.runs import Question, check, make_plan
 from hosim.study.searches import attempt
-from hosim.study.step_path import spent_ns, step_path
 from hosim.units import human_time
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class Blame(InCells):
     first.
 
     ``path_ns`` is what the step is at on its critical path, over all streams, by processor and
-    channel, the largest first; it adds up to the makespan. ``replanned`` says that the policy
+    channel, the largest first; it adds up to the makespan. ``slopes`` are the derivatives of the
+    makespan along it. ``replanned`` says that the policy
     planned again for other amounts of device memory; every other price, and without it that one, is
     of the plan as it is.
     """
@@ -38,6 +39,25 @@ class Blame(InCells):
     prices: Sequence[Price]
     replanned: bool
     path_ns: Mapping[str, int] = field(default_factory=dict)
+    slopes: Slopes = field(default_factory=lambda: Slopes({}, {}, {}, {}))
+
+    @property
+    def first_order(self) -> list[str]:
+        """A line on what small changes would save, from the slopes along the critical path; none
+        where nothing would.
+        """
+        if self.result.replayed is None:
+            return []
+        rates = {c.name: c.bandwidth_bytes_per_s for c in self.result.replayed[1].channels}
+        saved = [
+            (round(-slope * rates[name] / 100), f"bandwidth of {name}")
+            for name, slope in self.slopes.bandwidth.items()
+        ]
+        saved += [
+            (ns // 100, f"speed of {tier}'s ops") for tier, ns in self.slopes.processor.items()
+        ]
+        said = [f"{what} {human_time(ns)}" for ns, what in sorted(saved, reverse=True) if ns]
+        return [f"In first order, 1 % more saves: {', '.join(said)}"] if said else []
 
     @property
     def frame(self) -> DataFrame:
@@ -140,4 +160,5 @@ def blame(
         found,
         plan is None,
         path,
+        slopes(made, question.hardware, result.timeline),
     )

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from math import log
+from statistics import NormalDist
 from typing import Any
 
 from hosim.errors import InputError
@@ -158,6 +160,7 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
         points = _points(pinned, own)
         if points:
             block["curve"] = points
+        block["spread"] = _spread(pinned.bandwidth)
         said.append(_way(pinned))
     if pageable is not None:
         slow = max(1, round(pageable.bandwidth.value))
@@ -179,6 +182,17 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
     kept = [] if pinned is not None else [f"bandwidth before: {before}"] if before else []
     block["source"] = ". ".join([*said, _intervals(), *kept])
     return own
+
+
+_LEAST_SPREAD = 0.02
+"""[assumption] The same link differs by so much from one run to another."""
+
+
+def _spread(figure: Figure) -> float:
+    """The standard deviation of the logarithm of a figure, from its interval."""
+    deviations = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    found = log(figure.high / figure.low) / 2 / deviations if figure.low > 0 else 10.0
+    return round(min(10.0, max(_LEAST_SPREAD, found)), 3)
 
 
 def _points(way: ChannelFit, own: int) -> list[dict[str, str]]:

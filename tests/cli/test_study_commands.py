@@ -281,6 +281,12 @@ def test_blame() -> None:
         **head,
         "stalls": [stall],
         "critical_path": path,
+        "slopes": {  # the last copy of 30 B at 1 GB/s, and ops of 70 ns
+            "bandwidth": {"h2d": -3e-08},
+            "latency": {"h2d": 1},
+            "processor": {"hbm": 70},
+            "kind": {"matmul": 70},
+        },
         "prices": [{"together": [], "note": "", **price} for price in prices],
     }
     asked = ("-b", "79B", "--top", "1", "--more-memory", "1 B", "--more-bandwidth", "1 GB/s")

@@ -4,30 +4,20 @@ from dataclasses import replace
 from math import exp, sqrt
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kernel_machine import GATHER, gathers, kernel_machine
+from stream_spreads import StreamSpread, StreamTimes, makespan_spread, stream_times
 from toy_machine import MACHINE
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel.kernels import FITTED, has_own_constants
-from hosim.costmodel.spreads import (
-    SHARED,
-    SPREADS,
-    StreamSpread,
-    StreamTimes,
-    interval,
-    makespan_spread,
-    pooled,
-    stream_times,
-)
+from hosim.costmodel.spreads import SHARED, SPREADS, pooled
+from hosim.data.expert_routing import with_draw_spread
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes
 from hosim.io import load_hardware, result_from_dict, result_to_dict
 from hosim.notes import notes
 from hosim.shipped import find_hardware
-from hosim.units import LARGEST
 
 _OWN, _OTHER = "fitted model", "fitted model of another machine"
 
@@ -76,19 +66,6 @@ def test_what_a_makespan_is_unsure_by() -> None:
     )
     assert spread(None, comm, 1000, {}) == 0
     assert spread(main, None, 0, {}) == 0
-
-
-def test_an_interval_has_nine_tenths_of_a_normal_distribution_of_logarithms() -> None:
-    low, high = interval(1_000_000, 0.1)
-    assert (low, high) == (int(1e6 / exp(0.16449)), int(1e6 * exp(0.16449)) + 1)
-    assert interval(0, 0.0) == (0, 0)
-    assert interval(1, 3.0)[0] == 1
-
-
-@given(st.integers(1, LARGEST), st.floats(0, 100))
-def test_an_interval_has_its_makespan_and_is_above_nothing(makespan: int, of: float) -> None:
-    low, high = interval(makespan, of)
-    assert 0 < low <= makespan <= high <= LARGEST
 
 
 def test_what_is_known_of_each_op() -> None:
@@ -238,10 +215,11 @@ def test_a_result_has_an_interval_unless_all_of_it_is_measured() -> None:
     assert modelled.makespan_high_ns is not None
     assert 0 < modelled.makespan_low_ns < 100_005_000 < modelled.makespan_high_ns
     assert (measured.makespan_low_ns, measured.makespan_high_ns) == (None, None)
-    # the second is there where copies may slow ops down, which is so where some are not measured
+    # the last is there where copies may slow ops down, which is so where some are not measured
     assert [key for key in result_to_dict(modelled) if key not in result_to_dict(measured)] == [
         "makespan_low_ns",
         "makespan_high_ns",
+        "draws",
         "slowed_ns",
     ]
     assert result_from_dict(result_to_dict(modelled)) == modelled
@@ -277,9 +255,32 @@ def test_every_origin_has_its_spreads_and_the_part_that_sizes_share() -> None:
     )
 
 
-def test_draws_of_a_routing_are_as_unsure_as_the_copies_that_they_bring() -> None:
-    # of 1000 ns 400 wait for copies, whose rates spread by a tenth and whose number by a fifth
-    spread = makespan_spread(
-        {}, "compute", 1000, {"transfer": 300, "capacity": 100}, 0, copies=0.1, draws=0.2
+@pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.085), (0.2, sqrt(0.085**2 + 0.2**2))])
+def test_a_step_bound_by_its_link_has_the_interval_of_the_link(
+    spread: float, expected: float
+) -> None:
+    """10 ns of ops and 1 s of copies, whose rate spreads by 0.085; and by 0.2 more where others
+    draw another routing.
+    """
+    builder = GraphBuilder("g")
+    builder.tensor("w", 10**9, "parameter", home="ddr")
+    builder.op("a", "matmul", inputs=["w"], flops=10**4)
+    graph = builder.build()
+    graph = replace(graph, meta={"routing": {}})
+    graph = with_draw_spread(graph, spread) if spread else graph
+    tiers = tuple([replace(tier, capacity_bytes=10**10) for tier in MACHINE.tiers])
+    plan = Plan(
+        graph,
+        cache_ops=(
+            CacheOp("prefetch", 0, "ddr", "hbm"),
+            CacheOp("detach", 0, "hbm", None, after=0),
+        ),
     )
-    assert spread == pytest.approx(0.4 * sqrt(0.01 + 0.04))
+    result = replay(plan, replace(MACHINE, tiers=tiers))
+    factor = exp(1.6449 * expected)
+    ends = result.makespan_low_ns / result.makespan_ns, result.makespan_high_ns / result.makespan_ns
+    assert ends == pytest.approx((1 / factor, factor), rel=1e-3 if not spread else 0.05)
+    names = ["the copy bandwidth between ddr and hbm", "the experts that a routing chooses"]
+    assert [source.what for source in result.drawn.sources] == (
+        names[::-1] if spread else names[:1]
+    )

@@ -66,7 +66,7 @@ def test_a_step_takes_the_longer_of_host_and_device_at_least(
 
 def test_the_interval_has_what_is_unknown_of_the_runtime() -> None:
     def interval(spread: float) -> tuple[int, int, int]:
-        made = graph(10**6, 10**6)
+        made = graph(10**12, 10**12)
         made = replace(
             made,
             meta={

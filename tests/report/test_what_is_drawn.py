@@ -18,6 +18,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.text import Text
 from timelines import MIB, US, everything, machine, many_ops
 
+from hosim.data.draws import Draws, LaterDraws
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.report import drawn as figures
@@ -246,7 +247,7 @@ def test_policies_as_markers() -> None:
 
 def test_a_bar_has_the_interval_of_a_makespan() -> None:
     sure, unsure = results(("a", 420, 20), ("b", 700, 82))
-    axes = policies([sure, replace(unsure, makespan_low_ns=650 * US, makespan_high_ns=760 * US)])
+    axes = policies([sure, replace(unsure, draws=LaterDraws.of(Draws.of_ends(650 * US, 760 * US)))])
     *_, bar = axes.collections
     assert len(axes.collections) == 3
     assert [list(map(float, point)) for point in bar.get_segments()[0]] == [[82, 650], [82, 760]]

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
+from hosim.data.draws import Draws, LaterDraws
 from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.graph import GraphBuilder
@@ -337,7 +338,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path) -> None
 
 def test_intervals_of_makespans_are_figures() -> None:
     sure = replay(A, MACHINE)
-    unsure = replace(sure, makespan_low_ns=7, makespan_high_ns=9)
+    unsure = replace(sure, draws=LaterDraws.of(Draws.of_ends(7, 9)))
     assert [
         row["figure"] for row in diff(side("a", result=sure), side("b", result=unsure)).figures
     ] == [

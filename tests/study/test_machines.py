@@ -151,3 +151,32 @@ def test_two_machines_of_one_name_are_refused() -> None:
         compare_machines(
             chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")]
         )
+
+
+def test_machines_meet_the_draws_that_they_have_in_common() -> None:
+    """Two machines that differ in their link: each link is drawn by itself, guessed ops are not."""
+    builder = hosim.GraphBuilder("streamed")
+    for i in range(4):
+        builder.tensor(f"w{i}", 20, "parameter", home=MACHINE.tiers[1].name)
+        builder.op(f"f{i}", "matmul", inputs=[f"w{i}"], flops=20_000)
+    graph = builder.build()
+    near = replace(
+        FAST,
+        name="nearly as fast",
+        channels=tuple(
+            replace(c, bandwidth_bytes_per_s=c.bandwidth_bytes_per_s * 99 // 100)
+            for c in FAST.channels
+        ),
+    )
+    machines = [
+        replace(one, compute=replace(one.compute, peak_flops={"bf16": 10**6}))
+        for one in (FAST, near, SLOW)
+    ]
+    found = compare_machines(graph, machines, [parse_choice("layerwise")])
+    assert [(each.first, each.second) for each in found.paired] == [
+        ("fast link", "nearly as fast"),
+        ("fast link", "slow link"),
+    ]
+    # 20 ns of copies in 80 ms of ops, which are the same on both
+    assert found.paired[0].low == found.paired[0].high == 0
+    assert "fast link and nearly as fast are a tie" in str(found)

@@ -9,6 +9,7 @@ import pytest
 from sweeping import MACHINE, chain
 
 from hosim.cache_plan import CacheOp, Plan
+from hosim.data.draws import Draws, LaterDraws
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric, Hardware
@@ -203,7 +204,7 @@ def test_rows_of_results() -> None:
         busy_ns=40,
         plan={"prefetches": 2, "stores": 1},
     )
-    done = replace(done, makespan_low_ns=65, makespan_high_ns=78)
+    done = replace(done, draws=LaterDraws.of(Draws.of_ends(65, 78)))
     row = figures(done, MACHINE)
     assert list(row) == figure_columns(MACHINE)
     named = {

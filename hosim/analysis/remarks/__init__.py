@@ -8,6 +8,14 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.analysis.remarks.no_offload import NoOffload, no_offload
+    from hosim.analysis.remarks.paired_draws import (
+        TIE,
+        PairedDraws,
+        beside_fastest,
+        by,
+        often,
+        paired,
+    )
     from hosim.analysis.remarks.plan_origin import changed_line, check_made_for, origin_of
     from hosim.analysis.remarks.strongest_rival import (
         NO_RIVALS,
@@ -18,21 +26,25 @@ if TYPE_CHECKING:
         least_in_parts,
         strongest_rival,
     )
+    from hosim.analysis.remarks.uncertainty import beside_next, draws_notes, uncertainty_line
     from hosim.analysis.remarks.whole_moves import WholeMoves, whole_move_lines, whole_moves
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "no_offload": "NoOffload no_offload",
+            "paired_draws": "PairedDraws TIE beside_fastest by often paired",
             "plan_origin": "changed_line check_made_for origin_of",
             "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours "
             "least_in_parts strongest_rival",
+            "uncertainty": "beside_next draws_notes uncertainty_line",
             "whole_moves": "WholeMoves whole_move_lines whole_moves",
         },
     )
 
 __all__ = [
-    "NO_RIVALS", "OPTIMUM", "OURS", "NoOffload", "StrongestRival", "WholeMoves", "changed_line",
-    "check_made_for", "fastest_with_ours", "least_in_parts", "no_offload", "origin_of",
-    "strongest_rival", "whole_move_lines", "whole_moves",
+    "NO_RIVALS", "OPTIMUM", "OURS", "TIE", "NoOffload", "PairedDraws", "StrongestRival",
+    "WholeMoves", "beside_fastest", "beside_next", "by", "changed_line", "check_made_for",
+    "draws_notes", "fastest_with_ours", "least_in_parts", "no_offload", "often", "origin_of",
+    "paired", "strongest_rival", "uncertainty_line", "whole_move_lines", "whole_moves",
 ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""How late each copy of a plan may be at no cost, and what ops wait for."""
+"""How late each copy of a plan may be at no cost, what ops wait for, and what a step spends its
+time on.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,10 +8,20 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.analysis.slack.awaited_copies import awaited_copies
+    from hosim.analysis.slack.slopes import Slopes, slopes
+    from hosim.analysis.slack.step_path import PathPart, spent_ns, step_path
     from hosim.analysis.slack.transfer_slack import Latitude, latitudes
 else:
     __getattr__, __dir__ = lazy_names(
-        __name__, {"awaited_copies": "awaited_copies", "transfer_slack": "Latitude latitudes"}
+        __name__,
+        {
+            "awaited_copies": "awaited_copies",
+            "slopes": "Slopes slopes",
+            "step_path": "PathPart spent_ns step_path",
+            "transfer_slack": "Latitude latitudes",
+        },
     )
 
-__all__ = ["Latitude", "awaited_copies", "latitudes"]
+__all__ = [
+    "Latitude", "PathPart", "Slopes", "awaited_copies", "latitudes", "slopes", "spent_ns", "step_path",
+]  # fmt: skip

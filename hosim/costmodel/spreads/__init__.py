@@ -1,12 +1,19 @@
-"""How far real times spread about the model's, and intervals of makespans."""
+"""How far real times spread about the model's, and draws of what is uncertain."""
 
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.costmodel.spreads.drawn_times import LARGEST_FACTOR, DrawnTimes, Factor
     from hosim.costmodel.spreads.fitted_spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
-    from hosim.costmodel.spreads.intervals import interval, makespan_interval, makespan_spread
+    from hosim.costmodel.spreads.hypercube import normal_draws
+    from hosim.costmodel.spreads.step_spreads import (
+        INFERENCE,
+        TRAINING,
+        UNMEASURED_MACHINE,
+        StepSpread,
+    )
     from hosim.costmodel.spreads.time_spread import (
         ATTENTION,
         COLLECTIVES,
@@ -14,24 +21,26 @@ if TYPE_CHECKING:
         OTHERS,
         PRODUCTS,
         Spreads,
-        StreamSpread,
-        StreamTimes,
+        alike_ops,
+        has_draws,
         pooled,
-        stream_times,
+        spread_of,
     )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "drawn_times": "DrawnTimes Factor LARGEST_FACTOR",
             "fitted_spreads": "GAP_NS SHARED SPREADS STEP_SHARE",
-            "intervals": "interval makespan_interval makespan_spread",
-            "time_spread": "ATTENTION COLLECTIVES OTHERS OTHER_MODEL PRODUCTS Spreads "
-            "StreamSpread StreamTimes pooled stream_times",
+            "hypercube": "normal_draws",
+            "step_spreads": "INFERENCE StepSpread TRAINING UNMEASURED_MACHINE",
+            "time_spread": "ATTENTION COLLECTIVES OTHERS OTHER_MODEL PRODUCTS Spreads alike_ops "
+            "has_draws pooled spread_of",
         },
     )
 
 __all__ = [
-    "ATTENTION", "COLLECTIVES", "GAP_NS", "OTHERS", "OTHER_MODEL", "PRODUCTS", "SHARED", "SPREADS",
-    "STEP_SHARE", "Spreads", "StreamSpread", "StreamTimes", "interval", "makespan_interval",
-    "makespan_spread", "pooled", "stream_times",
+    "ATTENTION", "COLLECTIVES", "GAP_NS", "INFERENCE", "LARGEST_FACTOR", "OTHERS", "OTHER_MODEL", "PRODUCTS",
+    "SHARED", "SPREADS", "STEP_SHARE", "TRAINING", "UNMEASURED_MACHINE", "DrawnTimes", "Factor", "Spreads", "StepSpread", "alike_ops",
+    "has_draws", "normal_draws", "pooled", "spread_of",
 ]  # fmt: skip

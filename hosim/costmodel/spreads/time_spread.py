@@ -2,25 +2,26 @@
 
 A *spread* is the standard deviation of the logarithm of measured over predicted time: 0.1 is about
 10 %. Each class of kernels has one for each way in which its times are known, and guesses have one
-for each sort of op (:mod:`hosim.costmodel.spreads.fitted_spreads`). Ops of equal sizes
-have one and the same error. Of the errors of different sizes of one class a part is shared;
-different classes err independently.
+for each sort of op (:mod:`hosim.costmodel.spreads.fitted_spreads`). Ops of equal sizes have one and
+the same error. Of the errors of different sizes of one class a part is shared; different classes
+err independently.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
 
 from hosim.costmodel.guessed_attention import UNNAMED_SOFTWARE, is_guessed_attention
-from hosim.costmodel.op_time import kernel_times_of, op_durations
+from hosim.costmodel.op_time import kernel_times_of
 from hosim.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.costmodel.rescaled import is_counted
 from hosim.costmodel.spreads.fitted_spreads import SHARED, SPREADS
+from hosim.data.expert_routing import draw_spread_of
 from hosim.edits import COLLECTIVE_KINDS
-from hosim.graph import Graph
+from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.measured_on import RESCALED_FROM
 
@@ -64,84 +65,64 @@ _WIDEST = 1.0
 """The spread of a class that nobody measured: a factor of 5 to either side, 9 times in 10."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTimes:
-    """The ops of one stream that are not measured: how many, and the nanoseconds of each class,
-    those of equal sizes together.
-    """
-
-    ops: int
-    by_class: Mapping[Which, tuple[int, ...]]
-
-    def spread(self, spreads: Spreads, shared: Mapping[str, float]) -> StreamSpread:
-        """How far all of them together may be off; ``shared`` is the shared part of the variance,
-        by origin.
-        """
-        variance = fsum(
-            [
-                _variance(times, spread_of(which, spreads), shared[which[0]])
-                for which, times in self.by_class.items()
-            ]
-        )
-        return StreamSpread(self.ops, sum(map(sum, self.by_class.values())), variance)
-
-
-def _variance(times: Iterable[int], spread: float, shared: float) -> float:
-    """Of errors of which ``shared`` (a share of the variance) is common to all times, and the rest
-    is each one's own.
-    """
-    listed = [float(ns) for ns in times]
-    return spread**2 * (
-        shared * fsum(listed) ** 2 + (1 - shared) * fsum([ns * ns for ns in listed])
-    )
-
-
 def spread_of(which: Which, spreads: Spreads) -> float:
     """The spread of a class, or that of one that nobody measured."""
     return spreads.get(which[0], {}).get(which[1], _WIDEST)
 
 
-def stream_times(graph: Graph, hardware: Hardware) -> Mapping[str, StreamTimes]:
-    """The ops whose time was not measured on this machine, by stream; streams without any are left
-    out.
+@dataclass(frozen=True, slots=True)
+class AlikeOps:
+    """Ops whose time was not measured on a machine, in groups of equal sizes, each of which has one
+    error.
+
+    ``group`` has the number of each op's group, by position, -1 where the time was measured. Of
+    each group, ``which`` is its class, and ``names`` tells it apart from all others.
     """
+
+    group: Sequence[int]
+    which: tuple[Which, ...]
+    names: tuple[str, ...]
+
+
+def alike_ops(graph: Graph, hardware: Hardware) -> AlikeOps:
+    """The ops whose time was not measured on this machine."""
     rescaled = RESCALED_FROM in graph.meta
     if not rescaled and all([op.duration_ns is not None for op in graph.ops]):
-        return {}
+        return AlikeOps([-1] * len(graph.ops), (), ())
     kernels = kernel_times_of(graph, hardware)
-    durations = graph.derived_on(hardware, op_durations)
-    counts: defaultdict[str, int] = defaultdict(int)
-    times: defaultdict[str, defaultdict[tuple[object, ...], int]] = defaultdict(
-        lambda: defaultdict(int)
-    )
+    known: dict[tuple[object, ...], int] = {}
+    group = [-1] * len(graph.ops)
     for i, op in enumerate(graph.ops):
         if op.duration_ns is None or (rescaled and op.duration_ns):
-            counts[op.stream] += 1
-            alike: tuple[object, ...] = GUESS, op.kind, op.dtype, op.flops, op.bytes_accessed
-            if op.processor:
-                sort = OTHER_ATTENTION if is_guessed_attention(op, hardware) else OTHER_PROCESSORS
-                alike = GUESS, sort, op.dtype, op.processor, op.kind, op.flops, op.bytes_accessed
-            if op.duration_ns is not None:
-                sort = (
-                    OTHER_PROCESSORS if op.processor else op.kind if is_counted(op) else UNCOUNTED
-                )
-                alike = RESCALED, sort, op.dtype, op.kind, op.flops, op.bytes_accessed, op.sizes
-            elif i in kernels:
-                alike = kernels[i][1], op.kernel, op.dtype, op.sizes
-            times[op.stream][alike] += durations[i]
+            alike = _alike(op, hardware, kernels[i][1] if i in kernels else "")
+            group[i] = known.setdefault(alike, len(known))
     origins: dict[tuple[object, ...], Which] = {}
-    found = {}
-    for stream, alike_times in times.items():
-        by_class: defaultdict[Which, list[int]] = defaultdict(list)
-        for alike, ns in alike_times.items():
-            key = alike[:3]
-            if key not in origins:
-                origins[key] = _which(hardware, *map(str, key))
-            by_class[origins[key]].append(ns)
-        found[stream] = StreamTimes(
-            counts[stream], {which: tuple(listed) for which, listed in by_class.items()}
-        )
-    return found
+    for alike in known:
+        if alike[:3] not in origins:
+            origins[alike[:3]] = _which(hardware, *map(str, alike[:3]))
+    return AlikeOps(group, tuple([origins[alike[:3]] for alike in known]), tuple(map(repr, known)))
+
+
+def has_draws(graph: Graph, hardware: Hardware) -> bool:
+    """Whether something of the times is drawn: not where all are measured on the machine, and no
+    routing is drawn.
+    """
+    return bool(graph.derived_on(hardware, alike_ops).which) or bool(draw_spread_of(graph))
+
+
+def _alike(op: Op, hardware: Hardware, origin: str) -> tuple[object, ...]:
+    """What equal ops have in common: where their time is from, their kernel or kind, dtype and
+    sizes.
+    """
+    if op.duration_ns is not None:
+        sort = OTHER_PROCESSORS if op.processor else op.kind if is_counted(op) else UNCOUNTED
+        return RESCALED, sort, op.dtype, op.kind, op.flops, op.bytes_accessed, op.sizes
+    if origin:
+        return origin, op.kernel, op.dtype, op.sizes
+    if op.processor:
+        sort = OTHER_ATTENTION if is_guessed_attention(op, hardware) else OTHER_PROCESSORS
+        return GUESS, sort, op.dtype, op.processor, op.kind, op.flops, op.bytes_accessed
+    return GUESS, op.kind, op.dtype, op.flops, op.bytes_accessed
 
 
 def _which(hardware: Hardware, origin: str, name: str, dtype: str) -> Which:
@@ -176,27 +157,9 @@ def pooled(sources: Iterable[Spreads]) -> dict[str, dict[str, float]]:
     return found
 
 
-_POOLED = pooled([*SPREADS.values(), {GUESS: {OTHER_ATTENTION: UNNAMED_SOFTWARE}}])
-_POOLED[RESCALED] = {
-    sort: sqrt(2) * spread for sort, spread in _POOLED[GUESS].items()
+POOLED = pooled([*SPREADS.values(), {GUESS: {OTHER_ATTENTION: UNNAMED_SOFTWARE}}])
+POOLED[RESCALED] = {
+    sort: sqrt(2) * spread for sort, spread in POOLED[GUESS].items()
 }  # two guesses that err independently
-_SHARED = {**SHARED, RESCALED: SHARED[GUESS]}
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSpread:
-    """The ops of one stream that are not measured: how many, the nanoseconds that they take, and
-    the variance of these.
-    """
-
-    ops: int
-    busy_ns: int
-    variance: float
-
-
-def stream_spreads(graph: Graph, hardware: Hardware) -> Mapping[str, StreamSpread]:
-    """That of each stream with ops that are not measured."""
-    return {
-        stream: times.spread(_POOLED, _SHARED)
-        for stream, times in stream_times(graph, hardware).items()
-    }
+SHARED_PARTS = {**SHARED, RESCALED: SHARED[GUESS]}
+"""The part of a class's variance that its sizes share, by origin."""

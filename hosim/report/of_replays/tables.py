@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hosim.analysis import largest_op
-from hosim.analysis.remarks import OPTIMUM, OURS, strongest_rival
+from hosim.analysis.remarks import OPTIMUM, OURS, beside_next, strongest_rival
 from hosim.costmodel import base_of
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, printable
-from hosim.report.of_replays.how_sure import intervals, without_runtime
+from hosim.report.of_replays.draws_table import in_draws, without_runtime
 from hosim.report.printing import (
     OpenTable,
     WholeFigures,
@@ -51,7 +51,7 @@ def comparison(
     parts += [
         strongest(results),
         unproved(results),
-        intervals(results),
+        in_draws(results),
         without_runtime(graph, results),
         of_plans(results, graph, hardware),
         effort(results),
@@ -74,7 +74,7 @@ def replay(
         header(graph, hardware, result.budget_bytes, resident),
         timing([result], hardware, base_of(graph, hardware)),
     ]
-    parts += [intervals([result]), of_plans([result], graph, hardware), effort([result])]
+    parts += [in_draws([result]), of_plans([result], graph, hardware), effort([result])]
     if result.feasible:
         parts += [peaks([result], hardware, tiers=tuple(result.peak_bytes)), channels([result])]
         if len(result.streams) > 1:
@@ -554,31 +554,7 @@ def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = Fa
     failed = [r.policy for r in results if r.failed]
     if failed:
         sentence += f"; {_enumerated(failed)} failed"
-    return f"{sentence}.{_too_near(fastest[0], [r for _, r in slower])}"
-
-
-def _too_near(best: Result, slower: Sequence[Result]) -> str:
-    """A sentence for the case that the next best policy is within what the fastest one's makespan
-    may be; else nothing.
-    """
-    following = min(slower, key=lambda r: r.makespan_ns or 0, default=None)
-    if (
-        following is None
-        or best.makespan_high_ns is None
-        or not best.makespan_ns
-        or not following.makespan_ns
-    ):
-        return ""
-    if following.makespan_ns > best.makespan_high_ns:
-        return ""
-    apart = percent(following.makespan_ns - best.makespan_ns, best.makespan_ns)
-    off = percent(best.makespan_high_ns - best.makespan_ns, best.makespan_ns)
-    return (
-        f" {best.policy} and {following.policy} differ by {apart}, which is less than the {off} "
-        "by which op times may make them longer:"
-        " hosim cannot say which of them is faster on the real machine; measured op times would "
-        "tell."
-    )
+    return f"{sentence}. {beside_next(results)}".rstrip()
 
 
 def _enumerated(names: Sequence[str]) -> str:

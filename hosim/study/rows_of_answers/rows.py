@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from hosim.data.draws import Draws, LaterDraws
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.notes import Note, each_once
@@ -150,6 +151,7 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         for column, peak in row.items()
         if column.endswith(PEAK) and peak is not None
     }
+    low, high = row.get("makespan_low_ns"), row.get("makespan_high_ns")
     return Result(
         workload=row["workload"],
         hardware=row["hardware"],
@@ -167,9 +169,8 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         peak_breakdown={},
         channels={},
         plan={},
-        makespan_low_ns=row.get("makespan_low_ns"),
-        makespan_high_ns=row.get("makespan_high_ns"),
         ideal_ns=row.get("ideal_ns"),
+        draws=None if low is None or high is None else LaterDraws.of(Draws.of_ends(low, high)),
     )
 
 

@@ -1,0 +1,182 @@
+"""How often one plan is faster than another where both meet the same draws of what is uncertain.
+
+What is common to both cancels: a link that is slower than its profile says makes both slower. So
+two plans whose intervals overlap may still be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hosim.analysis.remarks.strongest_rival import NO_RIVALS
+from hosim.data.draws import CERTAINTY, interval
+from hosim.result import Result
+
+TIE = "tie"
+"""The verdict where neither is faster often enough."""
+
+_NEAR, _OFTEN = 0.01, 0.8
+"""By so little, and so often, may a simpler policy be slower and still be the one to take."""
+_PARTS = 10**6
+"""Ratios are compared in millionths."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDraws:
+    """Two plans in the same draws.
+
+    ``faster_share`` is the share of draws in which the ``first`` is faster than the ``second`` (one
+    in which both take as long counts half, and one in which a plan does not fit goes to the other).
+    ``low`` and ``high`` are the ends of the 90 % interval of the second's time over the first's,
+    less 1. ``near_share`` is the share in which the second takes at most 1 % more, and ``simpler``
+    whether it is simpler than the first: a rule, where the first is found by a search. ``unfit``
+    are the shares in which the one and the other do not fit.
+    """
+
+    first: str
+    second: str
+    draws: int
+    faster_share: float
+    low: float
+    high: float
+    near_share: float
+    simpler: bool = False
+    unfit: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def faster(self) -> str:
+        """The faster of the two, or :data:`TIE`."""
+        if self.faster_share >= CERTAINTY:
+            return self.first
+        return self.second if self.faster_share <= 1 - CERTAINTY else TIE
+
+    @property
+    def verdict(self) -> str:
+        """What to do about it, in a sentence or two.
+
+        >>> PairedDraws("a", "b", 200, 0.97, 0.002, 0.014, 0.4).verdict
+        'a is faster than b in 97 % of draws, by 0.2 to 1.4 %.'
+        >>> PairedDraws("a", "b", 200, 0.55, -0.02, 0.03, 0.6).verdict
+        'a and b are a tie: a is faster in 55 % of draws. Calibrate to decide.'
+        """
+        take = (
+            f" {self.second} is within 1 % in {often(self.near_share)}: take the simpler one."
+            if self._take_simpler
+            else ""
+        )
+        if self.faster == TIE:
+            said = (
+                f"{self.first} and {self.second} are a tie: {self.first} is faster in "
+                f"{often(self.faster_share)}."
+            )
+            return f"{said}{take or ' Calibrate to decide.'}{self._misfits}"
+        one, other, share, low, high = (
+            self.first,
+            self.second,
+            self.faster_share,
+            self.low,
+            self.high,
+        )
+        if self.faster == self.second:
+            one, other, share, low, high = (
+                other,
+                one,
+                1 - share,
+                1 / (1 + high) - 1,
+                1 / (1 + low) - 1,
+            )
+        return (
+            f"{one} is faster than {other} in {often(share)}, {by(low, high)}.{take}{self._misfits}"
+        )
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """All of it, with the verdict, as JSON has it."""
+        return asdict(self) | {"faster": self.faster, "verdict": self.verdict}
+
+    @property
+    def _misfits(self) -> str:
+        named = zip((self.first, self.second), self.unfit, strict=True)
+        return "".join(
+            [f" {name} does not fit in {often(share)}." for name, share in named if share]
+        )
+
+    @property
+    def _take_simpler(self) -> bool:
+        return self.simpler and self.near_share >= _OFTEN and self.faster != self.second
+
+
+def paired(
+    first: Result, second: Result, names: tuple[str, str] | None = None
+) -> PairedDraws | None:
+    """Two results in the draws that both have, by their policies or other ``names``; ``None`` where
+    they have none in common.
+    """
+    one, two = first.drawn, second.drawn
+    if one is None or two is None or one.said or two.said:
+        return None
+    count = min(one.count, two.count)
+    wins, near, ratios = 0.0, 0, []
+    for a, b in zip(one.makespan_ns[:count], two.makespan_ns[:count], strict=True):
+        wins += 0.5 if a == b else b is None or (a is not None and a < b)
+        near += b is not None and (a is None or b <= (1 + _NEAR) * a)
+        ratios += [] if a is None or b is None or not a else [round(_PARTS * b / a)]
+    low, high = interval(ratios) or (_PARTS, _PARTS)
+    rule = [result.policy.partition(":")[0] not in NO_RIVALS for result in (first, second)]
+    labels = names or (first.policy, second.policy)
+    return PairedDraws(
+        *labels,
+        count,
+        wins / count,
+        low / _PARTS - 1,
+        high / _PARTS - 1,
+        near / count,
+        rule == [False, True],
+        (one.unfit_share, two.unfit_share),
+    )
+
+
+def beside_fastest(results: Sequence[Result], names: Sequence[str] = ()) -> list[PairedDraws]:
+    """The fastest of some results beside each other one that fits, in the order given; none where
+    nothing is drawn.
+    """
+    labels = names or [result.policy for result in results]
+    fitting = [
+        (result, label)
+        for result, label in zip(results, labels, strict=True)
+        if result.feasible and result.makespan_ns is not None
+    ]
+    if len(fitting) < 2:
+        return []
+    best, name = min(fitting, key=lambda pair: pair[0].makespan_ns or 0)
+    found = [paired(best, result, (name, label)) for result, label in fitting if result is not best]
+    return [pair for pair in found if pair is not None]
+
+
+def by(low: float, high: float) -> str:
+    """By what share a time is longer than another one, as a range in words.
+
+    >>> by(0.002, 0.014), by(-0.003, 0.012), by(1.2, 2.0), by(0.5, 0.5)
+    ('by 0.2 to 1.4 %', 'by up to 1.2 %', 'by a factor of 2.20 to 3.00', 'by 50 %')
+    """
+    if low >= 1:
+        return f"by a factor of {1 + low:.2f}" + (
+            f" to {1 + high:.2f}" if f"{low:.2f}" != f"{high:.2f}" else ""
+        )
+    one, two = [f"{100 * max(0.0, end):.{0 if end >= 0.0995 else 1}f}" for end in (low, high)]
+    if one == two:
+        return f"by {one} %"
+    return f"by {one} to {two} %" if low > 0 else f"by up to {two} %"
+
+
+def often(share: float) -> str:
+    """A share of draws: all or none of them only where it is so.
+
+    >>> often(1.0), often(0.998), often(0.553), often(0.0)
+    ('all draws', '99 % of draws', '55 % of draws', 'no draw')
+    """
+    if share in (0, 1):
+        return "all draws" if share else "no draw"
+    return f"{min(99, max(1, round(100 * share)))} % of draws"

@@ -1,0 +1,339 @@
+"""A plan in draws of what is uncertain: replays by the loop with other times, without a new table
+for each.
+
+What a draw changes are the times of ops and the volumes of copies, as integers in the table, as if
+the bandwidth of a link were less or more (:mod:`hosim.costmodel.spreads.drawn_times`). Latencies
+stay. Of a plan that the loop does not cover, the makespan in a draw is the time along the chain of
+ops and copies that ended last in its one replay (:mod:`hosim.analysis.slack.step_path`), each as
+long as the draw says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from hosim.analysis.slack import step_path
+from hosim.base.collector import no_collection
+from hosim.cache_plan import Plan, RuntimePolicy
+from hosim.costmodel import op_durations
+from hosim.costmodel.spreads import DrawnTimes, Factor, has_draws
+from hosim.costmodel.transfers import NS_PER_S
+from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
+from hosim.engine.decisions import Remembering
+from hosim.engine.event_loop import longs
+from hosim.engine.flow_table import TOO_LARGE, WORK_BITS, UncoveredError
+from hosim.engine.loop_cells import LOW
+from hosim.engine.program_base import LONGEST_NS, one_for_all
+from hosim.engine.replay_by_loop import LoopReplay, check_loop
+from hosim.errors import PlanError
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.result import STALL_CAUSES, Timeline
+
+_LONG = 10_000
+"""So many ops and cache ops take long to replay."""
+
+DECIDED_ANEW, ALONG_THE_PATH = (
+    "its runtime policy decides anew in each draw",
+    "along the chain of ops and copies that ends last",
+)
+"""How draws are made where no whole plan is replayed in each."""
+
+Recorded = Callable[[], Timeline | None]
+"""Gives the timeline of the one replay."""
+
+_Figures = tuple[int | None, int | None, int | None]
+"""The makespan, the main stream's stalls and the device tier's peak of one draw; ``None`` where the
+plan does not fit.
+"""
+
+_LEAST_SHARE = 0.005
+
+
+def later_draws(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter | None,
+    compete: bool | None,
+    recorded: Recorded,
+) -> LaterDraws | None:
+    """The draws of a plan's replay, made when they are asked for; ``None`` where all times are
+    measured and no routing is drawn.
+    """
+    if not has_draws(plan.graph, hardware):
+        return None
+    return LaterDraws(partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded))
+
+
+def stage_draws(plan: Plan, hardware: Hardware, timeline: Timeline | None) -> LaterDraws | None:
+    """The draws of one of several stages that ran together, along the chain of its own ops and
+    copies.
+    """
+    if not has_draws(plan.graph, hardware):
+        return None
+    return LaterDraws(
+        lambda: _summed(_along(plan, hardware, timeline), plan, hardware, ALONG_THE_PATH)
+    )
+
+
+def _draws(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter | None,
+    compete: bool | None,
+    recorded: Recorded,
+) -> Draws | None:
+    long = len(plan.graph.ops) + len(plan.cache_ops) > _LONG
+    count = FEW_DRAWS if long or plan.runtime is not None or jitter is not None else DRAWS
+    with no_collection():
+        try:
+            check_loop(
+                hardware, hardware.devices > 1 and jitter is None and one_for_all(hardware), False
+            )
+            figures = _replayed(plan, hardware, budget_bytes, jitter, compete, count)
+            return _summed(figures, plan, hardware, "" if plan.runtime is None else DECIDED_ANEW)
+        except (
+            UncoveredError,
+            PlanError,
+        ):  # with other times streams may overtake one another, which is against a rule
+            return _summed(_along(plan, hardware, recorded()), plan, hardware, ALONG_THE_PATH)
+
+
+def _summed(figures: Sequence[_Figures], plan: Plan, hardware: Hardware, kind: str) -> Draws | None:
+    """All draws; ``None`` where the plan fits in none."""
+    if not any([makespan is not None for makespan, *_ in figures]):
+        return None
+    makespans, stalls, peaks = zip(*figures, strict=True)
+    if kind == ALONG_THE_PATH:
+        stalls = peaks = ()
+    factors = plan.graph.derived_on(hardware, DrawnTimes).factors(
+        plan.graph.derived_on(hardware, op_durations)
+    )
+    return Draws(makespans, stalls, peaks, _sources(makespans, factors), kind)
+
+
+# -- by the loop
+# --------------------------------------------------------------------------------------------------
+
+
+def _replayed(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    jitter: Jitter | None,
+    compete: bool | None,
+    count: int,
+) -> list[_Figures]:
+    """The figures of each draw. Raises :class:`UncoveredError` for what the loop does not cover."""
+    times = plan.graph.derived_on(hardware, DrawnTimes)
+
+    def new() -> _DrawnReplay:
+        policy = None if plan.runtime is None else Remembering(plan.runtime())
+        return _DrawnReplay(plan, hardware, budget_bytes, jitter, compete, policy, times, count)
+
+    replay, figures = new(), list[_Figures]()
+    durations = times.durations(replay.base.durations, count)
+    replay.check(durations)
+    again = (
+        plan.runtime is not None or jitter is not None
+    )  # what such a replay has changed is not all put back
+    for d in range(count):
+        if again and d:
+            replay = new()
+        figures.append(replay.drawn(d, durations[d]))
+    return figures
+
+
+class _DrawnReplay(LoopReplay):
+    """One replay after another of a plan, with the times of one draw after another."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        hardware: Hardware,
+        budget_bytes: int,
+        jitter: Jitter | None,
+        compete: bool | None,
+        policy: RuntimePolicy | None,
+        times: DrawnTimes,
+        count: int,
+    ) -> None:
+        self._copies: Callable[[int, int], float] | None = None
+        super().__init__(plan, hardware, budget_bytes, jitter, compete, policy)
+        cells, tensors = self.table.cells, plan.graph.tensors
+        kinds = {tensor.kind for tensor in tensors}
+        self._factors = {
+            (c, kind): times.copies(channel, kind, count)
+            for c, channel in enumerate(hardware.channels)
+            for kind in kinds
+        }
+        self._sent = {
+            i: self._flowing("send", i) for i in range(cells["ops"]) if cells["send_class"][i] >= 0
+        }
+        pace = np.asarray(cells["pace_of"])[: cells["ops"]]
+        self._least = np.where(
+            pace < 0, 0, np.asarray(cells["launch"])[np.maximum(pace, 0)] + 1
+        )  # copies slow down what comes after
+        planned = [k for k in range(self.table.base[len(tensors)]) if cells["copies"][k]]
+        alike: dict[tuple[int, int, str], int] = {}
+        self._of = np.zeros(self.table.places, np.intp)
+        for k in planned:
+            which = (
+                self._flowing("move", k),
+                cells["move_channel"][k],
+                tensors[cells["move_tensor"][k]].kind,
+            )
+            self._of[k] = alike.setdefault(which, len(alike))
+        self._alike = list(alike) or [(0, 0, "")]
+
+    def _flowing(self, what: str, k: int) -> int:
+        """What flows of a transfer or a collective."""
+        return (int(self.table.cells[f"{what}_high"][k]) << 62) + int(
+            self.table.cells[f"{what}_low"][k]
+        )
+
+    def _volume(self, t: int, channel: int) -> int | None:
+        volume, size = super()._volume(t, channel), self.plan.graph.tensors[t].size_bytes
+        if self._copies is None:
+            return volume
+        return round((size * NS_PER_S if volume is None else volume) * self._copies(channel, t))
+
+    def check(self, durations: npt.NDArray[np.int64]) -> None:
+        """Raise :class:`UncoveredError` where the work of an op may become too large in one of
+        these draws.
+        """
+        cells = self.table.cells
+        pace = np.asarray(cells["pace_of"])[: cells["ops"]]
+        whole = np.asarray(cells["whole_high"], float) * 2.0**62 + np.asarray(
+            cells["whole_low"], float
+        )
+        works = [0.0, *(durations.max(axis=0)[pace >= 0] * whole[pace[pace >= 0]])]
+        if max(works) >= 2.0**WORK_BITS or durations.sum(axis=1).max(initial=0) >= LONGEST_NS:
+            raise UncoveredError(TOO_LARGE)
+
+    def drawn(self, d: int, durations: npt.NDArray[np.int64]) -> _Figures:
+        """The figures of a draw, with these nanoseconds of each op."""
+        cells, said = self.table.cells, np.array(self.base.durations, "q")
+        cells["duration"] = longs(
+            np.where(said > 0, np.maximum(durations, np.minimum(self._least, said)), durations)
+        )
+        self._copies = lambda channel, t: self._factors[channel, self.plan.graph.tensors[t].kind][d]
+        self._put_limbs(
+            "move",
+            [whole * self._factors[c, kind][d] if whole else 0 for whole, c, kind in self._alike],
+            self._of,
+        )
+        if self._sent:
+            sent = [
+                self._sent.get(i, 0) * (drawn / ns if ns else 1.0)
+                for i, (drawn, ns) in enumerate(zip(durations, said, strict=True))
+            ]
+            self._put_limbs("send", sent, np.arange(len(sent)))
+        self.table.loop.take(cells)
+        self.table.reset(self.starts)
+        if not self.ends_well():
+            return None, None, None
+        makespan, main = (
+            max([cells["scalars"][3], *cells["free_since"]]),
+            len(STALL_CAUSES) * cells["main"],
+        )
+        stalls = sum(cells["stalls"][main : main + len(STALL_CAUSES)]) if main >= 0 else 0
+        return makespan, stalls, cells["peak"][cells["device"]]
+
+    def _put_limbs(self, what: str, volumes: Sequence[float], of: npt.NDArray[np.intp]) -> None:
+        high, low = np.array([_limbs(volume) for volume in volumes], "q").T
+        self.table.cells[f"{what}_high"], self.table.cells[f"{what}_low"] = (
+            longs(high[of]),
+            longs(low[of]),
+        )
+
+
+def _limbs(volume: float) -> tuple[int, int]:
+    whole = round(volume)
+    if whole.bit_length() > WORK_BITS:
+        raise UncoveredError(TOO_LARGE)
+    return whole >> 62, whole & LOW
+
+
+# -- along the chain
+# -------------------------------------------------------------------------------------------------
+
+
+def _along(
+    plan: Plan, hardware: Hardware, timeline: Timeline | None, count: int = DRAWS
+) -> list[_Figures]:
+    """The figures of each draw where the chain that ends last stays the same and each of its parts
+    takes what the draw says.
+    """
+    if timeline is None:
+        return []
+    times, nominal = (
+        plan.graph.derived_on(hardware, DrawnTimes),
+        plan.graph.derived_on(hardware, op_durations),
+    )
+    drawn = times.durations(nominal, count)
+    channels = {channel.name: channel for channel in hardware.channels}
+    whole = np.zeros(count)
+    for part in step_path(plan, hardware, timeline):
+        ns = float(part.end_ns - part.start_ns)
+        if part.op >= 0 and nominal[part.op]:
+            whole += ns * drawn[:, part.op] / nominal[part.op]
+        elif part.transfer >= 0:
+            whole += ns * times.copies(
+                channels[part.where],
+                plan.graph.tensors[timeline.transfers[part.transfer].tensor].kind,
+                count,
+            )
+        else:
+            whole += ns
+    return [(round(ns), None, None) for ns in whole.tolist()]
+
+
+# -- where it is from
+# ------------------------------------------------------------------------------------------------
+
+
+def _sources(
+    makespans: Sequence[int | None], factors: Sequence[Factor]
+) -> tuple[UncertainPart, ...]:
+    """The share of each factor in the variance of the makespan's logarithm, the largest first.
+
+    By forward regression: the factor that explains most of what those before it have left is next,
+    until what it explains is no more than chance (three standard errors of a correlation of so many
+    draws).
+    """
+    there = [d for d, ns in enumerate(makespans) if ns]
+    left = np.log(np.array([makespans[d] for d in there], float))
+    left = left - left.mean() if len(there) else left
+    whole = float(left @ left)
+    if len(there) < FEW_DRAWS or not whole:
+        return ()
+    rows = {
+        factor: factor.logs[there] - factor.logs[there].mean()
+        for factor in factors
+        if factor.logs[there].std() > 0
+    }
+    found: dict[str, UncertainPart] = {}
+    while rows:
+        explained = {
+            factor: float(left @ row) ** 2 / float(row @ row) for factor, row in rows.items()
+        }
+        best = max(explained, key=explained.__getitem__)
+        if (
+            explained[best] <= 9 / len(there) * float(left @ left)
+            or explained[best] < _LEAST_SHARE * whole
+        ):
+            break
+        row = rows.pop(best)
+        left = left - float(left @ row) / float(row @ row) * row
+        before = found[best.what].share if best.what in found else 0.0
+        found[best.what] = UncertainPart(
+            best.what, round(before + explained[best] / whole, 4), best.remedy
+        )
+    return tuple(sorted(found.values(), key=lambda source: -source.share))

@@ -1,0 +1,111 @@
+"""What is said of makespans in draws of what is uncertain: intervals, who is faster how often, and
+where the uncertainty is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+
+from hosim.analysis.remarks import beside_fastest, often, uncertainty_line
+from hosim.graph import Graph
+from hosim.io.runtimes import runtimes_for
+from hosim.report.printing import open_table, paragraph
+from hosim.result import Result
+from hosim.units import human_time
+
+_NOTHING = "-"
+
+
+def in_draws(results: Sequence[Result], names: Sequence[str] = ()) -> RenderableType:
+    """The 90 % interval of each makespan, and how often it is longer than the shortest one; nothing
+    where all times are measured.
+
+    ``names`` are what the results are of, if not their policies.
+    """
+    labels = names or [result.policy for result in results]
+    unsure = [
+        (result, label)
+        for result, label in zip(results, labels, strict=True)
+        if result.drawn is not None
+    ]
+    if not unsure:
+        return paragraph()
+    if len(unsure) == 1:
+        only = unsure[0][0]
+        unfit = 0.0 if only.drawn is None else only.drawn.unfit_share
+        misfits = (
+            [
+                f"In {often(unfit)} the plan does not fit: copies take the room that an op then "
+                "lacks."
+            ]
+            if unfit
+            else []
+        )
+        return paragraph(
+            f"90 % interval of the makespan: {_interval(only)}.",
+            *misfits,
+            *_sources(only),
+            space=True,
+        )
+    pairs = {pair.second: pair for pair in beside_fastest(results, labels)}
+    first = next((pair.first for pair in pairs.values()), "")
+    than = f"{first}\nis faster in" if first else ""
+    table = open_table(
+        "Draws of what is uncertain",
+        "of",
+        "90 % interval",
+        "draws",
+        "does not\nfit in",
+        than,
+        "times\nas long",
+        left=1,
+    )
+    kinds: dict[str, list[str]] = {}
+    for result, label in unsure:
+        pair, drawn = pairs.get(label), result.drawn
+        assert drawn is not None
+        if drawn.kind:
+            kinds.setdefault(drawn.kind, []).append(label)
+        lacks = often(drawn.unfit_share) if drawn.unfit_share else _NOTHING
+        faster, longer = (
+            (often(pair.faster_share), f"{1 + pair.low:.3f} to {1 + pair.high:.3f}")
+            if pair
+            else (_NOTHING, _NOTHING)
+        )
+        table.add_row(label, _interval(result), f"{drawn.count}", lacks, faster, longer)
+    best = next((result for result, label in unsure if label == first), unsure[0][0])
+    return Group(
+        table,
+        paragraph(
+            *_sources(best, first),
+            *[f"{', '.join(names)}: {kind}." for kind, names in kinds.items()],
+            space=True,
+        ),
+    )
+
+
+def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:
+    """What the runtimes that run such steps sustain, where none is named and times are modelled."""
+    found = runtimes_for(graph)
+    if not found or all([result.drawn is None for result in results]):
+        return paragraph()
+    slow, fast = found[0], found[-1]
+    return paragraph(
+        f"No runtime is named (hosim runtime list): software that runs such steps sustains "
+        f"{slow.speed.value:.2f} ({slow.name}) to {fast.speed.value:.2f} ({fast.name}) of the "
+        "speed that kernels have alone. The interval spans that.",
+        space=True,
+    )
+
+
+def _interval(result: Result) -> str:
+    return (
+        f"{human_time(result.makespan_low_ns or 0)} to {human_time(result.makespan_high_ns or 0)}"
+    )
+
+
+def _sources(result: Result, name: str = "") -> list[str]:
+    line = uncertainty_line(result)
+    return [] if line is None else [f"{name + ': ' if name else ''}{line}."]

@@ -1,0 +1,113 @@
+"""Two plans in the same draws: who is faster how often, and what is said of it."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_machine import MACHINE
+
+from hosim.analysis.remarks import TIE, beside_fastest, paired, uncertainty_line
+from hosim.cache_plan import Plan
+from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
+from hosim.engine import replay
+from hosim.graph import GraphBuilder
+from hosim.result import Result
+
+
+def of(policy: str, *makespans: int | None, nominal: int = 1000) -> Result:
+    builder = GraphBuilder("g")
+    builder.op("f", "matmul", duration_ns=nominal)
+    made = replay(Plan(builder.build(), policy=policy), MACHINE)
+    return replace(made, draws=LaterDraws.of(Draws(makespans)) if makespans else None)
+
+
+def test_who_is_faster_how_often_by_how_much() -> None:
+    one = of("hyperoffload", *[1000] * DRAWS)
+    two = of("layerwise", *[1010 if k % 20 else 990 for k in range(DRAWS)])
+    pair = paired(one, two)
+    assert pair is not None
+    assert (pair.draws, pair.faster_share, pair.faster, pair.near_share) == (
+        200,
+        0.95,
+        "hyperoffload",
+        1.0,
+    )
+    assert (pair.low, pair.high) == pytest.approx((0.0, 0.01), abs=1e-2)
+    assert pair.simpler
+    assert pair.verdict == (
+        "hyperoffload is faster than layerwise in 95 % of draws, by up to 1.0 %. "
+        "layerwise is within 1 % in all draws: take the simpler one."
+    )
+    assert not paired(two, one).simpler  # type: ignore[union-attr]
+    assert paired(two, one).verdict.startswith(
+        "hyperoffload is faster than layerwise in 95 % of draws, by"
+    )  # type: ignore[union-attr]
+
+
+def test_draws_that_do_not_fit_go_to_the_other() -> None:
+    pair = paired(of("a", *[1000] * 20), of("b", *[None] * 12, *[900] * 8))
+    assert pair is not None
+    assert (pair.faster_share, pair.faster, pair.low) == (0.6, TIE, pytest.approx(-0.1))
+    assert (
+        pair.verdict
+        == "a and b are a tie: a is faster in 60 % of draws. Calibrate to decide. b does not fit "
+        "in 60 % of draws."
+    )
+
+
+def test_few_draws_are_compared_with_the_first_of_many_and_ends_of_files_with_none() -> None:
+    many, few = of("a", *range(1000, 1000 + DRAWS)), of("b", *range(2000, 2000 + FEW_DRAWS))
+    pair = paired(many, few)
+    assert pair is not None
+    assert (pair.draws, pair.faster_share) == (FEW_DRAWS, 1.0)
+    assert paired(many, replace(many, draws=LaterDraws.of(Draws.of_ends(900, 1100)))) is None
+    assert paired(many, of("measured")) is None
+    assert [each.second for each in beside_fastest([many, of("measured"), few])] == ["b"]
+    assert beside_fastest([many]) == []
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=FEW_DRAWS, max_size=60))
+def test_shares_of_two_are_one_together(drawn: list[tuple[int, int]]) -> None:
+    one, two = (
+        of(name, *column) for name, column in zip("ab", zip(*drawn, strict=True), strict=True)
+    )
+    there, back = paired(one, two), paired(two, one)
+    assert there is not None
+    assert back is not None
+    assert there.faster_share + back.faster_share == pytest.approx(1)
+    assert there.faster == back.faster
+    assert there.low <= there.high
+
+
+def test_the_share_is_that_of_known_worlds() -> None:
+    """Worlds in which the second takes more by a normal distribution of known mean: the stated
+    share is right within 5 points.
+    """
+    random = Random(1)
+    for mean, true in ((0.0, 0.5), (0.5, 0.6915), (1.2816, 0.9), (-1.0, 0.1587)):
+        stated = []
+        for _ in range(50):
+            gains = [random.gauss(mean, 1) for _ in range(DRAWS)]
+            pair = paired(
+                of("a", *[10_000] * DRAWS), of("b", *[round(10_000 + 100 * gain) for gain in gains])
+            )
+            assert pair is not None
+            stated.append(pair.faster_share)
+        assert sum(stated) / len(stated) == pytest.approx(true, abs=0.05)
+
+
+def test_nothing_is_said_of_the_uncertainty_where_there_is_none() -> None:
+    assert uncertainty_line(of("a")) is None
+    assert uncertainty_line(of("a", 900, 1100)) is None
+    two = Draws(
+        (900, 1100),
+        sources=(
+            UncertainPart("gaps", 0.6),
+            UncertainPart("links", 0.3, "x"),
+            UncertainPart("few", 0.05),
+        ),
+    )
+    line = uncertainty_line(replace(of("a"), draws=LaterDraws.of(two)))
+    assert line == "the makespan is certain to ±10 %: 60 % of that is gaps, 30 % is links"

@@ -1,0 +1,150 @@
+"""A plan in draws: the loop's figures beside replays by the reference with the same times, and what
+is done where the loop cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from strategies import cases
+from toy_machine import MACHINE
+
+from hosim.cache_plan import CacheOp, Plan
+from hosim.costmodel import op_durations
+from hosim.costmodel.spreads import DrawnTimes
+from hosim.data.draws import DRAWS, FEW_DRAWS
+from hosim.engine import later_draws, replay
+from hosim.graph import Graph, GraphBuilder
+from hosim.hardware import Hardware
+from hosim.jitter import Jitter
+from hosim.policies import policy_named
+from hosim.result import REFERENCE
+
+
+@dataclass(frozen=True)
+class Fixed(Jitter):
+    """Times of one draw, for the reference; of a machine with one link."""
+
+    ops: tuple[float, ...] = ()
+    copies: float = 1.0
+
+    def op_factor(self, device: int, op: int) -> float:
+        return self.ops[op]
+
+    def transfer_factor(self, device: int, tensor: int, copy: int) -> float:
+        return self.copies
+
+
+@settings(max_examples=12)
+@given(cases(max_ops=7, max_streams=2, roomy=None, measured=False), st.integers(0, DRAWS - 1))
+def test_a_draw_is_a_replay_with_other_times(case: Any, d: int) -> None:
+    graph, machine, plan = case
+    assume(len(machine.tiers) == 2)
+    later = later_draws(plan, machine, machine.device.capacity_bytes, None, False, lambda: None)
+    assume(later is not None)
+    found = later()
+    times, nominal = DrawnTimes(graph, machine), op_durations(graph, machine)
+    drawn = times.durations(nominal, DRAWS)[d]
+    factors = tuple([new / ns if ns else 1.0 for new, ns in zip(drawn, nominal, strict=True)])
+    fixed = Fixed(
+        0, 1.0, 1.0, factors, float(times.copies(machine.channels[0], "parameter", DRAWS)[d])
+    )
+    expected = replay(plan, machine, compete=False, jitter=fixed, engine=REFERENCE)
+    if found is None:
+        assert not expected.feasible
+    else:
+        assert found.makespan_ns[d] == expected.makespan_ns
+        assert found.peak_bytes[d] == (expected.peak_bytes["hbm"] if expected.feasible else None)
+        assert found.stall_ns[d] == (sum(expected.stall_ns.values()) if expected.feasible else None)
+
+
+def streamed(layers: int = 6, flops: int = 400_000) -> Graph:
+    """Layers whose weights lie below: a copy of 100 us each, and an op of 400 us."""
+    builder = GraphBuilder("streamed")
+    for i in range(layers):
+        builder.tensor(f"w{i}", 100_000, "parameter", home="ddr")
+        builder.op(f"f{i}", "matmul", inputs=[f"w{i}"], flops=flops * 1000, dtype="bf16")
+    return builder.build()
+
+
+def large() -> Hardware:
+    return replace(
+        MACHINE, tiers=tuple([replace(tier, capacity_bytes=10**9) for tier in MACHINE.tiers])
+    )
+
+
+def all_at_once(graph: Graph, device: str = "hbm") -> Plan:
+    moves = [CacheOp("prefetch", t, "ddr", device) for t in range(len(graph.tensors))]
+    return Plan(
+        graph,
+        cache_ops=(
+            *moves,
+            *[CacheOp("detach", t, device, None, after=t) for t in range(len(graph.tensors))],
+        ),
+    )
+
+
+def test_few_draws_are_the_first_of_many() -> None:
+    graph, machine = streamed(), large()
+    many = replay(all_at_once(graph), machine).drawn
+    few = replay(all_at_once(graph), machine, jitter=Jitter(1, 1e-9, 0.0)).drawn
+    assert (len(many.makespan_ns), len(few.makespan_ns)) == (DRAWS, FEW_DRAWS)
+    assert few.makespan_ns == many.makespan_ns[:FEW_DRAWS]
+    assert replay(all_at_once(graph), machine).drawn == many
+
+
+def test_a_runtime_policy_decides_anew_in_each_of_few_draws() -> None:
+    graph, machine = streamed(), large()
+    plan = policy_named("on_demand").plan(graph, machine, 300_000)
+    found = replay(plan, machine, 300_000).drawn
+    assert (len(found.makespan_ns), found.kind) == (
+        FEW_DRAWS,
+        "its runtime policy decides anew in each draw",
+    )
+    assert len(set(found.makespan_ns)) == FEW_DRAWS
+
+
+def test_a_plan_beyond_the_loop_is_drawn_along_what_ends_last() -> None:
+    """Devices that are not folded, and a chain whose order no draw changes: both ways say the
+    same.
+    """
+    graph, machine = streamed(), large()
+    whole = replay(all_at_once(graph), machine).drawn
+    recorded = replay(all_at_once(graph), machine, record=True)
+    apart = replace(
+        machine,
+        devices=2,
+        devices_per_host=2,
+        tiers=tuple([replace(tier, scope="device") for tier in machine.tiers]),
+    )
+    found = replay(all_at_once(graph), apart, jitter=Jitter(1, 1e-12, 0.0)).drawn
+    assert found.kind == "along the chain of ops and copies that ends last"
+    assert (found.stall_ns, found.stall_interval) == ((), None)
+    assert np.log(found.makespan_ns).std() == pytest.approx(
+        np.log(whole.makespan_ns).std(), rel=0.05
+    )
+    assert recorded.drawn == whole
+
+
+def test_where_the_uncertainty_is_from_adds_up() -> None:
+    found = replay(all_at_once(streamed()), large()).drawn
+    shares = [source.share for source in found.sources]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.9 < sum(shares) <= 1
+    assert {source.what for source in found.sources} >= {
+        "guessed times of products",
+        "a machine whose kernels nobody measured",
+        "the software, which nobody named",
+    }
+
+
+def test_there_are_no_draws_where_all_is_measured() -> None:
+    builder = GraphBuilder("measured")
+    builder.op("f", "matmul", duration_ns=7)
+    result = replay(Plan(builder.build()), MACHINE)
+    assert (result.draws, result.drawn, result.makespan_low_ns) == (None, None, None)
