@@ -15,7 +15,15 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ENGINE = Path("hosim") / "engine"
 NAME = "compiled_loop"
-FILES = ("loop_cells", "loop_memory", "loop_transfers", "loop_ops", "loop", "loop_graph")
+FILES = (
+    "loop_cells",
+    "loop_memory",
+    "loop_transfers",
+    "loop_host",
+    "loop_ops",
+    "loop",
+    "loop_graph",
+)
 TYPES = {
     "Int": "readonly int",
     "Flags": "unsigned char[::1]",

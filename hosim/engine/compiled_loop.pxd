@@ -64,7 +64,15 @@ cdef class LoopTransfers(LoopMemory):
     cdef int mark_transfer(self, int m, int z) noexcept
 
 
-cdef class LoopOps(LoopTransfers):
+cdef class LoopHost(LoopTransfers):
+    cdef void make_calls(self) noexcept
+    cdef bint has_ended(self, int i) noexcept
+    cdef bint may_call(self, int i) noexcept
+    cdef bint copied(self, int place) noexcept
+    cdef bint is_pending(self, int k) noexcept
+
+
+cdef class LoopOps(LoopHost):
     cdef void try_op(self, int s) noexcept
     cdef void ask(self, int status, int s) noexcept
     cdef void try_to_start(self, int s, int i, long long now) noexcept

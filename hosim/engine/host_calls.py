@@ -6,10 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.data.runtime import Runtime
+from hosim.engine.event_loop import flags, ints, longs
+from hosim.engine.flow_table import TOO_LARGE, UncoveredError
+from hosim.engine.program_base import LONGEST_NS
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 
@@ -62,6 +70,38 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
         frozenset([i for i, op in enumerate(plan.graph.ops) if op.kind in runtime.blocks]),
         tuple(map(tuple, waits)),
     )
+
+
+def host_cells(calls: HostCalls | None, order: npt.NDArray[Any]) -> dict[str, Any]:
+    """The calls as arrays of the loop; ``order`` has the position in the plan of each of its moves.
+
+    Raises :class:`UncoveredError` where they may take too long to be counted exactly.
+    """
+    if calls is None:
+        return NO_HOST
+    ops, move = len(calls.copy_ns) - 1, np.argsort(order)
+    if calls.op_ns * ops + sum(calls.copy_ns) >= LONGEST_NS:
+        raise UncoveredError(TOO_LARGE)
+    awaited, waits = calls.awaits[1:], [[move[k] for k in listed] for listed in calls.waits]
+    return {
+        "hosted": ops,
+        "host_ns": longs([calls.op_ns]),
+        "host_copies": longs(calls.copy_ns),
+        "host_blocks": flags([i in calls.blocking for i in range(ops)]),
+        "host_await_from": ints(accumulate(map(len, awaited), initial=0)),
+        "host_await": ints(chain.from_iterable(awaited)),
+        "host_wait_from": ints(accumulate(map(len, waits), initial=0)),
+        "host_wait": ints(chain.from_iterable(waits)),
+    }
+
+
+NO_HOST: dict[str, Any] = {
+    "hosted": 0,
+    **dict.fromkeys(("host_ns", "host_copies"), longs(())),
+    "host_blocks": flags(()),
+    **dict.fromkeys(("host_await_from", "host_await", "host_wait_from", "host_wait"), ints(())),
+}
+"""The arrays where everything is called at once."""
 
 
 def _pinning_ns(runtime: Runtime, size_bytes: int) -> int:

@@ -1,7 +1,8 @@
 """The arrays of the event loop, and its constants.
 
-Five files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`,
-:mod:`~hosim.engine.loop_transfers`, :mod:`~hosim.engine.loop_ops`, :mod:`~hosim.engine.loop`. It is
+Six files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`,
+:mod:`~hosim.engine.loop_transfers`, :mod:`~hosim.engine.loop_host`, :mod:`~hosim.engine.loop_ops`,
+:mod:`~hosim.engine.loop`. It is
 docs/contract.md over the arrays of a program table (:mod:`hosim.engine.program_table`), one device,
 nothing looked up; :mod:`~hosim.engine.loop_graph` makes those of a graph. With a compiler they
 become the extension ``compiled_loop``: of arrays with the types that the classes declare, of all
@@ -120,6 +121,17 @@ class LoopCells:
     speed_high: Longs
     speed_low: Longs
 
+    # -- the host: so many ops are called one by one (0: all are at once)
+    # ------------------------------------------------------------------------
+    hosted: Int
+    host_ns: Longs
+    host_copies: Longs
+    host_blocks: Flags
+    host_await_from: Ints
+    host_await: Ints
+    host_wait_from: Ints
+    host_wait: Ints
+
     # -- the plan
     # ----------------------------------------------------------------------------------------------
     move_from: Ints
@@ -144,6 +156,9 @@ class LoopCells:
     # -- the state of a run; scalars: now, ops ended, transfers issued, the last transfer's end and
     # its tensor -------
     scalars: Longs = state("5")
+    host_at: Ints = state("2")
+    host_over: Longs = state("1", -1)
+    called_at: Longs = state("hosted", -1)
     done: Ints = state("streams")
     running: Ints = state("streams", -1)
     here: Flags = state("tiers*tensors")

@@ -1,5 +1,5 @@
-"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1, 8, 16, 19 and
-20).
+"""The event loop: ops, and the order of instants (docs/contract.md, rules 0, 1, 8, 16, 19, 20
+and 23).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hosim.engine.loop_cells import (
     VALID,
     WRITES,
 )
-from hosim.engine.loop_transfers import LoopTransfers
+from hosim.engine.loop_host import LoopHost
 
 
-class LoopOps(LoopTransfers):
+class LoopOps(LoopHost):
     """Ops, from their start to their end, and a run through all instants."""
 
     def try_op(self, s: int) -> None:
@@ -45,6 +45,8 @@ class LoopOps(LoopTransfers):
                 self.ask(INSPECTS, s)
             if self.inspected_at[s] < 0 or self.inspected_at[s] > now:
                 return
+        if self.hosted and self.called_at[i] < 0:
+            return
         if self.dependency_met[s] < 0:
             for j in range(self.wait_from[i], self.wait_from[i + 1]):
                 if self.done[self.wait_stream[j]] < self.wait_count[j]:
@@ -178,6 +180,8 @@ class LoopOps(LoopTransfers):
         """Rule 8: divide the idle time before an op, which starts now."""
         begin = self.free_since[s]
         inspected = max(self.inspected_at[s], begin)
+        if self.hosted:
+            inspected = max(self.called_at[i], inspected)
         dependency = max(self.dependency_met[s], inspected)
         residency = max(self.residency_met[s], dependency)
         self.stalls[4 * s + RUNTIME] += inspected - begin
@@ -225,7 +229,8 @@ class LoopOps(LoopTransfers):
                 self.users_left[t] -= 1
                 if self.users_left[t] == 0 and not self.survives[t]:
                     self.die(t)
-            self.collect(i + 1)
+            if not self.hosted or self.host_at[1] > i + 1:
+                self.collect(i + 1)
             self.unsettled = 1
 
     def begin(self) -> None:
@@ -234,7 +239,8 @@ class LoopOps(LoopTransfers):
         self.recent_count = 0
         self.issue_count = 0
         self.status = RUNNING
-        self.collect(0)
+        if not self.hosted:
+            self.collect(0)
         self.unsettled = 1
         self.dirty = 0
         self.decided = 0
@@ -250,12 +256,14 @@ class LoopOps(LoopTransfers):
         self.at = self.streams + 1
 
     def settle(self) -> None:
-        """All has ended that ends now: detaches that were behind it, and issues; ops and transfers
-        are to start.
+        """All has ended that ends now: detaches that were behind it, calls of the host, and issues;
+        ops and transfers are to start.
         """
         self.unsettled = 0
         if self.due_count:
             self.detach_due()
+        if self.hosted:
+            self.make_calls()
         if self.issue_count:
             self.issue_all()
         self.at = 0
@@ -283,6 +291,8 @@ class LoopOps(LoopTransfers):
 
     def idle(self) -> bool:
         """Whether nothing is under way."""
+        if self.hosted and self.host_over[0] > self.scalars[0]:
+            return False
         for s in range(self.streams):
             if self.running[s] >= 0 or self.inspected_at[s] > self.scalars[0]:
                 return False
@@ -296,8 +306,10 @@ class LoopOps(LoopTransfers):
         self.unsettled = 1
 
     def next_instant(self) -> int:
-        """When the next op, phase of a transfer or inspection ends."""
+        """When the next op, phase of a transfer, inspection or call of the host ends."""
         at = self.next_end()
+        if self.hosted and self.scalars[0] < self.host_over[0] < at:
+            at = self.host_over[0]
         if self.deciding:
             for s in range(self.streams):
                 if self.scalars[0] < self.inspected_at[s] < at:
@@ -374,6 +386,8 @@ class LoopOps(LoopTransfers):
             self.instants += 1
             self.end_transfers(at)
             self.end_ops(at)
+            if self.hosted and self.host_over[0] == at:
+                self.unsettled = 1
             if self.deciding:
                 self.end_inspections(at)
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
+from hosim.engine.host_calls import NO_HOST
 from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
@@ -54,6 +55,8 @@ class ProgramTable:
     ``room`` is how many moves each tensor may have: those of a tensor stand together, from ``base``
     on. ``decisions`` is how many cache ops of a runtime policy may be under way at one time (0:
     there is none), whose places stand behind the others. ``detailed``: all figures are counted.
+    ``host`` has the calls of a host (:func:`~hosim.engine.host_calls.host_cells`), which are those
+    of one plan.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class ProgramTable:
         room: Sequence[int] | npt.NDArray[Any],
         detailed: bool = False,
         decisions: int = 0,
+        host: Mapping[str, Any] = NO_HOST,
     ) -> None:
         self.graph, self.machine, self.flows, self._class_of = (
             whole.graph,
@@ -79,6 +83,7 @@ class ProgramTable:
             "deciding": int(decisions > 0),
             "planned": planned,
             **self._room_cells(budget_bytes),
+            **host,
         }
         self.cells |= {"move_from": self.base, "volume": ints(np.arange(self.places))}
         numbers = self.cells | {

@@ -23,6 +23,7 @@ from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
 from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, UncoveredError
 from hosim.engine.hops import ROUTES, SEVERAL, Hop, initial_tiers, resolve_hop
+from hosim.engine.host_calls import host_calls, host_cells
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
@@ -52,8 +53,6 @@ def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
     """
     if recorded:
         raise UncoveredError("timelines and allocators")
-    if hardware.software is not None and hardware.software.has_host:
-        raise UncoveredError("a host that issues ops and copies one by one")
     if hardware.devices > 1 and not folded:
         raise UncoveredError("devices that do not do the same")
 
@@ -130,7 +129,8 @@ class LoopReplay:
             )  # which copy is the next one is known as they are issued
         decisions = 0 if policy is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         room = np.bincount(columns["tensor"], minlength=len(graph.tensors))
-        self.table = ProgramTable(base, budget_bytes, room, True, decisions)
+        host = host_cells(host_calls(plan, hardware), columns["order"])
+        self.table = ProgramTable(base, budget_bytes, room, True, decisions, host)
         self._put(columns)
         self.starts = initial_tiers(plan, hardware)
         self.table.reset(self.starts)
