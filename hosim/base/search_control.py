@@ -89,7 +89,7 @@ class SearchRecord:
     Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan
     ``again``. The plan fits in all but ``failed`` of so many ``draws`` of op and transfer times,
     and takes ``lost`` more than without them on average, as a part of its makespan; ``None`` where
-    none were drawn, or none fits.
+    its times are uncertain as a whole, none were drawn, or none fits.
     """
 
     work: int = 0

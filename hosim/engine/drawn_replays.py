@@ -70,6 +70,22 @@ def later_draws(
     return LaterDraws(partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded))
 
 
+def few_draws(plan: Plan, hardware: Hardware, budget_bytes: int) -> Draws | None:
+    """The first :data:`~hosim.data.draws.FEW_DRAWS` draws of a plan; ``None`` where all times are
+    measured, or where whole plans cannot be replayed with others.
+    """
+    if not has_draws(plan.graph, hardware):
+        return None
+    with no_collection():
+        try:
+            check_loop(hardware, hardware.devices > 1 and one_for_all(hardware), False)
+            figures = _replayed(plan, hardware, budget_bytes, None, None, FEW_DRAWS)
+        except (UncoveredError, PlanError):
+            return None
+    makespans, stalls, peaks = zip(*figures, strict=True)
+    return Draws(makespans, stalls, peaks)
+
+
 def stage_draws(plan: Plan, hardware: Hardware, timeline: Timeline | None) -> LaterDraws | None:
     """The draws of one of several stages that ran together, along the chain of its own ops and
     copies.
@@ -165,6 +181,7 @@ class _DrawnReplay(LoopReplay):
         count: int,
     ) -> None:
         self._copies: Callable[[int, int], float] | None = None
+        self._calls = times.calls(count)
         super().__init__(plan, hardware, budget_bytes, jitter, compete, policy)
         cells, tensors = self.table.cells, plan.graph.tensors
         kinds = {tensor.kind for tensor in tensors}
@@ -176,11 +193,15 @@ class _DrawnReplay(LoopReplay):
         self._sent = {
             i: self._flowing("send", i) for i in range(cells["ops"]) if cells["send_class"][i] >= 0
         }
+        self._host_ns, self._host_copies = cells["host_ns"][0], np.array(cells["host_copies"], "q")
         pace = np.asarray(cells["pace_of"])[: cells["ops"]]
         self._least = np.where(
             pace < 0, 0, np.asarray(cells["launch"])[np.maximum(pace, 0)] + 1
         )  # copies slow down what comes after
         planned = [k for k in range(self.table.base[len(tensors)]) if cells["copies"][k]]
+        self._called = np.bincount(
+            [cells["move_after"][k] + 1 for k in planned], minlength=len(self._host_copies)
+        )
         alike: dict[tuple[int, int, str], int] = {}
         self._of = np.zeros(self.table.places, np.intp)
         for k in planned:
@@ -223,6 +244,10 @@ class _DrawnReplay(LoopReplay):
         cells["duration"] = longs(
             np.where(said > 0, np.maximum(durations, np.minimum(self._least, said)), durations)
         )
+        if cells["hosted"]:
+            ns = round(self._host_ns * self._calls[d])
+            cells["host_ns"] = longs([ns])
+            cells["host_copies"] = longs(self._host_copies + self._called * (ns - self._host_ns))
         self._copies = lambda channel, t: self._factors[channel, self.plan.graph.tensors[t].kind][d]
         self._put_limbs(
             "move",

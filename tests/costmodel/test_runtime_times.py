@@ -84,11 +84,13 @@ def test_the_interval_has_what_is_unknown_of_the_runtime() -> None:
 
 
 def test_the_interval_has_how_unsure_the_host_is() -> None:
-    """The host's calls are twice as slow in one of 20 cases, or not unsure at all."""
-    runtime = Runtime("slow", host=RuntimeFigure(1000.0, 0.4213))
+    """The host's calls, which decide how long the step takes, are twice as slow in one of 20 cases,
+    or not unsure at all.
+    """
+    runtime = Runtime("slow", host=RuntimeFigure(100_000.0, 0.4213))
     plan = hosim.plan(graph(4 * 10**6, 4 * 10**6), TOY, "resident")
     result = hosim.replay(plan, machine_under(TOY, runtime))
-    sure = hosim.replay(plan, machine_under(TOY, Runtime("slow", host=RuntimeFigure(1000.0))))
+    sure = hosim.replay(plan, machine_under(TOY, Runtime("slow", host=RuntimeFigure(100_000.0))))
     assert result.makespan_ns == sure.makespan_ns
     assert result.makespan_high_ns > sure.makespan_high_ns
 

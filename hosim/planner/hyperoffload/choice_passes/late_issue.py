@@ -15,7 +15,7 @@ from statistics import mean
 
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import PREFETCH, Plan
-from hosim.engine import replay
+from hosim.engine import few_draws, replay
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -62,10 +62,8 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     kept = late if _failures(late) < _failures(plan) else plan
     if not _failures(kept):
         return kept
-    said = (
-        f"does not fit in {_failures(kept)} of {runs} draws of times that vary by "
-        f"{_SIGMAS[0]:.0%} (ops) and {_SIGMAS[1]:.0%} (transfers)"
-    )
+    assert kept.search is not None
+    said = f"does not fit in {kept.search.failed} of {kept.search.draws} draws of op and copy times"
     return replace(kept, notes=(*kept.notes, str(Note("search", said))))
 
 
@@ -102,9 +100,13 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
 
 
 def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan:
-    """The plan, which says how it does in so many replays with jitter, of which some may break a
-    rule, as streams overtake one another.
+    """The plan, which says how it does in draws of what is uncertain, or where all times are
+    measured in so many replays with jitter, of which some may break a rule, as streams overtake one
+    another.
     """
+    draws = few_draws(plan, hardware, budget_bytes)
+    if draws is not None:
+        return replace(plan, search=SearchRecord(draws=draws.count, failed=draws.unfit))
     taken: list[int] = []
     for run in range(runs):
         try:
