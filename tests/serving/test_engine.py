@@ -108,6 +108,12 @@ def test_figures_by_hand():
     )
 
 
+def test_an_id_stands_for_all_before_it():
+    """So no prompt has it twice."""
+    with pytest.raises(InputError, match="expected ids that differ.*got 3 twice"):
+        Request(0, 40, 1, (3, 5, 3), 8)
+
+
 def test_equal_prefixes_share_blocks():
     """The first computes 8 tokens from 0 to 18; the second has them, and computes its last 2 from
     18 to 30.
@@ -174,7 +180,7 @@ REQUESTS = st.lists(
         st.integers(0, 200),
         st.integers(1, 20),
         st.integers(1, 12),
-        st.lists(st.integers(0, 2), max_size=5).map(tuple),
+        st.lists(st.integers(0, 5), max_size=5, unique=True).map(tuple),
         st.sampled_from([2, 4, 8]),
     ),
     min_size=1,

@@ -25,7 +25,7 @@ class Request:
         Tokens that it is answered with.
     prefix
         An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that
-        the prompts are equal up to their end.
+        the prompts are equal up to their end, so that no prompt has one twice.
     prefix_tokens
         Tokens that an id stands for.
     priority
@@ -47,6 +47,11 @@ class Request:
     def __post_init__(self) -> None:
         keep_kinds(self, InputError, "request")
         keep_whole(self, InputError, "request")
+        if len(set(self.prefix)) < len(self.prefix):
+            raise InputError(
+                "request: prefix: expected ids that differ: each also stands for all before it, got "
+                f"{next(one for one in self.prefix if self.prefix.count(one) > 1)} twice"
+            )
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
         """What names the contents of the cache's block number ``block`` and all before it; ``None``
