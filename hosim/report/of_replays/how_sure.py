@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from hosim.costmodel import op_durations
+from hosim.data.runtime import Runtime
 from hosim.graph import Graph
+from hosim.hardware import Hardware
 from hosim.io.runtimes import runtimes_for
 from hosim.report.printing import paragraph
 from hosim.result import Result
@@ -31,9 +34,9 @@ def intervals(results: Sequence[Result]) -> Text:
     )
 
 
-def without_runtime(graph: Graph, results: Sequence[Result]) -> Text:
+def without_runtime(graph: Graph, hardware: Hardware, results: Sequence[Result]) -> Text:
     """What the fastest plan takes under the runtimes that run such steps, where none is named and
-    its times are modelled: their kernels' speed in a whole step, alone.
+    its times are modelled: their kernels' speed in a whole step, and their optimizers on the CPU.
     """
     found = runtimes_for(graph)
     timed = [r for r in results if r.feasible and r.makespan_low_ns is not None]
@@ -41,15 +44,45 @@ def without_runtime(graph: Graph, results: Sequence[Result]) -> Text:
         return paragraph()
     best = min(timed, key=lambda r: r.makespan_ns or 0)
     slow, fast = found[0], found[-1]
-    ends = [
-        human_time(
-            round((best.makespan_ns or 0) + (best.busy_ns or 0) * (1 / each.speed.value - 1))
+    shares = sorted([(r.cpu_optimizer.value, r.name) for r in found if r.cpu_optimizer.value])
+    after = _optimizer_ns(graph, hardware, best)
+    said = (
+        f"software that runs such steps sustains {slow.speed.value:.2f} ({slow.name}) to "
+        f"{fast.speed.value:.2f} ({fast.name}) of the speed that kernels have alone"
+    )
+    ends = [_device_ns(best, each) for each in (fast, slow)]
+    if after and shares:
+        (least, slower), (most, faster) = shares[0], shares[-1]
+        said += (
+            f", and {least:.2f} ({slower}) to {most:.2f} ({faster}) of the bandwidth of host memory "
+            "in an optimizer on the CPU"
         )
-        for each in (fast, slow)
-    ]
+        ends = [
+            end + after * (_share(hardware) / of - 1)
+            for end, of in zip(ends, (most, least), strict=True)
+        ]
+    first, last = [human_time(round(end)) for end in ends]
     return paragraph(
-        f"No runtime is named (hosim runtime list): software that runs such steps sustains "
-        f"{slow.speed.value:.2f} ({slow.name}) to {fast.speed.value:.2f} ({fast.name}) of the "
-        f"speed that kernels have alone, with which {best.policy} takes {ends[0]} to {ends[1]}.",
+        f"No runtime is named (hosim runtime list): {said}, with which {best.policy} takes {first} "
+        f"to {last}.",
         space=True,
     )
+
+
+def _device_ns(result: Result, runtime: Runtime) -> float:
+    """The makespan where kernels have a runtime's speed, and what they hide is as it was."""
+    busy = result.busy_ns or 0
+    return (result.makespan_ns or 0) + busy * (1 / runtime.speed.value - 1)
+
+
+def _optimizer_ns(graph: Graph, hardware: Hardware, result: Result) -> int:
+    """What an optimizer on another processor takes after all else."""
+    durations = graph.derived_on(hardware, op_durations)
+    there = [durations[i] for i in graph.elsewhere if graph.ops[i].kind == "optimizer"]
+    return min(sum(there), result.drain_ns or 0)
+
+
+def _share(hardware: Hardware) -> float:
+    """The share of host memory's bandwidth that the profile gives an optimizer."""
+    computes = [tier.compute for tier in hardware.tiers if tier.compute is not None]
+    return float(computes[0].efficiency_for("optimizer", "fp32"))

@@ -52,7 +52,7 @@ def comparison(
         strongest(results),
         unproved(results),
         intervals(results),
-        without_runtime(graph, results),
+        without_runtime(graph, hardware, results),
         of_plans(results, graph, hardware),
         effort(results),
     ]
