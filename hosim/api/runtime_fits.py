@@ -11,6 +11,7 @@ from hosim.api.inputs import machine
 from hosim.api.one_plan import plan, replay
 from hosim.data.runtime import NONE, ONE, Runtime
 from hosim.errors import HosimError, InputError
+from hosim.extensions import added
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.io import load_named
@@ -34,13 +35,18 @@ def runtime_fit(
     found = base if isinstance(base, Runtime) else runtime_named(os.fspath(base))
     runs = read_logged_runs(path)
     beside = [_beside(run, found, os.fspath(path)) for run in runs]
-    kinds = {kind for run in runs for kind in [_kind(load_named(run.workload))]}
+    kinds = {
+        "inference" if "blocks" in run.figures else _kind(load_named(run.workload)) for run in runs
+    }
     known = [each for each in map(runtime_named, runtimes()) if kinds & set(each.runs)]
     return fit_runtime(found, name, beside, known)
 
 
 def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
     where = f"line {run.line}"
+    name = f"{run.workload} ({where})"
+    if "blocks" in run.figures:
+        return RunBeside(name, 0.0, 0.0, 0.0, 1.0, 0.0, {}, _iteration(run, base, source, where))
     alone = replace(base, speed=ONE, cpu_optimizer=NONE)
     try:
         graph = under_runtime(load_named(run.workload), alone)
@@ -60,7 +66,7 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
     if not true_s and "tokens/s" in run.figures:
         true_s = tokens_of(graph, source, where) / run.figures["tokens/s"]
     return RunBeside(
-        f"{run.workload} ({where})",
+        name,
         (result.makespan_ns - after) / 1e9,
         after / 1e9,
         _share(optimizers[0], profile) if after else 0.0,
@@ -68,6 +74,19 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
         true_s,
         {key: run.figures[key] for key in ("reserved", "allocated") if key in run.figures},
     )
+
+
+def _iteration(run: LoggedRun, base: Runtime, source: str, where: str) -> float:
+    """What a server's log says of its largest iteration."""
+    found = added("logged_iterations")
+    if not found:
+        raise InputError("blocks need the room serving", source=source, where=where)
+    try:
+        return float(
+            found[0](run.workload, machine(run.hardware), base, run.limits, run.figures["blocks"])
+        )
+    except HosimError as error:
+        raise InputError(str(error), source=source, where=where) from None
 
 
 def tokens_of(graph: Graph, source: str, where: str) -> float:

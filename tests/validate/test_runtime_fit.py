@@ -44,6 +44,8 @@ STEP = "gpt2:phase=train:sequence=64:layers=1:batch=2"
             "peak_memory_reserved: 40 GB, max allocated = 1024 MiB",
             {"reserved": 40e9 / 2**30, "allocated": 1.0},
         ),
+        ("INFO: # GPU blocks: 27,284, # CPU blocks: 2048", {"blocks": 27284.0}),
+        ("GPU KV cache size: 41,408 tokens", {"blocks": 2588.0}),
         ("epoch 3, loss 0.2, 12 samples", {}),
     ],
 )
@@ -136,3 +138,11 @@ def test_a_run_that_cannot_be_replayed_is_named(tmp_path) -> None:
     shown = CliRunner().invoke(app, ["runtime", "fit", str(path), "--base", "torchtune"])
     assert shown.exit_code == 2
     assert "line 3" in shown.output
+
+
+def test_a_limit_that_is_no_number_is_refused(tmp_path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("run gpt2 -H rtx-4090 --memory-share 90\n# GPU blocks: 19,000\n")
+    with pytest.raises(InputError, match="--memory-share") as caught:
+        read_logged_runs(path)
+    assert caught.value.where == "line 1"

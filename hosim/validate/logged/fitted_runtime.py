@@ -26,7 +26,8 @@ class RunBeside:
     ``device_s`` and ``after_s`` are the seconds of the replay on the device and of the optimizer on
     the CPU after it, which reaches ``share`` of its memory's bandwidth; ``true_s`` those that were
     measured (0: none were). ``peak_gib`` is that of the tensors, ``true_gib`` what was measured of
-    ``reserved`` and ``allocated``.
+    ``reserved`` and ``allocated``. ``iteration`` is what a server's largest iteration takes over
+    the modelled one, by the room for its cache.
     """
 
     name: str
@@ -36,6 +37,7 @@ class RunBeside:
     peak_gib: float
     true_s: float
     true_gib: Mapping[str, float]
+    iteration: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,15 @@ def fit_runtime(
             )
         else:
             changed[key] = _figure(value, [log(ratio / value) for ratio in ratios])
+    iterations = [run.iteration for run in runs if run.iteration is not None]
+    if iterations and min(iterations) <= 0:
+        warnings.append(
+            "a server has more blocks than fit beside its weights and what the base says of the "
+            "rest: another model, version or share of the memory; iteration stays that of the base"
+        )
+    elif iterations:
+        value = median(iterations)
+        changed["iteration"] = _figure(value, [log(each / value) for each in iterations])
     if "reserved" in changed:  # over what the allocator hands out
         handed = changed.get("allocated", base.allocated).value
         over = max(1.0, changed["reserved"].value / handed)

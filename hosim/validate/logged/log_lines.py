@@ -1,7 +1,8 @@
 """Lines of logs that people have of their runs: what a step took, and what it held.
 
 A file has runs, each of a line ``run WORKLOAD -H HARDWARE [-p POLICY]`` and lines of its log as
-they are. What no pattern knows is passed over. The figure of a run is the median over its lines,
+they are; of a server the workload is its model, and ``--token-budget``, ``--max-sequences`` and
+``--memory-share`` may follow. What no pattern knows is passed over. The figure of a run is the median over its lines,
 without the first of three and more, in which a program warms up.
 """
 
@@ -11,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from hosim.errors import InputError
@@ -19,11 +20,26 @@ from hosim.files.bounded import read_bytes
 from hosim.files.reading import decode
 from hosim.plain_text import shown
 
-STEP, RATE, RESERVED, ALLOCATED = FIGURES = ("step", "tokens/s", "reserved", "allocated")
-"""Of a run: seconds of a step, tokens a second of a device, and GiB."""
+STEP, RATE, RESERVED, ALLOCATED, BLOCKS = FIGURES = (
+    "step",
+    "tokens/s",
+    "reserved",
+    "allocated",
+    "blocks",
+)
+"""Of a run: seconds of a step, tokens a second of a device, GiB, and blocks of 16 tokens that a
+server has for its cache."""
 
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-_UNITS = {"ms": 1e-3, "s": 1.0, "GiB": 1.0, "GB": 1e9 / 2**30, "MiB": 2.0**-10, "MB": 1e6 / 2**30}
+_UNITS = {
+    "ms": 1e-3,
+    "s": 1.0,
+    "tokens": 1 / 16,
+    "GiB": 1.0,
+    "GB": 1e9 / 2**30,
+    "MiB": 2.0**-10,
+    "MB": 1e6 / 2**30,
+}
 _MEMORY = rf"{_NUMBER}\s*(GiB|GB|MiB|MB)"
 _TOKENS = r"(?:tps|tok/s|tokens?/s(?:ec)?|tokens?[ _]per[ _]sec(?:ond)?(?:[ _]per[ _]\w+)?)"
 _PATTERNS = (
@@ -34,8 +50,15 @@ _PATTERNS = (
     (RATE, rf"{_NUMBER}()\s*{_TOKENS}(?!\w)", "s"),
     (RESERVED, rf"reserved[^\d\n]{{0,20}}{_MEMORY}", ""),
     (RESERVED, rf"\bmemory:\s*{_MEMORY}\(", ""),  # torchtitan: the most reserved
+    (BLOCKS, rf"#\s*(?:GPU|CUDA) blocks:\s*{_NUMBER}()", "s"),
+    (BLOCKS, rf"KV cache size:\s*{_NUMBER}\s*(tokens)", ""),
     (ALLOCATED, rf"allocated[^\d\n]{{0,20}}{_MEMORY}", ""),
 )
+_LIMITS = {
+    "--token-budget": "token_budget",
+    "--max-sequences": "max_sequences",
+    "--memory-share": "memory_share",
+}
 _OPTIONS = {"-H": "hardware", "--hardware": "hardware", "-p": "policy", "--policy": "policy"}
 
 
@@ -43,7 +66,8 @@ _OPTIONS = {"-H": "hardware", "--hardware": "hardware", "-p": "policy", "--polic
 class LoggedRun:
     """A run: what was run, and the median of each figure that its log has, of :data:`FIGURES`.
 
-    ``line`` is where it begins in its file.
+    ``line`` is where it begins in its file. ``limits`` are those of a server, if its line says
+    them: ``token_budget``, ``max_sequences`` and ``memory_share``.
     """
 
     workload: str
@@ -51,6 +75,7 @@ class LoggedRun:
     policy: str
     figures: dict[str, float]
     line: int
+    limits: dict[str, float] = field(default_factory=dict)
 
 
 def read_logged_runs(path: str | os.PathLike[str]) -> list[LoggedRun]:
@@ -106,10 +131,13 @@ def _run(head: str, log: list[str], source: str, line: int) -> LoggedRun:
             f"cannot be split into words: {error}", source=source, where=where
         ) from None
     workload, given = "", {"policy": "resident"}
+    limits: dict[str, float] = {}
     rest = iter(words)
     for word in rest:
         if word in _OPTIONS:
             given[_OPTIONS[word]] = next(rest, "")
+        elif word in _LIMITS:
+            limits[_LIMITS[word]] = _limit(word, next(rest, ""), source, where)
         elif not workload and not word.startswith("-"):
             workload = word
         else:
@@ -124,8 +152,21 @@ def _run(head: str, log: list[str], source: str, line: int) -> LoggedRun:
     if not figures:
         raise InputError(
             "no line of this run has a figure that hosim knows: a step time with ms or s, tokens/s "
-            "or tps, memory reserved or allocated with its unit",
+            "or tps, memory reserved or allocated with its unit, GPU blocks",
             source=source,
             where=where,
         )
-    return LoggedRun(workload, given["hardware"], given["policy"], figures, line)
+    return LoggedRun(workload, given["hardware"], given["policy"], figures, line, limits)
+
+
+def _limit(option: str, text: str, source: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    whole = option == "--memory-share" or value == int(value)
+    if not 0 < value <= (1 if option == "--memory-share" else 2**31) or not whole:
+        raise InputError(
+            f"expected a number behind {option}, got {shown(text, 60)}", source=source, where=where
+        )
+    return value
