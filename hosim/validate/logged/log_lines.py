@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from hosim.errors import InputError
-from hosim.files.bounded import read_bytes
-from hosim.files.reading import decode
+from hosim.files import decode, read_bytes
 from hosim.plain_text import shown
 
 STEP, RATE, RESERVED, ALLOCATED, BLOCKS = FIGURES = (
