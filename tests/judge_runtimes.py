@@ -11,16 +11,16 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import exp, log
+from math import exp, hypot, log
 from statistics import mean, median
 
 import numpy as np
 from practitioner_rows import CPU_SHARE, Answer, Row, answer, rows
-from scipy.optimize import least_squares
 
 from hosim.costmodel.spreads import normal_draws
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.io.runtimes import runtime_named
+from hosim.validate.logged import RunBeside, fitted_speed
 
 Answers = Mapping[str, tuple[Row, Answer]]
 
@@ -36,33 +36,19 @@ def speeds(found: Iterable[tuple[Row, Answer]]) -> list[float]:
     return [each.device_s / row.true_s for row, each in found if is_time(row) and not each.after_s]
 
 
+def beside(row: Row, each: Answer) -> RunBeside:
+    """A timed row as a run of a log."""
+    return RunBeside(row.id, each.device_s, each.after_s, CPU_SHARE, 0.0, row.true_s, {})
+
+
 def fitted(runtime: Runtime, seen: list[tuple[Row, Answer]], others: float) -> Runtime:
     """The runtime with its speed, the share of its optimizer, and its memory, fitted to rows;
     ``others``: the speed where there is none.
     """
     mine = [one for one in seen if one[0].runtime == runtime.name]
-    offloaded = [(row, each) for row, each in mine if is_time(row) and each.after_s]
-    share, found = runtime.cpu_optimizer.value, speeds(mine)
-    speed = median(found) if found else others
-    if len(offloaded) > 1:
-        listed = [(row, each) for row, each in mine if is_time(row)]
-
-        def off(x: list[float]) -> list[float]:
-            return [
-                log((each.device_s / exp(x[0]) + each.after_s * exp(x[1])) / row.true_s)
-                for row, each in listed
-            ]
-
-        best = least_squares(off, [0.0, 0.0], loss="soft_l1", f_scale=0.1).x
-        speed, share = exp(best[0]), CPU_SHARE / exp(best[1])
-    elif offloaded:
-        ((row, each),) = offloaded
-        share = min(
-            1.0,
-            CPU_SHARE * each.after_s / max(row.true_s - each.device_s / speed, 0.1 * row.true_s),
-        )
-    else:
-        share = 0.0
+    timed = [beside(row, each) for row, each in mine if is_time(row)]
+    kept = runtime.cpu_optimizer.value if any(run.after_s for run in timed) else 0.0
+    speed, share = fitted_speed(timed, others, kept)
     held = [(row.truth * 2**30, each.peak_bytes) for row, each in mine if row.kind[0] == "a"]
     reserved, buffers, allocated = runtime.reserved, runtime.buffers, runtime.allocated
     if buffers.value:

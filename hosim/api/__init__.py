@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hosim.api.pipeline_stages import plan_stages, replay_stages
     from hosim.api.plotting import plot
     from hosim.api.repeats import repeated
+    from hosim.api.runtime_fits import runtime_fit
     from hosim.api.searches import fit, frontier
     from hosim.api.study_cells import cell
 else:
@@ -32,6 +33,7 @@ else:
             "pipeline_stages": "plan_stages replay_stages",
             "plotting": "plot",
             "repeats": "repeated",
+            "runtime_fits": "runtime_fit",
             "searches": "fit frontier",
             "study_cells": "cell",
         },
@@ -40,5 +42,5 @@ else:
 __all__ = [
     "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "file_of", "fit",
     "frontier", "in_cell", "load", "machine", "named", "plan", "plan_stages", "plot", "real",
-    "repeated", "replay", "replay_stages", "robustness", "sweep", "whole",
+    "repeated", "replay", "replay_stages", "robustness", "runtime_fit", "sweep", "whole",
 ]  # fmt: skip

@@ -12,7 +12,9 @@ from hosim.cli.terminal import say
 
 Sources = Annotated[
     list[Path],
-    typer.Argument(metavar="TABLE...", help="CSV files: those of aiconfigurator, or hosim's own."),
+    typer.Argument(
+        metavar="TABLE...", help="CSV or Parquet files: those of aiconfigurator, or hosim's own."
+    ),
 ]
 Output = Annotated[
     Path,
@@ -30,7 +32,9 @@ def import_kernels(sources: Sources, output: Output, machine: Machine = None) ->
     from hosim.importers.recordings import of_machine, read_kernel_tables, tables_text
 
     tables = of_machine(
-        [table for source in sources for table in read_kernel_tables(source)], machine, "--machine"
+        [table for source in sources for table in read_kernel_tables(source, say)],
+        machine,
+        "--machine",
     )
     text = tables_text(tables).encode()
     write_bytes(output, compressed(text) if output.name.endswith(".gz") else text)

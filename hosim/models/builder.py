@@ -74,6 +74,7 @@ _OF_TRAINING = frozenset(
         "attention_kernel",
         "loss",
         "states_dtype",
+        "foreach",
         "optimizer",
         "main_gradients",
         "checkpoint",
@@ -397,10 +398,12 @@ def _assumed_of(run: Run) -> list[str]:
             if run.zero == 3
             else ""
         )
-        lines.append(
-            "AdamW is one fused kernel for each parameter, with two moments in "
-            f"{run.states_dtype or 'fp32'}{master}"
+        how = (
+            "done for all parameters part by part (foreach), with a root of each second moment"
+            if run.foreach
+            else "one fused kernel for each parameter"
         )
+        lines.append(f"AdamW is {how}, with two moments in {run.states_dtype or 'fp32'}{master}")
     if run.zero >= 2 and run.micro_batches_of_step > 1 and run.sync_each_batch:
         whole = (
             "sync_each_batch=false, the default of accelerate, keeps whole gradients until "

@@ -197,7 +197,8 @@ class Run:
     (:func:`hosim.models.functions.chunked_loss`).
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments,
     and fp32 parameters beside those in a narrower dtype) or ``none``. ``states_dtype``: moments in
-    ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``main_gradients``: those of
+    ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``foreach``: each part of the update
+    for all parameters before the next part (:mod:`hosim.models.optimizer`). ``main_gradients``: those of
     parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
@@ -283,6 +284,7 @@ class Run:
     loss: str = "whole"
     optimizer: str = "adamw"
     states_dtype: str | None = None
+    foreach: bool = False
     main_gradients: bool = False
     tensor: int = 1
     expert: int = 1

@@ -25,7 +25,7 @@ from typing import Any
 from hosim.graph import Graph, Op
 from hosim.models.collectives import ns_to_send
 from hosim.models.config import Run
-from hosim.models.optimizer import adamw, has_master
+from hosim.models.optimizer import adamw, has_master, moments_by_parts, update_by_parts
 from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
 
 GATHER, REDUCE = "gather", "reduce"
@@ -177,10 +177,20 @@ class _Sharing:
         if self.run.optimizer == "adamw":
             after, shares = list(self.t.last_ops.values()), self.run.zero in (1, 2)
             apart = shares and self.run.optimizer_on is not None
+            rooted = {
+                unit: moments_by_parts(self.t, self.run, learned, has_master(self.run))
+                for unit, learned in (self.learned.items() if self.run.foreach else ())
+            }
             for unit, learned in self.learned.items():
                 master = has_master(self.run) or (apart and self.run.states_dtype is None)
-                shards = adamw(
-                    self.t, self.run, learned, master=master, after=after, is_shard=apart
+                if self.run.foreach:
+                    update_by_parts(self.t, rooted[unit])
+                shards = (
+                    []
+                    if self.run.foreach
+                    else adamw(
+                        self.t, self.run, learned, master=master, after=after, is_shard=apart
+                    )
                 )
                 if shares and self.devices[unit] > 1:
                     self._share(unit, shards)

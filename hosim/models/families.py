@@ -42,6 +42,7 @@ _IMAGES = _CHECKPOINTED | {
     "dtype",
     "fused",
     "optimizer",
+    "foreach",
     "main_gradients",
     "states_home",
 }

@@ -23,7 +23,7 @@ one of :data:`UPDATES`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from hosim.models.config import Run
@@ -87,6 +87,59 @@ def adamw(
                 accessed=gradient.size + written,
             )
     return []
+
+
+@dataclass(frozen=True)
+class RootedParameter:
+    """A parameter whose moments are new, with the ``root`` of the second one; ``changed`` is it and
+    its fp32 copy, if it has one.
+    """
+
+    parameter: Value
+    changed: list[Value]
+    first: Value
+    root: Value
+
+
+def moments_by_parts(t: Tape, run: Run, learned: Learned, master: bool) -> list[RootedParameter]:
+    """The first part of AdamW as torch's ``foreach`` implementation does it: new moments of all
+    parameters, and the root of each second one, which all live until :func:`update_by_parts`.
+
+    Each elementwise function is a pass over memory: the first moment is read and written with the
+    gradient, the second one three times (scaled, the gradient's square added, its root taken).
+    """
+    found = []
+    with t.scope("optimizer"):
+        for parameter, gradient in learned:
+            *copies, first, second = _states(t, parameter, master, run)
+            (root,) = t.ops(
+                f"{parameter.tensor}.moments",
+                "optimizer",
+                [gradient],
+                [(second.shape, second.dtype)],
+                mutates=[first, second],
+                accessed=2 * gradient.size + 2 * first.size + 5 * second.size + second.size,
+            )
+            found.append(RootedParameter(parameter, [parameter, *copies], first, root))
+    return found
+
+
+def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
+    """The rest of it: the parameter decays, the root is corrected and bounded, and the parameter
+    goes by the first moment over it; a pass over memory each.
+    """
+    with t.scope("optimizer"):
+        for each in rooted:
+            full = each.changed[-1]
+            rounded = each.parameter.size if full is not each.parameter else 0
+            t.ops(
+                each.parameter.tensor,
+                "optimizer",
+                [each.first, each.root],
+                [],
+                mutates=each.changed,
+                accessed=4 * full.size + 5 * each.root.size + each.first.size + rounded,
+            )
 
 
 def _states(t: Tape, parameter: Value, master: bool, run: Run) -> list[Value]:

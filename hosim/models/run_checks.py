@@ -100,11 +100,13 @@ def _check_loss(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     """Raise :class:`InputError` for a loss or states where there are none, and for a head that is
     not computed in chunks.
     """
-    for key in ("loss", "states_dtype"):
+    for key in ("loss", "states_dtype", "foreach"):
         if key in given and not run.training:
             raise InputError("only phase=train has it", where=key)
     if run.states_dtype is not None and (run.dtype == "fp32" or run.optimizer == "none"):
         raise InputError("works for adamw of parameters in 16 bits", where="states_dtype")
+    if run.foreach and (run.optimizer == "none" or run.optimizer_on is not None):
+        raise InputError("works for adamw on the device", where="foreach")
     if run.loss == "chunked" and (
         getattr(config, "final_softcap", False) or getattr(config, "head_bias", False)
     ):

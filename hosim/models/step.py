@@ -13,7 +13,7 @@ from hosim.graph import Graph
 from hosim.models.collectives import arrived, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Run
 from hosim.models.data_parallel import shared_step
-from hosim.models.optimizer import adamw, has_master
+from hosim.models.optimizer import adamw, has_master, moments_by_parts, update_by_parts
 from hosim.models.pipeline_schedule import passes
 from hosim.models.routing_draw import Chosen
 from hosim.models.stored_weights import StoredWeights
@@ -56,7 +56,9 @@ def step(
             (),
             (),
         )
-    if run.optimizer == "adamw":
+    if run.optimizer == "adamw" and run.foreach:
+        update_by_parts(t, moments_by_parts(t, run, t.learned(), has_master(run)))
+    elif run.optimizer == "adamw":
         adamw(t, run, t.learned(), master=has_master(run))
     graph = t.build()
     return graph, gates_of(graph, t.gates), _chosen(t, run)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         beside_measured,
         check_measured,
         fitted_overhead_ns,
+        overhead_warning,
         read_measured_requests,
     )
     from hosim.serving.modelled_iterations import ModelledIterations
@@ -36,7 +37,7 @@ else:
             "goodput": "beyond latency_limits statistic_limits",
             "instances": "serve_on_instances",
             "measured_server": "MeasuredRequests as_served beside_measured check_measured "
-            "fitted_overhead_ns read_measured_requests",
+            "fitted_overhead_ns overhead_warning read_measured_requests",
             "modelled_iterations": "ModelledIterations",
             "recorded_iterations": "read_recorded_iterations",
             "routers": "ROUTERS",
@@ -50,7 +51,7 @@ __all__ = [
     "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations",
     "PrefillEngine", "Sample", "Scheduler", "Served", "WaitingByPriority", "as_served",
     "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured", "engine_limits",
-    "fitted_overhead_ns", "latency_limits", "read_measured_requests", "read_recorded_iterations",
+    "fitted_overhead_ns", "latency_limits", "overhead_warning", "read_measured_requests", "read_recorded_iterations",
     "serve_disaggregated", "serve_on_instances", "serve_requests", "statistic_limits",
     "weight_room",
 ]  # fmt: skip

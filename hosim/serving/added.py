@@ -57,6 +57,13 @@ def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequ
     }
 
 
+def logged_iterations() -> Callable[..., float]:
+    """What a server's log says of its largest iteration (``hosim runtime fit``)."""
+    from hosim.serving.logged_room import logged_iteration
+
+    return logged_iteration
+
+
 def case_kinds() -> Mapping[str, CaseKind]:
     """The cases of the gate that it measures."""
     from hosim.gate import CaseKind

@@ -22,6 +22,9 @@ from hosim.units import human_time
 
 _KEYS = ("queued_s", "first_token_s", "last_token_s", "output_tokens")
 _LARGEST_NS = 64_000_000
+KNOWN_OVERHEAD_NS = 2_500_000
+"""The largest that a server's host was found to add to an iteration, beside recorded kernels
+(``docs/serving.md``: 0.15 ms on an RTX 4090, 2.5 ms on an RTX PRO 6000)."""
 _FIGURES = ("ttft_ns", "tpot_ns", "latency_ns")
 
 
@@ -229,3 +232,18 @@ def fitted_overhead_ns(
         middle = (low + high) // 2
         low, high = (middle, high) if mean_ns(middle) < wanted else (low, middle)
     return low
+
+
+def overhead_warning(overhead_ns: int) -> str | None:
+    """What to say of a fitted overhead that is ten times the largest known one: it is no host's.
+
+    >>> overhead_warning(5_000_000) is None
+    True
+    """
+    if overhead_ns < 10 * KNOWN_OVERHEAD_NS:
+        return None
+    return (
+        f"an overhead of {human_time(overhead_ns)} in each iteration is no fit: hosts are known to "
+        f"add up to {human_time(KNOWN_OVERHEAD_NS)}; something of machine, links or model is not "
+        "that of the server"
+    )

@@ -17,8 +17,9 @@ from hosim.shipped import find_hardware
 
 MAXIMA = Path(__file__).parents[3] / "shared" / "data" / "maxima"
 GPUS = (
-    "a100-80gb-sxm", "a6000", "b200-180gb-sxm", "gb200-186gb", "gh200-96gb", "h100-80gb-sxm", "h100-96gb", "h200-141gb-sxm", "l40s",
-    "mi300x-192gb", "rtx-4090", "rtx-5090", "rtx-pro-6000", "t4", "v100-32gb",
+    "a100-40gb-sxm", "a100-80gb-sxm", "a6000", "b200-180gb-sxm", "b300-288gb-sxm", "gb200-186gb",
+    "gh200-96gb", "h100-80gb-sxm", "h100-96gb", "h200-141gb-sxm", "l40s", "mi300x-192gb",
+    "rtx-3090", "rtx-4090", "rtx-5090", "rtx-pro-6000", "t4", "v100-32gb",
 )  # fmt: skip
 DTYPES = ("bf16", "fp8", "int8_weights", "int4_weights")
 BYTES = {"bf16": 2.0, "fp8": 1.0, "int8_weights": 1.0, "int4_weights": 0.5}
@@ -26,7 +27,7 @@ CHIPS_DIFFER = 0.05
 
 LISTED = {
     "NVIDIA A100 SXM": "a100-80gb-sxm", "NVIDIA H100 SXM": "h100-80gb-sxm", "NVIDIA H200 SXM": "h200-141gb-sxm",
-    "NVIDIA B200 SXM": "b200-180gb-sxm",
+    "NVIDIA B200 SXM": "b200-180gb-sxm", "NVIDIA B300 SXM": "b300-288gb-sxm",
     "NVIDIA GH200 SXM": "gh200-96gb",
     "NVIDIA GB200 SXM": "gb200-186gb", "AMD MI300X": "mi300x-192gb", "NVIDIA GeForce RTX 4090": "rtx-4090",
 }  # fmt: skip

@@ -18,11 +18,13 @@ from hosim.shipped import find_hardware, find_workload
 from hosim.units import parse_rate, parse_size
 
 PROFILES = (
+    "a100-40gb-sxm",
     "a100-80gb-sxm",
     "a6000",
     "ascend-910b",
     "ascend-910c-supernode",
     "b200-180gb-sxm",
+    "b300-288gb-sxm",
     "g10-a100-40gb",
     "g10-a100-40gb-ssd",
     "gb200-186gb",
@@ -33,6 +35,7 @@ PROFILES = (
     "h200-141gb-sxm",
     "l40s",
     "mi300x-192gb",
+    "rtx-3090",
     "rtx-4090",
     "rtx-5090",
     "rtx-pro-6000",
@@ -103,6 +106,9 @@ def test_toy_is_the_design_s_without_its_fabric():
         ("gb200-186gb", "186 GB", "7.672 TB/s", 2500),
         ("mi300x-192gb", "192 GiB", "5.3 TB/s", 1307.4),
         ("l40s", "46068 MiB", "864 GB/s", 362),
+        ("rtx-3090", "24576 MiB", "936 GB/s", 71),
+        ("a100-40gb-sxm", "40960 MiB", "1.555 TB/s", 312),
+        ("b300-288gb-sxm", "275040 MiB", "7.672 TB/s", 2250),
         ("rtx-5090", "32607 MiB", "1792 GB/s", 209.5),
         ("rtx-pro-6000", "97887 MiB", "1792 GB/s", 503.8),
         ("a6000", "49140 MiB", "768 GB/s", 154.8),
@@ -203,7 +209,8 @@ def test_not_found():
     ):
         find_hardware("h100-80gb-sx")
     with pytest.raises(
-        InputError, match=r"; did you mean 'rtx-4090', 'rtx-5090' or 'rtx-pro-6000'\? \("
+        InputError,
+        match=r"; did you mean 'rtx-3090', 'rtx-4090', 'rtx-5090' or 'rtx-pro-6000'\? \(",
     ):
         find_hardware("RTX")
     with pytest.raises(InputError, match=r"no file and no shipped workload of that name"):

@@ -181,11 +181,70 @@ def test_names_of_machines_come_back_and_are_text_for_a_spreadsheet(tmp_path, ma
     assert "\n=" not in text
 
 
-def test_a_table_in_parquet_says_which_ones_are_read(tmp_path):
+def in_parquet(path, **columns):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    pandas.DataFrame(columns).to_parquet(path, engine="pyarrow", index=False)
+    return path
+
+
+GEMMS = {
+    "framework": ["vLLM"] * 3,
+    "device": ["NVIDIA H100"] * 3,
+    "op_name": ["gemm"] * 3,
+    "kernel_source": ["default"] * 3,
+    "gemm_dtype": ["bfloat16", "bfloat16", "nvfp4"],
+    "m": [1, 16, 1],
+    "n": [128, 256, 128],
+    "k": [64, 64, 64],
+    "latency": [0.0041, 0.0052, 0.003],
+}
+
+
+def test_a_table_in_parquet_is_that_in_csv(tmp_path):
+    """Milliseconds of aiconfigurator; rows in a dtype without kernels are left out, and said."""
+    told = []
+    (table,) = read_kernel_tables(in_parquet(tmp_path / "gemm_perf.parquet", **GEMMS), told.append)
+    (tmp_path / "gemm.csv").write_text(
+        csv_line([*GEMMS])
+        + "".join(csv_line([values[row] for values in GEMMS.values()]) for row in range(2))
+    )
+    (same,) = read_kernel_tables(tmp_path / "gemm.csv")
+    assert tables_text([table]) == tables_text([same])
+    assert len(table) == 2
+    assert told == ["left out: 1 row in nvfp4, for which hosim has no kernels"]
+
+
+def test_of_launched_and_captured_kernels_the_captured_ones_count(tmp_path):
+    columns = {
+        "device": ["A"] * 2,
+        "op_name": ["all_reduce"] * 2,
+        "kernel_source": ["custom_graph", "custom_eager"],
+        "allreduce_dtype": ["bfloat16"] * 2,
+        "num_gpus": [2, 2],
+        "message_size": [128, 128],
+        "latency": [0.005, 0.042],
+    }
+    (table,) = read_kernel_tables(in_parquet(tmp_path / "a.parquet", **columns))
+    assert table.latency_us.tolist() == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"op_name": ["mla_context_module"] * 3}, "whole modules"),
+        ({"m": [0, 1, 1]}, "at least 1 as m"),
+        ({"gemm_dtype": ["nvfp4"] * 3}, "unknown dtype 'nvfp4'"),
+        ({"latency": ["x", "1", "2"]}, "as latency"),
+    ],
+)
+def test_what_is_wrong_in_parquet_is_named(tmp_path, changed, words):
+    with pytest.raises(InputError, match=words):
+        read_kernel_tables(in_parquet(tmp_path / "a.parquet", **(GEMMS | changed)))
+
+
+def test_a_damaged_table_in_parquet_is_refused(tmp_path):
     path = tmp_path / "context_attention_perf.parquet"
     path.write_bytes(b"PAR1" + bytes(8) + b"PAR1")
-    with pytest.raises(
-        InputError,
-        match=r"table in Parquet: write it as CSV, which aiconfigurator's tables are up to 0.9$",
-    ):
+    with pytest.raises(InputError, match="is no Parquet file"):
         read_kernel_tables(path)

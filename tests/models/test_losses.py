@@ -73,9 +73,30 @@ def test_narrower_states(dtype, each) -> None:
     )
 
 
+@pytest.mark.parametrize("more", [{}, {"data": 2, "zero": 3}, {"data": 2, "zero": 1}])
+def test_foreach_holds_a_root_of_each_second_moment(more) -> None:
+    """All roots live together: fp32, as large as the second moments of a device."""
+    made, usual = step(foreach=True, **more), step(**more)
+    roots = [t.size_bytes for t in made.tensors if ".moments" in t.name]
+    second = [t.size_bytes for t in made.tensors if t.name.endswith(".exp_avg_sq")]
+    assert sorted(roots) == sorted(second)
+    last = max(made.op_index[op.name] for op in made.ops if op.name.endswith(".moments"))
+    updates = [i for i, op in enumerate(made.ops) if op.kind == "optimizer"]
+    assert sum(i <= last for i in updates) == sum(i > last for i in updates) == len(roots)
+    states = [
+        sorted((t.name, t.size_bytes) for t in graph.tensors if t.kind == "optimizer_state")
+        for graph in (made, usual)
+    ]
+    assert states[0] == states[1]
+    few = step(batch=1, foreach=True, **more), step(batch=1, **more)
+    assert peak(few[0]) >= peak(few[1])
+
+
 @pytest.mark.parametrize(
     ("more", "where"),
     [
+        ({"phase": "prefill", "foreach": True}, "foreach"),
+        ({"optimizer_on": "ddr", "foreach": True}, "foreach"),
         ({"phase": "prefill", "loss": "chunked"}, "loss"),
         ({"phase": "decode", "states_dtype": "bf16"}, "states_dtype"),
         ({"dtype": "fp32", "states_dtype": "bf16"}, "states_dtype"),

@@ -110,7 +110,7 @@ def test_figures_by_hand():
 
 def test_an_id_stands_for_all_before_it():
     """So no prompt has it twice."""
-    with pytest.raises(InputError, match="expected ids that differ.*got 3 twice"):
+    with pytest.raises(InputError, match=r"expected ids that differ.*got 3 twice"):
         Request(0, 40, 1, (3, 5, 3), 8)
 
 

@@ -1,11 +1,15 @@
 """The room that an engine leaves for its cache, beside what logs of servers say."""
 
+import json
+
 import pytest
+from typer.testing import CliRunner
 
 import hosim
+from hosim.cli.main import app
 from hosim.data.runtime import RUNTIME, as_data
 from hosim.errors import InfeasibleError, InputError
-from hosim.io.runtimes import runtime_named
+from hosim.io.runtimes import load_runtime, runtime_named
 from hosim.serving import ModelledIterations, cache_room, engine_limits
 from hosim.shipped import find_hardware
 
@@ -73,3 +77,24 @@ def test_what_a_user_says_is_the_limit() -> None:
         assert (free.token_budget, free.max_sequences) == (tokens, sequences)
         told = engine_limits(modelled, 100, 7, 16, False)
         assert (told.token_budget, told.max_sequences) == (100, 7)
+
+
+def test_the_blocks_of_a_server_give_its_room(tmp_path) -> None:
+    """Under the runtime that its log made, a server has the blocks that the log says."""
+    path = tmp_path / "server.log"
+    path.write_text(
+        "run gpt2 -H rtx-4090 --memory-share 0.5 --max-sequences 64\n# GPU blocks: 19,000\n"
+    )
+    words = ["runtime", "fit", str(path), "--base", "vllm", "-o", str(tmp_path / "mine.yaml")]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    found = load_runtime(tmp_path / "mine.yaml")
+    assert found.iteration.one_row
+    modelled = ModelledIterations(
+        {"model": "gpt2", RUNTIME: as_data(found)}, hosim.load_hardware(find_hardware("rtx-4090"))
+    )
+    room = cache_room(modelled, engine_limits(modelled, None, 64, 16, False), 0.5)
+    assert room.blocks == pytest.approx(19_000, rel=0.01)
+    path.write_text("run gpt2 -H rtx-4090 --memory-share 0.5\n# GPU blocks: 1,000,000\n")
+    told = CliRunner().invoke(app, [*words[:-2], "--json"])
+    assert "more blocks than fit" in json.loads(told.stdout)["warnings"][0]

@@ -13,6 +13,7 @@ from hosim.serving import (
     as_served,
     beside_measured,
     fitted_overhead_ns,
+    overhead_warning,
     read_measured_requests,
     read_recorded_iterations,
     serve_requests,
@@ -419,3 +420,9 @@ def test_ids_of_blocks_are_numbers_that_a_table_can_hold(tmp_path):
                 match="line 1, hash_ids: expected a list of whole numbers of at most 64 bits",
             ):
                 read_requests(tmp_path / "r")
+
+
+def test_an_overhead_ten_times_the_known_ones_is_a_warning() -> None:
+    """31 ms an iteration stood for a slow link once."""
+    assert overhead_warning(5_100_000) is None
+    assert "31.0 ms" in str(overhead_warning(31_000_000))

@@ -126,8 +126,8 @@ _LOOKS: Sequence[_Look] = (
             "torch.cuda.memory; of weights, " + _GRAPH),
         tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6)),
     ),
-    _Look(Seeming("a table in Parquet", "write it as CSV, which aiconfigurator's tables are up to "
-        "0.9"), (b"PAR1",)),
+    _Look(Seeming("a table in Parquet", "hosim import-kernels reads kernel times, as those of "
+        "aiconfigurator"), (b"PAR1",)),
     _Look(Seeming("weights in HDF5", _GRAPH), (b"\x89HDF",)),
     _Look(Seeming("a notebook of Jupyter", "open it in Jupyter"), (b"{",), if_so=_holds(b'"nbformat"')),
     _Look(Seeming("a notebook of Jupyter", "open it in Jupyter"), ends=(".ipynb",)),

@@ -1,7 +1,7 @@
 """Tables of measured kernel times: rows of sizes and microseconds, as :class:`KernelTable` by
 class, dtype and machine.
 
-Read from CSV files, compressed or not, in three layouts that their columns tell apart: hosim's own
+Read from CSV files, compressed or not, and from Parquet files, in three layouts that their columns tell apart: hosim's own
 (``kernel``, ``dtype``, the sizes of the class, ``latency_us``), one file for each kind of kernel
 with a column ``machine`` and short names, and the files of aiconfigurator with their longer names
 and ``latency`` in milliseconds.
@@ -9,9 +9,11 @@ and ``latency`` in milliseconds.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +22,11 @@ import pandas
 from hosim.costmodel.kernels import CLASSES, CUSTOM_BYTES, DTYPES, NO_WINDOW, first_wrong
 from hosim.costmodel.kernels.op_families import Array, expected_loads
 from hosim.errors import InputError
-from hosim.files import cell_text, check_widths, csv_line, csv_rows, decode, read_bytes
+from hosim.files import cell_text, check_widths, csv_line, csv_rows, decode, read_bytes, read_head
 from hosim.files.formats import TABLE, unexpected
 from hosim.hardware import MeasuredTimes
+from hosim.limits import within
+from hosim.plain_text import counted, one_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +54,8 @@ class KernelTable:
             self.machine, self.kernel, self.dtype, self.distribution, sizes, self.latency_us[chosen]
         )
 
+
+_PARQUET = b"PAR1"
 
 _LONGER = {
     "gemm_dtype": "dtype",
@@ -91,14 +97,21 @@ _COLLECTIVES = {
 }
 
 
-def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
+def read_kernel_tables(
+    path: str | os.PathLike[str], tell: Callable[[str], None] = lambda said: None
+) -> list[KernelTable]:
     """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time
     that is no number above 0.
+
+    Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is told
+    how many.
     """
     source = os.fspath(path)
     try:
-        frame, time, kind = _headed(source)
+        frame, time, kind = _headed(source, tell)
     except InputError as error:
+        if read_head(source).startswith(_PARQUET):
+            raise
         raise unexpected(source, "a table of kernel times (CSV)", but=TABLE) or error from None
     sorted_in = _READERS[kind](_Columns(frame, source))
     us = _Columns(frame, source).numbers(time, least=1e-9) * (
@@ -133,9 +146,9 @@ def read_kernel_tables(path: str | os.PathLike[str]) -> list[KernelTable]:
     return tables
 
 
-def _headed(source: str) -> tuple[pandas.DataFrame, str, str]:
+def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame, str, str]:
     """The rows of a file, its column of times, and the kind of table that its columns are."""
-    frame = _frame(source)
+    frame = _frame(source, tell)
     time = next((name for name in ("latency_us", "latency") if name in frame), None)
     if time is None:
         raise InputError(
@@ -151,11 +164,21 @@ def _headed(source: str) -> tuple[pandas.DataFrame, str, str]:
             source=source,
             where="line 1",
         )
+    if "op" in frame and (modules := frame["op"].str.contains("module")).any():
+        op = frame["op"][modules].iloc[0]
+        raise InputError(
+            f"has times of whole modules ({one_line(op, 40)}), which are several kernels; expected "
+            "those of single ones",
+            source=source,
+        )
     return frame, time, kind
 
 
-def _frame(source: str) -> pandas.DataFrame:
-    lines = csv_rows(decode(read_bytes(source), source).rstrip().encode(), source)
+def _frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
+    content = read_bytes(source)
+    if content.startswith(_PARQUET):
+        return _parquet(content, source, tell)
+    lines = csv_rows(decode(content, source).rstrip().encode(), source)
     header, *rows = lines or [[]]
     if not rows:
         raise InputError(
@@ -167,6 +190,47 @@ def _frame(source: str) -> pandas.DataFrame:
         raise InputError("a column is listed twice", source=source, where="line 1")
     check_widths(lines, source)
     return pandas.DataFrame(rows, columns=columns, dtype=object).map(cell_text)
+
+
+def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
+    """The rows of a Parquet file as texts, of kernels in CUDA graphs where the file has both them
+    and launched ones.
+    """
+    if find_spec("pyarrow") is None:
+        raise InputError(
+            "Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]'",
+            source=source,
+        )
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile  # here, as it takes long to import
+
+    try:
+        with ParquetFile(io.BytesIO(content)) as file:
+            told = file.metadata
+            unpacked = sum([told.row_group(n).total_byte_size for n in range(told.num_row_groups)])
+            within("unpacked_bytes", unpacked, source=source)
+            within("values", told.num_rows * told.num_columns, source=source)
+            frame = file.read().to_pandas()
+    except (ArrowException, OSError, ValueError) as error:
+        raise InputError(
+            f"is no Parquet file: {one_line(str(error), 100)}", source=source
+        ) from None
+    if not len(frame):
+        raise InputError("expected a row for each measured time", source=source)
+    frame.columns = pandas.Index([_LONGER.get(str(name), str(name)) for name in frame.columns])
+    if len(set(frame.columns)) < len(frame.columns):
+        raise InputError("a column is listed twice", source=source)
+    texts: pandas.DataFrame = frame.map(lambda cell: "" if cell is None else str(cell))
+    kept = pandas.Series(True, index=texts.index)
+    if "kernel_source" in texts and texts["kernel_source"].str.endswith("_graph").any():
+        kept = ~texts["kernel_source"].str.endswith("_eager")
+    if "dtype" in texts and (known := kept & texts["dtype"].isin([*_DTYPES, ""])).any():
+        for dtype, rows in texts["dtype"][kept & ~known].value_counts().sort_index().items():
+            tell(
+                f"left out: {counted(rows, 'row')} in {one_line(str(dtype), 40)}, for which hosim has no kernels"
+            )
+        kept = known
+    return texts[kept].reset_index(drop=True)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hosim.report.listed.machines_table import machine_comparison
     from hosim.report.listed.op_time_table import op_times, origin_lines
     from hosim.report.listed.ranks_table import ranks_table
-    from hosim.report.listed.runtimes_table import runtime, runtimes
+    from hosim.report.listed.runtimes_table import fitted_runtime, runtime, runtimes
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -34,12 +34,12 @@ else:
             "machines_table": "machine_comparison",
             "op_time_table": "op_times origin_lines",
             "ranks_table": "ranks_table",
-            "runtimes_table": "runtime runtimes",
+            "runtimes_table": "fitted_runtime runtime runtimes",
         },
     )
 
 __all__ = [
-    "EXTRAS", "devices", "installation", "installation_table", "machine", "machine_comparison",
+    "EXTRAS", "devices", "fitted_runtime", "installation", "installation_table", "machine", "machine_comparison",
     "machines", "model_figures", "models", "op_times", "origin_lines", "policies", "policy_figures",
     "ranks_table", "runtime", "runtimes", "workload", "workload_figures", "workload_line",
     "workloads",

@@ -11,6 +11,7 @@ from rich.table import Table
 from hosim.data.runtime import Runtime
 from hosim.report.of_replays import NOTHING
 from hosim.report.printing import open_table, paragraph
+from hosim.units import human_percent
 
 
 def runtimes(found: Sequence[Runtime]) -> Table:
@@ -37,6 +38,16 @@ def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
     return Group(paragraph(*lines), table, *[paragraph(*sources)] * bool(sources))
+
+
+def fitted_runtime(
+    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float]
+) -> RenderableType:
+    """A fitted runtime, and the time it gives each run over that which was measured."""
+    table = open_table("What is left", "run", "fitted over measured", left=1)
+    for name, ratio in left.items():
+        table.add_row(name, human_percent(ratio - 1, signed=True))
+    return Group(runtime(found, written), *[table] * bool(left))
 
 
 def _set_by(one: Runtime) -> str:

@@ -87,15 +87,25 @@ def in_draws(results: Sequence[Result], names: Sequence[str] = ()) -> Renderable
 
 
 def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:
-    """What the runtimes that run such steps sustain, where none is named and times are modelled."""
+    """What the runtimes that run such steps sustain, where none is named and times are modelled: of
+    the speed of kernels alone, and of the memory's bandwidth in an optimizer on the CPU.
+    """
     found = runtimes_for(graph)
     if not found or all([result.drawn is None for result in results]):
         return paragraph()
     slow, fast = found[0], found[-1]
+    shares = sorted([(r.cpu_optimizer.value, r.name) for r in found if r.cpu_optimizer.value])
+    by_cpu = ""
+    if shares and any([graph.ops[i].kind == "optimizer" for i in graph.elsewhere]):
+        (least, slower), (most, faster) = shares[0], shares[-1]
+        by_cpu = (
+            f", and {least:.2f} ({slower}) to {most:.2f} ({faster}) of the bandwidth of host memory "
+            "in an optimizer on the CPU"
+        )
     return paragraph(
         f"No runtime is named (hosim runtime list): software that runs such steps sustains "
         f"{slow.speed.value:.2f} ({slow.name}) to {fast.speed.value:.2f} ({fast.name}) of the "
-        "speed that kernels have alone. The interval spans that.",
+        f"speed that kernels have alone{by_cpu}.",
         space=True,
     )
 

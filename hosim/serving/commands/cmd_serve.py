@@ -343,6 +343,7 @@ def serve(
         check_measured,
         fitted_overhead_ns,
         latency_limits,
+        overhead_warning,
         read_measured_requests,
         statistic_limits,
     )
@@ -416,7 +417,10 @@ def serve(
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):
         if real is not None and fit_first is not None:
-            result = run(fitted_overhead_ns(run, real, fit_first))
+            fitted = fitted_overhead_ns(run, real, fit_first)
+            result = run(fitted)
+            if (no_host := overhead_warning(fitted)) is not None:
+                warn(no_host)
         else:
             result = run(overhead)
     data = result.summary()

@@ -31,7 +31,8 @@ def check_pinning(hardware: Hardware, results: Sequence[Result]) -> None:
             raise InputError(
                 f"changes nothing here, since no plan moves a tensor to {tier.name}, and what "
                 "lies there at time 0 is pinned already (rule "
-                "14): leave it out, or see pageable for memory that is not pinned",
+                "14): leave it out, or see pageable for memory that is not pinned, and pins of a "
+                "runtime for memory that the host pins for each copy",
                 source=hardware.name,
                 where=f"tiers.{tier.name}.pin",
             )

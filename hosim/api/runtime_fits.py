@@ -1,0 +1,122 @@
+"""``hosim runtime fit``: a runtime from lines of a user's own logs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from hosim.api.inputs import machine
+from hosim.api.one_plan import plan, replay
+from hosim.data.runtime import NONE, ONE, Runtime
+from hosim.errors import HosimError, InputError
+from hosim.extensions import added
+from hosim.graph import Graph, Op
+from hosim.hardware import Hardware
+from hosim.io import load_named
+from hosim.io.runtimes import runtime_named, under_runtime
+from hosim.models import Run
+from hosim.shipped import runtimes
+from hosim.validate.logged import FittedRuntime, LoggedRun, RunBeside, fit_runtime, read_logged_runs
+
+_GIB = 2**30
+
+
+def runtime_fit(
+    path: str | os.PathLike[str], base: str | os.PathLike[str] | Runtime, name: str = "mine"
+) -> FittedRuntime:
+    """The ``base`` runtime with what the runs of a file of logs say.
+
+    The file is that of :mod:`hosim.validate.logged.log_lines`. Each run is replayed under the base with
+    its kernels as fast as alone. Raises :class:`InputError` for a file, a workload or a machine that
+    is wrong, and for a run that does not fit its machine, with its line.
+    """
+    found = base if isinstance(base, Runtime) else runtime_named(os.fspath(base))
+    runs = read_logged_runs(path)
+    beside = [_beside(run, found, os.fspath(path)) for run in runs]
+    kinds = {
+        "inference" if "blocks" in run.figures else _kind(load_named(run.workload)) for run in runs
+    }
+    known = [each for each in map(runtime_named, runtimes()) if kinds & set(each.runs)]
+    return fit_runtime(found, name, beside, known)
+
+
+def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
+    where = f"line {run.line}"
+    name = f"{run.workload} ({where})"
+    if "blocks" in run.figures:
+        return RunBeside(name, 0.0, 0.0, 0.0, 1.0, 0.0, {}, _iteration(run, base, source, where))
+    alone = replace(base, speed=ONE, cpu_optimizer=NONE)
+    try:
+        graph = under_runtime(load_named(run.workload), alone)
+        profile = machine(run.hardware)
+        result = replay(plan(graph, profile, run.policy), profile)
+    except HosimError as error:
+        raise InputError(str(error), source=source, where=where) from None
+    if not result.feasible or result.makespan_ns is None:
+        raise InputError(
+            f"{run.workload} does not fit {profile.name} as it is asked: {result.error}",
+            source=source,
+            where=where,
+        )
+    optimizers = [graph.ops[i] for i in graph.elsewhere if graph.ops[i].kind == "optimizer"]
+    after = (result.drain_ns or 0) if optimizers else 0
+    true_s = run.figures.get("step", 0.0)
+    if not true_s and "tokens/s" in run.figures:
+        true_s = tokens_of(graph, source, where) / run.figures["tokens/s"]
+    return RunBeside(
+        name,
+        (result.makespan_ns - after) / 1e9,
+        after / 1e9,
+        _share(optimizers[0], profile) if after else 0.0,
+        result.peak_bytes[profile.device_tier] / _GIB,
+        true_s,
+        {key: run.figures[key] for key in ("reserved", "allocated") if key in run.figures},
+    )
+
+
+def _iteration(run: LoggedRun, base: Runtime, source: str, where: str) -> float:
+    """What a server's log says of its largest iteration."""
+    found = added("logged_iterations")
+    if not found:
+        raise InputError("blocks need the room serving", source=source, where=where)
+    try:
+        return float(
+            found[0](run.workload, machine(run.hardware), base, run.limits, run.figures["blocks"])
+        )
+    except HosimError as error:
+        raise InputError(str(error), source=source, where=where) from None
+
+
+def tokens_of(graph: Graph, source: str, where: str) -> float:
+    """Tokens of a device in a step of a builder's. Raises :class:`InputError` for another graph."""
+    recipe = graph.meta.get("builder")
+    if not isinstance(recipe, Mapping) or "phase" not in recipe:
+        raise InputError(
+            "tokens/s need a workload of hosim's builders, which says its tokens; give a step time",
+            source=source,
+            where=where,
+        )
+    batch = _of(recipe, "batch") * _of(recipe, "micro_batches")
+    if recipe["phase"] == "decode":
+        return batch
+    return batch * _of(recipe, "sequence", Run().sequence) / _of(recipe, "context_parallel")
+
+
+def _of(recipe: Mapping[str, Any], key: str, default: int = 1) -> int:
+    return int(recipe.get(key) or default)
+
+
+def _kind(graph: Graph) -> str:
+    recipe = graph.meta.get("builder")
+    return (
+        "train" if isinstance(recipe, Mapping) and recipe.get("phase") == "train" else "inference"
+    )
+
+
+def _share(op: Op, profile: Hardware) -> float:
+    """The share of a tier's bandwidth that a profile gives its optimizer."""
+    compute = profile.tiers[profile.tier_index[op.processor]].compute
+    assert compute is not None
+    return float(compute.efficiency_for("optimizer", "fp32"))

@@ -1,0 +1,27 @@
+"""Logs that people have of their runs, and the runtime that they say."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.validate.logged.fitted_runtime import (
+        FittedRuntime,
+        RunBeside,
+        fit_runtime,
+        fitted_speed,
+    )
+    from hosim.validate.logged.log_lines import LoggedRun, figures_in, read_logged_runs
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "fitted_runtime": "FittedRuntime RunBeside fit_runtime fitted_speed",
+            "log_lines": "LoggedRun figures_in read_logged_runs",
+        },
+    )
+
+__all__ = [
+    "FittedRuntime", "LoggedRun", "RunBeside", "figures_in", "fit_runtime", "fitted_speed",
+    "read_logged_runs",
+]  # fmt: skip

@@ -1,0 +1,160 @@
+"""The figures of a runtime from runs: how fast their kernels were in a whole step, and what memory
+they took over that of the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from statistics import median
+from typing import Any
+
+from hosim.data.runtime import Runtime, RuntimeFigure
+from hosim.plain_text import counted
+
+TIMES_KNOWN = 10
+"""An overhead so many times as large as that of any known runtime is no runtime's."""
+
+LEAST_SPREAD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RunBeside:
+    """A run beside a replay whose kernels are as fast as alone.
+
+    ``device_s`` and ``after_s`` are the seconds of the replay on the device and of the optimizer on
+    the CPU after it, which reaches ``share`` of its memory's bandwidth; ``true_s`` those that were
+    measured (0: none were). ``peak_gib`` is that of the tensors, ``true_gib`` what was measured of
+    ``reserved`` and ``allocated``. ``iteration`` is what a server's largest iteration takes over
+    the modelled one, by the room for its cache.
+    """
+
+    name: str
+    device_s: float
+    after_s: float
+    share: float
+    peak_gib: float
+    true_s: float
+    true_gib: Mapping[str, float]
+    iteration: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRuntime:
+    """A runtime that was fitted, and what is to be said of it. ``left`` is, for each run, what the
+    fitted time is over the measured one; runs without a time are not in it.
+    """
+
+    runtime: Runtime
+    left: Mapping[str, float]
+    warnings: tuple[str, ...]
+
+
+def fitted_speed(
+    runs: Sequence[RunBeside], others: float = 1.0, share: float = 0.0
+) -> tuple[float, float]:
+    """The speed and the optimizer's share of bandwidth that runs have.
+
+    Without an optimizer on the CPU the speed is the median; with it in two and more, a robust fit
+    of both to all; with one, its share is what the speed leaves. ``others`` is the speed where no
+    run is without such an optimizer, ``share`` the share where none is with it.
+    """
+    alone = [run.device_s / run.true_s for run in runs if run.true_s and not run.after_s]
+    offloaded = [run for run in runs if run.true_s and run.after_s]
+    speed = median(alone) if alone else others
+    if not offloaded:
+        return speed, share
+    if len(offloaded) == 1:
+        (run,) = offloaded
+        left = max(run.true_s - run.device_s / speed, 0.1 * run.true_s)
+        return speed, min(1.0, run.share * run.after_s / left)
+    from scipy.optimize import least_squares  # here, as it takes long to import
+
+    timed = [run for run in runs if run.true_s]
+
+    def off(x: Sequence[float]) -> list[float]:
+        return [
+            log((run.device_s / exp(x[0]) + run.after_s * exp(x[1])) / run.true_s) for run in timed
+        ]
+
+    found = least_squares(off, [0.0, 0.0], loss="soft_l1", f_scale=0.1).x
+    return exp(found[0]), min(1.0, offloaded[0].share / exp(found[1]))
+
+
+def fit_runtime(
+    base: Runtime, name: str, runs: Sequence[RunBeside], known: Sequence[Runtime]
+) -> FittedRuntime:
+    """The ``base`` with the figures that runs say, each with the spread that is left.
+
+    ``known`` are the runtimes whose overheads are known: a figure :data:`TIMES_KNOWN` times as far
+    from 1 as theirs is not taken, and said to be a fault or a setting of the run.
+    """
+    timed = [run for run in runs if run.true_s]
+    changed: dict[str, Any] = {}
+    warnings: list[str] = []
+    if timed:
+        speed, share = fitted_speed(timed, base.speed.value, base.cpu_optimizer.value)
+        most = max([abs(1 / each.speed.value - 1) for each in known], default=0.0)
+        if 1 / speed - 1 > TIMES_KNOWN * most:
+            warnings.append(
+                f"steps take {1 / speed:.1f} times what their kernels do, and no known runtime takes "
+                f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a slow "
+                "link or copies that block, and no runtime; speed stays that of the base"
+            )
+        else:
+            changed["speed"] = _figure(speed, [_over(run, speed, share) for run in timed])
+            if any([run.after_s for run in timed]):
+                changed["cpu_optimizer"] = replace(changed["speed"], value=_rounded(share))
+    for key in ("reserved", "allocated"):
+        ratios = [run.true_gib[key] / run.peak_gib for run in runs if key in run.true_gib]
+        if not ratios:
+            continue
+        most = max([abs(getattr(each, key).value - 1) for each in known], default=0.0)
+        value = median(ratios)
+        if value < 1 or value - 1 > TIMES_KNOWN * max(most, 0.1):
+            warnings.append(
+                f"{key} memory is {value:.2f} times what the tensors of these workloads take, and "
+                f"known runtimes have 1 to {1 + most:.2f}: these are other workloads than those "
+                f"that ran, or a fault; {key} stays that of the base"
+            )
+        else:
+            changed[key] = _figure(value, [log(ratio / value) for ratio in ratios])
+    iterations = [run.iteration for run in runs if run.iteration is not None]
+    if iterations and min(iterations) <= 0:
+        warnings.append(
+            "a server has more blocks than fit beside its weights and what the base says of the "
+            "rest: another model, version or share of the memory; iteration stays that of the base"
+        )
+    elif iterations:
+        value = median(iterations)
+        changed["iteration"] = _figure(value, [log(each / value) for each in iterations])
+    if "reserved" in changed:  # over what the allocator hands out
+        handed = changed.get("allocated", base.allocated).value
+        over = max(1.0, changed["reserved"].value / handed)
+        changed["reserved"] = replace(changed["reserved"], value=_rounded(over))
+        changed["buffers"] = RuntimeFigure(0.0)
+    runtime = replace(base, name=name, source="fitted by hosim runtime fit", **changed)
+    speed, share = runtime.speed.value, runtime.cpu_optimizer.value
+    left = {run.name: exp(_over(run, speed, share)) for run in timed}
+    return FittedRuntime(runtime, left, tuple(warnings))
+
+
+def _over(run: RunBeside, speed: float, share: float) -> float:
+    """The logarithm of the time of a run under figures over that which was measured."""
+    after = run.after_s * (run.share / share if share else 1.0)
+    return log((run.device_s / speed + after) / run.true_s)
+
+
+def _figure(value: float, left: Sequence[float]) -> RuntimeFigure:
+    """A figure with the standard deviation of what is left of several runs; of one it is assumed."""
+    value = _rounded(value)
+    if len(left) == 1:
+        return RuntimeFigure(value, 0.2, "one run of hosim runtime fit", one_row=True)
+    spread = sqrt(sum([each**2 for each in left]) / (len(left) - 1))
+    source = f"{counted(len(left), 'run')} of hosim runtime fit"
+    return RuntimeFigure(value, _rounded(max(LEAST_SPREAD, spread)), source)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")
