@@ -90,10 +90,14 @@ def find_runtime(text: str) -> Path:
 
 
 def notebook_paths() -> list[Path]:
-    """The notebooks that come with hosim, sorted. Raises :class:`InputError` if they were not
-    installed.
+    """The notebooks that come with hosim, sorted, then the data that they read. Raises
+    :class:`InputError` if they were not installed.
     """
-    found = sorted(_files("notebooks", (".ipynb",)).values())
+    found = [
+        path
+        for ending in (".ipynb", ".gz")
+        for path in sorted(_files("notebooks", (ending,)).values())
+    ]
     if not found:
         raise InputError(
             "this installation of hosim has no notebooks: install it from its wheel or its "

@@ -270,7 +270,8 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point: the value of each varied field, then the columns of
+        One row per point: each varied field, as it was given and, for a quantity, as a whole number
+        of the unit in the column's name, then the columns of
         :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes. A point
         that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the
         figures has to know, and about what bounds a channel whose bandwidth is varied beyond it.
@@ -302,7 +303,7 @@ def sweep(
     """
     from hosim.study import capped, same_everywhere, under_way
     from hosim.study import sweep as swept
-    from hosim.study.rows_of_answers import frame
+    from hosim.study.rows_of_answers import VARIED, frame
     from hosim.study.runs import cluster, pool
 
     runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
@@ -323,11 +324,19 @@ def sweep(
 
         found = swept(asked, points, target, runner, told)
     why = same_everywhere(asked, points, found.rows)
-    return frame(
+    table = frame(
         found.rows,
         found.columns,
         (*asked.notes, *capped(asked, points), *([] if why is None else [why])),
     )
+    for field, column in found.varying.items():
+        if column != field:
+            given = [point.get(field) for point in found.given]
+            table.insert(table.columns.get_loc(column), field, given)
+    # hosim.plot draws by them
+    chosen = {"policy": "policy"} if any("policy" in point for point in found.given) else {}
+    table.attrs[VARIED] = {**found.varying, **chosen}
+    return table
 
 
 def diff(

@@ -1,4 +1,4 @@
-"""Pictures of a replay, of a comparison and of a frontier."""
+"""Pictures of a replay, of a comparison, of a frontier and of a sweep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from hosim.api.inputs import file_of
 from hosim.api.one_plan import replay
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.plain_text import counted
 from hosim.result import Result
+from hosim.study.rows_of_answers import VARIED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 def plot(
     result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Draw a replay, a comparison of policies, or a frontier.
+    """Draw a replay, a comparison of policies, a frontier, or a sweep.
 
     Parameters
     ----------
@@ -30,7 +32,8 @@ def plot(
         tier and the channels, over time. Or a plan of :func:`hosim.plan`, which is replayed on the
         machine and within the budget that it was made for. Or the frame of :func:`hosim.compare`:
         makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`:
-        the curve.
+        the curve. Or the frame of :func:`hosim.sweep` over two
+        fields: the makespan as a heat map.
     path
         Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
 
@@ -42,8 +45,9 @@ def plot(
     Raises
     ------
     InputError
-        If the result has no timeline, the plan no machine, the frame is not one of
-        :func:`hosim.compare`, or the path has another ending.
+        If the result has no timeline, the plan no machine, the frame is of neither
+        :func:`hosim.compare` nor :func:`hosim.sweep`, not two fields of a sweep have several
+        values, or the path has another ending.
 
     References
     ----------
@@ -81,7 +85,27 @@ def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
         return _replay_figure(shown)
     if isinstance(shown, Frontier):
         return _frontier_figure(shown)
+    if VARIED in getattr(shown, "attrs", {}):
+        return _sweep_figure(shown)
     return _comparison_figure(shown)
+
+
+def _sweep_figure(table: DataFrame) -> Figure:
+    from hosim.report.drawn import blank, style, sweep_heat_map
+
+    columns = [column for column in table.attrs[VARIED].values() if column in table.columns]
+    several = [column for column in columns if table[column].nunique() > 1]
+    if len(several) != 2:
+        raise InputError(
+            "expected the rows of a sweep in which two fields have several values, got "
+            f"{counted(len(several), 'such field')}; of more, choose the rows of one value of the "
+            "others, as in rows[rows.budget == '75%']",
+            source="plot",
+        )
+    with style():
+        figure, (axes,) = blank([4.8])
+        sweep_heat_map(axes, table, several[0], several[1], "makespan_ns")
+    return figure
 
 
 def _frontier_figure(found: Frontier) -> Figure:

@@ -36,7 +36,8 @@ def notebooks(folder: Folder) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path, copy in copies.items():
         write_bytes(copy, path.read_bytes())
+    count = sum(copy.suffix == ".ipynb" for copy in copies.values())
     say(
-        f"wrote {len(copies)} notebooks to {folder}; jupyter lab "
+        f"wrote {count} notebooks to {folder}; jupyter lab "
         f"{folder / next(iter(copies.values())).name} opens the first one"
     )

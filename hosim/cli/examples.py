@@ -42,6 +42,7 @@ EXAMPLES = {
     ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
+    "ci": ("hosim ci init shop.model:example -H h100",),
     "import": (
         "hosim import model.onnx -o model.json",
         "hosim import model.pt2 -o model.json --dim batch=4",

@@ -16,6 +16,7 @@ from hosim.cli import (
     cmd_blame,
     cmd_calibrate,
     cmd_check,
+    cmd_ci,
     cmd_compare_policies,
     cmd_diff,
     cmd_doctor,
@@ -116,6 +117,7 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
 }
 _GROUPS = (
     ("baseline", cmd_baseline.app, _GUARD),
+    ("ci", cmd_ci.app, _GUARD),
     ("workload", cmd_workload.app, _LOOK_UP),
     ("hardware", cmd_hardware.app, _LOOK_UP),
     ("runtime", cmd_runtime.app, _LOOK_UP),

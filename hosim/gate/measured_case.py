@@ -21,6 +21,7 @@ from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.cases import Case, kind_of
 from hosim.gate.imports import graph_of_entry, graph_of_file
 from hosim.gate.judged_metrics import metrics_of
+from hosim.gate.kept_plans import kept_plan
 from hosim.gate.records import (
     SHIPPED,
     SOURCE,
@@ -41,7 +42,7 @@ from hosim.hardware import Hardware
 from hosim.io import rescaled
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study.asked import PolicyChoice, parse_choice
-from hosim.study.runs import check, make_plan
+from hosim.study.runs import check
 from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
@@ -59,10 +60,10 @@ def measure(case: Case, kept: Path | None = None) -> Measured:
     """
     if case.serve is not None:
         return kind_of("serve").measure(case)
-    return measure_graph(case, _graph(case, kept), _source(case))
+    return measure_graph(case, _graph(case, kept), _source(case), kept)
 
 
-def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
+def measure_graph(case: Case, graph: Graph, source: str = "", kept: Path | None = None) -> Measured:
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its
     file.
     """
@@ -75,7 +76,7 @@ def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
     try:
-        plan = _plan(case, choice, graph, hardware, budget)
+        plan = _plan(case, choice, graph, hardware, budget, kept)
     except InfeasibleError as error:
         return Measured(None, str(error))
     result = engine.replay(plan, hardware, budget, record=True)
@@ -95,14 +96,16 @@ def _with_source(measured: Measured, source: str) -> Measured:
     )
 
 
-def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware) -> Measured:
+def measure_line(
+    case: Case, graph: Graph, fingerprint: str, hardware: Hardware, kept: Path | None = None
+) -> Measured:
     """The record for a line of a matrix, and what each peak consists of; ``graph`` is canonical.
     Raises :class:`HosimError`.
     """
     choice = parse_choice(case.policy)
     _, budget = parse_budget(case.budget, graph, hardware)
     try:
-        plan = _plan(case, choice, graph, hardware, budget)
+        plan = _plan(case, choice, graph, hardware, budget, kept)
     except InfeasibleError as error:
         return Measured(None, str(error))
     result = engine.replay(plan, hardware, budget)
@@ -147,7 +150,7 @@ def measure_lines(
                 profile = load_hardware(find_hardware(case.beside(case.hardware)))
                 timed = canonical(rescaled(given, profile)) if case.rescale else graph
                 on[asked] = timed, graph_fingerprint(timed), on_devices(timed, profile)
-            yield _with_source(measure_line(case, *on[asked]), source)
+            yield _with_source(measure_line(case, *on[asked], kept), source)
         except HosimError as error:
             yield error
 
@@ -200,11 +203,18 @@ def asked_of(case: Case) -> dict[str, str]:
     return {**asked, **flat(said, "workload")}
 
 
-def _plan(case: Case, choice: PolicyChoice, graph: Graph, hardware: Hardware, budget: int) -> Plan:
+def _plan(
+    case: Case,
+    choice: PolicyChoice,
+    graph: Graph,
+    hardware: Hardware,
+    budget: int,
+    kept: Path | None,
+) -> Plan:
     from hosim.io import check_tiers, load_plan
 
     if case.plan is None:
-        made = make_plan(graph, hardware, choice, budget)
+        made = kept_plan(graph, hardware, choice, budget, kept)
         check(made, hardware, budget)
         return made
     path = case.beside(case.plan)

@@ -9,11 +9,14 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hosim.gate.judged_metrics import FAMILIES, REGRESSION, SAME, MetricVerdict, family, human
+from hosim.gate.judged_metrics import FAMILIES, PEAK, REGRESSION, SAME, MetricVerdict, family, human
 from hosim.gate.verdicts import ERROR, CaseVerdict, summary
 from hosim.plain_text import counted, printable
 from hosim.units import human_percent
 from hosim.version import __version__
+
+COMMENT = "<!-- hosim check -->"
+"""The first line of a summary, by which a comment on a pull request is found again."""
 
 SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -141,9 +144,10 @@ def markdown(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     """
     said = [line for text in worse_and_why(verdicts) for line in (f"**{_cell(text)}**", "")]
     lines = [
+        COMMENT,
+        *said,
         f"### hosim: {summary(verdicts)}",
         "",
-        *said,
         "| case | verdict | what changed |",
         "|---|---|---|",
     ]
@@ -192,20 +196,29 @@ def worse_and_why(verdicts: Sequence[CaseVerdict]) -> list[str]:
 def _sentence(cause: str, cases: Sequence[CaseVerdict]) -> str:
     file, line = cases[0].place
     where = f" ({file}:{line})" if file else ""
-    rest = f" and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
-    return f"{cause}: {', '.join(_worst(v) for v in cases[:_NAMED])}{rest}{where}"
+    more = len(cases) - _NAMED
+    rest = [f"{counted(more, 'more case')}"] if more > 0 else []
+    told: list[str] = []
+    before = ""
+    for what, by_how_much in map(_worst, cases[:_NAMED]):
+        told.append(by_how_much if what == before else f"{what} {by_how_much}")
+        before = what
+    return f"This change {' and '.join([', '.join(told), *rest])}: {cause}{where}"
 
 
-def _worst(v: CaseVerdict) -> str:
-    """The case and its metric that is worse, a peak if there is one: ``peak.hbm of shop +64.0 MiB,
-    +97.0 %``.
+def _worst(v: CaseVerdict) -> tuple[str, str]:
+    """What is worse, a peak if there is one, and by how much in the case: ``raises the peak HBM``,
+    ``of shop by 64.0 MiB (+97.0 %)``.
     """
     m = min(
         (m for m in v.metrics if m.verdict == v.verdict),
         key=lambda m: FAMILIES.index(family(m.name)),
     )
-    share = f", {human_percent(m.change / m.before, signed=True)}" if m.before else ""
-    return f"{m.name} of {v.case} +{human(m.name, abs(m.change))}{share}"
+    share = f" ({human_percent(m.change / m.before, signed=True)})" if m.before else ""
+    kind, _, tier = m.name.partition(".")
+    what = f"peak {tier.upper()}" if kind == PEAK else m.name
+    verb = "raises" if m.change > 0 else "lowers"
+    return f"{verb} the {what}", f"of {v.case} by {human(m.name, abs(m.change))}{share}"
 
 
 def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:

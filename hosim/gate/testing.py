@@ -179,7 +179,7 @@ class SimulatedStep:
 
     def _measure(self) -> Measured:
         if self._graph is not None:
-            return measure_graph(self._case, self._graph)
+            return measure_graph(self._case, self._graph, kept=kept_in())
         if self._case.workload is None and self._case.entry is None and self._case.serve is None:
             raise InputError(
                 "nothing to measure: call hosim_gate.model(model, inputs), or give the marker a "

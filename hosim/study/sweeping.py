@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Swept:
     """The rows of a sweep, one per point, in order; ``computed`` of them now, the others came from
-    the file.
+    the file. ``given`` are the points, as they were given, and ``varying`` has the column of each
+    of their fields.
     """
 
     rows: Sequence[Row]
     columns: Sequence[str]
     computed: int
+    given: Sequence[Settings] = ()
+    varying: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def frame(self) -> DataFrame:
@@ -118,8 +121,9 @@ def swept(
                 failures += not row["feasible"]
                 progress(len(file.rows), len(tasks), failures)
         # varied fields come from the points: in a CSV file a number and a text may look the same
-        ordered = [{**row, **varied(settings[str(row["point"])], varying)} for row in file.finish()]
-    return Swept(ordered, columns, len(missing))
+        finished = [(row, settings[str(row["point"])]) for row in file.finish()]
+    ordered = [{**row, **varied(point, varying)} for row, point in finished]
+    return Swept(ordered, columns, len(missing), [point for _, point in finished], varying)
 
 
 def under_way(done: int, total: int, failed: int) -> str:

@@ -73,14 +73,15 @@ def test_the_notebooks_are_written_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    there = {path.name: path.read_bytes() for path in (root / "notebooks").glob("*.ipynb")}
+    there = {path.name: path.read_bytes() for path in (root / "notebooks").iterdir()}
+    count = sum(name.endswith(".ipynb") for name in there)
     for _ in range(2):
         done = CliRunner().invoke(app, ["notebooks", "a/b"])
         assert (done.exit_code, done.stdout) == (0, "")
         assert {path.name: path.read_bytes() for path in Path("a/b").iterdir()} == there
     assert (
         done.stderr
-        == f"wrote {len(there)} notebooks to a/b; jupyter lab a/b/{min(there)} opens the first "
+        == f"wrote {count} notebooks to a/b; jupyter lab a/b/{min(there)} opens the first "
         "one\n"
     )
     own = Path("a/b") / min(there)

@@ -590,3 +590,24 @@ def test_a_plan_that_breaks_a_rule_is_not_given_out(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("hosim.study.runs.run_policy.make_plan", lambda *given: dropped)
     with pytest.raises(PlanError, match="policy sloppy made a plan that breaks a rule"):
         hosim.plan(GRAPH, MACHINE)
+
+
+def test_a_sweep_is_a_picture_and_has_its_fields_by_the_names_that_were_given() -> None:
+    b = hosim.GraphBuilder("toy")
+    for i in range(3):
+        b.tensor(f"w{i}", 40, "parameter", home="ddr")
+        b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50)
+    field, column = "channels.h2d.bandwidth", "channels.h2d.bandwidth_bytes_per_s"
+    vary = {field: ["2 GB/s", "1 GB/s"], "budget": ["80 B", "120 B"]}
+    rows = hosim.sweep(b.build(), "toy", "layerwise", vary=vary, jobs=1)
+    assert rows[field].tolist() == ["2 GB/s", "2 GB/s", "1 GB/s", "1 GB/s"]
+    assert rows[column].tolist() == [2 * 10**9] * 2 + [10**9] * 2
+    drawn = rows.pivot(index=field, columns="budget", values="makespan_ns")
+    axes, _ = hosim.plot(rows).axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("channels.h2d.bandwidth", "budget")
+    cells = axes.collections[0].get_array()
+    assert cells.shape == drawn.shape
+    assert [int(ns) for ns in cells[:, 0]] == drawn.loc["1 GB/s", ["80 B", "120 B"]].tolist()
+    for field_of in ("budget", field):
+        with pytest.raises(hosim.InputError, match="two fields have several values, got 1 such"):
+            hosim.plot(rows[rows[field_of] == rows[field_of][0]])

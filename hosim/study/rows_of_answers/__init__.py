@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         PEAK,
         SLOWDOWN,
         TEXTS,
+        VARIED,
         Row,
         figure_columns,
         figures,
@@ -27,14 +28,14 @@ else:
         __name__,
         {
             "rowfile": "DIED RowFile unique",
-            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS figure_columns "
+            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS VARIED figure_columns "
             "figures frame records "
             "results_of varied varied_columns",
         },
     )
 
 __all__ = [
-    "DEVICE_TIER", "DIED", "FEASIBLE", "FIRST_COLUMNS", "PEAK", "SLOWDOWN", "TEXTS", "Row",
-    "RowFile", "figure_columns", "figures", "frame", "records", "results_of", "unique", "varied",
+    "DEVICE_TIER", "DIED", "FEASIBLE", "FIRST_COLUMNS", "PEAK", "SLOWDOWN", "TEXTS", "VARIED",
+    "Row", "RowFile", "figure_columns", "figures", "frame", "records", "results_of", "unique", "varied",
     "varied_columns",
 ]  # fmt: skip

@@ -43,6 +43,9 @@ FIRST_COLUMNS = (
 DEVICE_TIER = "device_tier"
 """The entry of a comparison's ``attrs`` that names the device tier."""
 
+VARIED = "varied"
+"""The entry of a sweep's ``attrs`` with the column of each varied field."""
+
 PEAK = "_peak_bytes"
 """What the name of the column with the peak of a tier ends in."""
 
@@ -138,8 +141,8 @@ def results_of(table: object) -> tuple[list[Result], str]:
     if tier is None or not needed <= set(getattr(table, "columns", ())) or not len(table):  # type: ignore[arg-type]
         raise InputError(
             "expected a plan, the result of hosim.replay(..., record=True), the answer of "
-            "hosim.frontier, or the frame of hosim.compare "
-            "with all its columns",
+            "hosim.frontier, the frame of hosim.sweep, or the frame of hosim.compare with all its "
+            "columns",
             source="plot",
         )
     return [_result_of(row) for row in records(cast("DataFrame", table))], tier

@@ -1,0 +1,173 @@
+"""A workflow of GitHub and a hook of pre-commit that run the gate, as text.
+
+Every pull request is checked against the branch that it is to go to: nothing has to be committed
+for that. One comment says what changed, and is written anew by later commits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hosim.gate.cases import Suite
+from hosim.gate.ci.requirement import with_extras
+from hosim.gate.reports import COMMENT
+
+WORKFLOW = ".github/workflows/hosim.yml"
+HOOKS = ".pre-commit-config.yaml"
+
+_CHECKOUT = "actions/checkout@de0fac2e4500dabe0009e67214ff5f5447ce83dd # v6.0.2"
+_PYTHON = "actions/setup-python@a309ff8b426b58ec0e2a45f0f869d46889d02405 # v6.2.0"
+_CACHE = "actions/cache@cdf6c1fa76f9f475f3d7449005a359c84ca0f306 # v5.0.3"
+_SCRIPT = "actions/github-script@ed597411d8f924073f98dfc5c65a23a2325f34cd # v8.0.0"
+
+_TEMPLATE = """\
+# Written by 'hosim ci init': what a change does to simulated peak memory, as a check and a comment.
+name: hosim
+
+on:
+  pull_request:
+
+permissions:
+  contents: read
+
+concurrency:
+  group: ${{ github.workflow }}-${{ github.ref }}
+  cancel-in-progress: true
+
+jobs:
+  check:
+    runs-on: ubuntu-latest
+    timeout-minutes: 20
+    permissions:
+      contents: read
+      pull-requests: write # the comment
+    steps:
+      - uses: {checkout}
+        with:
+          persist-credentials: true # the branch to compare with is fetched below
+      - uses: {setup_python}
+        with:
+          python-version: {python}
+          cache: pip
+          cache-dependency-path: {workflow}
+      - uses: {cache}
+        with:
+          path: ~/.cache/hosim
+          key: hosim-${{ runner.os }}-${{ github.sha }}
+          restore-keys: hosim-${{ runner.os }}-
+      - name: Install
+        env:
+          HOSIM: {requirement}
+          PIP_EXTRA_INDEX_URL: https://download.pytorch.org/whl/cpu # torch without CUDA
+        run: python -m pip install "$HOSIM"{more}
+      - name: Check
+        env:
+          BASE: ${{ github.base_ref }}
+          HOSIM_CACHE_KEY: ${{ secrets.HOSIM_CACHE_KEY }} # any secret text; without it nothing is reused
+        run: |
+          git fetch --no-tags --depth=1 origin "$BASE"
+          hosim check{config} --against FETCH_HEAD --github --summary hosim.md
+      - name: Comment
+        # a pull request from a fork has no right to comment; its check and its annotations are there
+        if: always() && hashFiles('hosim.md') != '' && github.event.pull_request.head.repo.full_name == github.repository
+        uses: {script}
+        with:
+          script: |
+            const body = require('fs').readFileSync('hosim.md', 'utf8').slice(0, 65000)
+            const {owner, repo} = context.repo
+            const issue_number = context.issue.number
+            const all = await github.paginate(github.rest.issues.listComments, {owner, repo, issue_number})
+            const own = all.find(one => one.body.startsWith('{comment}'))
+            if (own) await github.rest.issues.updateComment({owner, repo, comment_id: own.id, body})
+            else await github.rest.issues.createComment({owner, repo, issue_number, body})
+"""
+
+_HOOK = """\
+  - repo: local
+    hooks:
+      - id: hosim-check
+        name: hosim check
+        entry: sh -c 'exec hosim check{config} --against "${PRE_COMMIT_FROM_REF:-HEAD}"'
+        language: system
+        pass_filenames: false
+        stages: [pre-push]
+        files: {files}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CiFiles:
+    """The text of :data:`WORKFLOW`, and of a repository's part of :data:`HOOKS`."""
+
+    workflow: str
+    hook: str
+
+
+def ci_files(suite: Suite, root: Path, requirement: str, python: str) -> CiFiles:
+    """The files for the cases of a suite in the repository ``root``, with hosim by its requirement
+    and a version of Python.
+    """
+    config = Path(suite.source).resolve().relative_to(root.resolve())
+    extras = {"torch" for case in suite.cases if case.entry is not None}
+    extras |= {"onnx" for case in suite.cases if (case.workload or "").endswith(".onnx")}
+    option = "" if config.as_posix() == "hosim.toml" else f" --config {_word(config.as_posix())}"
+    said = {
+        "checkout": _CHECKOUT,
+        "setup_python": _PYTHON,
+        "cache": _CACHE,
+        "script": _SCRIPT,
+        "python": json.dumps(python),
+        "workflow": WORKFLOW,
+        "requirement": json.dumps(with_extras(requirement, extras)),
+        "more": _also_installed(root),
+        "config": option,
+        "comment": COMMENT,
+        "files": f"'{_files(suite, config.parent)}'",
+    }
+    return CiFiles(_filled(_TEMPLATE, said), _filled(_HOOK, said))
+
+
+def _filled(template: str, said: dict[str, str]) -> str:
+    """The template with its ``{name}``; other braces are GitHub's and JavaScript's own."""
+    return re.sub(r"\{(\w+)\}", lambda match: said.get(match[1], match[0]), template)
+
+
+def _word(text: str) -> str:
+    """A path as a word of a shell, inside single quotes as well."""
+    return re.sub(r"[^\w./-]", lambda match: f"\\{match[0]}", text)
+
+
+def _also_installed(root: Path) -> str:
+    """What an entry of the repository imports: its requirements, or the project itself."""
+    from hosim.io.gate_files import read_toml
+
+    if (root / "requirements.txt").is_file():
+        return " -r requirements.txt"
+    project = root / "pyproject.toml"
+    return " ." if project.is_file() and "project" in read_toml(os.fspath(project)) else ""
+
+
+def _files(suite: Suite, folder: Path) -> str:
+    """The files that a case depends on, as a regular expression: packages of entries, files that
+    cases name, the file of the cases.
+    """
+    parts = {f"{re.escape(Path(suite.source).name)}$"}
+    for case in suite.cases:
+        if case.entry is not None:
+            package = re.escape(re.split(r"[.:]", case.entry)[0])
+            parts.add(rf"{package}(/|\.py$)")
+        for named in (case.workload, case.hardware, case.plan):
+            if named is not None and os.path.exists(os.path.join(case.folder, named)):
+                parts.add(f"{re.escape(Path(named).as_posix())}$")
+    within = "" if folder == Path() else f"{re.escape(folder.as_posix())}/"
+    return f"^{within}({'|'.join(_escaped(sorted(parts)))})"
+
+
+def _escaped(parts: Sequence[str]) -> list[str]:
+    """Without what a scalar of YAML in single quotes cannot have."""
+    return [part.replace("'", "''") for part in parts]
