@@ -1,7 +1,9 @@
 """Two plans in the same draws: who is faster how often, and what is said of it."""
 
 from dataclasses import replace
+from math import exp, log
 from random import Random
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from toy_machine import MACHINE
 
 from hosim.analysis.remarks import TIE, beside_fastest, paired, uncertainty_line
-from hosim.cache_plan import Plan
+from hosim.cache_plan import CacheOp, Plan
 from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
@@ -111,3 +113,31 @@ def test_nothing_is_said_of_the_uncertainty_where_there_is_none() -> None:
     )
     line = uncertainty_line(replace(of("a"), draws=LaterDraws.of(two)))
     assert line == "the makespan is certain to ±10 %: 60 % of that is gaps, 30 % is links"
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.03, 1.06, 1.1, 1.2])
+def test_links_of_two_machines_by_hand(ratio: float) -> None:
+    """A step of 1 s of copies on two machines whose links differ: each rate spreads by 0.085 by
+    itself, so that the share is that of a normal distribution.
+    """
+    builder = GraphBuilder("g")
+    builder.tensor("w", 10**9, "parameter", home="ddr")
+    builder.op("a", "matmul", inputs=["w"], flops=10**4)
+    moves = CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)
+    plan = Plan(builder.build(), cache_ops=moves)
+    results = []
+    for name, rate in (("one", round(ratio * 10**9)), ("two", 10**9)):
+        machine = replace(
+            MACHINE,
+            name=name,
+            tiers=tuple([replace(tier, capacity_bytes=10**10) for tier in MACHINE.tiers]),
+            channels=tuple([replace(c, bandwidth_bytes_per_s=rate) for c in MACHINE.channels]),
+        )
+        results.append(replay(plan, machine))
+    pair = paired(*results)
+    assert pair is not None
+    known = NormalDist().cdf(log(ratio) / (2**0.5 * 0.085))
+    assert pair.faster_share == pytest.approx(known, abs=0.05)
+    width = 1.6449 * 2**0.5 * 0.085
+    assert 1 + pair.low == pytest.approx(ratio * exp(-width), rel=0.05)
+    assert 1 + pair.high == pytest.approx(ratio * exp(width), rel=0.05)
