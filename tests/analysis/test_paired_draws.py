@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_machine import MACHINE
 
-from hosim.analysis.remarks import TIE, beside_fastest, paired, uncertainty_line
+from hosim.analysis.remarks import beside_fastest, paired, uncertainty_line
 from hosim.cache_plan import CacheOp, Plan
 from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine import replay
@@ -48,15 +48,20 @@ def test_who_is_faster_how_often_by_how_much() -> None:
     )  # type: ignore[union-attr]
 
 
-def test_draws_that_do_not_fit_go_to_the_other() -> None:
-    pair = paired(of("a", *[1000] * 20), of("b", *[None] * 12, *[900] * 8))
+def test_draws_that_do_not_fit_are_told_apart() -> None:
+    one, two = of("a", *[1000] * 20), of("b", *[None] * 12, *[900] * 8)
+    pair = paired(one, two)
     assert pair is not None
-    assert (pair.faster_share, pair.faster, pair.low) == (0.6, TIE, pytest.approx(-0.1))
-    assert (
-        pair.verdict
-        == "a and b are a tie: a is faster in 60 % of draws. Calibrate to decide. b does not fit "
-        "in 60 % of draws."
-    )
+    assert (pair.faster_share, pair.faster, pair.unfit) == (0.0, "b", (0.0, 0.6))
+    assert pair.low == pytest.approx(-0.1)
+    faster = "b is faster than a in all draws in which both fit, by 11 %."
+    assert pair.verdict == f"{faster} b does not fit in 60 % of draws."
+    back = paired(two, one)
+    assert back is not None
+    assert back.verdict == f"{faster} But b does not fit in 60 % of draws: take a."
+    never = paired(one, of("c", *[None] * 20))
+    assert never is not None
+    assert (never.faster_share, never.unfit) == (0.5, (0.0, 1.0))
 
 
 def test_few_draws_are_compared_with_the_first_of_many_and_ends_of_files_with_none() -> None:

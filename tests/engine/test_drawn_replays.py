@@ -41,11 +41,15 @@ class Fixed(Jitter):
 
 
 @settings(max_examples=12)
-@given(cases(max_ops=7, max_streams=2, roomy=None, measured=False), st.integers(0, DRAWS - 1))
-def test_a_draw_is_a_replay_with_other_times(case: Any, d: int) -> None:
+@given(
+    cases(max_ops=7, max_streams=2, roomy=None, measured=False),
+    st.integers(0, DRAWS - 1),
+    st.booleans(),
+)
+def test_a_draw_is_a_replay_with_other_times(case: Any, d: int, compete: bool) -> None:
     graph, machine, plan = case
     assume(len(machine.tiers) == 2)
-    later = later_draws(plan, machine, machine.device.capacity_bytes, None, False, lambda: None)
+    later = later_draws(plan, machine, machine.device.capacity_bytes, None, compete, lambda: None)
     assume(later is not None)
     found = later()
     times, nominal = DrawnTimes(graph, machine), op_durations(graph, machine)
@@ -54,7 +58,7 @@ def test_a_draw_is_a_replay_with_other_times(case: Any, d: int) -> None:
     fixed = Fixed(
         0, 1.0, 1.0, factors, float(times.copies(machine.channels[0], "parameter", DRAWS)[d])
     )
-    expected = replay(plan, machine, compete=False, jitter=fixed, engine=REFERENCE)
+    expected = replay(plan, machine, compete=compete, jitter=fixed, engine=REFERENCE)
     if found is None:
         assert not expected.feasible
     else:
