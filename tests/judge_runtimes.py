@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import exp, hypot, log
+from math import exp
 from statistics import mean, median
 
 import numpy as np
@@ -51,18 +51,15 @@ def fitted(runtime: Runtime, seen: list[tuple[Row, Answer]], others: float) -> R
     speed, share = fitted_speed(timed, others, kept)
     held = [(row.truth * 2**30, each.peak_bytes) for row, each in mine if row.kind[0] == "a"]
     reserved, buffers, allocated = runtime.reserved, runtime.buffers, runtime.allocated
-    if buffers.value:
-        buffers = (
-            replace(buffers, value=max(0.0, median([true - peak for true, peak in held])))
-            if held
-            else RuntimeFigure(0.0)
-        )
-    elif held and allocated.value != 1:
+    if not held:
+        buffers, reserved = RuntimeFigure(0.0), RuntimeFigure(1.1, 0.15)
+    elif buffers.value:
+        least = max(0.0, median([true - peak for true, peak in held]))
+        buffers = replace(buffers, value=least)
+    elif allocated.value != 1:
         allocated = replace(allocated, value=median([true / peak for true, peak in held]))
-    elif held:
-        reserved = replace(reserved, value=median([true / peak for true, peak in held]))
     else:
-        reserved = RuntimeFigure(1.1, 0.15)
+        reserved = replace(reserved, value=median([true / peak for true, peak in held]))
     return replace(
         runtime, speed=replace(runtime.speed, value=speed), cpu_optimizer=replace(runtime.cpu_optimizer, value=share), reserved=reserved,
         buffers=buffers, allocated=allocated,

@@ -64,7 +64,8 @@ def compare_on_machines(
                 str(found),
             )
         )
-        console().print(in_draws([line.result for line in found.lines], found.names))
+        if found.paired:
+            console().print(in_draws([line.result for line in found.lines], found.names))
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):

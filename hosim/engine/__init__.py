@@ -17,7 +17,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.engine.arenas import CachingArena, make_arena, streams_of_tensors
     from hosim.engine.budget import parse_budget
-    from hosim.engine.drawn_replays import few_draws
+    from hosim.engine.drawn_replays import later_draws
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
     from hosim.engine.ledger import Ledger
@@ -35,7 +35,7 @@ else:
             "arenas": "CachingArena make_arena streams_of_tensors",
             "budget": "parse_budget",
             "hops": "SEVERAL Hop resolve_hop",
-            "drawn_replays": "few_draws",
+            "drawn_replays": "later_draws",
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
             "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
@@ -51,7 +51,7 @@ else:
 __all__ = [
     "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "CachingArena",
     "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove", "TableRow", "UncoveredError",
-    "few_draws", "make_arena", "most_needed", "one_for_all", "parse_budget", "program_account",
+    "later_draws", "make_arena", "most_needed", "one_for_all", "parse_budget", "program_account",
     "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop",
     "streams_of_tensors", "times_of", "with_slack",
 ]  # fmt: skip

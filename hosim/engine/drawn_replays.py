@@ -61,29 +61,16 @@ def later_draws(
     jitter: Jitter | None,
     compete: bool | None,
     recorded: Recorded,
+    most: int = DRAWS,
 ) -> LaterDraws | None:
-    """The draws of a plan's replay, made when they are asked for; ``None`` where all times are
-    measured and no routing is drawn.
+    """The draws of a plan's replay, the first ``most`` of them, made when they are asked for;
+    ``None`` where all times are measured and no routing is drawn.
     """
     if not has_draws(plan.graph, hardware):
         return None
-    return LaterDraws(partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded))
-
-
-def few_draws(plan: Plan, hardware: Hardware, budget_bytes: int) -> Draws | None:
-    """The first :data:`~hosim.data.draws.FEW_DRAWS` draws of a plan; ``None`` where all times are
-    measured, or where whole plans cannot be replayed with others.
-    """
-    if not has_draws(plan.graph, hardware):
-        return None
-    with no_collection():
-        try:
-            check_loop(hardware, hardware.devices > 1 and one_for_all(hardware), False)
-            figures = _replayed(plan, hardware, budget_bytes, None, None, FEW_DRAWS)
-        except (UncoveredError, PlanError):
-            return None
-    makespans, stalls, peaks = zip(*figures, strict=True)
-    return Draws(makespans, stalls, peaks)
+    return LaterDraws(
+        partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded, most)
+    )
 
 
 def stage_draws(plan: Plan, hardware: Hardware, timeline: Timeline | None) -> LaterDraws | None:
@@ -104,9 +91,10 @@ def _draws(
     jitter: Jitter | None,
     compete: bool | None,
     recorded: Recorded,
+    most: int,
 ) -> Draws | None:
     long = len(plan.graph.ops) + len(plan.cache_ops) > _LONG
-    count = FEW_DRAWS if long or plan.runtime is not None or jitter is not None else DRAWS
+    count = FEW_DRAWS if long or plan.runtime is not None or jitter is not None else most
     with no_collection():
         try:
             check_loop(

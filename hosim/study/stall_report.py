@@ -54,7 +54,8 @@ class Blame(InCells):
             for name, slope in self.slopes.bandwidth.items()
         ]
         saved += [
-            (ns // 100, f"speed of {tier}'s ops") for tier, ns in self.slopes.processor.items()
+            (round(ns / 100), f"speed of {tier}'s ops")
+            for tier, ns in self.slopes.processor.items()
         ]
         said = [f"{what} {human_time(ns)}" for ns, what in sorted(saved, reverse=True) if ns]
         return [f"In first order, 1 % more saves: {', '.join(said)}"] if said else []

@@ -1,15 +1,17 @@
 """Two plans in the same draws: who is faster how often, and what is said of it."""
 
 from dataclasses import replace
+from math import exp, log
 from random import Random
+from statistics import NormalDist
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_machine import MACHINE
 
-from hosim.analysis.remarks import TIE, beside_fastest, paired, uncertainty_line
-from hosim.cache_plan import Plan
+from hosim.analysis.remarks import beside_fastest, paired, uncertainty_line
+from hosim.cache_plan import CacheOp, Plan
 from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
@@ -46,15 +48,20 @@ def test_who_is_faster_how_often_by_how_much() -> None:
     )  # type: ignore[union-attr]
 
 
-def test_draws_that_do_not_fit_go_to_the_other() -> None:
-    pair = paired(of("a", *[1000] * 20), of("b", *[None] * 12, *[900] * 8))
+def test_draws_that_do_not_fit_are_told_apart() -> None:
+    one, two = of("a", *[1000] * 20), of("b", *[None] * 12, *[900] * 8)
+    pair = paired(one, two)
     assert pair is not None
-    assert (pair.faster_share, pair.faster, pair.low) == (0.6, TIE, pytest.approx(-0.1))
-    assert (
-        pair.verdict
-        == "a and b are a tie: a is faster in 60 % of draws. Calibrate to decide. b does not fit "
-        "in 60 % of draws."
-    )
+    assert (pair.faster_share, pair.faster, pair.unfit) == (0.0, "b", (0.0, 0.6))
+    assert pair.low == pytest.approx(-0.1)
+    faster = "b is faster than a in all draws in which both fit, by 11 %."
+    assert pair.verdict == f"{faster} b does not fit in 60 % of draws."
+    back = paired(two, one)
+    assert back is not None
+    assert back.verdict == f"{faster} But b does not fit in 60 % of draws: take a."
+    never = paired(one, of("c", *[None] * 20))
+    assert never is not None
+    assert (never.faster_share, never.unfit) == (0.5, (0.0, 1.0))
 
 
 def test_few_draws_are_compared_with_the_first_of_many_and_ends_of_files_with_none() -> None:
@@ -111,3 +118,31 @@ def test_nothing_is_said_of_the_uncertainty_where_there_is_none() -> None:
     )
     line = uncertainty_line(replace(of("a"), draws=LaterDraws.of(two)))
     assert line == "the makespan is certain to ±10 %: 60 % of that is gaps, 30 % is links"
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.03, 1.06, 1.1, 1.2])
+def test_links_of_two_machines_by_hand(ratio: float) -> None:
+    """A step of 1 s of copies on two machines whose links differ: each rate spreads by 0.085 by
+    itself, so that the share is that of a normal distribution.
+    """
+    builder = GraphBuilder("g")
+    builder.tensor("w", 10**9, "parameter", home="ddr")
+    builder.op("a", "matmul", inputs=["w"], flops=10**4)
+    moves = CacheOp("prefetch", 0, "ddr", "hbm"), CacheOp("detach", 0, "hbm", None, after=0)
+    plan = Plan(builder.build(), cache_ops=moves)
+    results = []
+    for name, rate in (("one", round(ratio * 10**9)), ("two", 10**9)):
+        machine = replace(
+            MACHINE,
+            name=name,
+            tiers=tuple([replace(tier, capacity_bytes=10**10) for tier in MACHINE.tiers]),
+            channels=tuple([replace(c, bandwidth_bytes_per_s=rate) for c in MACHINE.channels]),
+        )
+        results.append(replay(plan, machine))
+    pair = paired(*results)
+    assert pair is not None
+    known = NormalDist().cdf(log(ratio) / (2**0.5 * 0.085))
+    assert pair.faster_share == pytest.approx(known, abs=0.05)
+    width = 1.6449 * 2**0.5 * 0.085
+    assert 1 + pair.low == pytest.approx(ratio * exp(-width), rel=0.05)
+    assert 1 + pair.high == pytest.approx(ratio * exp(width), rel=0.05)

@@ -19,7 +19,7 @@ from hosim.costmodel import op_durations
 from hosim.costmodel.spreads import DrawnTimes
 from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.data.runtime import Runtime, RuntimeFigure
-from hosim.engine import few_draws, replay
+from hosim.engine import later_draws, replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -42,21 +42,30 @@ class Fixed(Jitter):
 
 
 @settings(max_examples=12)
-@given(cases(max_ops=7, max_streams=2, roomy=None, measured=False), st.integers(0, FEW_DRAWS - 1))
-def test_a_draw_is_a_replay_with_other_times(case: Any, d: int) -> None:
+@given(
+    cases(max_ops=7, max_streams=2, roomy=None, measured=False),
+    st.integers(0, DRAWS - 1),
+    st.booleans(),
+)
+def test_a_draw_is_a_replay_with_other_times(case: Any, d: int, compete: bool) -> None:
     graph, machine, plan = case
     assume(len(machine.tiers) == 2)
-    found = few_draws(plan, machine, machine.device.capacity_bytes)
-    assume(found is not None)
+    later = later_draws(plan, machine, machine.device.capacity_bytes, None, compete, lambda: None)
+    assume(later is not None)
+    found = later()
     times, nominal = DrawnTimes(graph, machine), op_durations(graph, machine)
-    drawn = times.durations(nominal, FEW_DRAWS)[d]
+    drawn = times.durations(nominal, DRAWS)[d]
     factors = tuple([new / ns if ns else 1.0 for new, ns in zip(drawn, nominal, strict=True)])
-    copies = float(times.copies(machine.channels[0], "parameter", FEW_DRAWS)[d])
-    fixed = Fixed(0, 1.0, 1.0, factors, copies)
-    expected = replay(plan, machine, jitter=fixed, engine=REFERENCE)
-    assert found.makespan_ns[d] == expected.makespan_ns
-    assert found.peak_bytes[d] == (expected.peak_bytes["hbm"] if expected.feasible else None)
-    assert found.stall_ns[d] == (sum(expected.stall_ns.values()) if expected.feasible else None)
+    fixed = Fixed(
+        0, 1.0, 1.0, factors, float(times.copies(machine.channels[0], "parameter", DRAWS)[d])
+    )
+    expected = replay(plan, machine, compete=compete, jitter=fixed, engine=REFERENCE)
+    if found is None:
+        assert not expected.feasible
+    else:
+        assert found.makespan_ns[d] == expected.makespan_ns
+        assert found.peak_bytes[d] == (expected.peak_bytes["hbm"] if expected.feasible else None)
+        assert found.stall_ns[d] == (sum(expected.stall_ns.values()) if expected.feasible else None)
 
 
 def streamed(layers: int = 6, flops: int = 400_000) -> Graph:
@@ -152,7 +161,9 @@ def test_a_draw_of_the_host_is_a_replay_under_a_host_of_that_time() -> None:
     slow = Runtime("by hand", host=host, speed=RuntimeFigure(0.9))
     graph, machine = streamed(), replace(large(), software=slow)
     plan = Plan(graph, cache_ops=tuple([CacheOp("prefetch", i, "ddr", "hbm") for i in range(6)]))
-    found = few_draws(plan, machine, machine.device.capacity_bytes)
+    found = later_draws(
+        plan, machine, machine.device.capacity_bytes, None, None, lambda: None, FEW_DRAWS
+    )()
     times, nominal = DrawnTimes(graph, machine), op_durations(graph, machine)
     drawn = times.durations(nominal, FEW_DRAWS)
     for d in range(3):

@@ -327,7 +327,7 @@ HARDWARE = {
     "channel key": (
         H + TIERS + "channels: {h2d: {form: ddr, to: hbm, bandwidth: 1 GB/s}}",
         "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, "
-        "curve, pageable, beside, source (and 1 more)",
+        "curve, pageable, beside, spread, source (and 1 more)",
     ),
     "curve": (
         H

@@ -548,7 +548,7 @@ def test_how_sure_a_makespan_is() -> None:
     )  # both meet the same draws
     other = drawn("other", 510 * MS, 1.1, 0.9)
     certain = (
-        "the makespan is certain to ±10 %: 91 % of that is the copy bandwidth; with it measured "
+        "the makespan is certain to ±10 %: 91 % of that is the copy bandwidth; with it known "
         "(`hosim calibrate`) ±3.0 % is left."
     )
     assert lines(of_replays.in_draws([fast])) == table(

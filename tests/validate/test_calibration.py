@@ -336,6 +336,8 @@ def test_the_profile_says_where_its_figures_are_from() -> None:
         assert channel.pageable_bytes_per_s == pytest.approx(
             {"h2d": 5e9, "d2h": 3e9}[channel.name], rel=0.05
         )
+        assert channel.spread == profile["channels"][channel.name]["spread"]
+        assert 0.02 <= channel.spread < 0.085  # surer than what nobody measured
         source = profile["channels"][channel.name]["source"]
         assert "made" in source
         assert f"n={12 * len(COPIES)}" in source

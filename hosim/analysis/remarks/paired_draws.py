@@ -27,12 +27,11 @@ _PARTS = 10**6
 class PairedDraws:
     """Two plans in the same draws.
 
-    ``faster_share`` is the share of draws in which the ``first`` is faster than the ``second`` (one
-    in which both take as long counts half, and one in which a plan does not fit goes to the other).
-    ``low`` and ``high`` are the ends of the 90 % interval of the second's time over the first's,
-    less 1. ``near_share`` is the share in which the second takes at most 1 % more, and ``simpler``
-    whether it is simpler than the first: a rule, where the first is found by a search. ``unfit``
-    are the shares in which the one and the other do not fit.
+    Shares and ends are of the draws in which both fit; ``unfit`` are the shares of all draws in which
+    the one and the other do not. ``faster_share``: in which the ``first`` is faster than the
+    ``second`` (both as long counts half). ``low`` and ``high`` are the ends of the 90 % interval of
+    the second's time over the first's, less 1. ``near_share``: in which the second takes at most 1 %
+    more; and ``simpler`` is whether it is a rule, where the first is found by a search.
     """
 
     first: str
@@ -69,7 +68,7 @@ class PairedDraws:
         if self.faster == TIE:
             said = (
                 f"{self.first} and {self.second} are a tie: {self.first} is faster in "
-                f"{often(self.faster_share)}."
+                f"{often(self.faster_share)}{self._where}."
             )
             return f"{said}{take or ' Calibrate to decide.'}{self._misfits}"
         one, other, share, low, high = (
@@ -87,9 +86,7 @@ class PairedDraws:
                 1 / (1 + high) - 1,
                 1 / (1 + low) - 1,
             )
-        return (
-            f"{one} is faster than {other} in {often(share)}, {by(low, high)}.{take}{self._misfits}"
-        )
+        return f"{one} is faster than {other} in {often(share)}{self._where}, {by(low, high)}.{take}{self._misfits}"
 
     @property
     def row(self) -> dict[str, Any]:
@@ -97,7 +94,14 @@ class PairedDraws:
         return asdict(self) | {"faster": self.faster, "verdict": self.verdict}
 
     @property
+    def _where(self) -> str:
+        return " in which both fit" if any(self.unfit) else ""
+
+    @property
     def _misfits(self) -> str:
+        one, two = self.unfit
+        if one > two + 1 - CERTAINTY:
+            return f" But {self.first} does not fit in {often(one)}: take {self.second}."
         named = zip((self.first, self.second), self.unfit, strict=True)
         return "".join(
             [f" {name} does not fit in {often(share)}." for name, share in named if share]
@@ -118,21 +122,24 @@ def paired(
     if one is None or two is None or one.said or two.said:
         return None
     count = min(one.count, two.count)
-    wins, near, ratios = 0.0, 0, []
-    for a, b in zip(one.makespan_ns[:count], two.makespan_ns[:count], strict=True):
-        wins += 0.5 if a == b else b is None or (a is not None and a < b)
-        near += b is not None and (a is None or b <= (1 + _NEAR) * a)
-        ratios += [] if a is None or b is None or not a else [round(_PARTS * b / a)]
+    both = [
+        (a, b)
+        for a, b in zip(one.makespan_ns[:count], two.makespan_ns[:count], strict=True)
+        if a is not None and b is not None
+    ]
+    wins = sum([0.5 if a == b else a < b for a, b in both]) / len(both) if both else 0.5
+    near = sum([b <= (1 + _NEAR) * a for a, b in both]) / len(both) if both else 0.0
+    ratios = [round(_PARTS * b / a) for a, b in both if a]
     low, high = interval(ratios) or (_PARTS, _PARTS)
     rule = [result.policy.partition(":")[0] not in NO_RIVALS for result in (first, second)]
     labels = names or (first.policy, second.policy)
     return PairedDraws(
         *labels,
         count,
-        wins / count,
+        wins,
         low / _PARTS - 1,
         high / _PARTS - 1,
-        near / count,
+        near,
         rule == [False, True],
         (one.unfit_share, two.unfit_share),
     )

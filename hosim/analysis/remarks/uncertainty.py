@@ -31,7 +31,7 @@ def uncertainty_line(result: Result) -> str | None:
     ...     (84, 116), sources=(UncertainPart("the copy bandwidth", 0.9, "`hosim calibrate`"),)
     ... )
     >>> uncertainty_line(replace(result, draws=LaterDraws.of(made)))
-    'the makespan is certain to ±16 %: 90 % of that is the copy bandwidth; with it measured (`hosim calibrate`) ±5.1 % is left'
+    'the makespan is certain to ±16 %: 90 % of that is the copy bandwidth; with it known (`hosim calibrate`) ±5.1 % is left'
     """
     drawn = result.drawn
     if drawn is None or not drawn.sources:
@@ -48,7 +48,7 @@ def uncertainty_line(result: Result) -> str | None:
     )
     first, width = named[0], without(0.0, low, high)
     brings = (
-        f"; with it measured ({first.remedy}) ±{_percent(without(first.share, low, high))} is left"
+        f"; with it known ({first.remedy}) ±{_percent(without(first.share, low, high))} is left"
         if first.remedy
         else ""
     )

@@ -65,7 +65,7 @@ LARGEST_FACTOR = 16.0
 MEASURE_KERNELS = "`hosim import-kernels` with measured times"
 MEASURE_LINKS = "`hosim calibrate` or `python -m hosim.gpu measure`"
 RECORD_STEP = "`hosim calibrate` with a recorded step"
-NAME_RUNTIME = "naming it (--runtime)"
+NAME_RUNTIME = "`--runtime`"
 """What makes each kind of factor more certain."""
 
 
