@@ -108,12 +108,6 @@ def test_figures_by_hand():
     )
 
 
-def test_an_id_stands_for_all_before_it():
-    """So no prompt has it twice."""
-    with pytest.raises(InputError, match=r"expected ids that differ.*got 3 twice"):
-        Request(0, 40, 1, (3, 5, 3), 8)
-
-
 def test_equal_prefixes_share_blocks():
     """The first computes 8 tokens from 0 to 18; the second has them, and computes its last 2 from
     18 to 30.
@@ -132,11 +126,11 @@ def test_equal_prefixes_share_blocks():
 @pytest.mark.parametrize(
     ("block", "tokens", "key"),
     [
-        (0, 16, (5, 0)),
-        (1, 16, (6, 0)),
-        (0, 32, (6, 0)),
-        (0, 8, (5, 8)),
-        (1, 8, (5, 0)),
+        (0, 16, (0, 5, 0)),
+        (1, 16, (1, 6, 0)),
+        (0, 32, (1, 6, 0)),
+        (0, 8, (0, 5, 8)),
+        (1, 8, (0, 5, 0)),
         (2, 16, None),
         (1, 24, None),
     ],
@@ -153,7 +147,7 @@ def test_a_part_of_a_prompt_names_no_block():
     own.
     """
     assert Request(0, 20, 1, (5,), 32).block_key(1, 16) is None
-    assert Request(0, 20, 1, (5,), 32).block_key(0, 16) == (5, 16)
+    assert Request(0, 20, 1, (5,), 32).block_key(0, 16) == (0, 5, 16)
 
 
 def test_a_request_that_never_fits():
@@ -180,7 +174,7 @@ REQUESTS = st.lists(
         st.integers(0, 200),
         st.integers(1, 20),
         st.integers(1, 12),
-        st.lists(st.integers(0, 5), max_size=5, unique=True).map(tuple),
+        st.lists(st.integers(0, 2), max_size=5).map(tuple),
         st.sampled_from([2, 4, 8]),
     ),
     min_size=1,

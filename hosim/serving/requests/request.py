@@ -25,7 +25,7 @@ class Request:
         Tokens that it is answered with.
     prefix
         An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that
-        the prompts are equal up to their end, so that no prompt has one twice.
+        the prompts are equal up to their end.
     prefix_tokens
         Tokens that an id stands for.
     priority
@@ -34,7 +34,7 @@ class Request:
     Examples
     --------
     >>> Request(0, 20, 3, prefix=(7,), prefix_tokens=16).block_key(0, 16)
-    (7, 0)
+    (0, 7, 0)
     """
 
     arrival_ns: int
@@ -47,25 +47,20 @@ class Request:
     def __post_init__(self) -> None:
         keep_kinds(self, InputError, "request")
         keep_whole(self, InputError, "request")
-        if len(set(self.prefix)) < len(self.prefix):
-            raise InputError(
-                "request: prefix: expected ids that differ: each also stands for all before it, got "
-                f"{next(one for one in self.prefix if self.prefix.count(one) > 1)} twice"
-            )
 
-    def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
+    def block_key(self, block: int, block_tokens: int) -> tuple[int, int, int] | None:
         """What names the contents of the cache's block number ``block`` and all before it; ``None``
         if no other request can have them.
 
-        These are the id of the prompt's part in which the block ends, and where in that part it
-        ends.
+        These are the number and the id of the prompt's part in which the block ends, and where in it
+        the block ends. Without the number, a part whose id stands twice would name two blocks.
         """
         end = (block + 1) * block_tokens
         place, offset = divmod(end, self.prefix_tokens)
         if offset == 0:
             place -= 1
         return (
-            (self.prefix[place], offset)
+            (place, self.prefix[place], offset)
             if end <= self.prompt_tokens and place < len(self.prefix)
             else None
         )
