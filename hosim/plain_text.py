@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["counted", "named", "of_all", "one_line", "printable", "shown", "written"]
+__all__ = ["counted", "flat", "named", "of_all", "one_line", "printable", "shown", "written"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -90,3 +90,16 @@ def written(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={written(value[key])}" for key in sorted(value))
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def flat(data: Mapping[str, Any], within: str = "") -> dict[str, str]:
+    """The values in nested mappings by their paths.
+
+    >>> flat({"training": {"checkpoint": True, "micro_batches": 2}, "name": "m"})
+    {'training.checkpoint': 'true', 'training.micro_batches': '2', 'name': 'm'}
+    """
+    found: dict[str, str] = {}
+    for key, value in data.items():
+        where = f"{within}.{key}" if within else key
+        found |= flat(value, where) if isinstance(value, Mapping) else {where: written(value)}
+    return found

@@ -332,7 +332,7 @@ def sweep(
     for field, column in found.varying.items():
         if column != field:
             given = [point.get(field) for point in found.given]
-            table.insert(table.columns.get_loc(column), field, given)
+            table.insert(list(table.columns).index(column), field, given)
     # hosim.plot draws by them
     chosen = {"policy": "policy"} if any("policy" in point for point in found.given) else {}
     table.attrs[VARIED] = {**found.varying, **chosen}

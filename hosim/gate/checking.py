@@ -26,7 +26,6 @@ from hosim.gate.records import (
     machine_files,
     read_matrix,
     read_record,
-    remove_unused_machines,
     save_matrix,
     save_record,
 )
@@ -217,8 +216,8 @@ def write(
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)
         changed.append(suite.baseline(name))
-    if not only_new:
-        remove_unused_machines(suite.baselines)
+    for path in set() if only_new else machine_files(suite.baselines, unused=True):
+        path.unlink(missing_ok=True)
     changed += sorted(machines ^ machine_files(suite.baselines))
     if errors:
         raise errors_in_one(errors)

@@ -32,7 +32,6 @@ from hosim.gate.records import (
     Record,
     Stay,
     brief,
-    flat,
     flat_profile,
     graph_record,
     source_digest,
@@ -40,6 +39,7 @@ from hosim.gate.records import (
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
+from hosim.plain_text import flat
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
 from hosim.study.asked import PolicyChoice, parse_choice
 from hosim.study.runs import check

@@ -7,8 +7,9 @@ import pytest
 from gate_toys import machine, put, step
 
 from hosim.cache_plan import Plan
-from hosim.gate import Case, kept_plans, measure
+from hosim.gate import Case, measure
 from hosim.io import save_hardware
+from hosim.study.runs import make_plan
 
 
 @pytest.mark.parametrize(
@@ -31,13 +32,12 @@ def test_a_plan_is_searched_for_once(
         "step", "small.yaml", str(tmp_path), workload="step.json", policy=policy, budget="370 B"
     )
     planned: list[int] = []
-    make = kept_plans.make_plan
 
     def made(*asked: object) -> Plan:
         planned.append(1)
-        return make(*asked)  # type: ignore[arg-type]
+        return make_plan(*asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(kept_plans, "make_plan", made)
+    monkeypatch.setattr("hosim.gate.kept_plans.make_plan", made)
     kept, plain = tmp_path / "kept", measure(case)
     assert (measure(case, kept), measure(case, kept)) == (plain, plain)
     assert len(planned) == 1 + (2 if again else 1)

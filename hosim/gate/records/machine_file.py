@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from hosim.analysis import digest
@@ -59,22 +58,19 @@ def read_machine(name: str, baselines: Path, source: str) -> Mapping[str, str]:
     return load_machine(path)["machine"]
 
 
-def machine_files(baselines: Path) -> set[Path]:
-    """The machines in the folder of the baselines."""
-    return set((baselines / MACHINES).glob(f"*{SUFFIX}"))
-
-
-def remove_unused_machines(baselines: Path) -> None:
-    """Remove the machines that no baseline in the folder names any more.
-
-    Nothing is removed where a baseline cannot be read, for it may name one.
+def machine_files(baselines: Path, *, unused: bool = False) -> set[Path]:
+    """The machines in the folder of the baselines; only those that no baseline there names, which
+    are none where one cannot be read, for it may name any.
     """
     from hosim.io.gate_files import read_toml
 
-    with suppress(InputError):
-        named = {
+    found = set((baselines / MACHINES).glob(f"*{SUFFIX}"))
+    if not unused:
+        return found
+    try:
+        return found - {
             machine_path(str(read_toml(str(file)).get("machine")), baselines)
             for file in baselines.glob(f"*{SUFFIX}")
         }
-        for path in machine_files(baselines) - named:
-            path.unlink(missing_ok=True)
+    except InputError:
+        return set()
