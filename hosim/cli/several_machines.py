@@ -2,60 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import typer
 
-from hosim.cli.options import choices_of, console, graph_of, hardware_of, print_json
+from hosim.cli.options import console, print_json, questions_of, say_notes
 from hosim.cli.progress import progress
-from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
+from hosim.options import Given, Options, refuse_others
+
+FITTING = "workload hardware policies budget runtime devices no_recompute rescale json"
+"""The options that several machines can be compared with."""
 
 
-def compare_on_machines(
-    workload: str,
-    names: Sequence[str],
-    policies: str | None,
-    budget: str | None,
-    *,
-    devices: int | None,
-    no_recompute: bool,
-    rescale: bool,
-    json: bool,
-    others: Mapping[str, bool],
-    runtime: str | None = None,
-) -> None:
-    """Print one table over machines. ``others`` are the options that compare policies on one
-    machine, and whether they are given.
-    """
-    from hosim.devices_of_graph import on_devices
+def compare_on_machines(options: Options, given: Given) -> None:
+    """Print one table over machines. ``options`` are those of the command."""
     from hosim.report.listed import machine_comparison
     from hosim.study import NEAR, compare_machines, machine_rows
 
-    if given := next((option for option, is_given in others.items() if is_given), None):
+    names = [name.strip() for name in given.hardware.split(",") if name.strip()]
+    if not names:
         raise InputError(
-            f"{given} works on one machine: give a single --hardware, or leave it out",
-            source="compare-policies",
+            f"expected machines separated by commas, such as h100,a100; got {given.hardware!r}",
+            source="hardware",
         )
-    profiles = [hardware_of(name) for name in dict.fromkeys(names)]
-    choices = choices_of(policies or "hyperoffload", no_recompute)
-    graph = graph_of(workload, runtime=runtime)
-    profiles = [on_devices(graph, profile, devices) for profile in profiles]
+    why = "works on one machine: give a single --hardware, or leave it out"
+    refuse_others(options, vars(given), FITTING, why, "compare-policies")
+    given.policies = given.policies or "hyperoffload"
+    asked = questions_of(given, list(dict.fromkeys(names)))
     with progress() as tell:
-        found = compare_machines(graph, profiles, choices, budget, tell, devices, rescale=rescale)
-    for each in found.notes:
-        note(str(each))
-    if json:
-        print_json({"format": "hosim.machines/1", "rows": machine_rows(found)})
+        found = compare_machines(asked, tell)
+    say_notes(found.notes)
+    rows, profiles = machine_rows(found), {one.hardware.name: one.hardware for one in asked}
+    if given.json:
+        print_json({"format": "hosim.machines/1", "rows": rows})
     else:
-        console().print(
-            machine_comparison(
-                machine_rows(found),
-                {profile.name: profile for profile in profiles},
-                NEAR,
-                str(found),
-            )
-        )
+        console().print(machine_comparison(rows, profiles, NEAR, str(found)))
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):

@@ -16,7 +16,7 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel import op_durations
 from hosim.data.versions import VERSIONS
 from hosim.devices_of_graph import on_devices
-from hosim.engine import parse_budget
+from hosim.engine import read_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.cases import Case, kind_of
 from hosim.gate.imports import graph_of_entry, graph_of_file
@@ -73,7 +73,7 @@ def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
     graph = canonical(rescaled(graph, profile) if case.rescale else graph)
     hardware = on_devices(graph, profile)
     choice = parse_choice(case.policy)
-    _, budget = parse_budget(case.budget, graph, hardware)
+    _, budget = read_budget(case.budget).of(graph, hardware)
     try:
         plan = _plan(case, choice, graph, hardware, budget)
     except InfeasibleError as error:
@@ -100,7 +100,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
     Raises :class:`HosimError`.
     """
     choice = parse_choice(case.policy)
-    _, budget = parse_budget(case.budget, graph, hardware)
+    _, budget = read_budget(case.budget).of(graph, hardware)
     try:
         plan = _plan(case, choice, graph, hardware, budget)
     except InfeasibleError as error:

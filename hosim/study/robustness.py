@@ -19,16 +19,14 @@ from hosim.base.nearest_rank import rank
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan
-from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.jitter import Jitter
 from hosim.limits import within
 from hosim.notes import each_once, notes
 from hosim.result import Result
 from hosim.study.asked import PolicyChoice
 from hosim.study.drawn_orders import drawn_order, reordered
 from hosim.study.rows_of_answers import SLOWDOWN
-from hosim.study.runs import check, make_plan
+from hosim.study.runs import Question, check, make_plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,11 +47,7 @@ _SEEDS = 2**32
 
 
 def robustness(
-    graph: Graph,
-    hardware: Hardware,
-    choices: Sequence[PolicyChoice],
-    budget_bytes: int,
-    jitter: Jitter,
+    questions: Sequence[Question],
     runs: int,
     progress: Callable[[str], None] = lambda doing: None,
     order: bool = False,
@@ -74,34 +68,26 @@ def robustness(
     if runs < 1 or runs >= _SEEDS:
         raise InputError(f"expected at least 1 run, got {runs}", source="runs")
     within("runs", runs, source="runs")
-    if jitter.is_none and not order:
+    asked = questions[0]
+    if asked.jitter.is_none and not order:
         raise InputError(
             "without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order",
             source="jitter",
         )
-    rows = [
-        row
-        for choice in choices
-        for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress, order)
-    ]
+    rows = [row for one in questions for row in _rows(one, runs, progress, order)]
     frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
-    frame.attrs["notes"] = each_once(notes(graph, hardware))
+    frame.attrs["notes"] = each_once(notes(asked.graph, asked.hardware))
     return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
 
 
 def _rows(
-    graph: Graph,
-    hardware: Hardware,
-    choice: PolicyChoice,
-    budget_bytes: int,
-    jitter: Jitter,
-    runs: int,
-    progress: Callable[[str], None],
-    order: bool,
+    question: Question, runs: int, progress: Callable[[str], None], order: bool
 ) -> Iterator[tuple[Any, ...]]:
+    hardware, choice, budget_bytes = question.hardware, question.choice, question.budget_bytes
+    jitter = question.jitter
     progress(f"{choice.label}: planning")
     try:
-        plan = make_plan(graph, hardware, choice, budget_bytes)
+        plan = make_plan(question.graph, hardware, choice, budget_bytes)
         check(plan, hardware, budget_bytes)
     except HosimError as error:
         if choice.policy.is_own and not isinstance(error, InfeasibleError):
@@ -134,7 +120,7 @@ def _rows(
         yield _row(
             choice,
             run,
-            replace(result, ideal_ns=resident_step(graph, hardware).makespan_ns),
+            replace(result, ideal_ns=resident_step(question.graph, hardware).makespan_ns),
             hardware,
         )
 

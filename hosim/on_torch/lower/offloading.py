@@ -16,7 +16,7 @@ from hosim import policies
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
-from hosim.engine import parse_budget, replay
+from hosim.engine import read_budget, replay
 from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -173,7 +173,7 @@ def offload(
                 compiled,
             )
         graph = captured.program.graph
-        budget_bytes = parse_budget(budget, graph, machine)[1]
+        budget_bytes = read_budget(budget).of(graph, machine)[1]
         check = rule_of(runs_on.allocator)
 
         def planner(part: Graph) -> tuple[Plan, Result]:
