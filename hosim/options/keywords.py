@@ -51,7 +51,7 @@ def keywords(*options: Option) -> Callable[[F], F]:
                 for name, one in named.items()
             }
             there = dict(zip(positions, arguments, strict=False)) | given | read
-            check_together((*together, *options), there, function.__name__, at_shell=False)
+            check_together((*together, *options), there, function.__name__)
             return function(*arguments, **{**given, **read})
 
         asked.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]

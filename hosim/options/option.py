@@ -160,7 +160,14 @@ def is_given(option: Option, value: Any) -> bool:
     )
 
 
-def check_together(options: Options, given: Mapping[str, Any], source: str, at_shell: bool) -> None:
+def check_together(
+    options: Options,
+    given: Mapping[str, Any],
+    source: str,
+    where: str | None = None,
+    *,
+    at_shell: bool = False,
+) -> None:
     """Raise :class:`InputError` for an option without one that it needs, or beside one that it
     excludes.
     """
@@ -171,16 +178,14 @@ def check_together(options: Options, given: Mapping[str, Any], source: str, at_s
     }
     named = {option.name: option.flag if at_shell else option.name for option in options}
     for option in there.values():
+        said = None
         if option.needs and not any([name in there for name in option.needs]):
-            raise InputError(
-                f"{named[option.name]} requires "
-                f"{' or '.join(named[name] for name in option.needs)}",
-                source=source,
-            )
+            said = f"requires {' or '.join(named[name] for name in option.needs)}"
         for other, why in option.excludes.items():
             if other in there:
-                both = f"{named[option.name]} and {named[other]} exclude each other"
-                raise InputError(f"{both}: {why or 'give one of them'}", source=source)
+                said = f"and {named[other]} exclude each other: {why or 'give one of them'}"
+        if said is not None:
+            raise InputError(f"{named[option.name]} {said}", source=source, where=where)
 
 
 def refuse_others(

@@ -11,22 +11,17 @@ if TYPE_CHECKING:
         load_baseline,
         load_baselines,
     )
-    from hosim.io.gate_files.cases_file import MatrixModel, load_cases, read_toml
+    from hosim.io.gate_files.cases_file import CASE, MatrixModel, load_cases, read_toml
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "baseline_file": "GraphModel ListingModel load_baseline load_baselines",
-            "cases_file": "MatrixModel load_cases read_toml",
+            "cases_file": "CASE MatrixModel load_cases read_toml",
         },
     )
 
 __all__ = [
-    "GraphModel",
-    "ListingModel",
-    "MatrixModel",
-    "load_baseline",
-    "load_baselines",
-    "load_cases",
-    "read_toml",
-]
+    "CASE", "GraphModel", "ListingModel", "MatrixModel", "load_baseline", "load_baselines",
+    "load_cases", "read_toml",
+]  # fmt: skip
