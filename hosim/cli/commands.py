@@ -152,11 +152,14 @@ def command(*options: Option) -> Callable[[Callable[[Given], None]], Callable[..
     """A command with these options, which gets what is given of them once it goes together."""
 
     def with_options(run: Callable[[Given], None]) -> Callable[..., None]:
+        group, own = run.__module__.rpartition(".cmd_")[2], run.__name__.rstrip("_")
+        source = (own if own == group else f"{group} {own}").replace("_", "-")
+
         @wraps(run)
         def command(**given: Any) -> None:
             for option in options:
                 option.check(given[option.name])
-            check_together(options, given, run.__name__.replace("_", "-"), at_shell=True)
+            check_together(options, given, source, at_shell=True)
             run(Given(**given))
 
         command.__signature__ = _signature(options)  # type: ignore[attr-defined]

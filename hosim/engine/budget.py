@@ -31,7 +31,7 @@ class MemoryBudget:
 
     wanted_bytes: int | None = None
     share: Fraction | None = None
-    asked: float | str = ""
+    asked: int | float | str | None = None
 
     def of(self, graph: Graph, hardware: Hardware) -> tuple[int, int]:
         """The bytes that it asks for, and those that may be used: at most the device tier's
@@ -85,10 +85,10 @@ def read_budget(budget: MemoryBudget | int | float | str | None) -> MemoryBudget
     wanted = budget if isinstance(budget, int) else _size(str(budget))
     if wanted <= 0:
         raise _nothing(budget)
-    return MemoryBudget(wanted)
+    return MemoryBudget(wanted, asked=budget)
 
 
-def _nothing(budget: int | float | str) -> InputError:
+def _nothing(budget: int | float | str | None) -> InputError:
     said = f"{budget} B" if isinstance(budget, int) else budget
     expected = f"expected {_TEXT}" if isinstance(budget, str) else _EXPECTED  # a text has its unit
     return InputError(f"{said} leaves no memory at all; {expected}", source="budget")

@@ -130,16 +130,13 @@ def file_of(path: object, argument: str) -> Path:
     return Path(path)
 
 
-def check_known(what: str, value: object, known: Iterable[str], argument: str) -> None:
-    """Raise :class:`InputError` for what is none of the known names."""
+def check_known(what: str, name: str, known: Iterable[str], argument: str) -> None:
+    """Raise :class:`InputError` for a name that is none of the known ones."""
     from hosim.files import unknown_name  # help imports the table alone
 
     names = list(known)
-    if not isinstance(value, str) or value not in names:
-        raise InputError(
-            unknown_name(what, value if isinstance(value, str) else shown(value, 60), names),
-            source=argument,
-        )
+    if name not in names:
+        raise InputError(unknown_name(what, name, names), source=argument)
 
 
 # -- what goes together

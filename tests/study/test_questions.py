@@ -180,7 +180,7 @@ def test_a_budget_is_a_size_or_a_share() -> None:
     )
     assert question().with_settings({"budget": None}).budget == read_budget(None)
     assert question().with_settings({"budget": 77}).budget_bytes == 77
-    assert question().with_settings({"budget": "60%"}).budget == "60%"
+    assert question().with_settings({"budget": "60%"}).budget == read_budget("60%")
 
 
 def test_another_policy_and_other_parameters() -> None:
