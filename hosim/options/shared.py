@@ -290,6 +290,7 @@ OPTIONS: Mapping[str, Option] = _table(
     ),
     Option(
         "largest",
+        takes="str | None",
         metavar="FIELD=A..B[:N]",
         help="Find the largest value of a field: workload.batch=1..64, workload.layers=1..80.",
         about="A field and its range, of which the largest value that fits is wanted: "
@@ -297,6 +298,7 @@ OPTIONS: Mapping[str, Option] = _table(
     ),
     Option(
         "smallest",
+        takes="str | None",
         metavar="FIELD=A..B[:N]",
         help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, "
         "tiers.hbm.capacity=8..80GiB:73. A range without a count has about 100 round values.",
@@ -315,6 +317,7 @@ OPTIONS: Mapping[str, Option] = _table(
     ),
     Option(
         "more_memory",
+        takes="str",
         default="1GB",
         metavar="BYTES",
         help="How much more device memory to price.",
@@ -322,6 +325,7 @@ OPTIONS: Mapping[str, Option] = _table(
     ),
     Option(
         "more_bandwidth",
+        takes="str",
         default="10GB/s",
         metavar="RATE",
         help="How much more bandwidth to price, channel by channel.",
