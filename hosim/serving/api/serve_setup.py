@@ -25,12 +25,49 @@ from hosim.serving import (
     read_recorded_iterations,
     weight_room,
 )
-from hosim.serving.api.unlike_engines import about_prefill, unlike_prefill
 from hosim.serving.blocks import KvLink, KvSetup, kv_link, kv_setup, sparse_reads, unlike_link
 from hosim.serving.engine_loop import IterationTime
 from hosim.serving.requests import Request, RequestRows, asked_requests
 from hosim.serving.weights import WeightSetup, check_beside_cache, usual_iteration, weight_setup
 from hosim.units import parse_size, parse_time
+
+# -- engines that prefill and are unlike the others ------------------------------------------------
+
+
+def unlike_prefill(
+    decodes: ModelledIterations, hardware: Machine | None, tensor: int | None
+) -> ModelledIterations:
+    """Iterations of engines that prefill, as options for them say, beside those of engines that
+    decode. Raises :class:`InputError`.
+    """
+    parameters = dict(decodes.model)
+    if tensor is not None:
+        devices = within("devices", tensor, source="prefill_tensor")
+        parameters["tensor"] = devices
+        if parameters.get("expert", 1) != 1:
+            parameters["expert"] = devices
+    found = ModelledIterations(
+        parameters, decodes.hardware if hardware is None else machine(hardware), decodes.overhead_ns
+    )
+    found.check_processor()
+    return found
+
+
+def about_prefill(
+    first: ModelledIterations, instances: int, blocks: int, block_tokens: int
+) -> dict[str, Any]:
+    """What a result says of them."""
+    return {
+        "hardware": first.hardware.name,
+        "instances": instances,
+        "devices": first.devices,
+        "blocks": blocks,
+        "block_bytes": block_tokens * first.cache_bytes_per_token,
+    }
+
+
+# -- setups ----------------------------------------------------------------------------------------
+
 
 SAID_BY_REQUESTS = ("phase", "batch", "sequence", "context")
 """Parameters of a model that requests say."""
