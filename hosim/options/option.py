@@ -60,6 +60,8 @@ class Option:
     @property
     def flag(self) -> str:
         """How the shell spells it in a sentence."""
+        if self.argument:
+            return (self.metavar or self.name).removesuffix("...")
         return self.flags[0] if self.flags else "--" + self.name.replace("_", "-")
 
     @property
