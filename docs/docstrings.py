@@ -4,7 +4,9 @@ reads them with.
 
 from __future__ import annotations
 
+import inspect
 import re
+from importlib import import_module
 from typing import Any
 
 import griffe
@@ -36,10 +38,34 @@ def _link(page: re.Match[str]) -> str:
     return f"[docs/{page[1]}.md{page[2] or ''}]({page[1]}.md{anchor})"
 
 
+def with_options(function: griffe.Function) -> None:
+    """Give a function the signature and the docstring that its ``keywords`` make when it is
+    imported.
+    """
+    asked = getattr(import_module(function.module.path), function.name)
+    assert function.docstring is not None
+    function.docstring.value = inspect.getdoc(asked) or ""
+    function.parameters = griffe.Parameters(
+        *[
+            griffe.Parameter(
+                one.name,
+                annotation=str(one.annotation),
+                kind=griffe.ParameterKind(one.kind.description),
+                default=None if one.default is one.empty else repr(one.default),
+            )
+            for one in inspect.signature(asked).parameters.values()
+        ]
+    )
+
+
 class Readable(griffe.Extension):
     """Applies :func:`readable` to every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called once an object is loaded."""
+        if isinstance(obj, griffe.Function) and any(
+            "keywords" in str(one.value) for one in obj.decorators
+        ):
+            with_options(obj)
         if obj.docstring is not None:
             obj.docstring.value = readable(obj.docstring.value)

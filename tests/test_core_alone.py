@@ -32,7 +32,8 @@ OF_THE_WHOLE = (
     "fuzz", "gate/test_adoption.py", "gate/test_own_gate.py", "importers/test_damaged_files.py", "importers/test_onnx_parts.py",
     "importers/test_written_out.py", "kept/test_kept_damage.py", "kept/test_kept_imports.py", "kept/test_kept_schedules.py", "mutants",
     "policies/test_every_policy.py", "test_core_alone.py", "test_docs.py", "test_hostile_arguments.py", "test_notebooks.py",
-    "test_packaging.py", "test_public_docstrings.py", "test_rooms.py", "test_structure_of_hosim.py", "test_whole_numbers.py",
+    "test_declared_options.py", "test_packaging.py", "test_public_docstrings.py", "test_rooms.py", "test_structure_of_hosim.py",
+    "test_whole_numbers.py",
 )  # fmt: skip
 """Tests that are about the whole project, or that need another room throughout."""
 

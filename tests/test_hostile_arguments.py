@@ -163,7 +163,7 @@ CALLS: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: hosim.replay(hosim.Plan(toy()), "toy", account=pd.NA),
-        "account: expected a name, got <NA>",
+        "account: expected a text, got <NA>",
     ),
     (
         lambda: hosim.replay(hosim.Plan(toy()), "toy", 10**30),

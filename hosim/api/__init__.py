@@ -13,7 +13,16 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.api.cell_progress import AGAIN_S, in_cell
-    from hosim.api.inputs import Machine, Vary, file_of, load, machine, named, real, whole
+    from hosim.api.inputs import (
+        Machine,
+        Vary,
+        less_than_asked,
+        load,
+        machine,
+        named,
+        question,
+        questions,
+    )
     from hosim.api.many_runs import compare, diff, robustness, sweep
     from hosim.api.one_plan import blame, explain, plan, replay
     from hosim.api.pipeline_stages import plan_stages, replay_stages
@@ -27,7 +36,7 @@ else:
         __name__,
         {
             "cell_progress": "AGAIN_S in_cell",
-            "inputs": "Machine Vary file_of load machine named real whole",
+            "inputs": "Machine Vary less_than_asked load machine named question questions",
             "many_runs": "compare diff robustness sweep",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
@@ -40,7 +49,8 @@ else:
     )
 
 __all__ = [
-    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "file_of", "fit",
-    "frontier", "in_cell", "load", "machine", "named", "plan", "plan_stages", "plot", "real",
-    "repeated", "replay", "replay_stages", "robustness", "runtime_fit", "sweep", "whole",
+    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "fit", "frontier",
+    "in_cell", "less_than_asked", "load", "machine", "named", "plan", "plan_stages", "plot",
+    "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
+    "sweep",
 ]  # fmt: skip

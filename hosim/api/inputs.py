@@ -13,23 +13,32 @@ bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hosim.base.whole_numbers import whole as whole_number
 from hosim.devices_of_graph import on_devices
-from hosim.engine import parse_budget
+from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.io import rescaled
 from hosim.jitter import Jitter
 from hosim.limits import listed_within
+from hosim.options import OPTIONS, RESERVED, Given
 from hosim.plain_text import shown
-from hosim.study.asked import AnyPolicy, PolicyChoice, as_choice, parse_choices
-from hosim.study.runs import POLICY, Question
-from hosim.units import LARGEST, human_size, plain_number
+from hosim.result import CACHING, LEDGER
+from hosim.study.asked import (
+    RECOMPUTE,
+    AnyPolicy,
+    PolicyChoice,
+    as_choice,
+    parse_choices,
+    read_search_ends,
+    without,
+)
+from hosim.study.runs import POLICY, Counting, Question
+from hosim.units import human_size
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -146,40 +155,6 @@ def machine(hardware: Machine) -> Hardware:
     return load_hardware(find_hardware(named(hardware, "hardware")))
 
 
-def whole(value: object, argument: str, least: int = 0) -> int:
-    """A whole number of Python or numpy. Raises :class:`InputError` for anything else."""
-    number = whole_number(value)
-    if number is None or not least <= number <= LARGEST:
-        most = " and at most 2^63-1" if number is not None and number > LARGEST else ""
-        raise InputError(
-            f"expected a whole number of at least {least}{most}, got {shown(value, 60)}",
-            source=argument,
-        )
-    return number
-
-
-def real(value: object, argument: str) -> float:
-    """A number of Python or numpy. Raises :class:`InputError` for anything else."""
-    number = plain_number(value)
-    if isinstance(number, bool) or not isinstance(number, int | float):
-        raise InputError(f"expected a number, got {shown(value)}", source=argument)
-    return number
-
-
-def flag(value: object, argument: str) -> bool:
-    """True or false, of Python or numpy. Raises :class:`InputError` for anything else."""
-    if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
-        raise InputError(f"expected true or false, got {shown(value, 60)}", source=argument)
-    return bool(value)
-
-
-def callback(given: Callable[..., object] | None, argument: str) -> Callable[..., object] | None:
-    """A function, or ``None``. Raises :class:`InputError` for anything else."""
-    if given is not None and not callable(given):
-        raise InputError(f"expected a function, got {shown(given, 60)}", source=argument)
-    return given
-
-
 def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
     """The items of a list, or of whatever else gives them one after another.
 
@@ -201,13 +176,6 @@ def jitter_of(jitter: Jitter | None) -> Jitter | None:
     return jitter
 
 
-def file_of(path: object, argument: str) -> Path:
-    """The path of a file to write. Raises :class:`InputError` for what is none."""
-    if not isinstance(path, str | os.PathLike):
-        raise InputError(f"expected the path of a file, got {shown(path)}", source=argument)
-    return Path(path)
-
-
 def named(given: object, argument: str) -> str:
     """A name or a path as text. Raises :class:`InputError` for anything else."""
     if not isinstance(given, str | os.PathLike):
@@ -222,12 +190,7 @@ def machine_of(graph: Graph, hardware: Machine, devices: int | None) -> Hardware
     """The machine with the devices that run a graph: ``devices``, or as many as it is for. Raises
     :class:`InputError`.
     """
-    return on_devices(graph, machine(hardware), number_of(devices))
-
-
-def number_of(devices: int | None) -> int | None:
-    """A number of devices, or ``None``: as many as the graph is for. Raises :class:`InputError`."""
-    return None if devices is None else whole(devices, "devices", 1)
+    return on_devices(graph, machine(hardware), devices)
 
 
 def question(
@@ -235,50 +198,109 @@ def question(
     hardware: Machine,
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
-    devices: int | None = None,
-    rescale: bool = False,
+    **options: Any,
 ) -> Question:
-    """What one replay answers. Raises :class:`InputError`."""
-    rescale = flag(rescale, "rescale")
-    asked = Question(
-        load(workload),
-        machine(hardware),
-        as_choice(policy),
-        budget,
-        devices=number_of(devices),
-        rescale=rescale,
-    )
-    _ = asked.budget_bytes  # an invalid budget is an error here, not later
-    return asked
-
-
-def budget_of(budget: Budget, graph: Graph, hardware: Hardware) -> int:
-    """Bytes of the device tier that a budget allows, at most its capacity. Raises
+    """What one replay answers; ``options`` as :func:`questions` takes them. Raises
     :class:`InputError`.
     """
-    return parse_budget(budget, graph, hardware)[1]
+    return questions(workload, [hardware], [policy], budget, **options)[0]
 
 
-def less_than_asked(budget: Budget, graph: Graph, machines: Iterable[Hardware]) -> list[str]:
-    """A line for each machine whose device has less memory than the budget. Raises
-    :class:`InputError` for an invalid budget.
+def questions(
+    workload: Workload,
+    machines: Sequence[Machine],
+    policies: Policies = None,
+    budget: Budget = None,
+    **options: Any,
+) -> list[Question]:
+    """A question for each machine and policy: what a function or a command is asked, read once.
+
+    ``options`` are values of :data:`hosim.options.OPTIONS`; those left out have their defaults.
+    Raises :class:`InputError`.
     """
-    budgets = [(profile, *parse_budget(budget, graph, profile)) for profile in machines]
+    asked = Given(**{name: one.default for name, one in OPTIONS.items()} | options)
+    ends = read_search_ends(asked.within, asked.time, asked.work)
+    bounds = read_budget(budget)
+    reserved = asked.plan_against == RESERVED
+    allocator = CACHING if reserved and asked.allocator == LEDGER else asked.allocator
+    profiles = [machine(one) for one in machines]
+    graph = _graph(workload, profiles, asked)
+    chosen = choices_of(policies, graph, routed=asked.routing is not None)
+    if asked.no_recompute:
+        chosen = [without(choice, RECOMPUTE) for choice in chosen]
+    found = [
+        Question(
+            here,
+            profile,
+            choice,
+            bounds,
+            devices=asked.devices,
+            rescale=asked.rescale,
+            counting=Counting(allocator, asked.account),
+            reserved=reserved,
+            jitter=Jitter(asked.seed, asked.op_sigma, asked.transfer_sigma),
+            ends=ends,
+        )
+        for profile in profiles
+        for here in [rescaled(graph, profile) if asked.rescale else graph]
+        for choice in ends.of(chosen)
+    ]
+    for one in found[:: len(found) // len(profiles)]:
+        _ = one.budget_bytes  # what cannot be asked of a machine is an error here, not later
+    return found
+
+
+def _graph(workload: Workload, profiles: Sequence[Hardware], asked: Given) -> Graph:
+    """The graph of a workload under a runtime, of one machine rescaled to it, of a routing its
+    steps.
+    """
+    if asked.execution_trace is not None:
+        from hosim.importers.recordings import import_kineto
+
+        graph = import_kineto(named(workload, "workload"), asked.execution_trace)
+    else:
+        graph = load(workload)
+    graph = under(graph, asked.runtime)
+    if asked.routing is None:
+        return graph
+    return _routed(rescaled(graph, profiles[0]) if asked.rescale else graph, asked)
+
+
+def _routed(graph: Graph, asked: Given) -> Graph:
+    """The graph of the routing's steps that are asked for."""
+    from hosim.data.expert_routing import realise
+    from hosim.io import load_routing
+    from hosim.models import build
+    from hosim.study.asked import parse_steps
+
+    recipe = graph.meta.get("builder")
+    if isinstance(recipe, Mapping) and recipe.get("routing") is not None:
+        graph = build(graph.name, {**recipe, "routing": None})  # what was drawn gives way to it
+    loaded = load_routing(asked.routing, graph)
+    wanted = parse_steps(asked.steps, len(loaded.steps))
+    return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
+
+
+def less_than_asked(asked: Iterable[Question]) -> list[str]:
+    """A line for each machine whose device has less memory than the budget."""
+    sizes = {one.hardware.name: one.less_than_asked for one in asked}
     return [
-        f"using {human_size(allowed)}, all that the device of {profile.name} has"
-        for profile, wanted, allowed in budgets
-        if wanted > allowed
+        f"using {human_size(size)}, all that the device of {name} has"
+        for name, size in sizes.items()
+        if size is not None
     ]
 
 
-def choices_of(policies: Policies, graph: Graph | None = None) -> list[PolicyChoice]:
+def choices_of(
+    policies: Policies, graph: Graph | None = None, routed: bool = False
+) -> list[PolicyChoice]:
     """The policies of a comma-separated text, one policy or several; ``None``: every policy, of
     ``graph`` every one that plans for it.
 
     Raises :class:`InputError`.
     """
     if policies is None or isinstance(policies, str):
-        return parse_choices(policies, graph=graph)
+        return parse_choices(policies, routed, graph)
     if isinstance(policies, Iterable):
         choices = [
             as_choice(policy) for policy in several(policies, "policies", "a list of policies")

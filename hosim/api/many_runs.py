@@ -5,72 +5,64 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hosim.analysis.remarks import beside_fastest, draws_notes
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import (
-    AnyRuntime,
     Budget,
     Machine,
     Policies,
     Vary,
     Workload,
-    budget_of,
-    callback,
-    choices_of,
-    file_of,
-    flag,
     less_than_asked,
     load,
     machine,
     machine_of,
-    number_of,
     policies_in,
     question,
-    real,
+    questions,
     several,
-    under,
-    whole,
 )
-from hosim.base.search_control import SearchProgress
 from hosim.cache_plan import Plan
+from hosim.engine import read_budget
 from hosim.errors import InputError
-from hosim.io import rescaled
-from hosim.jitter import Jitter
 from hosim.notes import each_once
-from hosim.plain_text import shown
+from hosim.options import Option, declared, keywords
 from hosim.result import Result
-from hosim.study.asked import AnyPolicy, SearchEnds, Value, read_search_ends, read_vary, searching
+from hosim.study.asked import AnyPolicy, Value, read_vary, searching
 
 if TYPE_CHECKING:
-    from distributed import Client
     from pandas import DataFrame
 
     from hosim.study import Diff
 
+_ROWS_DONE = Option(
+    "progress",
+    of=Callable,
+    takes="Callable[[int, int, int], None] | None",
+    about="Called with the number of rows done, of all rows, and of those that do not fit. A cell "
+    "of "
+    "a notebook shows them in any case.",
+)
+_RUNS = declared(
+    "devices runs op_sigma transfer_sigma seed order rescale", op_sigma=0.05, transfer_sigma=0.1
+)
 
+
+@keywords(*declared("devices rescale runtime within time work progress"))
 def compare(
     workload: Workload,
     hardware: Machine | Sequence[Machine],
     policies: Policies = None,
     budget: Budget = None,
-    *,
-    devices: int | None = None,
-    rescale: bool = False,
-    runtime: AnyRuntime = None,
-    within: float | str | None = None,
-    time: float | str | None = None,
-    work: int | None = None,
-    progress: Callable[[SearchProgress], object] | None = None,
+    **options: Any,
 ) -> DataFrame:
     """Compare policies on one workload, one machine and one budget; or machines, of which each says
     how much memory is enough.
 
     Parameters
     ----------
-    workload
-        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
     hardware
         What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are
         compared.
@@ -79,29 +71,6 @@ def compare(
         ``hosim.policies.lookahead`` and of functions ``(graph, hardware, budget_bytes)`` that
         return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
         ``optimal``, and for ``hyperoffload`` where machines are compared.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
-    rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio
-        of the cost model's times of each op on the two; the interval of the makespan says how
-        unsure that is. Without it they are refused.
-    runtime
-        The software that runs it: the name or the path of a runtime (``hosim runtime list``), or
-        the mapping of its file; ``None``: that which the workload names, or none.
-    within
-        Ends the search of ``hyperoffload`` on one machine at a plan so near the bound, as in
-        :func:`hosim.plan`.
-    time
-        Ends it after so long. Ctrl-C ends it, too, and then the frame has the policies whose
-        results are known by then.
-    work
-        Ends it after so much work.
-    progress
-        Is told how far it is.
 
     Returns
     -------
@@ -162,52 +131,29 @@ def compare(
     0            toy     False         <NA>          <NA>
     1  h100-80gb-sxm      True           50           120
     """
+    if isinstance(hardware, Sequence) and not isinstance(hardware, str):
+        return _compared_machines(workload, hardware, policies, budget, options)
     from hosim.api.compared_frame import ComparedFrame
     from hosim.study import compare as compared
     from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
 
-    graph, ends = under(load(workload), runtime), read_search_ends(within, time, work)
-    if isinstance(hardware, Sequence) and not isinstance(hardware, str):
-        from hosim.study import compare_machines
-
-        if ends != SearchEnds() or progress is not None:
-            raise InputError(
-                "within, time, work and progress are for one machine: give one, or leave them out",
-                source="hardware",
-            )
-
-        machines = [
-            machine_of(graph, one, devices)
-            for one in several(hardware, "hardware", "a list of machines")
-        ]
-        if not machines:
-            raise InputError("expected at least one machine, got an empty list", source="hardware")
-        choices = choices_of("hyperoffload" if policies is None else policies)
-        with in_cell() as tell:
-            found = compare_machines(
-                graph, machines, choices, budget, tell, number_of(devices), rescale=rescale
-            ).frame
-        table = ComparedFrame(found)
-        table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(budget, graph, machines)]
-        return table
-    profile = machine_of(graph, hardware, devices)
-    graph = rescaled(graph, profile) if flag(rescale, "rescale") else graph
-    choices = ends.of(choices_of(policies, graph))
-    with in_cell() as tell, searching(ends, tell, callback(progress, "progress")) as (_, begins):
-        results = compared(graph, profile, choices, budget_of(budget, graph, profile), begins)
+    asked = questions(workload, [hardware], policies, budget, **options)
+    profile = asked[0].hardware
+    with (
+        in_cell() as tell,
+        searching(asked[0].ends, tell, options["progress"]) as (_, begins),
+    ):
+        results = compared(asked, begins)
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [
         {**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results
     ]
     said = [
         *(line for result in results for line in result.notes),
-        *less_than_asked(budget, graph, [profile]),
+        *less_than_asked(asked),
     ]
-    if len(results) < len(choices):
-        said.append(
-            "interrupted: no result of "
-            f"{', '.join([choice.label for choice in choices[len(results) :]])}"
-        )
+    if missing := [one.choice.label for one in asked[len(results) :]]:
+        said.append(f"interrupted: no result of {', '.join(missing)}")
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs["notes"] = each_once([*said, *draws_notes(results)])
     table.attrs["paired"] = beside_fastest(results)
@@ -215,57 +161,52 @@ def compare(
     return table
 
 
+def _compared_machines(
+    workload: Workload,
+    machines: Sequence[Machine],
+    policies: Policies,
+    budget: Budget,
+    options: dict[str, Any],
+) -> DataFrame:
+    from hosim.api.compared_frame import ComparedFrame
+    from hosim.study import compare_machines
+
+    if any(options[name] is not None for name in ("within", "time", "work", "progress")):
+        raise InputError(
+            "within, time, work and progress are for one machine: give one, or leave them out",
+            source="hardware",
+        )
+    listed = several(machines, "hardware", "a list of machines")
+    if not listed:
+        raise InputError("expected at least one machine, got an empty list", source="hardware")
+    chosen = "hyperoffload" if policies is None else policies
+    asked = questions(workload, listed, chosen, budget, **options)
+    with in_cell() as tell:
+        found = compare_machines(asked, tell).frame
+    table = ComparedFrame(found)
+    table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(asked)]
+    return table
+
+
+@keywords(*declared("devices output jobs scheduler progress rescale", _ROWS_DONE))
 def sweep(
     workload: Workload,
     hardware: Machine,
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
     *,
-    devices: int | None = None,
     vary: Vary,
-    output: str | os.PathLike[str] | None = None,
-    jobs: int = -1,
-    scheduler: str | Client | None = None,
-    progress: Callable[[int, int, int], None] | None = None,
-    rescale: bool = False,
+    **options: Any,
 ) -> DataFrame:
     """Replay a workload once for each value of some fields.
 
     Parameters
     ----------
-    workload
-        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
-    hardware
-        What to run it on: a name, a path, a mapping or a profile.
-    policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as
-        ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns
-        a plan. ``hosim policies`` lists them.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
     vary
         Which fields take which values. A grid: texts such as
         ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of values. Or a
         list of mappings or a frame, one point each. A value of ``policy`` may be an object or a
         function, too.
-    output
-        A CSV or Parquet file that gets each row as soon as it is known. The same call continues an
-        interrupted sweep.
-    jobs
-        How many processes compute; -1: one per core.
-    scheduler
-        A Dask cluster that computes instead: its address, or a client.
-    progress
-        Called with the number of rows done, of all rows, and of those that do not fit. A cell of a
-        notebook shows them in any case.
-    rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio
-        of the cost model's times of each op on the two; the interval of the makespan says how
-        unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -306,15 +247,11 @@ def sweep(
     from hosim.study.rows_of_answers import VARIED, frame
     from hosim.study.runs import cluster, pool
 
-    runner = pool(whole(jobs, "jobs", -1)) if scheduler is None else cluster(scheduler)
-    target = None if output is None else file_of(output, "output")
-    if progress is not None and not callable(progress):
-        raise InputError(
-            f"expected a function (done, total, failed), got {shown(progress)}", source="progress"
-        )
+    scheduler, progress = options["scheduler"], options["progress"]
+    runner = pool(options["jobs"]) if scheduler is None else cluster(scheduler)
     vary, others = policies_in(vary)
     points = read_vary(vary)
-    asked = replace(question(workload, hardware, policy, budget, devices, rescale), others=others)
+    asked = replace(question(workload, hardware, policy, budget, **options), others=others)
     with in_cell() as tell:
 
         def told(done: int, total: int, failed: int) -> None:
@@ -322,7 +259,7 @@ def sweep(
             if progress is not None:
                 progress(done, total, failed)
 
-        found = swept(asked, points, target, runner, told)
+        found = swept(asked, points, options["output"], runner, told)
     why = same_everywhere(asked, points, found.rows)
     table = frame(
         found.rows,
@@ -339,14 +276,14 @@ def sweep(
     return table
 
 
+@keywords(*declared("devices"))
 def diff(
     a: AnyPolicy | os.PathLike[str] | Plan | Result,
     b: AnyPolicy | os.PathLike[str] | Plan | Result,
     workload: Workload | None = None,
     hardware: Machine | None = None,
     budget: Budget = None,
-    *,
-    devices: int | None = None,
+    **options: Any,
 ) -> Diff:
     """Compare two plans or two results: figure by figure, tensor by tensor, op by op.
 
@@ -361,12 +298,6 @@ def diff(
         What the plans are for, if ``a`` is no plan: a name, a path, a mapping or a graph.
     hardware
         A machine on which plans are replayed as well: a name, a path, a mapping or a profile.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
 
     Returns
     -------
@@ -407,66 +338,27 @@ def diff(
         graph = a.workload
     profile = budget_bytes = None
     if hardware is not None:
+        devices = options["devices"]
         profile = machine(hardware) if graph is None else machine_of(graph, hardware, devices)
     if graph is not None and profile is not None:
-        budget_bytes = budget_of(budget, graph, profile)
+        budget_bytes = read_budget(budget).of(graph, profile)[1]
     return differ(
         side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes)
     )
 
 
+@keywords(*_RUNS)
 def robustness(
     workload: Workload,
     hardware: Machine,
     policies: Policies = None,
     budget: Budget = None,
-    *,
-    devices: int | None = None,
-    runs: int = 20,
-    op_sigma: float = 0.05,
-    transfer_sigma: float = 0.1,
-    seed: int = 0,
-    order: bool = False,
-    rescale: bool = False,
+    **options: Any,
 ) -> DataFrame:
     """Replay each policy's plan with op and transfer times that vary, or with its ops in other
     orders.
 
     Every policy plans on nominal times, and all policies meet the same variations.
-
-    Parameters
-    ----------
-    workload
-        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
-    hardware
-        What to run it on: a name, a path, a mapping or a profile.
-    policies
-        The policies: text separated by commas, or a list of texts, of objects such as
-        ``hosim.policies.lookahead`` and of functions ``(graph, hardware, budget_bytes)`` that
-        return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
-        ``optimal``.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
-    runs
-        How many variations to replay. Run 0 comes before them, with nominal times.
-    op_sigma
-        Relative standard deviation of the ops' times.
-    transfer_sigma
-        Relative standard deviation of the time during which a transfer's bytes flow.
-    seed
-        Seed of the variations; the same seed gives the same times.
-    order
-        Whether each run also has another order of the ops, drawn with the seed: each op follows its
-        producers, and each cache op the op that it is issued after. A run in which the plan then
-        breaks a rule does not fit. With both sigmas 0 the order alone varies.
-    rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio
-        of the cost model's times of each op on the two; the interval of the makespan says how
-        unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -500,22 +392,6 @@ def robustness(
     """
     from hosim.study import robustness as drawn
 
-    graph = load(workload)
-    profile = machine_of(graph, hardware, devices)
-    graph = rescaled(graph, profile) if flag(rescale, "rescale") else graph
-    choices = choices_of(policies, graph)
-    budget_bytes = budget_of(budget, graph, profile)
-    jitter = Jitter(
-        whole(seed, "seed"), real(op_sigma, "op_sigma"), real(transfer_sigma, "transfer_sigma")
-    )
+    asked = questions(workload, [hardware], policies, budget, **options)
     with in_cell() as tell:
-        return drawn(
-            graph,
-            profile,
-            choices,
-            budget_bytes,
-            jitter,
-            whole(runs, "runs", 1),
-            tell,
-            flag(order, "order"),
-        )
+        return drawn(asked, options["runs"], tell, options["order"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hosim import engine as engines
 from hosim.analysis.lower_bounds import bound_of_result_ns
@@ -14,75 +13,83 @@ from hosim.api.inputs import (
     Budget,
     Machine,
     Workload,
-    budget_of,
-    callback,
-    flag,
     jitter_of,
     machine_of,
     question,
-    whole,
 )
-from hosim.base.search_control import SearchProgress
 from hosim.cache_plan import Plan
-from hosim.engine import resident_step, with_slack
+from hosim.engine import read_budget, resident_step, with_slack
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.jitter import Jitter
-from hosim.plain_text import shown
-from hosim.result import IN_TIME, LEDGER, Result
-from hosim.study.asked import AnyPolicy, as_choice
+from hosim.options import Option, declared, keywords
+from hosim.result import Result
+from hosim.study.asked import AnyPolicy
 
 if TYPE_CHECKING:
     from hosim.report import PlanExplanation
     from hosim.study import Blame
 
+_REPLAY = declared(
+    "budget_bytes devices record allocator account jitter fold reserve_bytes compete engine",
+    Option(
+        "budget_bytes",
+        of=int,
+        least=1,
+        excludes={"budget": ""},
+        about="The budget in bytes, which may exceed the device's capacity. Give one of the two.",
+    ),
+    Option(
+        "record",
+        of=bool,
+        default=False,
+        about="Whether to keep the timeline in the result; :func:`hosim.plot` needs it.",
+    ),
+    Option(
+        "jitter",
+        takes="Jitter | None",
+        about="How the times of ops and transfers vary; the plan does not know.",
+    ),
+    Option(
+        "fold",
+        of=bool,
+        default=True,
+        about="Whether devices that do the same at the same time are replayed as one. The result "
+        "is "
+        "the same either way.",
+    ),
+    Option(
+        "reserve_bytes",
+        of=int,
+        least=1,
+        about="Bytes that the allocator may reserve, if not the budget.",
+    ),
+    Option(
+        "compete",
+        of=bool,
+        about="Whether copies take memory bandwidth from ops. By default they do, unless every op "
+        "has a measured duration and none says which bytes it accesses.",
+    ),
+    Option(
+        "engine",
+        about="What replays it: ``reference``, which is ``docs/contract.md`` in plain SimPy, or "
+        "``loop``, which is the same rules compiled, without timelines, allocators and a few "
+        "rules. "
+        "The figures are the same; ``None``: the loop where it covers what is asked for. The "
+        "result "
+        "says which it was.",
+    ),
+)
 
+
+@keywords(*declared("devices rescale within time work progress"))
 def plan(
     workload: Workload,
     hardware: Machine,
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
-    *,
-    devices: int | None = None,
-    rescale: bool = False,
-    within: float | str | None = None,
-    time: float | str | None = None,
-    work: int | None = None,
-    progress: Callable[[SearchProgress], object] | None = None,
+    **options: Any,
 ) -> Plan:
     """Plan when each tensor moves between the memories.
-
-    Parameters
-    ----------
-    workload
-        What to run: a name, a path, a mapping or a graph (see :func:`hosim.load`).
-    hardware
-        What to run it on: a name, a path, a mapping or a profile.
-    policy
-        Which policy plans: text such as ``lookahead:k=4``, an object such as
-        ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns
-        a plan. ``hosim policies`` lists them.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
-    rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio
-        of the cost model's times of each op on the two; the interval of the makespan says how
-        unsure that is. Without it they are refused.
-    within
-        Ends the search of ``hyperoffload`` at a plan at most so far above the lower bound:
-        ``"1%"``, 0.01.
-    time
-        Ends it after so long, with the best plan so far: ``"2s"``, or a number of seconds. Ctrl-C
-        ends it, too; a second one is a ``KeyboardInterrupt``.
-    work
-        Ends it after so much work, which makes again what ``time`` ended (``Plan.search``).
-    progress
-        Is called at each of its checkpoints with how far it is
-        (:class:`hosim.base.search_control.SearchProgress`). What is true ends it there.
 
     Returns
     -------
@@ -118,13 +125,11 @@ def plan(
     >>> hosim.plan(b.build(), "toy", within="1%").search.ended
     'within'
     """
-    from hosim.study.asked import read_search_ends, searching
+    from hosim.study.asked import searching
     from hosim.study.runs import check, make_plan
 
-    ends = read_search_ends(within, time, work)
-    (choice,) = ends.of([as_choice(policy)])
-    asked = question(workload, hardware, choice, budget, devices, rescale)
-    with in_cell() as tell, searching(ends, tell, callback(progress, "progress")) as (_, begins):
+    asked = question(workload, hardware, policy, budget, **options)
+    with in_cell() as tell, searching(asked.ends, tell, options["progress"]) as (_, begins):
         begins(f"{asked.choice.label}: planning")
         made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
     check(made, asked.hardware, asked.budget_bytes)
@@ -132,21 +137,9 @@ def plan(
     return replace(with_slack(made, *made_for), made_for=made_for)
 
 
+@keywords(*_REPLAY)
 def replay(
-    plan: Plan,
-    hardware: Machine | None = None,
-    budget: Budget = None,
-    *,
-    budget_bytes: int | None = None,
-    devices: int | None = None,
-    record: bool = False,
-    allocator: str = LEDGER,
-    account: str = IN_TIME,
-    jitter: Jitter | None = None,
-    fold: bool = True,
-    reserve_bytes: int | None = None,
-    compete: bool | None = None,
-    engine: str | None = None,
+    plan: Plan, hardware: Machine | None = None, budget: Budget = None, **options: Any
 ) -> Result:
     """Replay a plan on a machine by the rules of ``docs/contract.md``; two runs give equal results.
 
@@ -159,38 +152,6 @@ def replay(
         :func:`hosim.plan` made the plan for, within the same budget unless another is given. On one
         of several devices, each device runs the plan on tensors of its own; they share only room
         and bandwidth.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    budget_bytes
-        The same in bytes, which may exceed the device's capacity. Give one of the two.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
-    record
-        Whether to keep the timeline in the result; :func:`hosim.plot` needs it.
-    allocator
-        What places the device's bytes: ``ledger`` only counts them; ``caching``,
-        ``caching-expandable`` and ``static`` place them, and then what they reserve has to stay
-        within the budget too.
-    account
-        The order in which the allocator's bytes are counted: ``time``, what the device holds at
-        each instant, or ``program``, what a host that runs ahead of the device has allocated.
-    jitter
-        How the times of ops and transfers vary; the plan does not know.
-    fold
-        Whether devices that do the same at the same time are replayed as one. The result is the
-        same either way.
-    reserve_bytes
-        Bytes that the allocator may reserve, if not the budget.
-    compete
-        Whether copies take memory bandwidth from ops. By default they do, unless every op has a
-        measured duration and none says which bytes it accesses.
-    engine
-        What replays it: ``reference``, which is ``docs/contract.md`` in plain SimPy, or ``loop``,
-        which is the same rules compiled, without timelines, allocators and a few rules. The figures
-        are the same; ``None``: the loop where it covers what is asked for. The result says which it
-        was.
 
     Returns
     -------
@@ -229,41 +190,18 @@ def replay(
     from hosim.io import check_tiers
 
     _expect_plan(plan)
-    if budget is not None and budget_bytes is not None:
-        raise InputError("give one of budget and budget_bytes", source="replay")
-    for name, given in (("allocator", allocator), ("account", account)):
-        if not isinstance(given, str):
-            raise InputError(f"expected a name, got {shown(given, 60)}", source=name)
-    jitter = jitter_of(jitter)
-    record, fold, compete = (
-        flag(record, "record"),
-        flag(fold, "fold"),
-        None if compete is None else flag(compete, "compete"),
-    )
-    if budget_bytes is not None:
-        budget_bytes = whole(budget_bytes, "budget_bytes", 1)
-    if reserve_bytes is not None:
-        reserve_bytes = whole(reserve_bytes, "reserve_bytes", 1)
-    profile, planned_bytes = _machine_of(plan, hardware, devices)
+    budget_bytes, compete = options.pop("budget_bytes"), options["compete"]
+    jitter_of(options["jitter"])
+    profile, planned_bytes = _machine_of(plan, hardware, options.pop("devices"))
     check_tiers(plan, profile, source="plan")
     if budget is not None:
-        budget_bytes = budget_of(budget, plan.workload, profile)
+        budget_bytes = read_budget(budget).of(plan.workload, profile)[1]
     usable = planned_bytes if budget_bytes is None else budget_bytes
-    result = engines.replay(
-        plan,
-        profile,
-        usable,
-        record=record,
-        allocator=allocator,
-        account=account,
-        jitter=jitter,
-        fold=fold,
-        reserve_bytes=reserve_bytes,
-        compete=compete,
-        engine=engine,
-    )
+    result = engines.replay(plan, profile, usable, **options)
     result = replace(
-        result, ideal_ns=resident_step(plan.workload, profile).makespan_ns, replayed=(plan, profile)
+        result,
+        ideal_ns=resident_step(plan.workload, profile).makespan_ns,
+        replayed=(plan, profile),
     )
     return result.bounded_by(
         lambda: bound_of_result_ns(
@@ -277,12 +215,9 @@ def replay(
     )
 
 
+@keywords(*declared("devices"))
 def explain(
-    plan: Plan,
-    hardware: Machine | None = None,
-    budget: Budget = None,
-    *,
-    devices: int | None = None,
+    plan: Plan, hardware: Machine | None = None, budget: Budget = None, **options: Any
 ) -> PlanExplanation:
     """Explain why each tensor moves or stays.
 
@@ -293,12 +228,6 @@ def explain(
     hardware
         The machine: a name, a path, a mapping or a profile; ``None``: the one that
         :func:`hosim.plan` made the plan for, within the same budget unless another is given.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
 
     Returns
     -------
@@ -334,9 +263,9 @@ def explain(
     from hosim.report import PlanExplanation
 
     _expect_plan(plan)
-    profile, planned_bytes = _machine_of(plan, hardware, devices)
+    profile, planned_bytes = _machine_of(plan, hardware, options["devices"])
     check_tiers(plan, profile, source="plan")
-    usable = planned_bytes if budget is None else budget_of(budget, plan.workload, profile)
+    usable = planned_bytes if budget is None else read_budget(budget).of(plan.workload, profile)[1]
     return PlanExplanation(
         explained(plan, profile, profile.device.capacity_bytes if usable is None else usable)
     )
@@ -371,16 +300,13 @@ def _expect_plan(plan: object) -> None:
         )
 
 
+@keywords(*declared("devices more_memory more_bandwidth rescale"))
 def blame(
     workload: Workload | Plan,
     hardware: Machine | None = None,
     policy: AnyPolicy = "hyperoffload",
     budget: Budget = None,
-    *,
-    devices: int | None = None,
-    more_memory: str = "1 GB",
-    more_bandwidth: str = "10 GB/s",
-    rescale: bool = False,
+    **options: Any,
 ) -> Blame:
     """Find what a plan waits for, and what more memory or more bandwidth would save.
 
@@ -395,20 +321,6 @@ def blame(
     policy
         Which policy plans, unless a plan is given: text such as ``lookahead:k=4``, an object or a
         function.
-    budget
-        Device memory that may be used: bytes, a size (``"12 GiB"``), a share of the resident peak
-        (``"75%"``, 0.75) or ``None``: all of it.
-    devices
-        How many devices run the program together; ``None``: as many as the workload is for, or as
-        the profile says.
-    more_memory
-        How much more device memory to price: ``"1 GB"``.
-    more_bandwidth
-        How much more bandwidth to price, channel by channel: ``"10 GB/s"``.
-    rescale
-        Whether durations that were measured on another machine are scaled to this one, by the ratio
-        of the cost model's times of each op on the two; the interval of the makespan says how
-        unsure that is. Without it they are refused.
 
     Returns
     -------
@@ -448,22 +360,17 @@ def blame(
     from hosim.study import blame as blamed
     from hosim.study import steps_of
 
-    memory, bandwidth = steps_of(more_memory, more_bandwidth)
+    memory, bandwidth = steps_of(options["more_memory"], options["more_bandwidth"])
     plan = workload if isinstance(workload, Plan) else None
-    if isinstance(workload, Plan):
-        profile, planned_bytes = _machine_of(workload, hardware, devices)
-        check_tiers(workload, profile, source="plan")
-        asked = question(
-            workload.workload,
-            profile,
-            policy,
-            planned_bytes if budget is None else budget,
-            profile.devices,
-            rescale,
-        )
+    if plan is not None:
+        hardware, planned_bytes = _machine_of(plan, hardware, options["devices"])
+        check_tiers(plan, hardware, source="plan")
+        options["devices"] = hardware.devices
+        budget = planned_bytes if budget is None else budget
     elif hardware is None:
         raise InputError("name the machine that the workload is to run on", source="hardware")
-    else:
-        asked = question(workload, hardware, policy, budget, devices, rescale)
+    asked = question(
+        workload if plan is None else plan.workload, hardware, policy, budget, **options
+    )
     with in_cell() as tell:
         return blamed(asked, plan, memory, bandwidth, tell)

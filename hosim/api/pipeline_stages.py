@@ -14,8 +14,6 @@ from hosim.api.inputs import (
     Budget,
     Machine,
     Workload,
-    budget_of,
-    flag,
     jitter_of,
     load,
     machine,
@@ -23,10 +21,12 @@ from hosim.api.inputs import (
 )
 from hosim.cache_plan import Plan
 from hosim.data.stages import StagesResult
+from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.jitter import Jitter
 from hosim.models import build
+from hosim.options import flag
 from hosim.study.asked import REORDER, AnyPolicy, PolicyChoice, as_choice, without
 
 _PIPELINE = "pipeline"
@@ -128,7 +128,7 @@ def plan_stages(
         plans = []
         for stage, graph in enumerate(graphs):
             tell(f"{choice.label}: planning stage {stage}")
-            budget_bytes = budget_of(budget, graph, profile)
+            budget_bytes = read_budget(budget).of(graph, profile)[1]
             try:
                 made = make_plan(graph, profile, choice, budget_bytes)
             except InfeasibleError as error:
@@ -237,7 +237,7 @@ def replay_stages(
     for stage, each in enumerate(listed):
         check_tiers(each, profile, source=f"the plan of stage {stage}")
     if budget is not None or hardware is not None:
-        budgets = [budget_of(budget, each.workload, profile) for each in listed]
+        budgets = [read_budget(budget).of(each.workload, profile)[1] for each in listed]
     else:
         budgets = [
             profile.device.capacity_bytes if each.made_for is None else each.made_for[1]

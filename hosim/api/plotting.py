@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from hosim.api.inputs import file_of
 from hosim.api.one_plan import replay
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
+from hosim.options import file_of
 from hosim.plain_text import counted
 from hosim.result import Result
 from hosim.study.rows_of_answers import VARIED

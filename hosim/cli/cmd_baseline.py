@@ -2,59 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from hosim.cli.cmd_check import Cases, Config, Jobs, NoCache
-from hosim.cli.options import Json, console, print_json
+from hosim.cli.cmd_check import CASES
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
+from hosim.options import REQUIRED, Given, Option, declared
 
 app = typer.Typer(help="Write, update or show the gate's baselines.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="CASE", help="The name of a case.")]
+_WRITE = declared("cases config jobs no_cache", *CASES)
+_NAME = Option("case", default=REQUIRED, argument=True, metavar="CASE", help="The name of a case.")
 
 
 @app.command()
-def write(
-    cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False
-) -> None:
+@command(*_WRITE)
+def write(given: Given) -> None:
     """Write the missing baselines.
 
     Existing ones stay as they are.
     """
-    _write(cases, config, jobs, no_cache, only_new=True)
+    _write(given, only_new=True)
 
 
 @app.command()
-def update(
-    cases: Cases = None, config: Config = None, jobs: Jobs = -1, no_cache: NoCache = False
-) -> None:
+@command(*_WRITE)
+def update(given: Given) -> None:
     """Rewrite every baseline.
 
     Remove those whose case no longer exists.
     """
-    _write(cases, config, jobs, no_cache, only_new=False)
+    _write(given, only_new=False)
 
 
 @app.command()
-def show(case: Name, config: Config = None, json: Json = False) -> None:
+@command(*declared("case config json", _NAME, *CASES))
+def show(given: Given) -> None:
     """Show a baseline: its metrics, and what each peak consists of."""
     from hosim.errors import InputError
     from hosim.gate import baseline, find_suite, known_baseline
 
-    suite = find_suite(config)
-    known = known_baseline(suite, case)
+    suite = find_suite(given.config)
+    known = known_baseline(suite, given.case)
     if known is None:
-        suite.named([case])
+        suite.named([given.case])
         raise InputError(
-            "no such baseline; 'hosim baseline write' writes it", source=str(suite.baseline(case))
+            "no such baseline; 'hosim baseline write' writes it",
+            source=str(suite.baseline(given.case)),
         )
     if known.record is None:
-        raise InputError(known.error or "does not fit", source=case)
+        raise InputError(known.error or "does not fit", source=given.case)
     record = known.record
-    if json:
+    if given.json:
         print_json(
             {
                 "case": record.case,
@@ -67,20 +68,20 @@ def show(case: Name, config: Config = None, json: Json = False) -> None:
         console().print(baseline(record))
 
 
-def _write(cases: Cases, config: Config, jobs: int, no_cache: bool, only_new: bool) -> None:
+def _write(given: Given, only_new: bool) -> None:
     from hosim.gate import find_suite, kept_in
     from hosim.gate import write as written
     from hosim.study.runs import processes
 
-    count = processes(jobs)
-    suite = find_suite(config)
+    count = processes(given.jobs)
+    suite = find_suite(given.config)
     with progress() as tell:
         changed = written(
             suite,
-            cases or (),
+            given.cases or (),
             only_new=only_new,
             jobs=count,
-            kept=None if no_cache else kept_in(),
+            kept=None if given.no_cache else kept_in(),
             tell=tell,
         )
     for path in changed:

@@ -3,66 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from hosim.cli.options import (
-    Budget,
-    Devices,
-    HardwareName,
-    Json,
-    NoRecompute,
-    Policy,
-    Rescale,
-    Workload,
-    console,
-    print_json,
-    question_of,
-)
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, question_of, say_notes
 from hosim.cli.progress import progress
-from hosim.cli.terminal import note
+from hosim.options import Given, Option, declared
 
-PlanFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--plan",
+_OPTIONS = declared(
+    "workload hardware policy plan budget top more_memory more_bandwidth devices no_recompute "
+    "rescale json",
+    Option(
+        "plan",
+        of=Path,
         metavar="FILE",
         help="A plan file to replay, instead of one that the policy makes.",
     ),
-]
-Top = Annotated[
-    int,
-    typer.Option("--top", metavar="N", min=1, help="How many stalls to show, the longest first."),
-]
-Memory = Annotated[
-    str,
-    typer.Option("--more-memory", metavar="BYTES", help="How much more device memory to price."),
-]
-Bandwidth = Annotated[
-    str,
-    typer.Option(
-        "--more-bandwidth",
-        metavar="RATE",
-        help="How much more bandwidth to price, channel by channel.",
+    Option(
+        "top",
+        of=int,
+        default=20,
+        metavar="N",
+        least=1,
+        help="How many stalls to show, the longest first.",
     ),
-]
+)
 
 
-def blame(
-    workload: Workload,
-    hardware: HardwareName,
-    policy: Policy = "hyperoffload",
-    plan: PlanFile = None,
-    budget: Budget = None,
-    top: Top = 20,
-    more_memory: Memory = "1GB",
-    more_bandwidth: Bandwidth = "10GB/s",
-    devices: Devices = None,
-    no_recompute: NoRecompute = False,
-    rescale: Rescale = False,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def blame(given: Given) -> None:
     """Show what each stall waits for, and what would help.
 
     Shows the transfer, its channel, what occupied the channel and what would have prevented the
@@ -76,19 +44,18 @@ def blame(
     from hosim.study import blame as blamed
     from hosim.study import lines, price_rows, stall_rows, steps_of
 
-    memory, bandwidth = steps_of(more_memory, more_bandwidth)
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
+    memory, bandwidth = steps_of(given.more_memory, given.more_bandwidth)
+    question = question_of(given)
     made = None
-    if plan is not None:
+    if given.plan is not None:
         from hosim.io import check_tiers, load_plan
 
-        made = load_plan(plan, question.graph)
-        check_tiers(made, question.hardware, source=str(plan))
+        made = load_plan(given.plan, question.graph)
+        check_tiers(made, question.hardware, source=str(given.plan))
     with progress() as tell:
         found = blamed(question, made, memory, bandwidth, tell)
-    for line in found.result.notes:
-        note(line)
-    if json:
+    say_notes(found.result.notes)
+    if given.json:
         result = found.result
         head = {
             "format": "hosim.blame/1",
@@ -112,7 +79,7 @@ def blame(
         longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
         console().print(
             blame(
-                stall_rows(longest[:top]),
+                stall_rows(longest[: given.top]),
                 len(longest),
                 found.by_cause,
                 [*lines(found.prices), *found.first_order],

@@ -4,83 +4,69 @@ seen.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from hosim.cli.options import Json, console, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json
 from hosim.cli.progress import progress
-from hosim.cli.targets import DATA, written
+from hosim.cli.targets import DATA
 from hosim.cli.terminal import say
+from hosim.options import OPTIONS, Given, Option, declared
 
-Recordings = Annotated[
-    list[Path] | None,
-    typer.Argument(
+_ALONE = "it fits tables alone"
+_OPTIONS = declared(
+    "traces output base hold_out predict kernels machine json",
+    Option(
+        "traces",
+        of=list[Path],
+        argument=True,
         metavar="TRACE...",
         help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m "
         "hosim.gpu wrote (a folder, or its "
         "bandwidth.json); all from one device.",
     ),
-]
-Output = Annotated[
-    Path | None,
-    written("--output", "-o", says="Where to write the profile: .yaml or .json.", endings=DATA),
-]
-Base = Annotated[
-    str | None,
-    typer.Option(
-        "--base",
+    replace(OPTIONS["output"], endings=DATA, help="Where to write the profile: .yaml or .json."),
+    Option(
+        "base",
         metavar="HW",
         help="The profile that supplies what recordings lack: capacities and peaks.  [default: "
-        "the shipped profile of the recorded device]",
+        "the shipped profile of the recorded "
+        "device]",
     ),
-]
-HoldOut = Annotated[
-    float | None,
-    typer.Option(
-        "--hold-out",
+    Option(
+        "hold_out",
+        of=float,
         metavar="SHARE",
         help="Fit only the first iterations of each trace, and predict the last ones: this share "
         "of them, such as 0.5.",
     ),
-]
-Predict = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--predict",
+    Option(
+        "predict",
+        of=list[Path],
         metavar="TRACE",
         help="Predict this trace, of another model on the same device, by the fitted profile.",
     ),
-]
-
-Kernels = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--kernels",
+    Option(
+        "kernels",
+        of=list[Path],
         metavar="TABLE",
+        needs=("base",),
+        excludes={"traces": _ALONE, "predict": _ALONE, "hold_out": _ALONE},
         help="Fit the constants of kernels to this table of measured times instead; may be "
         "repeated.",
     ),
-]
-Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--machine", metavar="NAME", help="With --kernels: the machine in tables of several."
+    Option(
+        "machine",
+        metavar="NAME",
+        needs=("kernels",),
+        help="With --kernels: the machine in tables of several.",
     ),
-]
+)
 
 
-def calibrate(
-    traces: Recordings = None,
-    output: Output = None,
-    base: Base = None,
-    hold_out: HoldOut = None,
-    predict: Predict = None,
-    kernels: Kernels = None,
-    machine: Machine = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def calibrate(given: Given) -> None:
     """Fit a hardware profile to recordings of a real device.
 
     It fits channels by direction, size and kind of host memory; the launch time; and the efficiency
@@ -90,25 +76,15 @@ def calibrate(
     """
     from hosim.errors import InputError
 
-    if kernels:
-        if traces or predict or hold_out is not None:
-            raise InputError(
-                "--kernels fits tables alone: give no TRACE, --predict or --hold-out",
-                source="calibrate",
-            )
-        _fit_kernels(kernels, machine, base, output, json)
-    elif machine is not None:
-        raise InputError("--machine requires --kernels", source="calibrate")
-    elif not traces:
-        raise InputError("nothing to fit: give a TRACE, or --kernels TABLE", source="calibrate")
+    if given.kernels:
+        _fit_kernels(given)
+    elif given.traces:
+        _fit_traces(given)
     else:
-        _fit_traces(traces, output, base, hold_out, predict, json)
+        raise InputError("nothing to fit: give a TRACE, or --kernels TABLE", source="calibrate")
 
 
-def _fit_kernels(
-    files: list[Path], name: str | None, base: str | None, output: Path | None, json: bool
-) -> None:
-    from hosim.errors import InputError
+def _fit_kernels(given: Given) -> None:
     from hosim.files import read, write
     from hosim.importers.recordings import of_machine, read_kernel_tables
     from hosim.io import load_hardware
@@ -116,14 +92,10 @@ def _fit_kernels(
     from hosim.shipped import find_hardware
     from hosim.validate.fits import fit_kernels, kernels_report, profile_with_kernels
 
-    if base is None:
-        raise InputError(
-            "--kernels needs --base: the profile that has the vendor's figures of the machine",
-            source="--base",
-        )
+    files, base, output = given.kernels, given.base, given.output
     path = find_hardware(base)
     tables = of_machine(
-        [table for file in files for table in read_kernel_tables(file)], name, "--machine"
+        [table for file in files for table in read_kernel_tables(file)], given.machine, "--machine"
     )
     fits = fit_kernels(tables, load_hardware(path))
     if output is not None:
@@ -134,20 +106,13 @@ def _fit_kernels(
         )
         say(f"wrote {output}")
     data = kernels_report(fits, [file.name for file in files], base)
-    if json:
+    if given.json:
         print_json(data)
     else:
         console().print(of_studies.kernels(data))
 
 
-def _fit_traces(
-    traces: list[Path],
-    output: Path | None,
-    base: str | None,
-    hold_out: float | None,
-    predict: list[Path] | None,
-    json: bool,
-) -> None:
+def _fit_traces(given: Given) -> None:
     from hosim.errors import InputError
     from hosim.files import read, write
     from hosim.io import hardware_from_dict, load_hardware
@@ -167,8 +132,9 @@ def _fit_traces(
     from hosim.validate import calibrate as fitted
     from hosim.validate import hold_out as held
 
+    base, output, hold_out, predict = given.base, given.output, given.hold_out, given.predict
     with progress("reading recordings"):
-        recorded = read_measurements(traces)
+        recorded = read_measurements(given.traces)
         others = read_measurements(predict or []).traces
     chosen = base
     if base is None:
@@ -243,7 +209,7 @@ def _fit_traces(
             output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name)
         )
         say(f"wrote {output}")
-    if json:
+    if given.json:
         print_json(data)
     else:
         console().print(of_studies.calibration(data))

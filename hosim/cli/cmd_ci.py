@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from dataclasses import replace
 
 import typer
 
-from hosim.cli.cmd_check import Config
-from hosim.cli.options import HardwareName
+from hosim.cli.cmd_check import CASES
+from hosim.cli.commands import command
 from hosim.cli.terminal import say
+from hosim.options import OPTIONS, Given, Option, declared
 
 app = typer.Typer(help="Write the files with which CI runs the gate.", no_args_is_help=True)
 
-Entry = Annotated[
-    str | None,
-    typer.Argument(
+_OPTIONS = declared(
+    "entry hardware config install",
+    *CASES,
+    replace(OPTIONS["hardware"], default="h100-80gb-sxm"),
+    Option(
+        "entry",
+        argument=True,
         metavar="[MODULE:FUNCTION]",
         help="A function that returns a model: the case of a first hosim.toml.",
-        show_default=False,
     ),
-]
-Install = Annotated[
-    str,
-    typer.Option(
-        "--install",
+    Option(
+        "install",
+        default="",
         metavar="REQUIREMENT",
         help="Where CI installs hosim from, such as 'hosim @ git+URL@REVISION'.  [default: from "
         "where this one was]",
-        show_default=False,
+        shows_default=False,
     ),
-]
+)
 
 
 @app.command()
-def init(
-    entry: Entry = None,
-    hardware: HardwareName = "h100-80gb-sxm",
-    config: Config = None,
-    install: Install = "",
-) -> None:
+@command(*_OPTIONS)
+def init(given: Given) -> None:
     """Write a workflow of GitHub and a hook of pre-commit.
 
     The workflow compares a pull request with its base and keeps one comment up to date. Files that
@@ -48,9 +46,10 @@ def init(
     from hosim.gate import find_suite
     from hosim.gate.ci import begin_cases, ci_files, installed_from, root_of, write_ci_files
 
-    requirement = install or installed_from()
-    if entry is not None:
-        config = begin_cases(config, entry, hardware)
+    requirement = given.install or installed_from()
+    config = given.config
+    if given.entry is not None:
+        config = begin_cases(config, given.entry, given.hardware)
         say(f"wrote {config}")
     suite = find_suite(config)
     root = root_of(suite)

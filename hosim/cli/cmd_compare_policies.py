@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import typer
 
+from hosim.cli.commands import command
 from hosim.cli.options import (
-    RESERVED,
-    Account,
-    Allocator,
-    Budget,
-    Devices,
-    ExecutionTrace,
-    Html,
-    Json,
-    NoRecompute,
-    OpSigma,
-    PlanAgainst,
-    Plot,
-    Rescale,
-    RoutingFile,
-    RuntimeName,
-    SearchTime,
-    SearchWork,
-    Seed,
-    Steps,
-    TransferSigma,
-    Within,
-    Workload,
-    budget_of,
-    choices_of,
+    check_drawn,
     console,
-    counting_of,
-    graph_of,
-    hardware_names,
-    hardware_of,
-    jitter_of,
     print_json,
-    realised,
+    questions_of,
+    say_notes,
     write_page,
     write_picture,
 )
 from hosim.cli.progress import progress
-from hosim.cli.several_machines import compare_on_machines
 from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
+from hosim.options import OPTIONS, Given, Options, declared, refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,54 +33,65 @@ if TYPE_CHECKING:
     from hosim.result import Result
     from hosim.study.asked import PolicyChoice
 
-Machines = Annotated[
-    str,
-    typer.Option(
-        "--hardware",
-        "-H",
+
+# -- several machines ------------------------------------------------------------------------------
+
+
+FITTING = "workload hardware policies budget runtime devices no_recompute rescale json"
+"""The options that several machines can be compared with."""
+
+
+def compare_on_machines(options: Options, given: Given) -> None:
+    """Print one table over machines. ``options`` are those of the command."""
+    from hosim.report.listed import machine_comparison
+    from hosim.report.of_replays import in_draws
+    from hosim.study import NEAR, compare_machines, machine_rows
+
+    names = [name.strip() for name in given.hardware.split(",") if name.strip()]
+    if not names:
+        raise InputError(
+            f"expected machines separated by commas, such as h100,a100; got {given.hardware!r}",
+            source="hardware",
+        )
+    why = "works on one machine: give a single --hardware, or leave it out"
+    refuse_others(options, vars(given), FITTING, why, "compare-policies")
+    given.policies = given.policies or "hyperoffload"
+    asked = questions_of(given, list(dict.fromkeys(names)))
+    with progress() as tell:
+        found = compare_machines(asked, tell)
+    say_notes(found.notes)
+    rows, profiles = machine_rows(found), {one.hardware.name: one.hardware for one in asked}
+    if given.json:
+        paired = [each.row for each in found.paired]
+        more = {"paired": paired} if paired else {}
+        print_json({"format": "hosim.machines/1", "rows": rows, **more})
+    else:
+        console().print(machine_comparison(rows, profiles, NEAR, str(found)))
+        if found.paired:
+            console().print(in_draws([line.result for line in found.lines], found.names))
+    if any(line.result.failed for line in found.lines):
+        raise typer.Exit(HosimError.exit_code)
+    if not any(line.result.feasible for line in found.lines):
+        raise typer.Exit(InfeasibleError.exit_code)
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+_OPTIONS = declared(
+    "workload hardware policies budget runtime routing steps execution_trace allocator account "
+    "plan_against devices no_recompute "
+    "rescale within time work op_sigma transfer_sigma seed plot html json",
+    replace(
+        OPTIONS["hardware"],
         metavar="HW[,HW...]",
-        help="A hardware profile: a path, or a shipped name (see 'hosim hardware list'). Or "
-        "several, which are compared.",
-        autocompletion=hardware_names,
+        help=OPTIONS["hardware"].help + " Or several, which are compared.",
     ),
-]
-Policies = Annotated[
-    str | None,
-    typer.Option(
-        "--policies",
-        "-p",
-        metavar="A,B,...",
-        help="Policies to compare, separated by commas; set a parameter as in lookahead:k=4.  "
-        "[default: all of 'hosim policies' but models of whole systems, hybrid and optimal]",
-    ),
-]
+)
 
 
-def compare_policies(
-    workload: Workload,
-    hardware: Machines,
-    policies: Policies = None,
-    budget: Budget = None,
-    runtime: RuntimeName = None,
-    routing: RoutingFile = None,
-    steps: Steps = None,
-    execution_trace: ExecutionTrace = None,
-    allocator: Allocator = "ledger",
-    account: Account = "time",
-    plan_against: PlanAgainst = "allocated",
-    devices: Devices = None,
-    no_recompute: NoRecompute = False,
-    rescale: Rescale = False,
-    within: Within = None,
-    time: SearchTime = None,
-    work: SearchWork = None,
-    op_sigma: OpSigma = 0.0,
-    transfer_sigma: TransferSigma = 0.0,
-    seed: Seed = 0,
-    plot: Plot = None,
-    html: Html = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def compare_policies(given: Given) -> None:
     """Compare policies: which fit, how fast, and why.
 
     Plans and replays the workload under each policy, one row each. Several machines, as in -H
@@ -113,64 +99,18 @@ def compare_policies(
     % of everything resident. Ctrl-C prints what is known by then. Exit code 3 if none fits, 2 if a
     policy of yours fails.
     """
-    if "," in hardware and not os.path.exists(hardware):
-        from hosim.result import IN_TIME, LEDGER
-
-        others = {
-            "--routing": routing is not None or steps is not None,
-            "--execution-trace": execution_trace is not None,
-            "--allocator": allocator != LEDGER or account != IN_TIME or plan_against != "allocated",
-            "--within, --time or --work": any(
-                [option is not None for option in (within, time, work)]
-            ),
-            "--op-sigma": bool(op_sigma or transfer_sigma),
-            "--plot": plot is not None,
-            "--html": html is not None,
-        }
-        names = [name.strip() for name in hardware.split(",") if name.strip()]
-        if not names:
-            raise InputError(
-                f"expected machines separated by commas, such as h100,a100; got {hardware!r}",
-                source="hardware",
-            )
-        compare_on_machines(
-            workload,
-            names,
-            policies,
-            budget,
-            devices=devices,
-            no_recompute=no_recompute,
-            rescale=rescale,
-            json=json,
-            others=others,
-            runtime=runtime,
-        )
+    if "," in given.hardware and not os.path.exists(given.hardware):
+        compare_on_machines(_OPTIONS, given)
         return
     from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
-    from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step
     from hosim.study import Mispredictions, compare, mispredictions, predicts
-    from hosim.study.asked import SearchEnds, read_search_ends, searching
+    from hosim.study.asked import searching
 
-    if plot is not None:
-        from hosim.report.drawn import image_kind
-
-        image_kind(plot)
-    ends = read_search_ends(within, time, work)
-    if plan_against == RESERVED and ends != SearchEnds():
-        raise InputError(
-            "--within, --time and --work end one search; --plan-against reserved makes several: "
-            "leave them out",
-            source="compare",
-        )
-    counting = counting_of(allocator, account, plan_against)
-    profile = hardware_of(hardware)
-    graph = realised(
-        graph_of(workload, execution_trace, profile if rescale else None, runtime), routing, steps
-    )
-    machine = on_devices(graph, profile, devices)
-    choices = ends.of(choices_of(policies, no_recompute, routed=routing is not None, graph=graph))
-    budget_bytes = budget_of(budget, graph, machine)
+    check_drawn(given)
+    html = given.html
+    asked = questions_of(given)
+    graph, machine, budget_bytes = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     predictions: list[Mispredictions] = []
     recorded: list[tuple[Plan, Result]] = []
 
@@ -182,34 +122,22 @@ def compare_policies(
             row = mispredictions(plan, machine, budget_bytes, choice.label)
             predictions.extend([row] if row else [])
 
-    with progress() as tell, searching(ends, tell) as (control, begins):
-        jitter = jitter_of(op_sigma, transfer_sigma, seed)
-        results = compare(
-            graph,
-            machine,
-            choices,
-            budget_bytes,
-            begins,
-            keep,
-            counting=counting,
-            against_reserved=plan_against == RESERVED,
-            jitter=jitter,
-            record=html is not None,
-        )
-    if control.interrupted and len(results) < len(choices):
+    with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
+        results = compare(asked, begins, keep, record=html is not None)
+    if control.interrupted and len(results) < len(asked):
         note(
             "interrupted: no result of "
-            f"{', '.join([choice.label for choice in choices[len(results) :]])}"
+            f"{', '.join(one.choice.label for one in asked[len(results) :])}"
         )
     _say_what_is_pinned(machine, results)
     alone = resident_step(graph, machine)
     moved = fastest_with_ours(results), least_in_parts(results)
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
-    if plot is not None:
+    if given.plot is not None:
         from hosim.report.drawn import comparison_figure
 
-        write_picture(plot, comparison_figure(results, machine.device_tier))
-    if html is not None or not json:
+        write_picture(given.plot, comparison_figure(results, machine.device_tier))
+    if html is not None or not given.json:
         from hosim.report import listed, no_offload_sentence, of_studies
         from hosim.report.of_replays import comparison
         from hosim.report.printing import paragraph
@@ -228,9 +156,9 @@ def compare_policies(
             from hosim.report import comparison_page
 
             write_page(html, comparison_page(machine, results, recorded, shown))
-        for part in shown if not json else ():
+        for part in shown if not given.json else ():
             console().print(part)
-    if json:
+    if given.json:
         from dataclasses import asdict
 
         from hosim.io import comparison_to_dict

@@ -2,51 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
 
-import typer
-
-from hosim.cli.options import Budget, Json, budget_of, console, graph_of, hardware_of, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, graph_of, hardware_of, print_json, say_budget, say_notes
 from hosim.cli.progress import progress
-from hosim.cli.terminal import note
+from hosim.options import OPTIONS, REQUIRED, Given, Option, declared
 
-A = Annotated[
-    str,
-    typer.Argument(
-        metavar="A", help="A plan file, a result file (--json of 'hosim replay'), or a policy."
+_OPTIONS = declared(
+    "a b workload hardware budget top json",
+    Option(
+        "a",
+        default=REQUIRED,
+        argument=True,
+        metavar="A",
+        help="A plan file, a result file (--json of 'hosim replay'), or a policy.",
     ),
-]
-B = Annotated[str, typer.Argument(metavar="B", help="The other plan file, result file or policy.")]
-WorkloadOption = Annotated[
-    str | None,
-    typer.Option(
-        "--workload", "-w", metavar="WORKLOAD", help="The workload that plans and policies are for."
+    Option(
+        "b",
+        default=REQUIRED,
+        argument=True,
+        metavar="B",
+        help="The other plan file, result file or policy.",
     ),
-]
-Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--hardware",
-        "-H",
-        metavar="HW",
+    Option(
+        "workload",
+        flags=("--workload", "-w"),
+        metavar="WORKLOAD",
+        help="The workload that plans and policies are for.",
+    ),
+    replace(
+        OPTIONS["hardware"],
+        default=None,
         help="Replay plans on this hardware as well, to compare times op by op; required for "
         "policies.",
     ),
-]
-Top = Annotated[
-    int, typer.Option("--top", metavar="N", min=1, help="Show at most N rows of each table.")
-]
+    Option(
+        "top", of=int, default=40, metavar="N", least=1, help="Show at most N rows of each table."
+    ),
+)
 
 
-def diff(
-    a: A,
-    b: B,
-    workload: WorkloadOption = None,
-    hardware: Machine = None,
-    budget: Budget = None,
-    top: Top = 40,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def diff(given: Given) -> None:
     """Show how two plans or two results differ.
 
     Compares figure by figure, tensor by tensor and op by op, and leaves out what is equal.
@@ -56,16 +54,17 @@ def diff(
     from hosim.study import diff as differ
     from hosim.study import side_of
 
-    graph = None if workload is None else graph_of(workload)
-    machine = None if hardware is None else hardware_of(hardware)
+    a, b, top = given.a, given.b, given.top
+    graph = None if given.workload is None else graph_of(given.workload)
+    machine = None if given.hardware is None else hardware_of(given.hardware)
+    budget_bytes = None
     if graph is not None and machine is not None:
         machine = on_devices(graph, machine)
-    budget_bytes = None if graph is None or machine is None else budget_of(budget, graph, machine)
+        budget_bytes = say_budget(given.budget, graph, machine)
     with progress(f"{a} and {b}"):
         found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
-    for line in found.notes:
-        note(line)
-    if json:
+    say_notes(found.notes)
+    if given.json:
         rows = {
             "figures": list(found.figures),
             "tensors": list(found.tensors),

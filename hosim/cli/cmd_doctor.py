@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from hosim.cli.options import Json, console, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json
+from hosim.options import Given, declared
 
 
-def doctor(json: Json = False) -> None:
+@command(*declared("json"))
+def doctor(given: Given) -> None:
     """Show what is installed, and what is missing for what."""
     from hosim import shipped
     from hosim.gate import kept_in
     from hosim.report.listed import installation, installation_table
 
     found = installation(kept_in(), len(shipped.workloads()), len(shipped.hardware()))
-    if json:
+    if given.json:
         print_json(found)
     else:
         console().print(installation_table(found))

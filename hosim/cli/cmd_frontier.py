@@ -3,64 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
 import typer
 
-from hosim.cli.options import (
-    Budget,
-    Devices,
-    HardwareName,
-    Json,
-    NoRecompute,
-    Policy,
-    Rescale,
-    Workload,
-    console,
-    print_json,
-    question_of,
-)
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, question_of
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
-
-Points = Annotated[
-    int,
-    typer.Option(
-        "--points", "-n", metavar="N", min=2, help="How many evenly spaced budgets to replay."
-    ),
-]
-Refine = Annotated[
-    int,
-    typer.Option(
-        "--refine",
-        metavar="N",
-        min=0,
-        help="How many more budgets to replay where the curve has its largest steps.",
-    ),
-]
-Price = Annotated[
-    float | None,
-    typer.Option(
-        "--price",
-        metavar="P",
-        help="What a device costs an hour: adds what a million tokens cost (or a step).",
-    ),
-]
+from hosim.options import Given, declared
 
 
-def frontier(
-    workload: Workload,
-    hardware: HardwareName,
-    policy: Policy = "hyperoffload",
-    budget: Budget = None,
-    points: Points = 9,
-    refine: Refine = 4,
-    devices: Devices = None,
-    no_recompute: NoRecompute = False,
-    rescale: Rescale = False,
-    price: Price = None,
-    json: Json = False,
-) -> None:
+@command(
+    *declared(
+        "workload hardware policy budget points refine devices no_recompute rescale price json"
+    )
+)
+def frontier(given: Given) -> None:
     """Trade peak memory against makespan.
 
     The curve goes from the smallest budget for which the policy finds a plan to the budget given.
@@ -70,11 +28,11 @@ def frontier(
     from hosim.study.searches import frontier as traced
     from hosim.study.searches import frontier_rows, priced
 
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
-    question = replace(question, profile=priced(question.profile, price))
+    question = question_of(given)
+    question = replace(question, profile=priced(question.profile, given.price))
     with progress() as tell:
-        found = traced(question, points, refine, tell, bounds=json)
-    if json:
+        found = traced(question, given.points, given.refine, tell, bounds=given.json)
+    if given.json:
         head = {"format": "hosim.frontier/1", "policy": question.choice.label}
         bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
         print_json(

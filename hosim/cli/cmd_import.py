@@ -3,63 +3,57 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from hosim.cli.options import ExecutionTrace, graph_of
+from hosim.cli.commands import command
 from hosim.cli.progress import progress
-from hosim.cli.targets import DATA, written
+from hosim.cli.targets import DATA
 from hosim.cli.terminal import say
+from hosim.options import REQUIRED, Given, Option, declared
 
 _SOURCES = (
     "A workload or its spec, the name of one or of a model, or another tool's file: torch.export "
     "(.pt2), ONNX, MindIR, PyTorch trace or "
     "profile, Chakra, inductor graph, hyper-parallel trace, G10."
 )
-Source = Annotated[Path, typer.Argument(metavar="SOURCE", help=_SOURCES)]
-Output = Annotated[
-    Path,
-    written(
-        "--output",
-        "-o",
-        says="Where to write the workload: .json, .json.gz or .yaml.",
+_OPTIONS = declared(
+    "source output dim execution_trace",
+    Option("source", of=Path, default=REQUIRED, argument=True, metavar="SOURCE", help=_SOURCES),
+    Option(
+        "output",
+        of=Path,
+        default=REQUIRED,
+        flags=("--output", "-o"),
         endings=DATA,
+        help="Where to write the workload: .json, .json.gz or .yaml.",
     ),
-]
-Dim = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--dim",
+    Option(
+        "dim",
+        of=list[str],
         metavar="NAME=SIZE",
+        excludes={"execution_trace": "they are of different formats"},
         help="Size of a free dimension of a torch.export program or an ONNX model; may be "
         "repeated.",
     ),
-]
+)
 
 
-def import_(
-    source: Source, output: Output, dim: Dim = None, execution_trace: ExecutionTrace = None
-) -> None:
+@command(*_OPTIONS)
+def import_(given: Given) -> None:
     """Convert a model's graph to a workload file."""
-    from hosim.errors import InputError
-    from hosim.io import load_any, save_workload
+    from hosim.importers.recordings import import_kineto
+    from hosim.io import load_any, load_named, save_workload
     from hosim.notes import notes
     from hosim.report.listed import workload_line
 
-    sizes = dict(map(_size, dim or ()))
-    if execution_trace is not None:
-        if dim:
-            raise InputError(
-                "--dim and --execution-trace are of different formats: give one of them",
-                source="import",
-            )
-        graph = graph_of(str(source), execution_trace)
-    elif dim or source.exists():
-        with progress(f"reading {source}"):
+    source, output, execution_trace = given.source, given.output, given.execution_trace
+    sizes = dict(map(_size, given.dim or ()))
+    with progress(f"reading {source}"):
+        if execution_trace is not None:
+            graph = import_kineto(source, execution_trace)
+        elif sizes or source.exists():
             graph = load_any(source, sizes)
-    else:
-        graph = graph_of(str(source))
+        else:
+            graph = load_named(str(source))
     save_workload(graph, output)
     say(f"wrote {output}: {workload_line(graph)}")
     for each in notes(graph):

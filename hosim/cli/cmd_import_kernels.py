@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from hosim.cli.targets import written
+from hosim.cli.commands import command
 from hosim.cli.terminal import say
+from hosim.options import REQUIRED, Given, Option
 
-Sources = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="TABLE...", help="CSV or Parquet files: those of aiconfigurator, or hosim's own."
+_OPTIONS = (
+    Option(
+        "sources",
+        of=list[Path],
+        default=REQUIRED,
+        argument=True,
+        metavar="TABLE...",
+        help="CSV or Parquet files: those of aiconfigurator, or hosim's own.",
     ),
-]
-Output = Annotated[
-    Path,
-    written("--output", "-o", says="Where to write the table: .csv or .csv.gz.", endings=(".csv",)),
-]
-Machine = Annotated[
-    str | None,
-    typer.Option("--machine", metavar="NAME", help="Keep the times of this machine alone."),
-]
+    Option(
+        "output",
+        of=Path,
+        default=REQUIRED,
+        flags=("--output", "-o"),
+        endings=(".csv",),
+        help="Where to write the table: .csv or .csv.gz.",
+    ),
+    Option("machine", metavar="NAME", help="Keep the times of this machine alone."),
+)
 
 
-def import_kernels(sources: Sources, output: Output, machine: Machine = None) -> None:
+@command(*_OPTIONS)
+def import_kernels(given: Given) -> None:
     """Convert measured kernel times to a table of a profile."""
     from hosim.files import compressed, write_bytes
     from hosim.importers.recordings import of_machine, read_kernel_tables, tables_text
 
+    sources, output, machine = given.sources, given.output, given.machine
     tables = of_machine(
         [table for source in sources for table in read_kernel_tables(source, say)],
         machine,

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from hosim.cli.commands import command
 from hosim.cli.terminal import say
+from hosim.options import REQUIRED, Given, Option
 
-Folder = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", help="Where to write them; it is made if it is not there."),
-]
+_FOLDER = Option(
+    "folder",
+    of=Path,
+    default=REQUIRED,
+    argument=True,
+    metavar="FOLDER",
+    help="Where to write them; it is made if it is not there.",
+)
 
 
-def notebooks(folder: Folder) -> None:
+@command(_FOLDER)
+def notebooks(given: Given) -> None:
     """Write the worked notebooks to a folder.
 
     A file of the same name that differs stays as it is, and is an error: move it away first.
@@ -24,6 +28,7 @@ def notebooks(folder: Folder) -> None:
     from hosim.files import write_bytes
     from hosim.shipped import notebook_paths
 
+    folder = given.folder
     copies = {path: folder / path.name for path in notebook_paths()}
     for path, copy in copies.items():
         if copy.exists() and copy.read_bytes() != path.read_bytes():

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from hosim.cli.options import (
-    Budget,
-    HardwareName,
-    Json,
-    Policy,
-    Trace,
-    check_trace,
-    console,
-    print_json,
-)
+from hosim.cli.commands import command
+from hosim.cli.options import check_trace, console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError
+from hosim.options import REQUIRED, Given, Option, declared
 
-Workloads = Annotated[
-    list[str],
-    typer.Argument(
+_OPTIONS = declared(
+    "workloads hardware policy budget trace json",
+    Option(
+        "workloads",
+        of=list[str],
+        default=REQUIRED,
+        argument=True,
         metavar="WORKLOAD...",
         help="A model with its pipeline, as in llama-3.1-8b:phase=train:pipeline=4; or a workload "
         "for each stage, with messages.",
     ),
-]
+)
 
 
-def pipeline(
-    workloads: Workloads,
-    hardware: HardwareName,
-    policy: Policy = "hyperoffload",
-    budget: Budget = None,
-    trace: Trace = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def pipeline(given: Given) -> None:
     """Replay the stages of a pipeline together.
 
     Says how long each waits for others. The policy plans each stage alone, as if all devices ran
@@ -47,9 +36,10 @@ def pipeline(
     from hosim.api import plan_stages, replay_stages
     from hosim.report.of_studies import stages, stages_to_dict
 
+    workloads, trace = given.workloads, given.trace
     check_trace(trace)
-    with progress(f"{policy}: planning and replaying stages"):
-        plans = plan_stages(workloads, hardware, policy, budget)
+    with progress(f"{given.policy}: planning and replaying stages"):
+        plans = plan_stages(workloads, given.hardware, given.policy, given.budget)
         result = replay_stages(plans, record=trace is not None)
     if trace is not None:
         from hosim.files import write
@@ -57,7 +47,7 @@ def pipeline(
 
         write(trace, trace_of_stages(plans, result))
         say(f"wrote {trace}")
-    if json:
+    if given.json:
         print_json(stages_to_dict(result))
     else:
         console().print(stages(result, plans))

@@ -2,84 +2,63 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import typer
-
-from hosim.cli.options import (
-    RESERVED,
-    Account,
-    Allocator,
-    Budget,
-    Devices,
-    HardwareName,
-    Json,
-    NoRecompute,
-    PlanAgainst,
-    Policy,
-    Rescale,
-    SearchTime,
-    SearchWork,
-    Within,
-    Workload,
-    budget_of,
-    choice_of,
-    console,
-    counting_of,
-    graph_of,
-    hardware_of,
-    print_json,
-)
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, questions_of, say_notes
 from hosim.cli.progress import progress
-from hosim.cli.targets import DATA, written
+from hosim.cli.targets import DATA
 from hosim.cli.terminal import note, say
 from hosim.errors import InputError
+from hosim.options import OPTIONS, Given, Option, declared
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from hosim.cache_plan import Plan
     from hosim.graph import Graph
     from hosim.hardware import Hardware
     from hosim.result import Result
-    from hosim.study.asked import PolicyChoice, SearchEnds
-    from hosim.study.runs import Counting
+    from hosim.study.runs import Question
 
-Output = Annotated[
-    Path | None,
-    written(
-        "--output", "-o", says="Where to write the plan: .json, .json.gz or .yaml.", endings=DATA
+
+def _with(name: str, *needs: str) -> Option:
+    return replace(OPTIONS[name], needs=needs)
+
+
+_OPTIONS = declared(
+    "workload hardware policy output budget explain top all plan_against allocator account "
+    "devices no_recompute rescale within time "
+    "work json",
+    replace(
+        OPTIONS["output"], endings=DATA, help="Where to write the plan: .json, .json.gz or .yaml."
     ),
-]
-Explain = Annotated[bool, typer.Option("--explain", help="Explain why each tensor moves or stays.")]
-Top = Annotated[
-    int | None,
-    typer.Option(
-        "--top", metavar="N", min=1, help="With --explain: every table, with at most N rows each."
+    Option("explain", of=bool, default=False, help="Explain why each tensor moves or stays."),
+    Option(
+        "top",
+        of=int,
+        metavar="N",
+        least=1,
+        needs=("explain",),
+        excludes={"all": ""},
+        help="With --explain: every table, with at most N rows each.",
     ),
-]
-All = Annotated[bool, typer.Option("--all", help="With --explain: every table, with every row.")]
+    Option(
+        "all",
+        of=bool,
+        default=False,
+        needs=("explain",),
+        help="With --explain: every table, with every row.",
+    ),
+    _with("allocator", "plan_against"),
+    _with("account", "plan_against"),
+    _with("json", "explain"),
+)
 
 
-def plan(
-    workload: Workload,
-    hardware: HardwareName,
-    policy: Policy = "hyperoffload",
-    output: Output = None,
-    budget: Budget = None,
-    explain: Explain = False,
-    top: Top = None,
-    all_rows: All = False,
-    plan_against: PlanAgainst = "allocated",
-    allocator: Allocator = "ledger",
-    account: Account = "time",
-    devices: Devices = None,
-    no_recompute: NoRecompute = False,
-    rescale: Rescale = False,
-    within: Within = None,
-    time: SearchTime = None,
-    work: SearchWork = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def plan(given: Given) -> None:
     """Write the plan of one policy, or explain it.
 
     -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain
@@ -87,75 +66,43 @@ def plan(
     figures. --within, --time, --work and Ctrl-C end the search; the plan says how much work it did.
     Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
     """
-    from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
-    from hosim.study.asked import SearchEnds, read_search_ends
 
+    output, explain = given.output, given.explain
     if output is None and not explain:
         raise InputError(
             "nothing to do: give -o plan.json to write the plan, --explain to explain it, or both",
             source="plan",
         )
-    if not explain and (top is not None or all_rows or json):
-        raise InputError(
-            f"{'--json' if json else '--all' if all_rows else '--top'} requires --explain",
-            source="plan",
-        )
-    if top is not None and all_rows:
-        raise InputError("--top and --all exclude each other: give one of them", source="plan")
-    if plan_against != RESERVED and (allocator, account) != ("ledger", "time"):
-        raise InputError("--allocator and --account require --plan-against reserved", source="plan")
-    ends = read_search_ends(within, time, work)
-    if plan_against == RESERVED and ends != SearchEnds():
-        raise InputError(
-            "--within, --time and --work end one search; --plan-against reserved makes several: "
-            "leave them out",
-            source="plan",
-        )
-    reserving = counting_of(allocator, account, plan_against)
-    profile = hardware_of(hardware)
-    (choice,) = ends.of([choice_of(policy, no_recompute)])
-    graph = graph_of(workload, rescaled_to=profile if rescale else None)
-    machine = on_devices(graph, profile, devices)
-    budget_bytes = budget_of(budget, graph, machine)
-    made, interrupted = _made(
-        graph, machine, choice, budget_bytes, reserving if plan_against == RESERVED else None, ends
-    )
+    (asked,) = questions_of(given)
+    machine, budget_bytes = asked.hardware, asked.budget_bytes
+    made, interrupted = _made(asked)
     replayed = replay(made, machine, budget_bytes)
-    for line in replayed.notes:
-        note(line)
-    _say_whether_to(graph, machine, budget_bytes, replayed, made.policy)
+    say_notes(replayed.notes)
+    _say_whether_to(asked.graph, machine, budget_bytes, replayed, made.policy)
     if output is not None:
         _write(made, machine, budget_bytes, output)
     if explain:
-        _explain(made, machine, budget_bytes, choice.label, 0 if all_rows else top, json)
+        top = 0 if given.all else given.top
+        _explain(made, machine, budget_bytes, asked.choice.label, top, given.json)
     if interrupted:
         raise KeyboardInterrupt
 
 
-def _made(
-    graph: Graph,
-    machine: Hardware,
-    choice: PolicyChoice,
-    budget_bytes: int,
-    counting: Counting | None,
-    ends: SearchEnds,
-) -> tuple[Plan, bool]:
-    """The plan, and whether Ctrl-C has ended its search; ``counting`` is that of a plan against
-    reserved bytes.
-    """
+def _made(asked: Question) -> tuple[Plan, bool]:
+    """The plan, and whether Ctrl-C has ended its search."""
     from hosim.study import plan_against_reserved, reserved_line
     from hosim.study.asked import searching
     from hosim.study.runs import check, make_plan
 
-    with progress(doing := f"{choice.label}: planning") as tell:
-        if counting is None:
-            with searching(ends, tell) as (control, begins):
+    with progress(doing := f"{asked.choice.label}: planning") as tell:
+        if not asked.reserved:
+            with searching(asked.ends, tell) as (control, begins):
                 begins(doing)
-                made = make_plan(graph, machine, choice, budget_bytes)
-            check(made, machine, budget_bytes)
+                made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
+            check(made, asked.hardware, asked.budget_bytes)
             return made, control.interrupted
-        found = plan_against_reserved(graph, machine, choice, budget_bytes, counting)
+        found = plan_against_reserved(asked)
     note(reserved_line(found))
     return found.plan, False
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from hosim.cli.options import Json, console, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json
 from hosim.extensions import added
+from hosim.options import Given, Option, declared
 
-Kv = Annotated[bool, typer.Option("--kv", help="Those for the cache of 'hosim serve' instead.")]
+_KV = Option("kv", of=bool, default=False, help="Those for the cache of 'hosim serve' instead.")
 
 
-def policies(kv: Kv = False, json: Json = False) -> None:
+@command(*declared("kv json", _KV))
+def policies(given: Given) -> None:
     """List the policies and their parameters.
 
     Where some policies are not hosim's own, the table names the packages they come from.
     """
-    if kv:
-        _kv_policies(json)
+    if given.kv:
+        _kv_policies(given.json)
         return
     from hosim.policies import package_of, policy_named, policy_names
     from hosim.report.listed import policies, policy_figures
 
     names = policy_names()
     listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
-    if json:
+    if given.json:
         print_json(
             {
                 "policies": [

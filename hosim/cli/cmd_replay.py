@@ -4,98 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from hosim.cli.commands import command
 from hosim.cli.options import (
-    Account,
-    Allocator,
-    Budget,
-    Devices,
-    HardwareName,
-    Html,
-    Json,
-    OpSigma,
-    Plot,
-    Rescale,
-    Seed,
-    Trace,
-    TransferSigma,
-    Workload,
-    budget_of,
-    check_trace,
+    check_drawn,
     console,
-    counting_of,
-    graph_of,
-    hardware_of,
-    jitter_of,
     print_json,
+    questions_of,
     write_page,
     write_picture,
 )
 from hosim.cli.progress import progress
-from hosim.cli.targets import written
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError
+from hosim.options import REQUIRED, Given, Option, declared
 
 if TYPE_CHECKING:
     from hosim.analysis.verifying import Finding
 
-PlanFile = Annotated[
-    Path, typer.Argument(metavar="PLAN", help="A plan file, written by 'hosim plan' or by hand.")
-]
-
-Strict = Annotated[
-    bool,
-    typer.Option(
-        "--strict", help="Refuse a plan that was made for another workload, machine or budget."
-    ),
-]
-
-MemoryViz = Annotated[
-    Path | None,
-    written(
-        "--memory-viz",
-        says="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are "
-        "synthetic, placed by --allocator.",
-    ),
-]
-
-Certificate = Annotated[
-    Path | None,
-    written(
-        "--certificate",
-        says="Write plan, events and lower bound as a file that hosim/check_certificate.py proves "
-        "without hosim.",
-        endings=(".json",),
-    ),
-]
-
 _LISTED = 3
 """How many places of each broken rule are listed; the others are counted."""
 
+_OPTIONS = declared(
+    "plan workload hardware budget allocator account devices rescale strict op_sigma "
+    "transfer_sigma seed plot trace memory_viz "
+    "certificate html json",
+    Option(
+        "plan",
+        of=Path,
+        default=REQUIRED,
+        argument=True,
+        metavar="PLAN",
+        help="A plan file, written by 'hosim plan' or by hand.",
+    ),
+    Option(
+        "strict",
+        of=bool,
+        default=False,
+        help="Refuse a plan that was made for another workload, machine or budget.",
+    ),
+    Option(
+        "memory_viz",
+        of=Path,
+        endings=(),
+        help="Write a snapshot (a pickle) for pytorch.org/memory_viz; its addresses are "
+        "synthetic, placed by --allocator.",
+    ),
+    Option(
+        "certificate",
+        of=Path,
+        endings=(".json",),
+        help="Write plan, events and lower bound as a file that hosim/check_certificate.py proves "
+        "without hosim.",
+    ),
+)
 
-def replay(
-    plan: PlanFile,
-    workload: Workload,
-    hardware: HardwareName,
-    budget: Budget = None,
-    allocator: Allocator = "ledger",
-    account: Account = "time",
-    devices: Devices = None,
-    rescale: Rescale = False,
-    strict: Strict = False,
-    op_sigma: OpSigma = 0.0,
-    transfer_sigma: TransferSigma = 0.0,
-    seed: Seed = 0,
-    plot: Plot = None,
-    trace: Trace = None,
-    memory_viz: MemoryViz = None,
-    certificate: Certificate = None,
-    html: Html = None,
-    json: Json = False,
-) -> None:
+
+@command(*_OPTIONS)
+def replay(given: Given) -> None:
     """Replay a plan, whoever made it.
 
     Warns on stderr about the rules that the plan breaks. Exit code 3 if it runs out of memory.
@@ -104,24 +73,19 @@ def replay(
 
     from hosim.analysis.remarks import changed_line, check_made_for
     from hosim.analysis.verifying import verify
-    from hosim.devices_of_graph import on_devices
     from hosim.engine import resident_step
     from hosim.io import check_tiers, load_plan
     from hosim.io.certificates import check_certifiable, to_certificate
     from hosim.study.asked import check_pinning
     from hosim.study.runs import replay
 
-    if plot is not None:
-        from hosim.report.drawn import image_kind
-
-        image_kind(plot)
-    check_trace(trace)
+    check_drawn(given)
+    plan, plot, trace, html, json = given.plan, given.plot, given.trace, given.html, given.json
+    memory_viz, certificate, strict = given.memory_viz, given.certificate, given.strict
     recorded = any(path is not None for path in (plot, trace, memory_viz, certificate, html))
-    counting = counting_of(allocator, account)
-    profile = hardware_of(hardware)
-    graph = graph_of(workload, rescaled_to=profile if rescale else None)
-    machine = on_devices(graph, profile, devices)
-    budget_bytes = budget_of(budget, graph, machine)
+    asked = questions_of(given)[0]
+    graph, machine, budget_bytes = asked.graph, asked.hardware, asked.budget_bytes
+    counting, jitter = asked.counting, None if asked.jitter.is_none else asked.jitter
     loaded = load_plan(plan, graph)
     if strict:
         check_made_for(loaded, machine, budget_bytes, source=str(plan))
@@ -131,7 +95,6 @@ def replay(
     findings = verify(loaded, machine, budget_bytes)
     for line in _warnings(findings):
         warn(f"warning: {line}")
-    jitter = jitter_of(op_sigma, transfer_sigma, seed)
     if certificate is not None:
         check_certifiable(loaded, counting.allocator, jitter)
     with progress("replaying"):
@@ -162,7 +125,7 @@ def replay(
 
         write_bytes(
             memory_viz,
-            timelines.to_pickle(timelines.memory_viz(loaded, machine, result, allocator)),
+            timelines.to_pickle(timelines.memory_viz(loaded, machine, result, given.allocator)),
         )
         say(f"wrote {memory_viz}, with synthetic addresses")
     if certificate is not None and result.feasible:

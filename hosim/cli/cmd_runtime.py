@@ -3,98 +3,104 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console, print_json, runtime_names
+from hosim.cli.commands import NAMES, command
+from hosim.cli.options import console, print_json
 from hosim.cli.progress import progress
-from hosim.cli.targets import DATA, written
+from hosim.cli.targets import DATA
 from hosim.cli.terminal import say, warn
+from hosim.options import REQUIRED, Given, Option, declared
 
 app = typer.Typer(
     help="List the shipped runtimes, show one, or fit one to logs.", no_args_is_help=True
 )
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME", help="A runtime: a path, or a shipped name.", autocompletion=runtime_names
-    ),
-]
+_NAME = Option(
+    "name",
+    default=REQUIRED,
+    argument=True,
+    metavar="NAME",
+    help="A runtime: a path, or a shipped name.",
+    completes=NAMES["runtime"],
+)
 
-Log = Annotated[
-    Path,
-    typer.Argument(
+_FIT = (
+    Option(
+        "log",
+        of=Path,
+        default=REQUIRED,
+        argument=True,
         metavar="LOG",
         help="Runs: of each a line 'run WORKLOAD -H HARDWARE [-p POLICY]' and lines of its log.",
     ),
-]
-Base = Annotated[
-    str,
-    typer.Option(
-        "--base",
+    Option(
+        "base",
+        default=REQUIRED,
         metavar="NAME",
         help="The runtime that supplies what the log lacks: a path, or a shipped name.",
-        autocompletion=runtime_names,
+        completes=NAMES["runtime"],
     ),
-]
-Output = Annotated[
-    Path | None,
-    written("--output", "-o", says="Where to write the runtime: .yaml or .json.", endings=DATA),
-]
+    Option(
+        "output",
+        of=Path,
+        flags=("--output", "-o"),
+        endings=DATA,
+        help="Where to write the runtime: .yaml or .json.",
+    ),
+)
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
+@command(*declared("json"))
+def list_(given: Given) -> None:
     """List the shipped runtimes."""
     from hosim import shipped
     from hosim.io.runtimes import runtime_named, runtime_to_dict
     from hosim.report.listed import runtimes
 
     found = [runtime_named(name) for name in shipped.runtimes()]
-    if json:
+    if given.json:
         print_json({"runtimes": [runtime_to_dict(runtime) for runtime in found]})
     else:
         console().print(runtimes(found))
 
 
 @app.command()
-def show(name: Name, json: Json = False) -> None:
+@command(*declared("name json", _NAME))
+def show(given: Given) -> None:
     """Show a runtime: what it sets, and its figures with spread and source."""
     from hosim.io.runtimes import runtime_named, runtime_to_dict
     from hosim.report.listed import runtime
 
-    found = runtime_named(name)
-    if json:
+    found = runtime_named(given.name)
+    if given.json:
         print_json(runtime_to_dict(found))
     else:
         console().print(runtime(found, runtime_to_dict(found)))
 
 
 @app.command()
-def fit(
-    log: Log,
-    base: Base,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+@command(*declared("log base output json", *_FIT))
+def fit(given: Given) -> None:
     """Fit a runtime to lines of your own logs: step times, tokens/s and memory."""
     from hosim.api import runtime_fit
     from hosim.files import write
     from hosim.io.runtimes import runtime_to_dict
     from hosim.report.listed import fitted_runtime
 
+    output = given.output
     name = "mine" if output is None else output.name.removesuffix(".gz").rpartition(".")[0]
     with progress("replaying runs"):
-        found = runtime_fit(log, base, name)
+        found = runtime_fit(given.log, given.base, name)
     for warning in found.warnings:
         warn(warning)
     data = runtime_to_dict(found.runtime)
     if output is not None:
         write(output, data)
         say(f"wrote {output}")
-    if json:
+    if given.json:
         print_json({"runtime": data, "left": dict(found.left), "warnings": list(found.warnings)})
     else:
         console().print(fitted_runtime(found.runtime, data, found.left))

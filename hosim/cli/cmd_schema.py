@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-Name = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="workload, hardware, plan, result, comparison or routing."),
-]
+from hosim.cli.commands import command
+from hosim.options import REQUIRED, Given, Option
+
+_NAME = Option(
+    "name",
+    default=REQUIRED,
+    argument=True,
+    metavar="NAME",
+    help="workload, hardware, plan, result, comparison or routing.",
+)
 
 
-def schema(name: Name) -> None:
+@command(_NAME)
+def schema(given: Given) -> None:
     """Print the JSON Schema of a format."""
     from hosim import io
 
-    typer.echo(io.to_json(io.schema(name)))
+    typer.echo(io.to_json(io.schema(given.name)))

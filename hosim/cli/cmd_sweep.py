@@ -3,90 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from hosim.cli.options import (
-    Budget,
-    Devices,
-    HardwareName,
-    Json,
-    NoRecompute,
-    Policy,
-    Rescale,
-    Workload,
-    console,
-    print_json,
-    question_of,
-)
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, question_of, say_notes
 from hosim.cli.progress import bar
-from hosim.cli.targets import written
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
+from hosim.options import Given, Option, declared
 
-Vary = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--vary",
+_OPTIONS = declared(
+    "workload hardware vary points policy budget output jobs scheduler devices no_recompute "
+    "rescale json",
+    Option(
+        "vary",
+        of=list[str],
         metavar="FIELD=VALUES",
         help="A field to vary; may be repeated. channels.h2d.bandwidth=25..200GB/s:8 (a range and "
         "a count), policy.k=1,2,4, "
         "workload.sequence=4096,8192, budget=50..100%:6; a+b=... sets both.",
     ),
-]
-Points = Annotated[
-    Path | None,
-    typer.Option(
-        "--points",
+    Option(
+        "points",
+        of=Path,
         metavar="FILE",
         help="Instead of --vary: a CSV file with a column for each field and a row for each point.",
     ),
-]
-Output = Annotated[
-    Path | None,
-    written(
-        "--output",
-        "-o",
-        says="Write each row as soon as it is known: .csv or .parquet. After an interruption, the "
-        "same command continues.",
-    ),
-]
-Jobs = Annotated[
-    int,
-    typer.Option(
-        "--jobs",
-        "-j",
-        metavar="N",
-        help="How many processes.  [default: one per core]",
-        show_default=False,
-    ),
-]
-Scheduler = Annotated[
-    str | None,
-    typer.Option(
-        "--scheduler",
-        metavar="tcp://HOST:PORT",
-        help="Compute on the Dask cluster of this scheduler (extra 'dask').",
-    ),
-]
+)
 
 
-def sweep(
-    workload: Workload,
-    hardware: HardwareName,
-    vary: Vary = None,
-    points: Points = None,
-    policy: Policy = "hyperoffload",
-    budget: Budget = None,
-    output: Output = None,
-    jobs: Jobs = -1,
-    scheduler: Scheduler = None,
-    devices: Devices = None,
-    no_recompute: NoRecompute = False,
-    rescale: Rescale = False,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def sweep(given: Given) -> None:
     """Plan and replay once for each combination of values.
 
     A field is a parameter of the workload's spec or of the policy, a path in the hardware profile,
@@ -100,14 +48,14 @@ def sweep(
     from hosim.study.asked import read_points, read_vary
     from hosim.study.runs import cluster, pool
 
+    vary, points, output, scheduler = given.vary, given.points, given.output, given.scheduler
     if bool(vary) == (points is not None):
         wrong = "too much to vary: give one of" if vary else "nothing to vary: give one of"
         raise InputError(f"{wrong} --vary FIELD=VALUES and --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
-    question = question_of(workload, hardware, policy, budget, devices, no_recompute, rescale)
-    runner = cluster(scheduler) if scheduler else pool(jobs)
-    for line in capped(question, listed):
-        note(line)
+    question = question_of(given)
+    runner = cluster(scheduler) if scheduler else pool(given.jobs)
+    say_notes(list(capped(question, listed)))
     there = 0, len(listed)
     try:
         with bar() as tell:
@@ -136,7 +84,7 @@ def sweep(
         )
     if (why := same_everywhere(question, listed, found.rows)) is not None:
         note(why)
-    if json:
+    if given.json:
         print_json({"format": "hosim.sweep/1", "rows": list(found.rows)})
     else:
         console().print(sweep(found.rows, list(listed[0]), question.hardware))

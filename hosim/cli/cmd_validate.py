@@ -3,56 +3,50 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from hosim.cli.options import Json, console, print_json, write_page
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, write_page
 from hosim.cli.progress import progress
-from hosim.cli.targets import PAGE, written
 from hosim.cli.terminal import say
 from hosim.errors import InputError
+from hosim.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
 
-Recordings = Annotated[
-    list[Path],
-    typer.Argument(
+_OPTIONS = declared(
+    "traces html device max_error json",
+    Option(
+        "traces",
+        of=list[Path],
+        default=REQUIRED,
+        argument=True,
         metavar="TRACE...",
         help="A trace of PyTorch's profiler, an SQLite export of Nsight Systems, a "
         "torch.cuda.memory snapshot, or a folder that "
         "hosim.record or python -m hosim.gpu wrote. Several traces are ranks of one program.",
     ),
-]
-Html = Annotated[
-    Path | None, written("--html", says="Write a report with pictures, in one file.", endings=PAGE)
-]
-Accelerator = Annotated[
-    int | None,
-    typer.Option(
-        "--device",
+    replace(OPTIONS["html"], help="Write a report with pictures, in one file."),
+    Option(
+        "device",
+        of=int,
         metavar="N",
-        min=0,
+        least=0,
         help="The device whose memory to replay.  [default: the busiest]",
     ),
-]
-MaxError = Annotated[
-    str | None,
-    typer.Option(
-        "--max-error",
+    Option(
+        "max_error",
         metavar="SHARE",
         help="Exit with 1 if the recording is not explained, or if makespan or starts are off by "
         "more than this share of it (1%).",
     ),
-]
+)
+_SINGLE = "works for a single recording, not for {}: leave it out"
 
 
-def validate(
-    traces: Recordings,
-    html: Html = None,
-    device: Accelerator = None,
-    max_error: MaxError = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def validate(given: Given) -> None:
     """Compare a replay with a recording of a real GPU.
 
     Times: from the recorded durations of launches, kernels, copies, waits and synchronisations,
@@ -66,14 +60,21 @@ def validate(
     from hosim.report import of_studies
     from hosim.units import parse_share
 
-    bound = parse_share(max_error) if max_error is not None else None
+    bound = parse_share(given.max_error) if given.max_error is not None else None
+    traces, html = given.traces, given.html
     if len(traces) > 1:
-        _ranks(traces, html, device, bound, json)
+        refuse_others(
+            _OPTIONS, vars(given), "traces max_error json", _SINGLE.format("ranks"), "validate"
+        )
+        _ranks(traces, bound, given.json)
         return
     (trace,) = traces
     if os.path.isdir(trace):
         if not (trace / "trace.json.gz").is_file():
-            _schemes(trace, html, device, bound, json)
+            refuse_others(
+                _OPTIONS, vars(given), "traces json", _SINGLE.format("a folder"), str(trace)
+            )
+            _schemes(trace, given.json)
             return
         trace /= "trace.json.gz"  # what hosim.record writes
     from hosim.validate import validate as replayed
@@ -81,7 +82,7 @@ def validate(
     from hosim.validate.replay_verdicts import complaint
 
     with progress(f"replaying {trace}"):
-        validation = replayed(trace, device)
+        validation = replayed(trace, given.device)
     data = validation_to_dict(validation)
     if html is not None:
         from hosim.report import validation_page
@@ -92,7 +93,7 @@ def validate(
                 data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans
             ),
         )
-    if json:
+    if given.json:
         print_json(data)
     else:
         console().print(of_studies.validation(data))
@@ -101,9 +102,7 @@ def validate(
         raise typer.Exit(1)
 
 
-def _ranks(
-    traces: list[Path], html: Path | None, device: int | None, bound: float | None, json: bool
-) -> None:
+def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
     from hosim.report.listed import ranks_table
     from hosim.validate import (
         rank_complaint,
@@ -113,12 +112,6 @@ def _ranks(
         replay_ranks,
     )
 
-    for given, name in ((html, "--html"), (device, "--device")):
-        if given is not None:
-            raise InputError(
-                f"{name} works for a single recording, not for ranks: leave it out",
-                source="validate",
-            )
     with progress(f"replaying {len(traces)} ranks"):
         read = [read_trace(trace) for trace in traces]
         for path, recorded in zip(traces, read, strict=True):
@@ -155,19 +148,11 @@ def _holds(folder: Path) -> str:
     return f"this one has {', '.join(names[:_NAMED])}{more}: name a recording in it"
 
 
-def _schemes(
-    folder: Path, html: Path | None, device: int | None, bound: float | None, json: bool
-) -> None:
+def _schemes(folder: Path, json: bool) -> None:
     from hosim.files.formats import unexpected
     from hosim.report import of_studies
     from hosim.validate import validate_schemes
 
-    for given, name in ((html, "--html"), (device, "--device"), (bound, "--max-error")):
-        if given is not None:
-            raise InputError(
-                f"{name} works for a single recording, not for a folder: leave it out",
-                source=str(folder),
-            )
     expected = "a folder that python -m hosim.gpu has written, with its meta.json"
     if not (folder / "meta.json").is_file():
         raise unexpected(str(folder), expected) or InputError(

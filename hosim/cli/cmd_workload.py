@@ -2,73 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
 
 import typer
 
-from hosim.cli.options import Json, Workload, console, graph_of, hardware_of, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, graph_of, hardware_of, print_json
+from hosim.options import OPTIONS, Given, Option, declared
 
 app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(json: Json = False) -> None:
+@command(*declared("json"))
+def list_(given: Given) -> None:
     """List the shipped workloads."""
     from hosim import shipped
     from hosim.report import listed as listings
 
     graphs = [graph_of(name) for name in shipped.workloads()]
-    if json:
+    if given.json:
         print_json({"workloads": [listings.workload_figures(graph) for graph in graphs]})
     else:
         console().print(listings.workloads(graphs))
 
 
 @app.command()
-def models(json: Json = False) -> None:
+@command(*declared("json"))
+def models(given: Given) -> None:
     """List the models that hosim can build by name."""
     from hosim.models import listed_models
     from hosim.report import listed as listings
 
     listed = list(listed_models())
-    if json:
+    if given.json:
         print_json({"models": [listings.model_figures(model) for model in listed]})
     else:
         console().print(listings.models(listed))
 
 
-Machine = Annotated[
-    str | None,
-    typer.Option(
-        "--hardware",
-        "-H",
-        metavar="HW",
+_SHOW = declared(
+    "workload hardware ops json",
+    replace(
+        OPTIONS["hardware"],
+        default=None,
         help="Show how long ops take on this machine, and where that is from.",
     ),
-]
-EveryOp = Annotated[bool, typer.Option("--ops", help="With --hardware: a row for each op.")]
+    Option(
+        "ops",
+        of=bool,
+        default=False,
+        needs=("hardware",),
+        help="With --hardware: a row for each op.",
+    ),
+    replace(OPTIONS["json"], excludes={"hardware": "it shows a workload alone"}),
+)
 
 
 @app.command()
-def show(
-    workload: Workload, hardware: Machine = None, ops: EveryOp = False, json: Json = False
-) -> None:
+@command(*_SHOW)
+def show(given: Given) -> None:
     """Show a workload: its live memory, tensors, ops and source."""
     from hosim.devices_of_graph import on_devices
-    from hosim.errors import InputError
     from hosim.report import listed as listings
     from hosim.report.listed import op_times
 
-    if ops and hardware is None:
-        raise InputError("--ops requires --hardware", source="workload show")
-    if json and hardware is not None:
-        raise InputError(
-            "--json shows a workload alone: leave out --hardware", source="workload show"
-        )
-    out, graph = console(), graph_of(workload)
-    if json:
+    out, graph = console(), graph_of(given.workload)
+    if given.json:
         print_json(listings.workload_figures(graph))
         return
     out.print(listings.workload(graph, out.width))
-    if hardware is not None:
-        out.print(op_times(graph, on_devices(graph, hardware_of(hardware)), ops))
+    if given.hardware is not None:
+        out.print(op_times(graph, on_devices(graph, hardware_of(given.hardware)), given.ops))

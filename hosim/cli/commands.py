@@ -5,9 +5,9 @@ line and an exit code.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from traceback import format_exception
 from typing import Annotated, Any
 
@@ -15,8 +15,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hosim.cli import terminal
-from hosim.cli.targets import check_overwrites_nothing_given
+from hosim.cli.targets import check_overwrites_nothing_given, written
 from hosim.errors import LONGEST, HosimError
+from hosim.options import Given, Option, Options, check_together
 from hosim.plain_text import one_line
 
 SECTIONS = {
@@ -145,3 +146,101 @@ def with_amount(command: Callable[..., None]) -> Callable[..., None]:
         name: parameter.annotation for name, parameter in whole.parameters.items()
     }
     return run
+
+
+def command(*options: Option) -> Callable[[Callable[[Given], None]], Callable[..., None]]:
+    """A command with these options, which gets what is given of them once it goes together."""
+
+    def with_options(run: Callable[[Given], None]) -> Callable[..., None]:
+        group, own = run.__module__.rpartition(".cmd_")[2], run.__name__.rstrip("_")
+        source = (own if own == group else f"{group} {own}").replace("_", "-")
+
+        @wraps(run)
+        def command(**given: Any) -> None:
+            for option in options:
+                option.check(given[option.name])
+            check_together(options, given, source, at_shell=True)
+            run(Given(**given))
+
+        command.__signature__ = _signature(options)  # type: ignore[attr-defined]
+        return command
+
+    return with_options
+
+
+def _signature(options: Options) -> Signature:
+    return Signature(
+        [
+            Parameter(
+                one.name,
+                Parameter.KEYWORD_ONLY,
+                default=one.default,
+                annotation=Annotated[_type(one), _shown(one)],
+            )
+            for one in options
+        ]
+    )
+
+
+def _type(option: Option) -> Any:
+    return option.of | None if option.default is None else option.of
+
+
+def _shown(option: Option) -> Any:
+    """An option as typer takes it."""
+    given: dict[str, Any] = {
+        "help": option.help,
+        "metavar": option.metavar,
+        "autocompletion": _completion(option),
+    }
+    given |= {} if option.shows_default else {"show_default": False}
+    if option.argument:
+        return typer.Argument(**given)
+    if option.endings is not None:
+        return written(*_flags(option), says=option.help, endings=option.endings)
+    return typer.Option(*_flags(option), min=option.least, **given)
+
+
+def _flags(option: Option) -> Sequence[str]:
+    return option.flags or (option.flag,)
+
+
+def _completion(option: Option) -> Callable[[str], list[str]] | None:
+    """The names that begin so."""
+    known = option.known or option.completes or NAMES.get(option.name)
+    if known is None:
+        return None
+
+    def named(incomplete: str) -> list[str]:
+        return [name for name in known() if name.startswith(incomplete)]
+
+    return named
+
+
+def _workloads() -> Iterable[str]:
+    from hosim import shipped
+    from hosim.models import PRESETS
+
+    return (*shipped.workloads(), *PRESETS)
+
+
+def _hardware() -> Iterable[str]:
+    from hosim import shipped
+
+    return (*shipped.hardware(), *shipped.ALIASES)
+
+
+def _runtimes() -> Iterable[str]:
+    from hosim import shipped
+
+    return shipped.runtimes()
+
+
+def _policies() -> Iterable[str]:
+    from hosim import policies
+
+    return policies.policy_names()
+
+
+NAMES = {"workload": _workloads, "hardware": _hardware, "runtime": _runtimes, "policy": _policies}
+"""The names that are completed of the options of other rooms than this one."""

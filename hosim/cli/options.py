@@ -1,18 +1,18 @@
-"""The arguments that several commands share, and the functions that read them."""
+"""What several commands share: the question that they are asked, notes, pictures and JSON."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hosim.cli.progress import progress
-from hosim.cli.targets import PAGE, written
 from hosim.cli.terminal import note, notes, say
+from hosim.options import OPTIONS, Given
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,303 +20,18 @@ if TYPE_CHECKING:
 
     from hosim.graph import Graph
     from hosim.hardware import Hardware
-    from hosim.jitter import Jitter
-    from hosim.study.asked import PolicyChoice
-    from hosim.study.runs import Counting, Question
+    from hosim.study.runs import Question
 
 WIDTH = 120
 """The width of tables that are not printed to a terminal."""
 
 
-def _workloads(incomplete: str) -> list[str]:
-    from hosim import shipped
-    from hosim.models import PRESETS
-
-    return [name for name in (*shipped.workloads(), *PRESETS) if name.startswith(incomplete)]
-
-
-def hardware_names(incomplete: str) -> list[str]:
-    """The shipped profiles and short names that begin so, for completion."""
-    from hosim import shipped
-
-    return [name for name in (*shipped.hardware(), *shipped.ALIASES) if name.startswith(incomplete)]
-
-
-def runtime_names(incomplete: str) -> list[str]:
-    """The shipped runtimes that begin so, for completion."""
-    from hosim import shipped
-
-    return [name for name in shipped.runtimes() if name.startswith(incomplete)]
-
-
-def policy_names(incomplete: str) -> list[str]:
-    """The policies that begin so, for completion."""
-    from hosim import policies
-
-    return [name for name in policies.policy_names() if name.startswith(incomplete)]
-
-
-Workload = Annotated[
-    str,
-    typer.Argument(
-        metavar="WORKLOAD",
-        help="A workload file, a workload spec, anything 'hosim import' reads, a shipped name, or "
-        "a model's, as in gpt2:phase=decode.",
-        autocompletion=_workloads,
-    ),
-]
-HardwareName = Annotated[
-    str,
-    typer.Option(
-        "--hardware",
-        "-H",
-        metavar="HW",
-        help="A hardware profile: a path, or a shipped name (see 'hosim hardware list').",
-        autocompletion=hardware_names,
-    ),
-]
-RuntimeName = Annotated[
-    str | None,
-    typer.Option(
-        "--runtime",
-        metavar="NAME",
-        help="The software that runs the workload: a path, or a shipped name (see 'hosim runtime "
-        "list').  [default: none]",
-        autocompletion=runtime_names,
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        "-b",
-        metavar="BYTES",
-        help="Device memory that may be used: a size such as 40GiB, or a share of the resident "
-        "peak such as 75%.  [default: all of it]",
-    ),
-]
-Policy = Annotated[
-    str,
-    typer.Option(
-        "--policy",
-        "-p",
-        metavar="P",
-        help="A policy (see 'hosim policies'); parameters as in lookahead:k=4.",
-        autocompletion=policy_names,
-    ),
-]
-NoRecompute = Annotated[
-    bool,
-    typer.Option(
-        "--no-recompute",
-        help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed "
-        "instead.",
-    ),
-]
-Within = Annotated[
-    str | None,
-    typer.Option(
-        "--within",
-        metavar="SHARE",
-        help="End the search of hyperoffload at a plan at most so far above the lower bound: 1%.",
-    ),
-]
-SearchTime = Annotated[
-    str | None,
-    typer.Option(
-        "--time",
-        metavar="TIME",
-        help="End it after so long, as in 2s, with the best plan so far. Ctrl-C ends it, too.",
-    ),
-]
-SearchWork = Annotated[
-    int | None,
-    typer.Option(
-        "--work",
-        metavar="N",
-        min=1,
-        help="End it after so much work, which makes again what --time ended.",
-    ),
-]
-Rescale = Annotated[
-    bool,
-    typer.Option(
-        "--rescale",
-        help="Scale durations that were measured on another machine to this one, by the ratio of "
-        "the cost model's times on the two.",
-    ),
-]
-Devices = Annotated[
-    int | None,
-    typer.Option(
-        "--devices",
-        metavar="N",
-        min=1,
-        help="How many devices run the program together.  [default: as many as the workload is "
-        "for, or as in the profile]",
-    ),
-]
-OpSigma = Annotated[
-    float,
-    typer.Option(
-        "--op-sigma",
-        metavar="S",
-        min=0,
-        help="Jitter: the relative standard deviation of op times, such as 0.05.",
-    ),
-]
-TransferSigma = Annotated[
-    float,
-    typer.Option(
-        "--transfer-sigma",
-        metavar="S",
-        min=0,
-        help="Jitter: the relative standard deviation of the time during which a transfer's bytes "
-        "flow.",
-    ),
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        min=0,
-        help="Jitter: the random seed; the same seed gives the same times.",
-    ),
-]
-RoutingFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--routing",
-        metavar="FILE",
-        help="A routing file: which experts each gate chooses in each step. The workload then "
-        "consists of these steps, one after the "
-        "other.",
-    ),
-]
-Steps = Annotated[
-    str | None,
-    typer.Option(
-        "--steps",
-        metavar="N|A:B",
-        help="Which steps of --routing: one of them, or A up to but not including B.  [default: "
-        "all]",
-    ),
-]
-Allocator = Annotated[
-    str,
-    typer.Option(
-        "--allocator",
-        metavar="A",
-        help="What allocates device memory: ledger (only counts bytes), caching (PyTorch's "
-        "caching allocator), caching-expandable (with "
-        "expandable segments) or static (offsets planned for the whole replay).",
-    ),
-]
-Account = Annotated[
-    str,
-    typer.Option(
-        "--account",
-        metavar="A",
-        help="The order in which the allocator's bytes are counted: time (what the device holds "
-        "at each instant) or program (what a "
-        "host that runs ahead has allocated, as PyTorch counts).",
-    ),
-]
-PlanAgainst = Annotated[
-    str,
-    typer.Option(
-        "--plan-against",
-        metavar="WHAT",
-        help="What the budget bounds: allocated (the bytes of tensors and workspaces) or reserved "
-        "(all that the allocator holds; "
-        "caching, if none is named).",
-    ),
-]
-RESERVED = "reserved"
-
-Plot = Annotated[Path | None, written("--plot", says="Write a picture: .png, .svg or .pdf.")]
-Trace = Annotated[
-    Path | None,
-    written(
-        "--trace",
-        says="Write the timeline for ui.perfetto.dev or chrome://tracing: .json or .json.gz.",
-    ),
-]
-Html = Annotated[
-    Path | None,
-    written(
-        "--html",
-        says="Write an HTML report in one file, with pictures and a zoomable timeline.",
-        endings=PAGE,
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout instead of tables.")]
-
-
-ExecutionTrace = Annotated[
-    Path | None,
-    typer.Option(
-        "--execution-trace",
-        metavar="FILE",
-        help="For a PyTorch profile: the execution trace of the same run, which says which ops "
-        "use what was allocated before.",
-    ),
-]
-
-
-def graph_of(
-    text: str,
-    execution_trace: Path | None = None,
-    rescaled_to: Hardware | None = None,
-    runtime: str | None = None,
-) -> Graph:
-    """The graph of a WORKLOAD argument, which is a PyTorch profile if there is an execution trace
-    of its run.
-
-    ``rescaled_to`` is the machine to which ``--rescale`` scales its durations, ``runtime`` what
-    ``--runtime`` names.
-    """
-    from hosim.importers.recordings import import_kineto
-    from hosim.io import load_named, rescaled
+def graph_of(text: str) -> Graph:
+    """The graph of a WORKLOAD argument."""
+    from hosim.io import load_named
 
     with progress(f"reading {text}"):
-        graph = (
-            load_named(text) if execution_trace is None else import_kineto(text, execution_trace)
-        )
-    if runtime is not None:
-        from hosim.io.runtimes import under_runtime
-
-        graph = under_runtime(graph, runtime)
-    return graph if rescaled_to is None else rescaled(graph, rescaled_to)
-
-
-def realised(graph: Graph, routing: Path | None, steps: str | None) -> Graph:
-    """The graph of the routing's steps that STEPS selects; without a routing, the graph itself.
-
-    Raises :class:`InputError` for steps without a routing, and for steps that the routing does not
-    have.
-    """
-    from hosim.errors import InputError
-
-    if routing is None:
-        if steps is not None:
-            raise InputError("--steps requires --routing")
-        return graph
-    from hosim.data.expert_routing import realise
-    from hosim.io import load_routing
-    from hosim.study.asked import parse_steps
-
-    recipe = graph.meta.get("builder")
-    if (
-        isinstance(recipe, Mapping) and recipe.get("routing") is not None
-    ):  # what was drawn gives way to the file
-        from hosim.models import build
-
-        graph = build(graph.name, {**recipe, "routing": None})
-    loaded = load_routing(routing, graph)
-    wanted = parse_steps(steps, len(loaded.steps))
-    return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
+        return load_named(text)
 
 
 def hardware_of(text: str) -> Hardware:
@@ -327,112 +42,55 @@ def hardware_of(text: str) -> Hardware:
     return load_hardware(find_hardware(text))
 
 
-def say_notes(graph: Graph, *machines: Hardware) -> None:
-    """What a reader of the figures has to know, as notes on stderr: of the workload, and of its
-    times on each machine.
-    """
-    from hosim.notes import notes
-
-    for each in notes(graph, *machines):
+def say_notes(lines: Sequence[object]) -> None:
+    """What a reader of the figures has to know, as notes on stderr."""
+    for each in lines:
         note(str(each))
 
 
-def jitter_of(op_sigma: float, transfer_sigma: float, seed: int) -> Jitter | None:
-    """The jitter that ``--op-sigma``, ``--transfer-sigma`` and ``--seed`` ask for; ``None`` if both
-    sigmas are 0.
+def questions_of(given: Given, machines: Sequence[str] | None = None) -> list[Question]:
+    """The questions that a command is asked, one for each policy (and machine, of several).
+
+    A note on stderr says so where a machine has less memory than the budget.
     """
-    from hosim.jitter import Jitter
+    from hosim.api import questions
 
-    jitter = Jitter(seed, op_sigma, transfer_sigma)
-    return None if jitter.is_none else jitter
+    asked = dict(vars(given))
+    workload, hardware = asked.pop("workload"), asked.pop("hardware")
+    policies = asked.pop("policies", [asked.pop("policy", OPTIONS["policy"].default)])
+    budget = asked.pop("budget", None)
+    with progress(f"reading {workload}"):
+        found = questions(workload, machines or [hardware], policies, budget, **asked)
+    if machines is None:
+        say_budget(budget, found[0].graph, found[0].hardware)
+    return found
 
 
-def budget_of(text: str | None, graph: Graph, hardware: Hardware) -> int:
-    """The bytes of a BUDGET argument, at most what the machine has; a note on stderr says so if
-    that is less than asked for.
-    """
-    from hosim.engine import parse_budget
+def say_budget(budget: str | None, graph: Graph, hardware: Hardware) -> int:
+    """The bytes of a budget that may be used, with a note on stderr if the device has less."""
+    from hosim.engine import read_budget
     from hosim.units import human_size
 
-    wanted, allowed = parse_budget(text, graph, hardware)
+    wanted, allowed = read_budget(budget).of(graph, hardware)
     if wanted > allowed:
         note(f"using {human_size(allowed)}, all that the device has")
     return allowed
 
 
-def choice_of(text: str, no_recompute: bool) -> PolicyChoice:
-    """The policy that ``--policy`` names, under ``--no-recompute`` or not."""
-    from hosim.study.asked import RECOMPUTE, parse_choice, without
-
-    choice = parse_choice(text)
-    return without(choice, RECOMPUTE) if no_recompute else choice
-
-
-def choices_of(
-    text: str | None, no_recompute: bool, routed: bool = False, graph: Graph | None = None
-) -> list[PolicyChoice]:
-    """The policies that ``--policies`` lists, under ``--no-recompute`` or not; ``routed``: those
-    for routed workloads, too.
-
-    Without a list, those that plan for the processors of ``graph``.
-    """
-    from hosim.study.asked import RECOMPUTE, parse_choices, without
-
-    choices = parse_choices(text, routed, graph)
-    return [without(choice, RECOMPUTE) for choice in choices] if no_recompute else choices
-
-
-def question_of(
-    workload: str,
-    hardware: str,
-    policy: str,
-    budget: str | None,
-    devices: int | None = None,
-    no_recompute: bool = False,
-    rescale: bool = False,
-    runtime: str | None = None,
-) -> Question:
-    """The question that a WORKLOAD, a HW, a policy and a BUDGET ask, with notes on stderr that a
-    reader of the answer needs.
-    """
-    from hosim.study.runs import Question
-
-    choice = choice_of(policy, no_recompute)
-    machine = hardware_of(hardware)
-    asked = Question(
-        graph_of(workload, runtime=runtime),
-        machine,
-        choice,
-        budget,
-        devices=devices,
-        rescale=rescale,
-    )
-    budget_of(budget, asked.graph, asked.hardware)
-    for each in asked.notes:
-        note(str(each))
+def question_of(given: Given) -> Question:
+    """The one question that a command is asked, with notes that a reader of the answer needs."""
+    (asked,) = questions_of(given)
+    say_notes(asked.notes)
     return asked
 
 
-def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:
-    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises
-    :class:`InputError` for an unknown value.
+def check_drawn(given: Given) -> None:
+    """Raise :class:`InputError` for a picture or a trace whose name says another format."""
+    if given.plot is not None:
+        from hosim.report.drawn import image_kind
 
-    ``--plan-against reserved`` needs an allocator that reserves bytes: PyTorch's, if none is named.
-    """
-    from hosim.errors import InputError
-    from hosim.result import ACCOUNTS, ALLOCATORS, CACHING, LEDGER
-    from hosim.study.runs import Counting
-
-    for name, value, values in (
-        ("allocator", allocator, ALLOCATORS),
-        ("account", account, ACCOUNTS),
-        ("plan-against", against, ("allocated", RESERVED)),
-    ):
-        if value not in values:
-            raise InputError(
-                f"unknown {name} {value!r}; expected one of {', '.join(values)}", source=name
-            )
-    return Counting(CACHING if against == RESERVED and allocator == LEDGER else allocator, account)
+        image_kind(given.plot)
+    check_trace(getattr(given, "trace", None))
 
 
 def check_trace(path: Path | None) -> None:

@@ -16,7 +16,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.engine.arenas import CachingArena, make_arena, streams_of_tensors
-    from hosim.engine.budget import parse_budget
+    from hosim.engine.budget import MemoryBudget, read_budget
     from hosim.engine.drawn_replays import later_draws
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
@@ -33,7 +33,7 @@ else:
         __name__,
         {
             "arenas": "CachingArena make_arena streams_of_tensors",
-            "budget": "parse_budget",
+            "budget": "MemoryBudget read_budget",
             "hops": "SEVERAL Hop resolve_hop",
             "drawn_replays": "later_draws",
             "flow_table": "UncoveredError",
@@ -50,8 +50,9 @@ else:
 
 __all__ = [
     "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "CachingArena",
-    "Hop", "Ledger", "ProgramBase", "ProgramTable", "TableMove", "TableRow", "UncoveredError",
-    "later_draws", "make_arena", "most_needed", "one_for_all", "parse_budget", "program_account",
+    "Hop", "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "TableMove", "TableRow",
+    "UncoveredError", "later_draws", "make_arena", "most_needed", "one_for_all", "program_account",
+    "read_budget",
     "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop",
     "streams_of_tensors", "times_of", "with_slack",
 ]  # fmt: skip

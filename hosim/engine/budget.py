@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
 from hosim.engine.resident_step import resident_step
@@ -20,19 +21,55 @@ _SHARE = re.compile(r"\s*(0?\.\d+|[01]\.0*|\d(?:\.\d+)?e-\d{1,3})\s*")
 """A number with a point, of at most 1: whole ones are bytes."""
 
 
-def parse_budget(
-    budget: int | float | str | None, graph: Graph, hardware: Hardware
-) -> tuple[int, int]:
-    """The bytes of the device tier that ``budget`` asks for, and those that may be used: at most
-    the tier's capacity.
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """How much of the device tier may be used: ``wanted_bytes``, or a ``share`` of the peak with
+    everything resident, or all of it.
+
+    ``asked`` is what was said, which errors quote.
+    """
+
+    wanted_bytes: int | None = None
+    share: Fraction | None = None
+    asked: int | float | str | None = None
+
+    def of(self, graph: Graph, hardware: Hardware) -> tuple[int, int]:
+        """The bytes that it asks for, and those that may be used: at most the device tier's
+        capacity.
+
+        Raises :class:`InputError` for a share that is less than a byte.
+        """
+        capacity = hardware.device.capacity_bytes
+        wanted = self.wanted_bytes
+        if self.share is not None:
+            peak = resident_step(graph, hardware).peak_bytes
+            wanted = int(peak * self.share)
+            if not peak:
+                said = (
+                    f"{self.asked} of the workload's memory is nothing, as it has no tensors; "
+                    "give a size such as '40 GiB'"
+                )
+                raise InputError(said, source="budget")
+            if not wanted:
+                raise _nothing(self.asked)
+        if wanted is None:
+            return capacity, capacity
+        _refuse_unknown_uses(wanted, graph, hardware)
+        return wanted, min(wanted, capacity)
+
+
+def read_budget(budget: MemoryBudget | int | float | str | None) -> MemoryBudget:
+    """A budget as people write it.
 
     A whole number is bytes, ``40 GiB`` a size, ``75%`` or 0.75 a share of the graph's resident peak
-    (rounded down), ``None`` the capacity. Raises :class:`InputError` for a text without a unit, for
-    anything else, and for a budget of 0 bytes or less.
+    (rounded down), ``None`` all of the tier. Raises :class:`InputError` for a text without a unit,
+    for anything else, and for 0 bytes or less.
+
+    >>> read_budget("4 KiB").wanted_bytes, read_budget("75%").share
+    (4096, Fraction(3, 4))
     """
-    capacity = hardware.device.capacity_bytes
-    if budget is None:
-        return capacity, capacity
+    if budget is None or isinstance(budget, MemoryBudget):
+        return budget or MemoryBudget()
     budget = plain_number(budget)
     if (
         isinstance(budget, bool)
@@ -42,25 +79,19 @@ def parse_budget(
         raise InputError(f"{_EXPECTED}, got {shown(budget)}", source="budget")
     if isinstance(budget, int) and abs(budget) > LARGEST:
         raise InputError(f"expected at most 2^63-1 B, got {shown(budget, 60)}", source="budget")
-    wanted = budget if isinstance(budget, int) else _bytes(str(budget), graph, hardware)
-    if (
-        wanted <= 0
-        and not resident_step(graph, hardware).peak_bytes
-        and (_PERCENT.fullmatch(str(budget)) or _SHARE.fullmatch(str(budget)))
-    ):
-        raise InputError(
-            f"{budget} of the workload's memory is nothing, as it has no tensors; give a size "
-            "such as '40 GiB'",
-            source="budget",
-        )
+    share = None if isinstance(budget, int) else _share(str(budget))
+    if share is not None:
+        return MemoryBudget(share=share, asked=budget)
+    wanted = budget if isinstance(budget, int) else _size(str(budget))
     if wanted <= 0:
-        said = f"{budget} B" if isinstance(budget, int) else budget
-        expected = (
-            f"expected {_TEXT}" if isinstance(budget, str) else _EXPECTED
-        )  # a text has its unit
-        raise InputError(f"{said} leaves no memory at all; {expected}", source="budget")
-    _refuse_unknown_uses(wanted, graph, hardware)
-    return wanted, min(wanted, capacity)
+        raise _nothing(budget)
+    return MemoryBudget(wanted, asked=budget)
+
+
+def _nothing(budget: int | float | str | None) -> InputError:
+    said = f"{budget} B" if isinstance(budget, int) else budget
+    expected = f"expected {_TEXT}" if isinstance(budget, str) else _EXPECTED  # a text has its unit
+    return InputError(f"{said} leaves no memory at all; {expected}", source="budget")
 
 
 def _refuse_unknown_uses(wanted: int, graph: Graph, hardware: Hardware) -> None:
@@ -101,20 +132,15 @@ what-ifs below that peak.
 """
 
 
-def _bytes(text: str, graph: Graph, hardware: Hardware) -> int:
+def _share(text: str) -> Fraction | None:
+    """The share of the resident peak that a text is, if it is one."""
     if _NEGATIVE.fullmatch(text):
         raise InputError(
             f"expected a share of the resident peak above 0, such as '75%', got {shown(text)}",
             source="budget",
         )
     percent, share = _PERCENT.fullmatch(text), _SHARE.fullmatch(text)
-    if percent:
-        return int(resident_step(graph, hardware).peak_bytes * Fraction(percent[1]) / 100)
-    return (
-        int(resident_step(graph, hardware).peak_bytes * Fraction(share[1]))
-        if share
-        else _size(text)
-    )
+    return Fraction(percent[1]) / 100 if percent else Fraction(share[1]) if share else None
 
 
 def _size(text: str) -> int:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hosim.cli.options import (
-    Budget,
-    HardwareName,
-    Json,
-    Policy,
-    Workload,
-    budget_of,
-    graph_of,
-    hardware_of,
-)
+from hosim.cli.commands import command
+from hosim.cli.options import questions_of
 from hosim.cli.progress import progress
-from hosim.cli.targets import written
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
+from hosim.options import OPTIONS, Given, Option, declared
 from hosim.units import human_percent
 
 if TYPE_CHECKING:
@@ -29,42 +22,27 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
     from hosim.result import Result
 
-MindSpore = Annotated[
-    bool,
-    typer.Option(
-        "--mindspore",
+_OPTIONS = declared(
+    "workload hardware mindspore llama_cpp policy budget trials seed output json",
+    Option(
+        "mindspore",
+        of=bool,
+        default=False,
         help="Export to MindSpore 2.10: environment settings for its own offload strategies.",
     ),
-]
-LlamaCpp = Annotated[
-    bool, typer.Option("--llama-cpp", help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot.")
-]
-Output = Annotated[
-    Path | None,
-    written(
-        "--output", "-o", says="Where to write the settings: shell lines, or JSON if named .json."
+    Option(
+        "llama_cpp", of=bool, default=False, help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot."
     ),
-]
-Trials = Annotated[
-    int, typer.Option("--trials", metavar="N", min=1, help="How many settings to try.")
-]
-SearchSeed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, help="Random seed for search restarts.")
-]
+    replace(
+        OPTIONS["output"], help="Where to write the settings: shell lines, or JSON if named .json."
+    ),
+    Option("trials", of=int, default=100, metavar="N", least=1, help="How many settings to try."),
+    replace(OPTIONS["seed"], help="Random seed for search restarts."),
+)
 
 
-def export(
-    workload: Workload,
-    hardware: HardwareName,
-    mindspore: MindSpore = False,
-    llama_cpp: LlamaCpp = False,
-    policy: Policy = "hyperoffload",
-    budget: Budget = None,
-    trials: Trials = 100,
-    seed: SearchSeed = 0,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def export(given: Given) -> None:
     """Find the runtime settings closest to a plan.
 
     MindSpore cannot take a plan, but its strategies have settings. The command plans and replays
@@ -75,26 +53,26 @@ def export(
     what the plan has there when the step begins, how far they are from the plan, and what of it
     they do not say.
     """
-    from hosim.devices_of_graph import on_devices
     from hosim.engine import replay
-    from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
+    from hosim.study.asked import RECOMPUTE, REORDER, without
     from hosim.study.runs import make_plan
 
-    if mindspore == llama_cpp:
+    if given.mindspore == given.llama_cpp:
         raise InputError("name a runtime: --mindspore or --llama-cpp", source="export")
-    choice = without(parse_choice(policy), RECOMPUTE, REORDER)  # settings cannot change the graph
-    profile = hardware_of(hardware)
-    graph = graph_of(workload)
-    machine = on_devices(graph, profile)
-    budget_bytes = budget_of(budget, graph, machine)
+    (asked,) = questions_of(given)
+    graph, machine, budget_bytes = asked.graph, asked.hardware, asked.budget_bytes
+    choice = without(asked.choice, RECOMPUTE, REORDER)  # settings cannot change the graph
+    output, json = given.output, given.json
     with progress() as tell:
         tell(f"planning {choice.label}")
         plan = make_plan(graph, machine, choice, budget_bytes)
         target = replay(plan, machine, budget_bytes)
         if not target.feasible:
             raise InfeasibleError(f"{choice.label}: {target.error}")
-        if mindspore:
-            _to_mindspore(graph, machine, budget_bytes, target, trials, seed, tell, output, json)
+        if given.mindspore:
+            _to_mindspore(
+                graph, machine, budget_bytes, target, given.trials, given.seed, tell, output, json
+            )
             return
     from hosim.formats.bridges import command_line, exported
 

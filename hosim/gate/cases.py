@@ -18,6 +18,7 @@ from hosim.extensions import added
 from hosim.gate.judged_metrics import MetricVerdict, Tolerance, parse_tolerances
 from hosim.gate.records import SUFFIX, Measured, Record, confined, is_baseline
 from hosim.limits import within
+from hosim.options import OPTIONS, check_together
 from hosim.plain_text import written
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ FILES = ("hosim.toml", "pyproject.toml")
 
 FOLDER = "hosim-baselines"
 """The folder of the baseline files, beside the file of the cases."""
-
-POLICY = "hyperoffload"
 
 _NAME = re.compile(r"\w[\w.-]*")
 _ENTRY = re.compile(r"[\w.]+:\w+")
@@ -52,7 +51,7 @@ class Case:
     folder: str = "."
     workload: str | None = None
     entry: str | None = None
-    policy: str = POLICY
+    policy: str = OPTIONS["policy"].default
     plan: str | None = None
     budget: str | None = None
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
@@ -185,7 +184,7 @@ def find_suite(
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
     """The suite in a file. Raises :class:`InputError`."""
-    from hosim.io.gate_files import load_cases
+    from hosim.io.gate_files import CASE, load_cases
 
     source = os.fspath(path)
     data = load_cases(source)
@@ -208,31 +207,16 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 f"{given['entry']!r}"
             )
             raise InputError(got, source=source, where=f"{where}.entry")
-        if "plan" in given and "policy" in given:
-            raise InputError("expected either a policy or a plan", source=source, where=where)
-        if given.get("strict") and "plan" not in given:
-            raise InputError(
-                "there is no plan file to refuse: give a plan, or leave it out",
-                source=source,
-                where=f"{where}.strict",
-            )
+        check_together(CASE, given, source, where)
         if "serve" in given:
             kind_of("serve").check(given, source, where)
         own = parse_tolerances(given.get("tolerance", {}), source)
         cases.append(
             Case(
                 name,
-                given["hardware"],
-                os.fspath(folder),
-                given.get("workload"),
-                given.get("entry"),
-                given.get("policy", POLICY),
-                given.get("plan"),
-                given.get("budget"),
-                {**general, **own},
-                serve=given.get("serve"),
-                strict=given.get("strict", False),
-                rescale=given.get("rescale", False),
+                folder=os.fspath(folder),
+                tolerances={**general, **own},
+                **{option.name: given[option.name] for option in CASE if option.name in given},
             )
         )
     for name, matrix in data.get("matrix", {}).items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
@@ -20,7 +22,6 @@ from hosim.gate.against import baselines_at
 from hosim.gate.cases import Case, Suite
 from hosim.gate.judged_metrics import DRIFT, MISSING, NEW
 from hosim.gate.measured_case import measure, measure_lines
-from hosim.gate.places import place_of
 from hosim.gate.records import (
     Measured,
     machine_files,
@@ -33,6 +34,46 @@ from hosim.gate.verdicts import ERROR, CaseVerdict, judge
 from hosim.plain_text import one_line
 from hosim.study.runs import cores
 from hosim.version import __version__
+
+# -- places of cases -------------------------------------------------------------------------------
+
+
+Place = tuple[str, int]
+"""A file, and a line from 1 on."""
+
+
+def place_of(case: Case, source: str) -> Place:
+    """The place of a case of the file ``source``. Nothing is imported."""
+    if case.entry is not None:
+        module, _, name = case.entry.partition(":")
+        for file in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
+            path = os.path.join(case.folder, file)
+            if line := _defined(path, name):
+                return Path(os.path.normpath(path)).as_posix(), line
+    return Path(source).as_posix(), _table(source, case.matrix or case.name)
+
+
+def _defined(path: str, name: str) -> int:
+    """The line where a file defines a function; 0 if it does not."""
+    with suppress(OSError, SyntaxError, ValueError, RecursionError):
+        for node in ast.parse(Path(path).read_bytes()).body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return node.lineno
+    return 0
+
+
+def _table(source: str, name: str) -> int:
+    """The line of a table of that name, such as ``[cases.NAME]``; the first, if there is none."""
+    table = re.compile(rf"\s*\[(tool\.hosim\.)?(cases|matrix)\.[\"']?{re.escape(name)}[\"']?\s*\]")
+    with suppress(OSError, UnicodeDecodeError):
+        for number, line in enumerate(Path(source).read_text(encoding="utf-8").splitlines(), 1):
+            if table.match(line):
+                return number
+    return 1
+
+
+# -- verdicts --------------------------------------------------------------------------------------
+
 
 Telling = Callable[[str], None]
 

@@ -15,8 +15,6 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel import op_durations
 from hosim.data.versions import VERSIONS
-from hosim.devices_of_graph import on_devices
-from hosim.engine import parse_budget
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
 from hosim.gate.cases import Case, kind_of
 from hosim.gate.imports import graph_of_entry, graph_of_file
@@ -41,8 +39,8 @@ from hosim.hardware import Hardware
 from hosim.io import rescaled
 from hosim.plain_text import flat
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
-from hosim.study.asked import PolicyChoice, parse_choice
-from hosim.study.runs import check
+from hosim.study.asked import parse_choice
+from hosim.study.runs import Question, check
 from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
@@ -67,24 +65,25 @@ def measure_graph(case: Case, graph: Graph, source: str = "", kept: Path | None 
     """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its
     file.
     """
-    from hosim.io import load_hardware
-    from hosim.shipped import find_hardware
-
-    profile = load_hardware(find_hardware(case.beside(case.hardware)))
+    profile = _profile(case)
     graph = canonical(rescaled(graph, profile) if case.rescale else graph)
-    hardware = on_devices(graph, profile)
-    choice = parse_choice(case.policy)
-    _, budget = parse_budget(case.budget, graph, hardware)
+    asked = Question(graph, profile, parse_choice(case.policy), case.budget)
     try:
-        plan = _plan(case, choice, graph, hardware, budget, kept)
+        plan = _plan(case, asked, kept)
     except InfeasibleError as error:
         return Measured(None, str(error))
-    result = engine.replay(plan, hardware, budget, record=True)
+    result = engine.replay(plan, asked.hardware, asked.budget_bytes, record=True)
     if not result.feasible:
         return Measured(None, result.error)
     assert result.timeline is not None
-    measured = _measured(case, choice, graph, hardware, plan, result, result.timeline)
-    return _with_source(measured, source)
+    return _with_source(_measured(case, asked, plan, result, result.timeline), source)
+
+
+def _profile(case: Case) -> Hardware:
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware
+
+    return load_hardware(find_hardware(case.beside(case.hardware)))
 
 
 def _with_source(measured: Measured, source: str) -> Measured:
@@ -97,25 +96,23 @@ def _with_source(measured: Measured, source: str) -> Measured:
 
 
 def measure_line(
-    case: Case, graph: Graph, fingerprint: str, hardware: Hardware, kept: Path | None = None
+    case: Case, graph: Graph, fingerprint: str, profile: Hardware, kept: Path | None = None
 ) -> Measured:
     """The record for a line of a matrix, and what each peak consists of; ``graph`` is canonical.
     Raises :class:`HosimError`.
     """
-    choice = parse_choice(case.policy)
-    _, budget = parse_budget(case.budget, graph, hardware)
+    asked = Question(graph, profile, parse_choice(case.policy), case.budget)
     try:
-        plan = _plan(case, choice, graph, hardware, budget, kept)
+        plan = _plan(case, asked, kept)
     except InfeasibleError as error:
         return Measured(None, str(error))
-    result = engine.replay(plan, hardware, budget)
+    result = engine.replay(plan, asked.hardware, asked.budget_bytes)
     if not result.feasible:
         return Measured(None, result.error)
-    machine = digest(repr(sorted(flat_profile(hardware).items())))
     prints = {
         "graph": fingerprint,
-        "machine": machine,
-        "plan": plan_fingerprint(plan, choice.label),
+        "machine": digest(repr(sorted(flat_profile(asked.hardware).items()))),
+        "plan": plan_fingerprint(plan, asked.choice.label),
     }
     record = brief(
         case.name, case.asked(), prints, metrics_of(result), hosim=__version__, versions=VERSIONS
@@ -133,9 +130,6 @@ def measure_lines(
     """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the
     place of what it is raised for.
     """
-    from hosim.io import load_hardware
-    from hosim.shipped import find_hardware
-
     try:
         given, source = _graph(cases[0], kept), _source(cases[0])
         graph = canonical(given)
@@ -147,9 +141,9 @@ def measure_lines(
         try:
             asked = case.hardware, case.rescale
             if asked not in on:
-                profile = load_hardware(find_hardware(case.beside(case.hardware)))
+                profile = _profile(case)
                 timed = canonical(rescaled(given, profile)) if case.rescale else graph
-                on[asked] = timed, graph_fingerprint(timed), on_devices(timed, profile)
+                on[asked] = timed, graph_fingerprint(timed), profile
             yield _with_source(measure_line(case, *on[asked], kept), source)
         except HosimError as error:
             yield error
@@ -203,18 +197,12 @@ def asked_of(case: Case) -> dict[str, str]:
     return {**asked, **flat(said, "workload")}
 
 
-def _plan(
-    case: Case,
-    choice: PolicyChoice,
-    graph: Graph,
-    hardware: Hardware,
-    budget: int,
-    kept: Path | None,
-) -> Plan:
+def _plan(case: Case, asked: Question, kept: Path | None) -> Plan:
     from hosim.io import check_tiers, load_plan
 
+    graph, hardware, budget = asked.graph, asked.hardware, asked.budget_bytes
     if case.plan is None:
-        made = kept_plan(graph, hardware, choice, budget, kept)
+        made = kept_plan(graph, hardware, asked.choice, budget, kept)
         check(made, hardware, budget)
         return made
     path = case.beside(case.plan)
@@ -228,23 +216,17 @@ def _plan(
 
 
 def _measured(
-    case: Case,
-    choice: PolicyChoice,
-    graph: Graph,
-    hardware: Hardware,
-    plan: Plan,
-    result: Result,
-    timeline: Timeline,
+    case: Case, asked: Question, plan: Plan, result: Result, timeline: Timeline
 ) -> Measured:
-    ran = plan.graph
+    ran, hardware = plan.graph, asked.hardware
     story = _Story(plan, timeline)
-    kept, shapes, reads = graph_record(graph)
+    kept, shapes, reads = graph_record(asked.graph)
     record = Record(
         case=case.name,
         asked=asked_of(case),
         fingerprints={
-            "graph": graph_fingerprint(graph),
-            "plan": plan_fingerprint(plan, choice.label),
+            "graph": graph_fingerprint(asked.graph),
+            "plan": plan_fingerprint(plan, asked.choice.label),
         },
         metrics=metrics_of(result),
         machine=flat_profile(hardware) | {"budget": exact_size(result.budget_bytes)},

@@ -51,7 +51,7 @@ class Decoder:
     those of the last layer before with such a window that makes some (Gemma 4). ``output_rank``:
     attention is that of :mod:`hosim.models.compressed_attention`, with an entry for each
     ``compress_rate`` tokens (0: only a window), and its last product is two, of which the first is
-    one of ``output_groups`` of heads each. ``streams``: see :mod:`hosim.models.hyper_connections`,
+    one of ``output_groups`` of heads each. ``streams``: see :mod:`hosim.models.decoder`,
     or with a ``laurel_rank`` :mod:`hosim.models.alternating_updates`.
 
     Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of
@@ -216,7 +216,7 @@ class Run:
     ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring
     (:mod:`hosim.models.ring_attention`), with a window by gathering keys
     (:mod:`~hosim.models.gathered_attention`), with learned scores by exchanging heads
-    (:mod:`~hosim.models.exchanged_attention`). They share gradients, states and parameters as
+    (:mod:`~hosim.models.grouped_attention`). They share gradients, states and parameters as
     ``data`` devices do, with which they are multiplied.
 
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add

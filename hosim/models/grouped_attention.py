@@ -5,20 +5,92 @@ families have in it.
 from __future__ import annotations
 
 from hosim.models.attention import attention, rotated
-from hosim.models.collectives import all_reduced, of_own_heads, replicated
+from hosim.models.collectives import all_reduced, of_own_heads, replicated, shared
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.engine_layer import sinks
-from hosim.models.exchanged_attention import exchanged_attention
 from hosim.models.functions import activation, concatenated, mul, split
 from hosim.models.gathered_attention import gathered_attention
 from hosim.models.kv_cache import Cache, make_blocks
 from hosim.models.names import NAMES
 from hosim.models.norms import applied_norm, decoder_norm, head_norm_parameters, rms_norm
-from hosim.models.ring_attention import ring_attention
+from hosim.models.ring_attention import STREAM, ring_attention
 from hosim.models.shared_by_layers import Positions
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import Tape, Value
+
+# -- attention over exchanged heads ----------------------------------------------------------------
+
+
+def exchanged_attention(
+    t: Tape, run: Run, q: Value, k: Value, v: Value, scores: Value, window: int, label: str = "sdpa"
+) -> Value:
+    """Causal attention of the device's queries [batch, heads, tokens, width], each over ``window``
+    keys: [batch, tokens, heads, width].
+
+    ``scores``: those that the model learns, of each of the heads.
+    """
+    devices, (batch, heads, tokens, width) = run.context_parallel, q.shape
+    by_head = [
+        _exchanged(
+            t, run, x, f"{label}.{name}", (batch, x.shape[1] // devices, tokens * devices, width)
+        )
+        for name, x in zip("qkv", (q, k, v), strict=True)
+    ]
+    extra = (_own(t, run, scores, label),)
+    y = attention(
+        t,
+        *by_head,
+        extra=extra,
+        label=label,
+        causal=True,
+        window=window,
+        library=run.attention_kernel,
+    )
+    return _exchanged(t, run, y, f"{label}.out", (batch, tokens, heads, width))
+
+
+def _exchanged(t: Tape, run: Run, x: Value, label: str, shape: tuple[int, ...]) -> Value:
+    """``x`` as other devices have it, in another shape of as many elements; gradients go back."""
+
+    def sent(value: Value, name: str, made: tuple[int, ...]) -> Value:
+        packed = t.op(f"{name}.pack", "copy", [value], value.shape)
+        there = shared(
+            t, run, packed, f"{name}.exchange", "all_to_all", made, run.context_parallel, STREAM
+        )
+        return t.op(f"{name}.order", "copy", [there], made)
+
+    y = sent(x, label, shape)
+    t.note(y, lambda g: t.give(x, sent(g, f"{label}.grad", x.shape)))
+    return y
+
+
+def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
+    """The learned scores of the device's heads; their gradients are gathered."""
+    devices = run.context_parallel
+    own = t.op(f"{label}.own_scores", "copy", [scores], (scores.shape[0] // devices,))
+
+    def gradient(g: Value) -> None:
+        t.give(
+            scores,
+            shared(
+                t,
+                run,
+                g,
+                f"{label}.gather_scores.grad",
+                "all_gather",
+                scores.shape,
+                devices,
+                STREAM,
+                gradient_of=scores,
+            ),
+        )
+
+    t.note(own, gradient)
+    return own
+
+
+# -- grouped attention -----------------------------------------------------------------------------
 
 
 def grouped_attention(

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.recorded_iterations import read_recorded_iterations
     from hosim.serving.routers import ROUTERS
-    from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
+    from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler, WaitingByPriority
     from hosim.serving.served import Sample, Served
-    from hosim.serving.waiting_queue import WaitingByPriority
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -41,9 +40,8 @@ else:
             "modelled_iterations": "ModelledIterations",
             "recorded_iterations": "read_recorded_iterations",
             "routers": "ROUTERS",
-            "scheduler": "EngineLimits Iteration Scheduler",
+            "scheduler": "EngineLimits Iteration Scheduler WaitingByPriority",
             "served": "Sample Served",
-            "waiting_queue": "WaitingByPriority",
         },
     )
 

@@ -12,70 +12,48 @@ from hosim.base.search_control import control_of_searches
 from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError
-from hosim.graph import Graph
-from hosim.hardware import Hardware
-from hosim.jitter import Jitter
-from hosim.measured_on import check_measured_on
 from hosim.result import Result
 from hosim.study.asked import PolicyChoice, check_pinning, notes_on_choice
 from hosim.study.reserved_budget import plan_against_reserved
-from hosim.study.runs import BY_BYTES, Counting, check, failed, make_plan, replay, unplanned
+from hosim.study.runs import Question, check, failed, make_plan, replay, unplanned
 
 
 def compare(
-    graph: Graph,
-    hardware: Hardware,
-    choices: Sequence[PolicyChoice],
-    budget_bytes: int,
+    questions: Sequence[Question],
     progress: Callable[[str], None] = lambda doing: None,
     keep: Callable[[PolicyChoice, Plan, Result], None] = lambda choice, plan, result: None,
     *,
-    counting: Counting = BY_BYTES,
-    against_reserved: bool = False,
-    jitter: Jitter | None = None,
     record: bool = False,
 ) -> list[Result]:
-    """The result of each choice, in the order given, with ``ideal_ns``, and ``planning_s`` and
-    ``replay_s`` measured.
+    """The result of each question, which differ in their policies, in the order given, with
+    ``ideal_ns``, and ``planning_s`` and ``replay_s`` measured.
 
-    ``against_reserved`` plans as :func:`hosim.study.reserved_budget.plan_against_reserved` does.
-    ``jitter`` applies to the replays, not to the plans. A policy that does not fit gives a result
-    too, with ``feasible`` false. ``progress`` is called with what starts, ``keep`` with each plan
-    and its result; ``record`` keeps the timelines. A policy that is not hosim's own and fails gives
-    a result, too, which is ``failed``. Ctrl-C in a block that says what ends searches
-    (:mod:`hosim.base.search_control`) leaves out the choices that have no result yet, unless none
-    has. Raises :class:`PlanError` if the plan of one of hosim's own breaks a rule, which is a bug,
-    and :class:`InputError` for a time of the machine that changes nothing
-    (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
+    A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called
+    with what starts, ``keep`` with each plan and its result; ``record`` keeps the timelines. A
+    policy that is not hosim's own and fails gives a result, too, which is ``failed``. Ctrl-C in a
+    block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the policies
+    that have no result yet, unless none has. Raises :class:`PlanError` if the plan of one of
+    hosim's own breaks a rule, which is a bug, and :class:`InputError` for a time of the machine
+    that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
-    check_measured_on(graph, hardware)
     results: list[Result] = []
     control = control_of_searches()
-    for choice in choices:
+    for question in questions:
+        graph, hardware, choice = question.graph, question.hardware, question.choice
         if control is not None and control.interrupted:
             return results
         begin = time.perf_counter()
         try:
-            plan, result = _answer(
-                graph,
-                hardware,
-                choice,
-                budget_bytes,
-                progress,
-                counting,
-                against_reserved,
-                jitter,
-                record,
-            )
+            plan, result = _answer(question, progress, record)
         except InfeasibleError as error:
-            result = unplanned(graph, hardware, choice, budget_bytes, str(error))
+            result = unplanned(graph, hardware, choice, question.budget_bytes, str(error))
             results.append(replace(result, planning_s=time.perf_counter() - begin))
         except KeyboardInterrupt:
             if control is None or not results:
                 raise
             control.interrupted = True
         except HosimError as error:
-            result = failed(graph, hardware, choice, budget_bytes, error)
+            result = failed(graph, hardware, choice, question.budget_bytes, error)
             results.append(replace(result, planning_s=time.perf_counter() - begin))
         else:
             said = (*result.notes, *map(str, notes_on_choice(choice, graph, hardware)))
@@ -88,35 +66,29 @@ def compare(
                 )
             )
             keep(choice, plan, results[-1])
-    if len(results) == len(choices):
-        check_pinning(hardware, results)
+    if len(results) == len(questions):
+        check_pinning(questions[0].hardware, results)
     return results
 
 
 def _answer(
-    graph: Graph,
-    hardware: Hardware,
-    choice: PolicyChoice,
-    budget_bytes: int,
-    progress: Callable[[str], None],
-    counting: Counting,
-    against_reserved: bool,
-    jitter: Jitter | None,
-    record: bool,
+    question: Question, progress: Callable[[str], None], record: bool
 ) -> tuple[Plan, Result]:
     """One policy's plan and its result, with ``planning_s``."""
-    progress(f"{choice.label}: planning")
+    hardware, budget_bytes = question.hardware, question.budget_bytes
+    counting, jitter = question.counting, None if question.jitter.is_none else question.jitter
+    progress(f"{question.choice.label}: planning")
     begin = time.perf_counter()
-    if against_reserved:
-        found = plan_against_reserved(graph, hardware, choice, budget_bytes, counting)
+    if question.reserved:
+        found = plan_against_reserved(question)
         plan, result = found.plan, found.result
     else:
-        plan = make_plan(graph, hardware, choice, budget_bytes)
+        plan = make_plan(question.graph, hardware, question.choice, budget_bytes)
     planning_s = time.perf_counter() - begin
-    if not against_reserved:
+    if not question.reserved:
         check(plan, hardware, budget_bytes)
-    if not against_reserved or jitter is not None:
-        progress(f"{choice.label}: replaying")
+    if not question.reserved or jitter is not None:
+        progress(f"{question.choice.label}: replaying")
         result = replay(
             plan, hardware, budget_bytes, counting=counting, jitter=jitter, record=record
         )

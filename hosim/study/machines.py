@@ -22,7 +22,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import Note, notes
 from hosim.result import Result
-from hosim.study.asked import PolicyChoice, Value
+from hosim.study.asked import Value
 from hosim.study.rows_of_answers import FIRST_COLUMNS, SLOWDOWN, figures, frame
 from hosim.study.runs import Question, bounded_attempt, failed
 from hosim.study.searches import attempt
@@ -128,44 +128,32 @@ def _row(line: OnMachine) -> dict[str, Value]:
 
 
 def compare_machines(
-    graph: Graph,
-    machines: Sequence[Hardware],
-    choices: Sequence[PolicyChoice],
-    budget: int | float | str | None = None,
-    progress: Callable[[str], None] = lambda doing: None,
-    devices: int | None = None,
-    *,
-    rescale: bool = False,
+    questions: Sequence[Question], progress: Callable[[str], None] = lambda doing: None
 ) -> Machines:
     """Plan and replay the workload on each machine by each policy, within the budget, and find the
     smallest budget that is enough.
 
-    ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it, at most what each machine
-    has. A policy that finds no plan gives a line as well, whose result is not feasible; so does one
-    that is not hosim's own and fails. ``progress`` is called with what starts. Raises
-    :class:`InputError` for an invalid budget and for two machines of one name, and
+    ``questions`` differ in their machines and policies. A policy that finds no plan gives a line as
+    well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress``
+    is called with what starts. Raises :class:`InputError` for two machines of one name, and
     :class:`PlanError` if the plan of one of hosim's own policies breaks a rule.
     """
-    names = Counter(machine.name for machine in machines)
+    first = questions[0]
+    names = Counter(one.hardware.name for one in questions if one.choice == first.choice)
     for name, count in names.items():
         if count > 1:
             raise InputError(
                 f"{count} machines are called {name!r}; give each once, by a name of its own",
                 source="hardware",
             )
-    asked = [
-        Question(graph, machine, choice, budget, devices=devices, rescale=rescale)
-        for machine in machines
-        for choice in choices
-    ]
-    each = {question.hardware.name: question for question in asked}
+    each = {one.hardware.name: one for one in questions}
     said = (
-        [note for question in each.values() for note in question.notes]
-        if rescale
-        else notes(graph, *[question.hardware for question in each.values()])
+        [note for one in each.values() for note in one.notes]
+        if first.rescale
+        else notes(first.graph, *[one.hardware for one in each.values()])
     )
-    lines = [_on_machine(question, progress) for question in asked]
-    return Machines(graph, lines, (*said, *_out_of_order(graph, lines)))
+    lines = [_on_machine(one, progress) for one in questions]
+    return Machines(first.graph, lines, (*said, *_out_of_order(first.graph, lines)))
 
 
 def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:

@@ -25,7 +25,7 @@ from hosim.policies import own
 from hosim.result import CACHING, LEDGER, Result
 from hosim.schedule import planned_in_order_of_uses
 from hosim.study.asked import PolicyChoice
-from hosim.study.runs import Counting, check, make_plan, replay
+from hosim.study.runs import Question, check, make_plan, replay
 from hosim.units import human_size
 
 Make = Callable[[Graph, Hardware, PolicyChoice, int], Plan]
@@ -57,10 +57,8 @@ class Reserved:
         return self.result.makespan_ns or 0
 
 
-def plan_against_reserved(
-    graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, counting: Counting
-) -> Reserved:
-    """The choice's plan for which the allocator reserves no more than the budget.
+def plan_against_reserved(question: Question) -> Reserved:
+    """The plan of a question for which its allocator reserves no more than its budget.
 
     The policy gets shares of the budget, from all of it downwards, until its plan fits. If that
     plan waits for a free block, it is compared with the plans of the next two shares, and the
@@ -69,12 +67,13 @@ def plan_against_reserved(
     the result comes from the replay with the allocator. Raises :class:`InfeasibleError` if no share
     gives such a plan, and :class:`InputError` for the allocator ``ledger``, which reserves nothing.
     """
+    counting, budget_bytes = question.counting, question.budget_bytes
     if counting.allocator == LEDGER:
         raise InputError(
             f"ledger reserves nothing: choose another allocator, such as {CACHING}",
             source="allocator",
         )
-    search = _BudgetSearch(graph, hardware, choice, budget_bytes, counting)
+    search = _BudgetSearch(question)
     best: Reserved | None = None
     above = budget_bytes + 1
     fitting = 0
@@ -98,11 +97,13 @@ def plan_against_reserved(
         best = search.judged(best)
     if best is None:
         raise InfeasibleError(
-            f"policy {choice.label}: found no plan for which the allocator {counting.allocator} "
+            f"policy {question.choice.label}: found no plan for which the allocator "
+            f"{counting.allocator} "
             "reserves at most "
             f"{human_size(budget_bytes)}; with the whole budget, {search.failure}"
         )
-    return replace(best, result=bounded(best.result, best.plan, hardware, budget_bytes))
+    result = bounded(best.result, best.plan, question.hardware, budget_bytes)
+    return replace(best, result=result)
 
 
 def reserved_line(found: Reserved) -> str:
@@ -131,23 +132,16 @@ def _between(low: int, high: int) -> Iterator[int]:
 
 
 class _BudgetSearch:
-    """Plans of one choice under smaller and smaller budgets; ``failure`` says why the first did not
-    fit.
+    """Plans of one question under smaller and smaller budgets; ``failure`` says why the first did
+    not fit.
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        hardware: Hardware,
-        choice: PolicyChoice,
-        budget_bytes: int,
-        counting: Counting,
-    ) -> None:
-        self._graph = graph
-        self._hardware = hardware
-        self._choice = choice
-        self._budget = budget_bytes
-        self._counting = counting
+    def __init__(self, question: Question) -> None:
+        self._graph = question.graph
+        self._hardware = question.hardware
+        self._choice = question.choice
+        self._budget = question.budget_bytes
+        self._counting = question.counting
         self.failure = ""
 
     def attempt(

@@ -3,7 +3,7 @@ order.
 
 Each policy plans once, on nominal times. Its plan is replayed under several draws of jitter, the
 same draws for every policy (:mod:`hosim.jitter`), and of orders of the ops if those are asked for
-(:mod:`hosim.study.drawn_orders`). A run that does not fit counts as worse than any run that fits:
+(:mod:`hosim.study.robustness`). A run that does not fit counts as worse than any run that fits:
 percentiles include it at their end.
 """
 
@@ -11,27 +11,90 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine
 from hosim.analysis.verifying import verify
 from hosim.base.nearest_rank import rank
-from hosim.cache_plan import Plan
+from hosim.cache_plan import AT_START, Plan
+from hosim.edits import permuted
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError, PlanError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.jitter import Jitter
 from hosim.limits import within
 from hosim.notes import each_once, notes
 from hosim.result import Result
 from hosim.study.asked import PolicyChoice
-from hosim.study.drawn_orders import drawn_order, reordered
 from hosim.study.rows_of_answers import SLOWDOWN
-from hosim.study.runs import check, make_plan
+from hosim.study.runs import Question, check, make_plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+# -- drawn orders ----------------------------------------------------------------------------------
+
+
+def drawn_order(graph: Graph, seed: int) -> list[int]:
+    """The positions of the ops in an order in which each follows its producers
+    (:attr:`Graph.producers`); of those that may come next, any.
+
+    The same seed gives the same order everywhere.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = (
+    ...     b.tensor("a", 30),
+    ...     b.op("f", "any", outputs=["a"]),
+    ...     b.op("g", "any", inputs=["a"]),
+    ...     b.op("h", "any"),
+    ... )
+    >>> [drawn_order(b.build(), seed) for seed in (0, 1, 4)]
+    [[2, 0, 1], [0, 1, 2], [0, 2, 1]]
+    """
+    rng = Random(seed)
+    left = [len(producers) for producers in graph.producers]
+    followers: list[list[int]] = [[] for _ in graph.ops]
+    for i, producers in enumerate(graph.producers):
+        for p in producers:
+            followers[p].append(i)
+    ready = [i for i, count in enumerate(left) if not count]
+    order = []
+    while ready:
+        i = ready.pop(int(rng.random() * len(ready)))
+        order.append(i)
+        for j in followers[i]:
+            left[j] -= 1
+            if not left[j]:
+                ready.append(j)
+    return order
+
+
+def reordered(plan: Plan, order: list[int]) -> Plan:
+    """The plan with its ops listed as the positions of ``order`` say; it is a plan of the workload
+    in that order.
+    """
+    place = {old: new for new, old in enumerate(order)}
+    moves = tuple(
+        [
+            move if move.after == AT_START else replace(move, after=place[move.after])
+            for move in plan.cache_ops
+        ]
+    )
+    return replace(
+        plan,
+        graph=permuted(plan.graph, order),
+        cache_ops=moves,
+        edits=None,
+        proof=None,
+        judgement=None,
+    )
+
+
+# -- the study -------------------------------------------------------------------------------------
+
 
 NOMINAL = 0
 """The run without jitter; the others are counted from 1."""
@@ -49,11 +112,7 @@ _SEEDS = 2**32
 
 
 def robustness(
-    graph: Graph,
-    hardware: Hardware,
-    choices: Sequence[PolicyChoice],
-    budget_bytes: int,
-    jitter: Jitter,
+    questions: Sequence[Question],
     runs: int,
     progress: Callable[[str], None] = lambda doing: None,
     order: bool = False,
@@ -74,34 +133,26 @@ def robustness(
     if runs < 1 or runs >= _SEEDS:
         raise InputError(f"expected at least 1 run, got {runs}", source="runs")
     within("runs", runs, source="runs")
-    if jitter.is_none and not order:
+    asked = questions[0]
+    if asked.jitter.is_none and not order:
         raise InputError(
             "without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order",
             source="jitter",
         )
-    rows = [
-        row
-        for choice in choices
-        for row in _rows(graph, hardware, choice, budget_bytes, jitter, runs, progress, order)
-    ]
+    rows = [row for one in questions for row in _rows(one, runs, progress, order)]
     frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
-    frame.attrs["notes"] = each_once(notes(graph, hardware))
+    frame.attrs["notes"] = each_once(notes(asked.graph, asked.hardware))
     return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
 
 
 def _rows(
-    graph: Graph,
-    hardware: Hardware,
-    choice: PolicyChoice,
-    budget_bytes: int,
-    jitter: Jitter,
-    runs: int,
-    progress: Callable[[str], None],
-    order: bool,
+    question: Question, runs: int, progress: Callable[[str], None], order: bool
 ) -> Iterator[tuple[Any, ...]]:
+    hardware, choice, budget_bytes = question.hardware, question.choice, question.budget_bytes
+    jitter = question.jitter
     progress(f"{choice.label}: planning")
     try:
-        plan = make_plan(graph, hardware, choice, budget_bytes)
+        plan = make_plan(question.graph, hardware, choice, budget_bytes)
         check(plan, hardware, budget_bytes)
     except HosimError as error:
         if choice.policy.is_own and not isinstance(error, InfeasibleError):
@@ -134,7 +185,7 @@ def _rows(
         yield _row(
             choice,
             run,
-            replace(result, ideal_ns=resident_step(graph, hardware).makespan_ns),
+            replace(result, ideal_ns=resident_step(question.graph, hardware).makespan_ns),
             hardware,
         )
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hosim.engine import parse_budget
+from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
@@ -47,7 +47,7 @@ def graph() -> Graph:
 def test_sizes_and_shares_of_the_resident_peak(
     text: float | str | None, wanted: int, counts: int, graph: Graph
 ) -> None:
-    assert parse_budget(text, graph, HARDWARE) == (wanted, counts)
+    assert read_budget(text).of(graph, HARDWARE) == (wanted, counts)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_is_no_budget_is_refused_in_one_line(
     text: float | str, said: str, graph: Graph
 ) -> None:
     with pytest.raises(InputError) as refused:
-        parse_budget(text, graph, HARDWARE)
+        read_budget(text).of(graph, HARDWARE)
     message = str(refused.value)
     assert message.startswith("budget: ")
     assert said in message
@@ -97,4 +97,4 @@ def test_a_share_of_a_recording_without_memory(budget: str | float) -> None:
         match=r"of the workload's memory is nothing, as it has no tensors; give a size such as "
         r"'40 GiB'$",
     ):
-        parse_budget(budget, builder.build(), HARDWARE)
+        read_budget(budget).of(builder.build(), HARDWARE)

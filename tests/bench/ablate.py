@@ -38,7 +38,7 @@ if __name__ == "__main__":
 from grid import VERSION, pairs, towers  # noqa: E402
 from instances import Instance, instance, instance_on_streams  # noqa: E402
 
-from hosim.engine import parse_budget, replay  # noqa: E402
+from hosim.engine import read_budget, replay  # noqa: E402
 from hosim.errors import InfeasibleError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Hardware  # noqa: E402
@@ -162,7 +162,7 @@ def given(name: str) -> tuple[Graph, Hardware, int]:
         return found.graph, found.hardware, found.budget_bytes
     graph, machine, budget, devices = case
     made_graph, hardware = graph(), replace(load_hardware(find_hardware(machine)), devices=devices)
-    return made_graph, hardware, parse_budget(budget, made_graph, hardware)[1]
+    return made_graph, hardware, read_budget(budget).of(made_graph, hardware)[1]
 
 
 # -- the arms

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import geometric_mean
 
-from hosim.engine import parse_budget, replay
+from hosim.engine import read_budget, replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     ratios = []
     for step in listed() if given.draw is None else drawn(given.draw, given.seed):
         graph, hardware = step.graph(), step.hardware()
-        _, budget = parse_budget(step.share, graph, hardware)
+        _, budget = read_budget(step.share).of(graph, hardware)
         begun = time.process_time()
         own = makespan_ns(graph, hardware, budget)
         took = time.process_time() - begun

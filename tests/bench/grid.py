@@ -29,9 +29,11 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
+from asked import questions
+
 from hosim.analysis.remarks import OURS
 from hosim.data.versions import VERSIONS
-from hosim.engine import parse_budget
+from hosim.engine import read_budget
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_any, load_hardware
 from hosim.shipped import find_hardware, find_workload, workloads
@@ -201,15 +203,15 @@ def measure(workload: str, machine: str, share: str, devices: int, moves: bool =
     """
     graph = MADE[workload]() if workload in MADE else load_any(find_workload(workload))
     hardware = replace(load_hardware(find_hardware(machine)), devices=devices)
-    _, budget = parse_budget(share, graph, hardware)
-    results = compare(graph, hardware, parse_choices(None), budget)
+    _, budget = read_budget(share).of(graph, hardware)
+    results = compare(questions(graph, hardware, parse_choices(None), budget))
     own = next(r for r in results if r.policy == OWN)
     fitting = [r for r in results if r.policy != OWN and r.makespan_ns is not None]
     best = min(fitting, key=lambda r: (r.makespan_ns, r.policy), default=None)
     rival, rival_ns = (best.policy, best.makespan_ns) if best else ("", None)
     moves_ns = None
     if moves:
-        (moved,) = compare(graph, hardware, parse_choices(MOVES), budget)
+        (moved,) = compare(questions(graph, hardware, parse_choices(MOVES), budget))
         moves_ns = moved.makespan_ns
     return Cell(
         workload,

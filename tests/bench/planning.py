@@ -6,7 +6,7 @@ from measures import cpu_seconds, least, measure
 from test_every_policy import RIVALS
 from test_every_policy import training as layers_of_ten
 
-from hosim.engine import parse_budget, replay
+from hosim.engine import read_budget, replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware, make
@@ -111,7 +111,7 @@ def eight_layers() -> float:
     graph = make(
         {"format": "hosim.spec/1", "name": "eight layers", "builder": builder}, "eight layers"
     )
-    _, budget = parse_budget("75%", graph, machine)
+    _, budget = read_budget("75%").of(graph, machine)
     replay(policy_named("resident").plan(graph, machine, 10**12), machine)  # imports what it needs
     return cpu_seconds(lambda: policy_named("hyperoffload").plan(graph, machine, budget))
 

@@ -23,7 +23,7 @@ from measures import measure
 from random_search import search
 
 from hosim.cache_plan import Plan
-from hosim.engine import parse_budget
+from hosim.engine import read_budget
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_any, load_hardware, load_plan, make, save_workload
@@ -152,7 +152,7 @@ def measured(
 ) -> Row:
     """Plan, or take the plan from the folder, and search."""
     graph, hardware = case.graph(), case.hardware()
-    _, budget = parse_budget(case.budget, graph, hardware)
+    _, budget = read_budget(case.budget).of(graph, hardware)
     plan: Plan = (
         policy_named("hyperoffload").plan(graph, hardware, budget)
         if plans is None

@@ -444,8 +444,8 @@ def test_a_budget_above_the_capacity_is_noted(folder: Path) -> None:
         ),
         (
             ["compare-policies", "nonesuch", "-H", "toy", "--allocator", "buddy"],
-            "allocator: unknown allocator 'buddy'; expected one of ledger, caching, "
-            "caching-expandable, static",
+            "allocator: unknown allocator 'buddy' (known: ledger, caching, caching-expandable, "
+            "static)",
         ),
         (
             ["replay", "plan.json", "nonesuch", "-H", "toy"],

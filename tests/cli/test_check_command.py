@@ -195,7 +195,7 @@ def test_two_processes_give_what_one_gives(folder: Path) -> None:
             "cases.toy.colour: unknown key 'colour' (known: workload, entry,",
         ),
         (CASES + 'entry = "a:b"\n', "cases.toy: expected one of workload, entry and serve"),
-        (CASES + 'plan = "p.json"\n', "cases.toy: expected either a policy or a plan"),
+        (CASES + 'plan = "p.json"\n', "cases.toy: plan and policy exclude each other"),
         (CASES + 'tolerance = {peak = "5"}\n', "tolerance.peak: expected a size"),
         (
             CASES.replace("toy.json", "none.json"),

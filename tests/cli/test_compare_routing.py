@@ -106,7 +106,9 @@ def test_steps_that_there_are_not(folder: Path, steps: str, message: str) -> Non
 
 
 def test_other_bad_input(folder: Path) -> None:
-    assert "error: --steps requires --routing" in compare(folder, "--steps", "1", code=2)
+    assert "error: compare-policies: --steps requires --routing" in compare(
+        folder, "--steps", "1", code=2
+    )
     assert "expected a routing (hosim.routing/1), this is a workload" in compare(
         folder, "--routing", folder / "moe.json", code=2
     )

@@ -85,7 +85,7 @@ def test_a_comparison_says_how_its_search_ended(llama: str) -> None:
         ),
         (
             ["--time", "1s", "--plan-against", "reserved"],
-            "error: plan: --within, --time and --work end one search",
+            "error: plan: --time and --plan-against exclude each other: several searches are made",
         ),
         (
             ["-p", "hyperoffload:within=300%"],

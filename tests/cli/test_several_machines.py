@@ -60,7 +60,7 @@ def test_what_fits_nowhere() -> None:
         (["--html", "x.html"], "--html"),
         (["--allocator", "caching"], "--allocator"),
         (["--op-sigma", "0.1"], "--op-sigma"),
-        (["--steps", "1"], "--routing"),
+        (["--routing", "x.json"], "--routing"),
     ],
 )
 def test_what_works_on_one_machine_alone(options: list[str], named: str) -> None:

@@ -160,7 +160,7 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (
             'plan = "p.json"',
             'plan = "p"\npolicy = "x"',
-            "cases.second: expected either a policy or a plan",
+            "cases.second: plan and policy exclude each other: give one of them",
         ),
         (
             "[cases.second]",

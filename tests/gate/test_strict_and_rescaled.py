@@ -78,7 +78,7 @@ def test_a_plan_that_does_not_say_is_refused_by_a_strict_case(tmp_path: Path) ->
 
 @pytest.mark.parametrize("keys", ["strict = true", 'strict = true\npolicy = "resident"'])
 def test_what_is_strict_has_a_plan(tmp_path: Path, keys: str) -> None:
-    with pytest.raises(InputError, match="there is no plan file to refuse"):
+    with pytest.raises(InputError, match="strict requires plan"):
         suite(tmp_path, keys)
 
 

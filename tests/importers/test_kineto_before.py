@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kineto_toys import KERNEL, call, device_op, graph_of, memory, span, trace
 
-from hosim.engine import parse_budget
+from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
@@ -155,19 +155,19 @@ def test_less_than_the_peak_is_refused_where_too_much_is_unknown() -> None:
     All of it is always answered.
     """
     known = of(2 * SIZE + 1024, *linear(0, 1), *linear(30, 2))
-    assert parse_budget("75%", known, MACHINE)[0] < 2 * SIZE + 1024
+    assert read_budget("75%").of(known, MACHINE)[0] < 2 * SIZE + 1024
     half = of(2 * SIZE, *linear(0, 1))
     with pytest.raises(InputError) as caught:
-        parse_budget("75%", half, MACHINE)
+        read_budget("75%").of(half, MACHINE)
     assert str(caught.value) == (
         "toy: no answer below the peak of 32.5 KiB: which ops use 16.0 KiB of it, allocated "
         "before the recording, is not recorded "
         "(at most 25 % may be unknown); record shapes and modules, or give --execution-trace"
     )
-    assert parse_budget("100%", half, MACHINE)[0] == 2 * SIZE + 512
+    assert read_budget("100%").of(half, MACHINE)[0] == 2 * SIZE + 512
     stray = of(2 * SIZE, device_op(KERNEL, "other", -4, 3, 99), *linear(0, 1), *linear(30, 2))
     with pytest.raises(InputError) as caught:
-        parse_budget(100, stray, MACHINE)
+        read_budget(100).of(stray, MACHINE)
     assert (
         "what kernels use that take 43 % of the time, and have no recorded operator, is not known"
         in str(caught.value)

@@ -12,7 +12,7 @@ from strategies import graphs, hardware, sized
 from toys import machine, pairs, plateau, training
 
 from hosim.analysis.verifying import verify
-from hosim.engine import parse_budget, replay
+from hosim.engine import read_budget, replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
@@ -45,7 +45,7 @@ def makespan(
     **parameters: object,
 ) -> int:
     """Of a policy's plan that fits."""
-    _, allowed = parse_budget(budget, graph, hw)
+    _, allowed = read_budget(budget).of(graph, hw)
     result = replay(policy_named(policy).plan(graph, hw, allowed, **parameters), hw, allowed)
     assert result.makespan_ns is not None
     return result.makespan_ns

@@ -17,7 +17,7 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.edits import COLLECTIVE_KINDS, Recompute, edited, is_random, is_repeatable, why_once
-from hosim.engine import parse_budget, replay
+from hosim.engine import read_budget, replay
 from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
@@ -232,7 +232,7 @@ def test_gpt2_xl_of_six_layers_at_three_quarters():
     }
     graph = make({"format": "hosim.spec/1", "name": "gpt2-xl", "builder": model}, "gpt2-xl")
     hardware = load_hardware(find_hardware("a100-80gb-sxm"))
-    budget = parse_budget("75%", graph, hardware)[1]
+    budget = read_budget("75%").of(graph, hardware)[1]
     plan = policy_named("hyperoffload").plan(graph, hardware, budget, effort=0.0)
     assert plan.recomputes > 0
     assert replay(plan, hardware, budget).makespan_ns < 67_000_000
@@ -249,7 +249,7 @@ def t5_of_four_layers(share: str, **more: object) -> tuple[Graph, Hardware, int]
     }
     graph = make({"format": "hosim.spec/1", "name": "t5", "builder": model}, "t5")
     hardware = load_hardware(find_hardware("h100-80gb-sxm"))
-    return graph, hardware, parse_budget(share, graph, hardware)[1]
+    return graph, hardware, read_budget(share).of(graph, hardware)[1]
 
 
 @pytest.mark.long
@@ -284,7 +284,7 @@ def test_a_variant_that_looks_worse_until_it_is_searched_is_found():
     }
     graph = make({"format": "hosim.spec/1", "name": "phi", "builder": model}, "phi")
     hardware = load_hardware(find_hardware("l40s"))
-    budget = parse_budget("60%", graph, hardware)[1]
+    budget = read_budget("60%").of(graph, hardware)[1]
     plan = policy_named("hyperoffload").plan(graph, hardware, budget)
     assert verify(plan, hardware, budget) == ()
     assert plan.edits is not None

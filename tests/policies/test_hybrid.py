@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import moe_toy
 import pytest
+from asked import questions
 from hypothesis import given
 from hypothesis import strategies as st
 from moe_toy import ATTENTION, COMBINE, EXPERT, FFN, GATE, INSPECT
@@ -430,10 +431,12 @@ def test_the_hottest_stay() -> None:
 )
 def test_every_result_says_what_its_plan_knew(policy: str, said: str) -> None:
     graph = realise(one_layer((0,), (1,), (0,)), range(3))
-    (result,) = compare(graph, moe_toy.machine(), [parse_choice(policy)], 200)
+    (result,) = compare(questions(graph, moe_toy.machine(), [parse_choice(policy)], 200))
     (line,) = [line for line in result.notes if line.startswith("knew: ")]
     assert said in line
-    (alone,) = compare(moe_toy.graph(1, 2), moe_toy.machine(), [parse_choice("static_split")], 200)
+    (alone,) = compare(
+        questions(moe_toy.graph(1, 2), moe_toy.machine(), [parse_choice("static_split")], 200)
+    )
     assert not [line for line in alone.notes if line.startswith("knew: ")]
 
 

@@ -529,21 +529,19 @@ def test_the_command_and_the_function():
     for more, error in [
         (
             ["--prefill-instances", "1"],
-            "decode_instances: expected at least 1 engine beside those of the other kind, got 0",
+            "serve: --prefill-instances requires --decode-instances",
         ),
         (
             ["--kv-link", "ddr"],
-            "kv_link: caches are transferred to engines that decode: ask for prefill_instances "
-            "and decode_instances",
+            "serve: --kv-link requires --prefill-instances",
         ),
         (
             [*apart[-4:], "--kv-sending", "layer"],
-            "kv_sending: unknown way of sending 'layer'; did you mean 'layers'?",
+            "kv_sending: unknown kv sending 'layer'; did you mean 'layers'?",
         ),
         (
             ["--prefill-tensor", "2"],
-            "prefill_tensor: is about engines that only prefill: ask for prefill_instances and "
-            "decode_instances",
+            "serve: --prefill-tensor requires --prefill-instances",
         ),
         (
             [*apart[-4:], "--prefill-hardware", "h200"],
@@ -551,12 +549,13 @@ def test_the_command_and_the_function():
         ),
         (
             [*apart[-4:], "--prefill-tensor", "2", "--kv", "lru"],
-            "prefill_tensor: tiers below unlike engines are not modelled: leave out kv",
+            "serve: --prefill-tensor and --kv exclude each other: tiers below unlike engines are "
+            "not "
+            "modelled",
         ),
         (
             ["--kv-sending", "layers"],
-            "kv_sending: caches are sent to engines that decode: ask for prefill_instances and "
-            "decode_instances",
+            "serve: --kv-sending requires --prefill-instances",
         ),
         (
             [*apart[-4:], "--kv-sending", "layers", "--kv", "lru:loading=layers"],
@@ -565,7 +564,7 @@ def test_the_command_and_the_function():
         ),
         (
             [*apart[-4:], "--instances", "2"],
-            "instances: leave out one of instances, and prefill_instances with decode_instances",
+            "serve: --instances and --prefill-instances exclude each other: give one of them",
         ),
     ]:
         outcome = CliRunner().invoke(app, [*line, *more])

@@ -101,7 +101,9 @@ def test_the_command_and_the_function(tmp_path):
     assert "h2d" in table
     assert "nvme_read" not in table
     requests = [Request(0, 100, 2), Request(0, 100, 2)]
-    with pytest.raises(InputError, match=r"^preemption: expected recompute or swap, got 'drop'$"):
+    with pytest.raises(
+        InputError, match=r"^preemption: unknown preemption 'drop' \(known: recompute, swap\)$"
+    ):
         hosim.serve("llama-3.1-8b", H100, requests, preemption="drop")
     idle = hosim.serve("llama-3.1-8b", H100, requests, preemption="swap")
     assert idle.kv.policy == "swap_only"

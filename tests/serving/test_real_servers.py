@@ -358,10 +358,10 @@ def test_the_table(tmp_path):
     )
     assert (both.exit_code, both.stderr) == (
         2,
-        "error: --fit-first: fits the overhead: leave out one of --fit-first and --overhead\n",
+        "error: serve: --fit-first and --overhead exclude each other: it fits the overhead\n",
     )
     wrong = CliRunner().invoke(app, [*line, "--fit-first", "1"])
     assert (wrong.exit_code, wrong.stderr) == (
         2,
-        "error: --fit-first: needs --measured, whose first requests it is fitted to\n",
+        "error: serve: --fit-first requires --measured\n",
     )

@@ -286,8 +286,8 @@ def test_more_is_better_of_rates_and_hits() -> None:
         ),
         (
             ("serve =", 'policy = "g10"\nserve ='),
-            "hosim.toml: cases.chat.policy: a case that serves requests has no plan of one step: "
-            "leave it out",
+            "hosim.toml: cases.chat: serve and policy exclude each other: a case that serves "
+            "requests has no plan of one step",
         ),
         (
             ("serve =", 'workload = "a"\nserve ='),

@@ -527,8 +527,11 @@ def test_experts_and_shared_embeddings_have_their_layers():
     [
         ({"weights": "on_demand"}, "decides while it runs"),
         ({"weights": "nobody"}, "unknown policy 'nobody'"),
-        ({"weights": "static_split", "weights_memory": None}, "needs weights_memory or blocks"),
-        ({"weights": None}, "is for weights that a policy plans"),
+        (
+            {"weights": "static_split", "weights_memory": None},
+            "weights requires weights_memory or blocks",
+        ),
+        ({"weights": None}, "weights_memory requires weights"),
         ({"weights": "static_split", "weights_memory": "some"}, "expected a size"),
         ({"weights": "static_split", "weights_memory": 0}, "expected"),
         ({"weights": "static_split", "weights_memory": "90 GB"}, "expected at most the"),
@@ -542,7 +545,7 @@ def test_experts_and_shared_embeddings_have_their_layers():
             },
             "sent while weights move",
         ),
-        ({"weights": "static_split", "prefill_tensor": 2, **APART}, "unlike the others"),
+        ({"weights": "static_split", "prefill_tensor": 2, **APART}, "where all engines are alike"),
         ({"weights": "static_split", "kv": "lru"}, "give the cache less, as in tiers=ddr="),
     ],
 )

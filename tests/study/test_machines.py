@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from asked import questions
 from pandas.testing import assert_frame_equal
 from rendered import lines
 from sweeping import MACHINE, chain
@@ -38,7 +39,7 @@ FAST = replace(
 
 def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> None:
     graph, policy = chain(4), parse_choice("layerwise")
-    found = compare_machines(graph, [FAST, SLOW, SMALL], [policy])
+    found = compare_machines(questions(graph, [FAST, SLOW, SMALL], [policy]))
     assert [(line.hardware.name, line.result.feasible) for line in found.lines] == [
         ("fast link", True),
         ("slow link", True),
@@ -69,7 +70,8 @@ def test_each_machine_has_a_line_and_the_smallest_budget_that_is_enough() -> Non
 def test_a_budget_bounds_what_each_machine_uses() -> None:
     layerwise = [parse_choice("layerwise")]
     whole, quarter = (
-        compare_machines(chain(12), [FAST], layerwise, budget).lines[0] for budget in (None, 60)
+        compare_machines(questions(chain(12), [FAST], layerwise, budget)).lines[0]
+        for budget in (None, 60)
     )
     assert quarter.result.budget_bytes == 60 < whole.result.budget_bytes == 1000
     assert quarter.result.slowdown > NEAR
@@ -77,11 +79,11 @@ def test_a_budget_bounds_what_each_machine_uses() -> None:
     assert whole.result.slowdown <= NEAR
     assert whole.enough.budget_bytes > 60
     with pytest.raises(InputError, match="leaves no memory"):
-        compare_machines(chain(12), [MACHINE], layerwise, 0)
+        compare_machines(questions(chain(12), [MACHINE], layerwise, 0))
 
 
 def test_the_verdict_names_the_fastest_first() -> None:
-    found = compare_machines(chain(4), [SMALL, SLOW, FAST], parse_choices("layerwise"))
+    found = compare_machines(questions(chain(4), [SMALL, SLOW, FAST], parse_choices("layerwise")))
     # the first weight, of 30 bytes at 10 bytes a nanosecond, comes before the first op
     first, second, third = str(found).split("; ")
     assert first.startswith("fast link takes 83 ns, and ")
@@ -89,16 +91,16 @@ def test_the_verdict_names_the_fastest_first() -> None:
     assert second.startswith("slow link takes ")
     assert second.endswith(" times as long as with everything resident")
     assert third == "small: does not fit"
-    assert str(compare_machines(chain(2), [FAST], parse_choices("resident,belady"))).startswith(
-        "fast link by resident takes 40 ns"
-    )
+    assert str(
+        compare_machines(questions(chain(2), [FAST], parse_choices("resident,belady")))
+    ).startswith("fast link by resident takes 40 ns")
 
 
 def test_a_policy_that_fails_is_not_said_to_lack_memory() -> None:
     def mine(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
         raise ValueError("no idea")
 
-    found = compare_machines(chain(2), [FAST], [as_choice(mine)])
+    found = compare_machines(questions(chain(2), [FAST], [as_choice(mine)]))
     assert str(found) == "fast link: failed"
     shown = lines(machines_table(machine_rows(found), {FAST.name: FAST}, NEAR, str(found)))
     assert any("1000 B    failed" in line for line in shown)
@@ -109,7 +111,8 @@ def test_from_python_it_is_one_frame() -> None:
     said: list[str] = []
     table = hosim.compare(chain(4), [FAST, "toy"], "resident,layerwise", budget="100%")
     wanted = compare_machines(
-        chain(4), [FAST, machine("toy")], parse_choices("resident,layerwise"), "100%", said.append
+        questions(chain(4), [FAST, machine("toy")], parse_choices("resident,layerwise"), "100%"),
+        said.append,
     ).frame
     assert_frame_equal(table, wanted)
     assert list(table.columns) == [
@@ -149,7 +152,9 @@ def test_two_machines_of_one_name_are_refused() -> None:
         r"own$",
     ):
         compare_machines(
-            chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")]
+            questions(
+                chain(2), [SLOW, FAST, replace(FAST, name="slow link")], [parse_choice("resident")]
+            )
         )
 
 

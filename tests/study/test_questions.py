@@ -11,6 +11,7 @@ import pytest
 from sweeping import MACHINE, chain
 
 from hosim.cache_plan import CacheOp, Plan
+from hosim.engine import read_budget
 from hosim.errors import InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
@@ -170,15 +171,16 @@ def test_a_budget_is_a_size_or_a_share() -> None:
         question().with_settings({"budget": True})
     assert (
         str(refused.value)
-        == "budget: expected a size such as '40 GiB' or a share such as '75%', got True"
+        == "budget: expected whole bytes, a size such as '40 GiB' or a share of the resident peak "
+        "such as '75%' or 0.75, got True"
     )
     assert (
         question().with_settings({"budget": 0.5}).budget_bytes
         == question().with_settings({"budget": "50%"}).budget_bytes
     )
-    assert question().with_settings({"budget": None}).budget is None
+    assert question().with_settings({"budget": None}).budget == read_budget(None)
     assert question().with_settings({"budget": 77}).budget_bytes == 77
-    assert question().with_settings({"budget": "60%"}).budget == "60%"
+    assert question().with_settings({"budget": "60%"}).budget == read_budget("60%")
 
 
 def test_another_policy_and_other_parameters() -> None:
@@ -199,7 +201,7 @@ def test_another_policy_and_other_parameters() -> None:
     assert unchanged.graph is asked.graph
     assert unchanged.hardware is asked.hardware
     assert unchanged.choice is asked.choice
-    assert unchanged.budget == "50%"
+    assert unchanged.budget == read_budget("50%")
 
 
 def test_the_answer_is_that_of_a_plan_that_was_checked() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from asked import questions
 from quick_cases import one_in
 
 from hosim.analysis.verifying import verify
@@ -17,7 +18,7 @@ from hosim.jitter import Jitter
 from hosim.policies import own
 from hosim.study import compare, plan_against_reserved, reserved_line
 from hosim.study.asked import as_choice, parse_choice
-from hosim.study.runs import Counting, make_plan, replay
+from hosim.study.runs import Counting, Question, make_plan, replay
 from hosim.units import human_size
 
 MIB = 1 << 20
@@ -56,7 +57,7 @@ def test_what_is_reserved_fits_where_planning_by_bytes_may_not(policy, allocator
     for seed in range(3):
         graph = chain(seed)
         budget = 90 * MIB
-        found = plan_against_reserved(graph, MACHINE, choice, budget, counting)
+        found = plan_against_reserved(Question(graph, MACHINE, choice, budget, counting=counting))
         figures, result = found.result.allocator, found.result
         assert result.feasible
         assert (figures.name, result.budget_bytes) == (allocator, budget)
@@ -133,7 +134,13 @@ def test_the_share_is_that_of_trying_by_the_rule(policy, budget):
     shares = set()
     for seed in range(6):
         found = plan_against_reserved(
-            chain(seed), MACHINE, parse_choice(policy), budget * MIB, Counting("caching")
+            Question(
+                chain(seed),
+                MACHINE,
+                parse_choice(policy),
+                budget * MIB,
+                counting=Counting("caching"),
+            )
         )
         assert found.planned_bytes == by_trying_shares(chain(seed), policy, budget * MIB)
         shares.add(found.planned_bytes)
@@ -150,13 +157,17 @@ def test_plans_judged_by_the_allocator_are_never_worse_than_plans_for_less_memor
     sees which plan leaves no holes.
     """
     choice = parse_choice("hyperoffload:effort=0.0")
-    found = plan_against_reserved(chain(seed), MACHINE, choice, budget * MIB, Counting("caching"))
+    found = plan_against_reserved(
+        Question(chain(seed), MACHINE, choice, budget * MIB, counting=Counting("caching"))
+    )
 
     def not_told(graph, hardware, budget_bytes):
         return make_plan(graph, hardware, choice, budget_bytes)
 
     by_shares = plan_against_reserved(
-        chain(seed), MACHINE, as_choice(not_told), budget * MIB, Counting("caching")
+        Question(
+            chain(seed), MACHINE, as_choice(not_told), budget * MIB, counting=Counting("caching")
+        )
     )
     assert found.makespan_ns <= (1 - gain) * by_shares.makespan_ns
     again = replay(
@@ -181,21 +192,33 @@ def test_only_the_planner_that_can_be_told_so_and_only_plans_that_wait_are_judge
 
     monkeypatch.setattr(own, "plan", told)
     plan_against_reserved(
-        chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, Counting("caching")
+        Question(
+            chain(0), MACHINE, parse_choice("memory_peak"), 45 * MIB, counting=Counting("caching")
+        )
     )
     plan_against_reserved(
-        chain(0), MACHINE, parse_choice("hyperoffload"), 75 * MIB, Counting("caching")
+        Question(
+            chain(0), MACHINE, parse_choice("hyperoffload"), 75 * MIB, counting=Counting("caching")
+        )
     )
     assert efforts == []
     plan_against_reserved(
-        chain(0), MACHINE, parse_choice("hyperoffload:effort=0.01"), 45 * MIB, Counting("caching")
+        Question(
+            chain(0),
+            MACHINE,
+            parse_choice("hyperoffload:effort=0.01"),
+            45 * MIB,
+            counting=Counting("caching"),
+        )
     )
     assert (efforts[-1], set(efforts[:-1]), len(efforts) > 2) == (0.01, {0.0}, True)
 
 
 def test_the_line_has_both_peaks():
     found = plan_against_reserved(
-        chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting("caching")
+        Question(
+            chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, counting=Counting("caching")
+        )
     )
     line = reserved_line(found)
     figures = found.result.allocator
@@ -211,19 +234,23 @@ def test_a_budget_that_no_segment_fits_into_is_infeasible():
         r"the whole budget",
     ):
         plan_against_reserved(
-            chain(0), MACHINE, parse_choice("layerwise"), 21 * MIB, Counting("caching")
+            Question(
+                chain(0), MACHINE, parse_choice("layerwise"), 21 * MIB, counting=Counting("caching")
+            )
         )
 
 
 def test_a_ledger_reserves_nothing():
     with pytest.raises(InputError, match="ledger reserves nothing"):
-        plan_against_reserved(chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, Counting())
+        plan_against_reserved(
+            Question(chain(0), MACHINE, parse_choice("layerwise"), 90 * MIB, counting=Counting())
+        )
 
 
 def test_a_comparison_plans_every_choice_so():
     choices = [parse_choice(name) for name in ("resident", "layerwise", "on_demand")]
     results = compare(
-        chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), against_reserved=True
+        questions(chain(1), MACHINE, choices, 90 * MIB, counting=Counting("caching"), reserved=True)
     )
     assert [(r.policy, r.feasible) for r in results] == [
         ("resident", False),
@@ -234,7 +261,10 @@ def test_a_comparison_plans_every_choice_so():
         r.allocator.peak_reserved_bytes <= 90 * MIB == r.budget_bytes and r.lower_bound_ns
         for r in results[1:]
     )
-    assert all(r.planning_s > 0 for r in (*results, *compare(chain(1), MACHINE, choices, 90 * MIB)))
+    assert all(
+        r.planning_s > 0
+        for r in (*results, *compare(questions(chain(1), MACHINE, choices, 90 * MIB)))
+    )
 
 
 def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
@@ -251,24 +281,22 @@ def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
         kept.append((choice, plan.policy, result))
 
     plain = compare(
-        chain(3),
-        MACHINE,
-        choices,
-        90 * MIB,
+        questions(chain(3), MACHINE, choices, 90 * MIB, counting=counting, reserved=True),
         said.append,
         keep,
-        counting=counting,
-        against_reserved=True,
     )
     recorded = compare(
-        chain(3), MACHINE, choices, 90 * MIB, counting=counting, against_reserved=True, record=True
+        questions(chain(3), MACHINE, choices, 90 * MIB, counting=counting, reserved=True),
+        record=True,
     )
     assert said == ["on_demand: planning", "layerwise: planning"]
     assert kept == [
         (choice, choice.name, result) for choice, result in zip(choices, plain, strict=True)
     ]
     for choice, without, result in zip(choices, plain, recorded, strict=True):
-        found = plan_against_reserved(chain(3), MACHINE, choice, 90 * MIB, counting)
+        found = plan_against_reserved(
+            Question(chain(3), MACHINE, choice, 90 * MIB, counting=counting)
+        )
         again = replay(
             found.plan,
             MACHINE,
@@ -285,19 +313,21 @@ def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
         )
         assert result.policy == choice.label
     drawn = compare(
-        chain(3),
-        MACHINE,
-        choices[:1],
-        90 * MIB,
+        questions(
+            chain(3),
+            MACHINE,
+            choices[:1],
+            90 * MIB,
+            counting=counting,
+            reserved=True,
+            jitter=Jitter(1, 0.2),
+        ),
         said.append,
-        counting=counting,
-        against_reserved=True,
-        jitter=Jitter(1, 0.2),
     )
     assert said[2:] == ["on_demand: planning", "on_demand: replaying"]
     assert drawn[0].jitter == Jitter(1, 0.2)
     (unfit,) = compare(
-        chain(3), MACHINE, choices[1:], MIB, keep=keep, counting=counting, against_reserved=True
+        questions(chain(3), MACHINE, choices[1:], MIB, counting=counting, reserved=True), keep=keep
     )
     assert (unfit.feasible, unfit.policy, unfit.planning_s > 0, len(kept)) == (
         False,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from asked import questions
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
@@ -36,11 +37,13 @@ def graph():
 def test_everything_resident_takes_the_sum_of_the_drawn_durations():
     jitter = Jitter(3, op_sigma=0.2)
     frame = robustness(
-        graph(),
-        load_hardware(find_hardware("h100-80gb-sxm")),
-        parse_choices("resident"),
-        10**9,
-        jitter,
+        questions(
+            graph(),
+            load_hardware(find_hardware("h100-80gb-sxm")),
+            parse_choices("resident"),
+            10**9,
+            jitter=jitter,
+        ),
         5,
     )
     assert list(frame["run"]) == [0, 1, 2, 3, 4, 5]
@@ -58,10 +61,10 @@ def test_everything_resident_takes_the_sum_of_the_drawn_durations():
 
 def test_run_0_is_the_comparison_and_two_reports_are_one():
     choices = parse_choices("on_demand,lookahead,hyperoffload,resident")
-    frame = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
+    frame = robustness(questions(graph(), TOY, choices, 90, jitter=Jitter(1, 0.1, 0.3)), 4)
     nominal = frame[frame["run"] == 0]
     for result, (_, row) in zip(
-        compare(graph(), TOY, choices, 90), nominal.iterrows(), strict=True
+        compare(questions(graph(), TOY, choices, 90)), nominal.iterrows(), strict=True
     ):
         assert row["policy"] == result.policy
         assert row["feasible"] == result.feasible
@@ -72,15 +75,17 @@ def test_run_0_is_the_comparison_and_two_reports_are_one():
             )
             assert row["stall_ns"] == sum(result.stall_ns.values())
             assert row["slowdown"] == result.slowdown
-    again = robustness(graph(), TOY, choices, 90, Jitter(1, 0.1, 0.3), 4)
+    again = robustness(questions(graph(), TOY, choices, 90, jitter=Jitter(1, 0.1, 0.3)), 4)
     assert_frame_equal(frame, again)
-    other = robustness(graph(), TOY, choices, 90, Jitter(2, 0.1, 0.3), 4)
+    other = robustness(questions(graph(), TOY, choices, 90, jitter=Jitter(2, 0.1, 0.3)), 4)
     assert not frame["makespan_ns"].equals(other["makespan_ns"])
     assert frame["makespan_ns"].dropna().nunique() > 10
 
 
 def test_what_does_not_fit_is_counted():
-    frame = robustness(graph(), TOY, parse_choices("resident,on_demand"), 90, Jitter(1, 0.1), 4)
+    frame = robustness(
+        questions(graph(), TOY, parse_choices("resident,on_demand"), 90, jitter=Jitter(1, 0.1)), 4
+    )
     resident = frame[frame["policy"] == "resident"]
     assert len(resident) == 5
     assert not resident["feasible"].any()
@@ -127,8 +132,10 @@ def test_percentiles_by_hand():
 
 def test_several_devices_wait_for_their_slowest():
     choices = parse_choices("on_demand")
-    one = robustness(graph(), TOY, choices, 90, Jitter(1, 0.3), 8)
-    many = robustness(graph(), replace(TOY, devices=4), choices, 90, Jitter(1, 0.3), 8)
+    one = robustness(questions(graph(), TOY, choices, 90, jitter=Jitter(1, 0.3)), 8)
+    many = robustness(
+        questions(graph(), replace(TOY, devices=4), choices, 90, jitter=Jitter(1, 0.3)), 8
+    )
     assert (many["makespan_ns"] >= one["makespan_ns"]).all()
     assert (many["makespan_ns"][1:] > one["makespan_ns"][1:]).any()
 
@@ -147,7 +154,7 @@ def test_several_devices_wait_for_their_slowest():
 )
 def test_nothing_to_draw(jitter, runs, message):
     with pytest.raises(InputError) as caught:
-        robustness(graph(), TOY, parse_choices("on_demand"), 90, jitter, runs)
+        robustness(questions(graph(), TOY, parse_choices("on_demand"), 90, jitter=jitter), runs)
     assert str(caught.value) == message
 
 
@@ -163,7 +170,11 @@ def test_a_run_that_breaks_a_rule_does_not_fit(monkeypatch):
 
     monkeypatch.setattr(engine, "replay", replay)
     said = []
-    frame = robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(7, 0.1), 3, said.append)
+    frame = robustness(
+        questions(graph(), TOY, parse_choices("on_demand"), 90, jitter=Jitter(7, 0.1)),
+        3,
+        said.append,
+    )
     assert said == ["on_demand: planning", *(f"on_demand: run {k} of 3" for k in range(4))]
     assert list(frame["run"]) == [0, 1, 2, 3]
     assert list(frame["feasible"]) == [True, True, False, True]
@@ -179,11 +190,15 @@ def test_a_run_that_breaks_a_rule_does_not_fit(monkeypatch):
     assert list(table["runs"]) == [3, 3, 3]
     broken.add(None)
     with pytest.raises(PlanError, match="reads what is not there"):
-        robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(7, 0.1), 3)
+        robustness(
+            questions(graph(), TOY, parse_choices("on_demand"), 90, jitter=Jitter(7, 0.1)), 3
+        )
 
 
 def test_a_policy_without_a_plan_has_a_row_for_each_run():
-    frame = robustness(graph(), TOY, parse_choices("belady"), 20, Jitter(7, 0.1), 2)
+    frame = robustness(
+        questions(graph(), TOY, parse_choices("belady"), 20, jitter=Jitter(7, 0.1)), 2
+    )
     assert list(frame["run"]) == [0, 1, 2]
     assert not frame["feasible"].any()
     assert set(frame["error"]) == {
@@ -229,11 +244,13 @@ def test_a_drawn_order_keeps_what_the_plan_is_for(case, seed):
     for _ in range(2):
         with replayed_plans() as plans:
             robustness(
-                graph,
-                machine,
-                [as_choice(policy)],
-                machine.device.capacity_bytes,
-                Jitter(seed),
+                questions(
+                    graph,
+                    machine,
+                    [as_choice(policy)],
+                    machine.device.capacity_bytes,
+                    jitter=Jitter(seed),
+                ),
                 2,
                 order=True,
             )
@@ -334,7 +351,9 @@ def test_a_plan_that_breaks_a_rule_in_another_order():
 
 
 def test_a_policy_that_decides_while_the_step_runs_decides_anew():
-    frame = robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(1), 6, order=True)
+    frame = robustness(
+        questions(graph(), TOY, parse_choices("on_demand"), 90, jitter=Jitter(1)), 6, order=True
+    )
     assert frame["feasible"].all()
     with pytest.raises(InputError, match="--order"):
-        robustness(graph(), TOY, parse_choices("on_demand"), 90, Jitter(1), 6)
+        robustness(questions(graph(), TOY, parse_choices("on_demand"), 90, jitter=Jitter(1)), 6)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asked import questions
 from pandas import DataFrame
 from pandas.testing import assert_frame_equal
 from sweeping import MACHINE, chain
@@ -455,7 +456,10 @@ def test_every_argument_of_a_study_reaches_it() -> None:
         GRAPH, MACHINE, "belady", 100, runs=2, op_sigma=0.3, transfer_sigma=0.4, seed=5
     )
     assert_frame_equal(
-        jittered, robustness(GRAPH, MACHINE, [parse_choice("belady")], 100, Jitter(5, 0.3, 0.4), 2)
+        jittered,
+        robustness(
+            questions(GRAPH, MACHINE, [parse_choice("belady")], 100, jitter=Jitter(5, 0.3, 0.4)), 2
+        ),
     )
     asked = Question(GRAPH, MACHINE, parse_choice("layerwise"), 130)
     curve = hosim.frontier(GRAPH, MACHINE, "layerwise", 130, points=3, refine=1)
@@ -512,7 +516,7 @@ def test_what_is_refused_in_full() -> None:
     )
     assert (
         refused(lambda: hosim.replay(plan, MACHINE, "9 B", budget_bytes=9))
-        == "replay: give one of budget and budget_bytes"
+        == "replay: budget_bytes and budget exclude each other: give one of them"
     )
     expected = (
         "plan: expected a plan, got Graph: hosim.plan makes one, hosim.load_plan(path, "
@@ -566,7 +570,7 @@ def test_what_is_assumed_of_arguments_that_are_left_out() -> None:
     rescale = {"rescale": False}
     policy = {"policy": "hyperoffload", **rescale}
     assert found == {
-        "blame": {**policy, "more_memory": "1 GB", "more_bandwidth": "10 GB/s"},
+        "blame": {**policy, "more_memory": "1GB", "more_bandwidth": "10GB/s"},
         "compare": rescale,
         "diff": {},
         "explain": {},

@@ -51,7 +51,7 @@ WRONG: dict[str, Callable[[], object]] = {
         hosim.compare(GRAPH, [MACHINE], "layerwise")
     ),
     "path: expected the path of a file, got 3": lambda: ANY.plot(PLAN, 3),
-    "points: expected a whole number of at least 0, got 2.5": lambda: ANY.frontier(
+    "points: expected a whole number of at least 2, got 2.5": lambda: ANY.frontier(
         GRAPH, MACHINE, points=2.5
     ),
     "runs: expected a whole number of at least 1, got '3'": lambda: ANY.robustness(

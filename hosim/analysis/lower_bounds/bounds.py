@@ -18,18 +18,54 @@ from hosim.analysis.lower_bounds.any_processor import fits_on, least_durations, 
 from hosim.analysis.lower_bounds.bound_search import BoundSearch
 from hosim.analysis.lower_bounds.free_order_bound import free_order_bound_ns
 from hosim.analysis.lower_bounds.linear_program import whole_ns
-from hosim.analysis.lower_bounds.op_bandwidth import free_bytes
 from hosim.analysis.lower_bounds.op_orders import least_of_orders
 from hosim.analysis.lower_bounds.passages import Passages
 from hosim.analysis.lower_bounds.processor_bound import processor_bound_ns
 from hosim.analysis.lower_bounds.traffic_program import Group, Times, TrafficProgram
 from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
 from hosim.analysis.tensor_lives import Life, lives
-from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel import machine_of_copies, memory_uses, op_durations
+from hosim.costmodel.transfers import sent_bytes
 from hosim.edits import on_processors
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
 from hosim.processors import others_of
+
+# -- bandwidth of ops ------------------------------------------------------------------------------
+
+
+def free_bytes(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> list[float]:
+    """By op, the bytes that copies can move at the device tier while the op takes no longer than
+    alone.
+
+    Every byte beyond costs at least the time in which the memory moves it: while copies flow at r
+    bytes per second, an op that uses s of the bandwidth B advances by r / s less than its speed at
+    least, and s is at most B.
+    """
+    bandwidth, device = hardware.device.bandwidth_bytes_per_s, hardware.device_tier
+    most = min(
+        bandwidth,
+        sum(
+            c.bandwidth_bytes_per_s
+            for c in hardware.channels
+            if device in (c.source, c.destination)
+        ),
+    )
+    uses = memory_uses(graph, hardware, durations)
+    crossing = sent_bytes(graph, hardware)  # copies slow these on fabrics alone
+    found = []
+    for i, duration in enumerate(durations):
+        if i not in uses or i in crossing:
+            found.append(most * duration / 1e9)
+            continue
+        launch = uses[i].launch_ns
+        left = max(0.0, float(uses[i].reached - uses[i].used))
+        found.append((min(most, left) * (duration - launch) + most * launch) / 1e9)
+    return found
+
+
+# -- the bounds ------------------------------------------------------------------------------------
+
 
 Residency = Mapping[int, Sequence[str]]
 """Tiers of the valid copies at time 0, by tensor position."""

@@ -27,7 +27,6 @@ from typing import Any
 from hosim.errors import InfeasibleError, InputError
 from hosim.files import write
 from hosim.formats import read_document
-from hosim.formats.bridges.later_step import LaterStep
 from hosim.formats.bridges.residency_schedule import (
     AHEAD,
     DEVICE,
@@ -40,6 +39,42 @@ from hosim.formats.bridges.residency_schedule import (
 )
 from hosim.policies import policy_named
 from hosim.units import human_size, human_time
+
+# -- later steps -----------------------------------------------------------------------------------
+
+
+class LaterStep:
+    """Stands for ``pre_actions`` of a schedule until its session's first op; ``switch`` lets the
+    session record its next step.
+    """
+
+    def __init__(
+        self, schedule: Any, active: Callable[[], Any], switch: Callable[[Any], None]
+    ) -> None:
+        self._schedule = schedule
+        self._actions = schedule.pre_actions
+        self._active = active
+        self._switch = switch
+        schedule.pre_actions = self
+
+    def __call__(self, op: int) -> Any:
+        """The actions before an op."""
+        session = self._active()
+        if session is not None:
+            self._schedule.pre_actions = self._actions
+            self._at_the_next_step(session)
+        return self._actions(op)
+
+    def _at_the_next_step(self, session: Any) -> None:
+        def reset() -> None:
+            self._switch(session)
+            session.executor.reset()
+
+        session.executor.reset = reset
+
+
+# -- the planner -----------------------------------------------------------------------------------
+
 
 __all__ = [
     "Action",

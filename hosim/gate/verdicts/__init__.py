@@ -6,13 +6,13 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.gate.verdicts.causes import LINES, changed_question, explain
-    from hosim.gate.verdicts.changed_since import changed_since
     from hosim.gate.verdicts.plan_changes import PlanChange, plan_changes
     from hosim.gate.verdicts.verdict import (
         ERROR,
         FAILING,
         INFEASIBLE,
         CaseVerdict,
+        changed_since,
         exit_code,
         judge,
         summary,
@@ -22,9 +22,8 @@ else:
         __name__,
         {
             "causes": "LINES changed_question explain",
-            "changed_since": "changed_since",
             "plan_changes": "PlanChange plan_changes",
-            "verdict": "ERROR FAILING INFEASIBLE CaseVerdict exit_code judge summary",
+            "verdict": "CaseVerdict ERROR FAILING INFEASIBLE changed_since exit_code judge summary",
         },
     )
 

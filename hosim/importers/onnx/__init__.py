@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.importers.onnx.onnx_bytes import without_weights
     from hosim.importers.onnx.onnx_contrib import ContribCall, contrib
     from hosim.importers.onnx.onnx_flops import onnx_flops, onnx_kernel
-    from hosim.importers.onnx.onnx_graph import import_onnx
+    from hosim.importers.onnx.onnx_graph import import_onnx, without_weights
     from hosim.importers.onnx.onnx_values import (
         DTYPES,
         OnnxValue,
@@ -23,10 +22,9 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "onnx_bytes": "without_weights",
             "onnx_contrib": "ContribCall contrib",
             "onnx_flops": "onnx_flops onnx_kernel",
-            "onnx_graph": "import_onnx",
+            "onnx_graph": "import_onnx without_weights",
             "onnx_values": "DTYPES OnnxValue attributes_of compute constant dtype_of infer of_type",
         },
     )

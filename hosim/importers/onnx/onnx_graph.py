@@ -30,11 +30,85 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import onnx
 
 from hosim.errors import InputError
 from hosim.files import mapped
-from hosim.files.formats import WireError
+from hosim.files.formats import Part, WireError, header, places
 from hosim.graph import Graph
+from hosim.limits import Budget, limit, refusal
+
+# -- protobuf --------------------------------------------------------------------------------------
+
+
+_WEIGHTS = frozenset((4, 5, 6, 7, 9, 10, 11))
+"""The fields of a tensor that hold its elements."""
+
+_MOST = 1 << 16
+"""Elements of more bytes are weights: the numbers that shapes depend on are at most 1,024."""
+
+_BYTES_OF_A_FIELD = 16
+"""How many bytes of a text or a packed list count as one field more."""
+
+
+def without_weights(content: memoryview) -> bytes:
+    """The model with these contents, without the elements of large tensors. Shapes and types of all
+    of them are still there.
+
+    Raises :class:`wire.WireError` for a damaged model, and :class:`InputError` for one of too many
+    fields or too deep messages.
+    """
+    return bytes(_Light().message(content, onnx.ModelProto.DESCRIPTOR, limit("nesting_depth")))
+
+
+class _Light:
+    """Copies a message without weights, and counts the fields of all messages."""
+
+    def __init__(self) -> None:
+        self._budget = Budget("records")
+        self._known: dict[str, Mapping[int, Any]] = {}
+
+    def message(self, message: memoryview, kind: Any, levels: int) -> Part:
+        """A message of the described ``kind``: itself, if it is without weights."""
+        if not levels:
+            raise refusal("nesting_depth")
+        inside = self._inside(kind)
+        is_tensor = kind.full_name == "onnx.TensorProto"
+        parts: list[Part] = []
+        copied = 0  # everything before is in ``parts``, or dropped
+        for begin, key, body, end in places(message):
+            self._budget.draw()
+            if body is None:
+                continue
+            if is_tensor and key in _WEIGHTS and end - body > _MOST:
+                parts.append(message[copied:begin])
+                copied = end
+            elif key in inside:
+                whole = message[body:end]
+                light = self.message(whole, inside[key], levels - 1)
+                if light is not whole:
+                    parts += (message[copied:begin], header(key, len(light)), light)
+                    copied = end
+            else:
+                self._budget.draw(1 + (end - body) // _BYTES_OF_A_FIELD)
+        return b"".join([*parts, message[copied:]]) if copied else message
+
+    def _inside(self, kind: Any) -> Mapping[int, Any]:
+        """The kinds of the messages in a message, by the number of their field."""
+        name = kind.full_name
+        if name not in self._known:
+            self._known[name] = {
+                field.number: field.message_type
+                for field in kind.fields
+                if field.message_type is not None
+            }
+        return self._known[name]
+
+
+# -- graphs ----------------------------------------------------------------------------------------
+
 
 __all__ = ["import_onnx"]
 
@@ -47,7 +121,6 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
     in ``dims`` (naming all of them), for shapes that depend on data, and for loops.
     """
     require_onnx()
-    from hosim.importers.onnx.onnx_bytes import without_weights
     from hosim.importers.onnx.onnx_walk import walk
 
     source = os.fspath(path)

@@ -13,25 +13,18 @@ if TYPE_CHECKING:
         load_baselines,
         load_machine,
     )
-    from hosim.io.gate_files.cases_file import MatrixModel, load_cases, read_toml
+    from hosim.io.gate_files.cases_file import CASE, MatrixModel, load_cases, read_toml
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "baseline_file": "BaselineModel GraphModel ListingModel load_baseline "
             "load_baselines load_machine",
-            "cases_file": "MatrixModel load_cases read_toml",
+            "cases_file": "CASE MatrixModel load_cases read_toml",
         },
     )
 
 __all__ = [
-    "BaselineModel",
-    "GraphModel",
-    "ListingModel",
-    "MatrixModel",
-    "load_baseline",
-    "load_baselines",
-    "load_cases",
-    "load_machine",
-    "read_toml",
-]
+    "CASE", "BaselineModel", "GraphModel", "ListingModel", "MatrixModel", "load_baseline",
+    "load_baselines", "load_cases", "load_machine", "read_toml",
+]  # fmt: skip

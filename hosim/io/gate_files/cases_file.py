@@ -28,8 +28,9 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -38,6 +39,7 @@ from hosim.errors import InputError
 from hosim.files import check_lines, decode, format_of, read_bytes
 from hosim.io.validators import STRICT, Format, Name
 from hosim.limits import refusal, within
+from hosim.options import REQUIRED, Option, Options, declared
 
 _DOTTED = re.compile(r"""[\w\s.\[-]*""")
 """The beginning of a line that may be a key with dots, up to its first quote: each dot is a table
@@ -48,20 +50,37 @@ Tolerance = dict[Name, Name | dict[Name, Name]]
 """Tolerances by metric; a metric with a dot in its name may be written as a nested table."""
 
 
-@with_config(STRICT)
-class CaseModel(TypedDict):
-    """What to plan and replay, on which machine, and how much may change."""
+_ONE_STEP = "a case that serves requests has no plan of one step"
+CASE: Options = tuple(
+    option if option.of is bool or option.name == "hardware" else replace(option, default=None)
+    for option in declared(
+        "workload entry hardware policy plan strict rescale budget serve",
+        Option("entry"),
+        Option("plan", excludes={"policy": ""}),
+        Option("strict", of=bool, default=False, needs=("plan",)),
+        Option(
+            "serve",
+            of=dict[Name, Any],
+            excludes=dict.fromkeys(("policy", "plan", "budget", "strict", "rescale"), _ONE_STEP),
+        ),
+    )
+)
+"""What a case asks; what is left out is ``None``, a flag false."""
 
-    workload: NotRequired[Name]
-    entry: NotRequired[Name]
-    hardware: Name
-    policy: NotRequired[Name]
-    plan: NotRequired[Name]
-    strict: NotRequired[bool]
-    rescale: NotRequired[bool]
-    budget: NotRequired[Name]
-    serve: NotRequired[dict[Name, Any]]
-    tolerance: NotRequired[Tolerance]
+
+def _key(option: Option) -> Any:
+    """The type of a case's key in its file."""
+    of = Name if option.of is str else option.of
+    return of if option.default is REQUIRED else NotRequired[of]
+
+
+if TYPE_CHECKING:
+    _CaseModel = dict[str, Any]
+else:
+    _keys = {option.name: _key(option) for option in CASE}
+    _CaseModel = TypedDict("CaseModel", {**_keys, "tolerance": NotRequired[Tolerance]})
+    _CaseModel.__doc__ = "What to plan and replay, on which machine, and how much may change."
+    with_config(STRICT)(_CaseModel)
 
 
 Names = Annotated[list[Name], Field(min_length=1)]
@@ -91,7 +110,7 @@ class CasesModel(TypedDict):
     format: Literal["hosim.cases/1"]
     baselines: NotRequired[Name]
     tolerance: NotRequired[Tolerance]
-    cases: NotRequired[dict[Name, CaseModel]]
+    cases: NotRequired[dict[Name, _CaseModel]]
     matrix: NotRequired[dict[Name, MatrixModel]]
 
 

@@ -16,12 +16,13 @@ from hosim import policies
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
-from hosim.engine import parse_budget, replay
+from hosim.engine import read_budget, replay
 from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.importers.torch_programs import require_torch
 from hosim.io import load_hardware
+from hosim.options import OPTIONS, Given, Option, keywords
 from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.schedule import late_prefetches
 from hosim.shipped import find_hardware
@@ -37,6 +38,43 @@ Replayed = Callable[[Plan, Hardware, int], Result]
 """Replays a plan within a number of bytes of the device tier; infeasible if it needs more."""
 
 
+_OPTIONS = (
+    Option(
+        "loss", takes="Any", about="``loss(model, inputs)``; by default ``model(**inputs).loss``."
+    ),
+    replace(OPTIONS["policy"], takes="str", about="Which policy plans."),
+    Option("parameters", takes="Mapping[str, Any] | None", about="The policy's parameters."),
+    Option(
+        "plan",
+        takes="Plan | None",
+        about="A plan for the program as it runs, whose tensors are whole "
+        "(``hosim.offload(...).plan.graph``), instead of a policy.",
+    ),
+    Option(
+        "device",
+        takes="Any",
+        about='What runs it: torch\'s device or its name (``"cuda"``), or a '
+        ":class:`hosim.on_torch.lower.tiers.Device`. By default the GPU that has the "
+        "parameters, or a machine made of the CPU's memory; for a model on meta a GPU, if "
+        "there is one.",
+    ),
+    Option(
+        "directories",
+        takes="Mapping[str, str | os.PathLike[str]] | None",
+        about="A folder for each tier that consists of files.",
+    ),
+    Option(
+        "loader",
+        takes="Callable[[str], Any] | str | os.PathLike[str] | None",
+        about="The contents of tensors on meta: a function from the name of a parameter or buffer "
+        "to a tensor, a ``.safetensors`` file, or a folder of them. A model on meta stays "
+        "there, for inference alone.",
+    ),
+    Option("name", about="What results call the workload; by default the class of the model."),
+)
+
+
+@keywords(*_OPTIONS)
 def offload(
     model: Any,
     example_inputs: Any,
@@ -44,14 +82,7 @@ def offload(
     hardware: Hardware | str | os.PathLike[str],
     budget: int | float | str | None = None,
     optimizer: Any = None,
-    loss: Any = None,
-    policy: str = "hyperoffload",
-    parameters: Mapping[str, Any] | None = None,
-    plan: Plan | None = None,
-    device: Any = None,
-    directories: Mapping[str, str | os.PathLike[str]] | None = None,
-    loader: Callable[[str], Any] | str | os.PathLike[str] | None = None,
-    name: str | None = None,
+    **options: Any,
 ) -> OffloadedModel:
     """Make a callable that computes exactly what a torch model computes, with its tensors where
     hosim's plan puts them.
@@ -79,27 +110,6 @@ def offload(
         returns the loss. Without it a call is inference, without gradients, and returns what the
         model returns. ``step.backward(**batch)`` and ``step.optimizer_step()`` are the parts of a
         step.
-    loss
-        ``loss(model, inputs)``; by default ``model(**inputs).loss``.
-    policy
-        Which policy plans.
-    parameters
-        The policy's parameters.
-    plan
-        A plan for the program as it runs, whose tensors are whole
-        (``hosim.offload(...).plan.graph``), instead of a policy.
-    device
-        What runs it: torch's device or its name (``"cuda"``), or a
-        :class:`hosim.on_torch.lower.tiers.Device`. By default the GPU that has the parameters, or a
-        machine made of the CPU's memory; for a model on meta a GPU, if there is one.
-    directories
-        A folder for each tier that consists of files.
-    loader
-        The contents of tensors on meta: a function from the name of a parameter or buffer to a
-        tensor, a ``.safetensors`` file, or a folder of them. A model on meta stays there, for
-        inference alone.
-    name
-        What results call the workload; by default the class of the model.
 
     Returns
     -------
@@ -147,17 +157,19 @@ def offload(
     from hosim.on_torch.lower.guard import require_free
     from hosim.on_torch.lower.replicas import unwrapped
 
+    asked = Given(**options)
+    device, plan = asked.device, asked.plan
     model, compiled = uncompiled(model)
     require_free(model)
-    require_contents(model, loader)
-    load = None if loader is None else loader_of(loader)
+    require_contents(model, asked.loader)
+    load = None if asked.loader is None else loader_of(asked.loader)
     machine = (
         hardware
         if isinstance(hardware, Hardware)
         else load_hardware(find_hardware(os.fspath(hardware)))
     )
-    title = name or type(unwrapped(model)).__name__
-    runs_on = callables.machine_of(model, device, machine, directories or {})
+    title = asked.name or type(unwrapped(model)).__name__
+    runs_on = callables.machine_of(model, device, machine, asked.directories or {})
     try:
         captured: callables.Captured
         if optimizer is None:
@@ -167,17 +179,18 @@ def offload(
                 model,
                 _by_name(unwrapped(model), example_inputs),
                 optimizer,
-                loss,
+                asked.loss,
                 title,
                 runs_on,
                 compiled,
             )
         graph = captured.program.graph
-        budget_bytes = parse_budget(budget, graph, machine)[1]
+        budget_bytes = read_budget(budget).of(graph, machine)[1]
         check = rule_of(runs_on.allocator)
 
         def planner(part: Graph) -> tuple[Plan, Result]:
-            return planned(part, machine, budget_bytes, policy, parameters or {}, replayed=check)
+            made = asked.policy, asked.parameters or {}
+            return planned(part, machine, budget_bytes, *made, replayed=check)
 
         if plan is None:
             plan, result = planner(graph)

@@ -8,15 +8,10 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.api.seed_percentiles import seed_percentiles
+    from hosim.serving.api.serve_setup import ServeSetup, read_setup
     from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
     from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
-    from hosim.serving.api.serving_run import (
-        PREEMPTIONS,
-        SCHEDULING,
-        SENDING,
-        serve,
-        serve_defaults,
-    )
+    from hosim.serving.api.serving_run import serve, serve_defaults, served
     from hosim.serving.api.serving_studies import serve_fit, serve_sweep
 else:
     __getattr__, __dir__ = lazy_names(
@@ -25,12 +20,14 @@ else:
             "seed_percentiles": "seed_percentiles",
             "serving_frontier": "COSTS RATES serve_frontier",
             "serving_points": "COLUMNS FIGURES check_options",
-            "serving_run": "PREEMPTIONS SCHEDULING SENDING serve serve_defaults",
+            "serve_setup": "ServeSetup read_setup",
+            "serving_run": "serve serve_defaults served",
             "serving_studies": "serve_fit serve_sweep",
         },
     )
 
 __all__ = [
-    "COLUMNS", "COSTS", "FIGURES", "PREEMPTIONS", "RATES", "SCHEDULING", "SENDING", "check_options",
+    "COLUMNS", "COSTS", "FIGURES", "RATES", "ServeSetup", "check_options", "read_setup",
     "seed_percentiles", "serve", "serve_defaults", "serve_fit", "serve_frontier", "serve_sweep",
+    "served",
 ]  # fmt: skip

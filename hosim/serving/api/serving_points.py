@@ -18,7 +18,8 @@ from hosim.importers import builder_parameters, name_of
 from hosim.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
-from hosim.serving.api.serving_run import SAID_BY_REQUESTS, serve, serve_defaults
+from hosim.serving.api.serve_setup import SAID_BY_REQUESTS
+from hosim.serving.api.serving_run import serve, serve_defaults
 from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
 from hosim.study.asked import Settings, Value
 from hosim.study.rows_of_answers import FEASIBLE

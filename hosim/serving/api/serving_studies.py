@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hosim.api import Machine, Vary, file_of, in_cell, whole
+from hosim.api import Machine, Vary, in_cell
 from hosim.errors import InputError
 from hosim.limits import within
+from hosim.options import file_of, whole
 from hosim.serving import latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,

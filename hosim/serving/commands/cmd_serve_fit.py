@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from hosim.cli.options import HardwareName, Json, console, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import progress
-from hosim.cli.terminal import note
 from hosim.errors import InfeasibleError
-from hosim.serving.commands.cmd_serve import Model, Requests, options_of
-from hosim.serving.commands.cmd_serve_sweep import Set
+from hosim.options import REQUIRED, Given
+from hosim.serving.commands.cmd_serve import options_of
+from hosim.serving.commands.cmd_serve_sweep import SET
+from hosim.serving.serve_options import of_serving, serving_options
 
-Within = Annotated[
-    str,
-    typer.Option(
-        "--within",
-        metavar="LIMITS",
+_OPTIONS = serving_options(
+    "model hardware requests within largest smallest set json",
+    SET,
+    of_serving(
+        "within",
+        default=REQUIRED,
         help="Limits of statistics of latencies: ttft.p95=2s,tpot.mean=50ms.",
     ),
-]
-Largest = Annotated[
-    str | None,
-    typer.Option(
-        "--largest", metavar="FIELD=A..B[:N]", help="Find the largest value: requests.rate=1..50."
-    ),
-]
-Smallest = Annotated[
-    str | None,
-    typer.Option(
-        "--smallest", metavar="FIELD=A..B[:N]", help="Find the smallest value: blocks=500..20000."
-    ),
-]
+    of_serving("largest", help="Find the largest value: requests.rate=1..50."),
+    of_serving("smallest", help="Find the smallest value: blocks=500..20000."),
+)
 
 
-def serve_fit(
-    model: Model,
-    hardware: HardwareName,
-    requests: Requests,
-    within: Within,
-    largest: Largest = None,
-    smallest: Smallest = None,
-    set_: Set = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def serve_fit(given: Given) -> None:
     """Find the highest rate that keeps latencies in limits.
 
     Or the smallest cache, or another value. It bisects over runs, tries further values on both
@@ -55,17 +38,16 @@ def serve_fit(
 
     with progress("serving"):
         found = fitted(
-            model,
-            hardware,
-            requests,
-            largest=largest,
-            smallest=smallest,
-            within=within,
-            **options_of(set_),
+            given.model,
+            given.hardware,
+            given.requests,
+            largest=given.largest,
+            smallest=given.smallest,
+            within=given.within,
+            **options_of(given.set),
         )
-    for line in found.notes:
-        note(line)
-    if json:
+    say_notes(found.notes)
+    if given.json:
         head = {
             "format": "hosim.serving-fit/1",
             "wanted": found.wanted,

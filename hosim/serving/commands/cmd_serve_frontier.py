@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
-from hosim.cli.options import HardwareName, Json, console, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import bar
-from hosim.cli.terminal import note, say
+from hosim.cli.terminal import say
 from hosim.errors import InputError
-from hosim.serving.commands.cmd_serve import Limit, Model, Requests, options_of
-from hosim.serving.commands.cmd_serve_sweep import Seeds, Set, Vary
+from hosim.options import Given, Option
+from hosim.serving.commands.cmd_serve import options_of
+from hosim.serving.commands.cmd_serve_sweep import STUDY
+from hosim.serving.serve_options import serving_options
 
-Of = Annotated[
-    str,
-    typer.Option(
-        "--of", metavar="FIGURE", help="What is wanted: throughput, or goodput (with --limit)."
+_OPTIONS = serving_options(
+    "model hardware requests vary of against limit seeds set output jobs scheduler json",
+    *STUDY,
+    Option(
+        "of",
+        default="throughput",
+        metavar="FIGURE",
+        help="What is wanted: throughput, or goodput (with --limit).",
     ),
-]
-Against = Annotated[
-    str,
-    typer.Option(
-        "--against", metavar="FIGURE", help="What it costs: cache (bytes in all tiers) or devices."
+    Option(
+        "against",
+        default="cache",
+        metavar="FIGURE",
+        help="What it costs: cache (bytes in all tiers) or devices.",
     ),
-]
+)
 
 
-def serve_frontier(
-    model: Model,
-    hardware: HardwareName,
-    requests: Requests,
-    vary: Vary = None,
-    of: Of = "throughput",
-    against: Against = "cache",
-    limit: Limit = None,
-    seeds: Seeds = None,
-    set_: Set = None,
-    output: Output = None,
-    jobs: Jobs = -1,
-    scheduler: Scheduler = None,
-    json: Json = False,
-) -> None:
+@command(*_OPTIONS)
+def serve_frontier(given: Given) -> None:
     """Trade cache or devices against throughput.
 
     It serves once for each combination of values, as serve-sweep does, and marks the points that no
@@ -54,36 +43,33 @@ def serve_frontier(
     from hosim.study.asked import read_vary
     from hosim.study.rows_of_answers import records, varied_columns
 
+    vary, of, against = given.vary, given.of, given.against
     if not vary:
         raise InputError(
             "nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5",
             source="serve-frontier",
         )
-    given = {
-        "vary": vary,
-        "of": of,
-        "against": against,
-        "limit": limit,
-        "seeds": seeds,
-        "output": output,
-        "jobs": jobs,
-    }
     with bar() as tell:
         frame = traced(
-            model,
-            hardware,
-            requests,
-            **given,  # type: ignore[arg-type]
-            scheduler=scheduler,
+            given.model,
+            given.hardware,
+            given.requests,
+            vary=vary,
+            of=of,
+            against=against,
+            limit=given.limit,
+            seeds=given.seeds,
+            output=given.output,
+            jobs=given.jobs,
+            scheduler=given.scheduler,
             progress=tell,
-            **options_of(set_),  # type: ignore[arg-type]
+            **options_of(given.set),
         )
     rows = records(frame)
-    if output is not None:
-        say(f"wrote {output}: {len(rows):,} points")
-    for line in frame.attrs["notes"]:
-        note(line)
-    if json:
+    if given.output is not None:
+        say(f"wrote {given.output}: {len(rows):,} points")
+    say_notes(frame.attrs["notes"])
+    if given.json:
         print_json(
             {"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows}
         )

@@ -2,56 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from hosim.cli.cmd_sweep import Jobs, Output, Scheduler
-from hosim.cli.options import HardwareName, Json, console, print_json
+from hosim.cli.commands import command
+from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import bar
-from hosim.cli.terminal import note, say
+from hosim.cli.terminal import say
 from hosim.errors import InputError
-from hosim.serving.commands.cmd_serve import Limit, Model, Requests, options_of
+from hosim.options import Given, Option
+from hosim.serving.commands.cmd_serve import options_of
+from hosim.serving.serve_options import of_serving, serving_options
 
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="OPTION=VALUE",
-        help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated.",
-    ),
-]
-Vary = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--vary",
+SET = of_serving(
+    "set",
+    metavar="OPTION=VALUE",
+    help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated.",
+)
+STUDY = (
+    SET,
+    Option(
+        "vary",
+        of=list[str],
         metavar="FIELD=VALUES",
         help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, "
         "token_budget=1024,2048, model.tensor=1,2, "
         "hardware=h100,h200.",
     ),
-]
-Seeds = Annotated[
-    int | None,
-    typer.Option(
-        "--seeds", metavar="N", min=1, help="Serve each point with N seeds of drawn requests."
+    Option(
+        "seeds",
+        of=int,
+        metavar="N",
+        least=1,
+        help="Serve each point with N seeds of drawn requests.",
     ),
-]
+)
+"""The options of studies of serving."""
 
 
-def serve_sweep(
-    model: Model,
-    hardware: HardwareName,
-    requests: Requests,
-    vary: Vary = None,
-    seeds: Seeds = None,
-    limit: Limit = None,
-    set_: Set = None,
-    output: Output = None,
-    jobs: Jobs = -1,
-    scheduler: Scheduler = None,
-    json: Json = False,
-) -> None:
+@command(
+    *serving_options(
+        "model hardware requests vary seeds limit set output jobs scheduler json", *STUDY
+    )
+)
+def serve_sweep(given: Given) -> None:
     """Serve once for each combination of values.
 
     Fields are parameters of the requests (of a file its rate), of the model, the machine, and
@@ -64,6 +55,7 @@ def serve_sweep(
     from hosim.study.asked import read_vary
     from hosim.study.rows_of_answers import records, varied_columns
 
+    vary, seeds = given.vary, given.seeds
     if not vary and seeds is None:
         raise InputError(
             "nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep"
@@ -71,27 +63,26 @@ def serve_sweep(
     points = read_vary(vary) if vary else [{"requests.seed": seed} for seed in range(seeds or 1)]
     with bar() as tell:
         frame = swept(
-            model,
-            hardware,
-            requests,
+            given.model,
+            given.hardware,
+            given.requests,
             vary=points,
-            limit=limit,
+            limit=given.limit,
             seeds=seeds if vary else None,
-            output=output,
-            jobs=jobs,
-            scheduler=scheduler,
+            output=given.output,
+            jobs=given.jobs,
+            scheduler=given.scheduler,
             progress=tell,
-            **options_of(set_),
+            **options_of(given.set),
         )
     rows = records(frame)
-    if output is not None:
-        say(f"wrote {output}: {len(rows):,} rows")
+    if given.output is not None:
+        say(f"wrote {given.output}: {len(rows):,} rows")
     varied = list(
         dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])])
     )
-    for line in frame.attrs["notes"]:
-        note(line)
-    if json:
+    say_notes(frame.attrs["notes"])
+    if given.json:
         drawn = (
             {
                 "percentiles": seed_percentiles(

@@ -10,7 +10,6 @@ from typing import Any
 
 from hosim.errors import InputError
 
-_NEITHER = ("policy", "plan", "budget", "strict", "rescale")
 _REQUESTS = "expected a file of requests, or such as 'poisson:rate=10'"
 _OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2}}'
 
@@ -22,13 +21,6 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     from hosim.files import unknown_name
     from hosim.serving.api import serve_defaults
 
-    for key in _NEITHER:
-        if key in given:
-            raise InputError(
-                "a case that serves requests has no plan of one step: leave it out",
-                source=source,
-                where=f"{where}.{key}",
-            )
     asked = given["serve"]
     if not isinstance(asked, Mapping):
         raise InputError(

@@ -7,14 +7,13 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.serving.report.kv_tables import tiers_and_channels
     from hosim.serving.report.serving_figures import curves, serving_figure
-    from hosim.serving.report.serving_page import serving_page
+    from hosim.serving.report.serving_page import serving_page, serving_widget
     from hosim.serving.report.serving_studies_table import (
         serving_fit,
         serving_frontier,
         serving_sweep,
     )
     from hosim.serving.report.serving_table import serving
-    from hosim.serving.report.serving_timeline import serving_widget
     from hosim.serving.report.serving_trace import serving_trace
 else:
     __getattr__, __dir__ = lazy_names(
@@ -22,10 +21,9 @@ else:
         {
             "kv_tables": "tiers_and_channels",
             "serving_figures": "curves serving_figure",
-            "serving_page": "serving_page",
+            "serving_page": "serving_page serving_widget",
             "serving_studies_table": "serving_fit serving_frontier serving_sweep",
             "serving_table": "serving",
-            "serving_timeline": "serving_widget",
             "serving_trace": "serving_trace",
         },
     )

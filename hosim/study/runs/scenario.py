@@ -20,18 +20,20 @@ from typing import Any
 from hosim.analysis.lower_bounds import bounded
 from hosim.costmodel import rescaled_from
 from hosim.devices_of_graph import DEVICES, on_devices
-from hosim.engine import parse_budget, resident_step
+from hosim.engine import MemoryBudget, read_budget, resident_step
 from hosim.errors import HosimError, InputError
 from hosim.files import did_you_mean, unknown_name
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
+from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on, check_varied
 from hosim.notes import Note, notes
 from hosim.plain_text import shown
 from hosim.result import Result
 from hosim.study.asked import (
     PolicyChoice,
+    SearchEnds,
     Settings,
     Value,
     as_integer,
@@ -39,7 +41,7 @@ from hosim.study.asked import (
     parse_choice,
     written,
 )
-from hosim.study.runs.run_policy import check, make_plan, replay
+from hosim.study.runs.run_policy import BY_BYTES, Counting, check, make_plan, replay
 from hosim.study.wider_channels import widened
 
 WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
@@ -48,27 +50,37 @@ _FIXED = ("format", "name", "source", "device_tier")
 _OPTIONAL = ("pin", "fabrics")
 """Mappings inside a profile that may be left out."""
 _KEPT_GRAPHS = 8
+_STEADY, _TO_THE_END = Jitter(), SearchEnds()
 
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it.
+    """What one replay answers; ``budget`` may be whatever :func:`hosim.engine.budget.read_budget`
+    takes, and is read here.
 
     ``others`` are policies that settings may name by their labels, besides those of the registry.
     ``devices``: how many run it, if not as many as the graph is for. ``rescale`` scales durations
     that were measured on another machine to each one that the question is asked of
     (:mod:`hosim.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
+    ``counting`` is how the device's bytes are counted, ``reserved`` whether the budget bounds what
+    its allocator reserves; ``jitter`` varies the times of replays, not of plans;
+    ``ends`` is where searches end.
     """
 
     graph: Graph
     profile: Hardware
     choice: PolicyChoice
-    budget: int | float | str | None = None
+    budget: MemoryBudget | int | float | str | None = None
     others: tuple[PolicyChoice, ...] = ()
     devices: int | None = None
     rescale: bool = False
+    counting: Counting = BY_BYTES
+    reserved: bool = False
+    jitter: Jitter = _STEADY
+    ends: SearchEnds = _TO_THE_END
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "budget", read_budget(self.budget))
         if self.rescale:
             object.__setattr__(self, "graph", rescaled(self.graph, self.profile))
         check_measured_on(self.graph, self.profile)
@@ -95,7 +107,16 @@ class Question:
         """The bytes of the device tier that may be used; raises :class:`InputError` for an invalid
         budget.
         """
-        return parse_budget(self.budget, self.graph, self.hardware)[1]
+        return self._budget_of()[1]
+
+    @property
+    def less_than_asked(self) -> int | None:
+        """The bytes that the device has, if that is less than the budget."""
+        wanted, allowed = self._budget_of()
+        return allowed if wanted > allowed else None
+
+    def _budget_of(self) -> tuple[int, int]:
+        return read_budget(self.budget).of(self.graph, self.hardware)
 
     def with_settings(self, settings: Settings) -> Question:
         """The question with some fields changed; raises :class:`InputError` for an unknown field or
@@ -117,14 +138,13 @@ class Question:
         graph = _graph(self.graph, workload) if workload else self.graph
         profile = _hardware(self.profile, hardware) if hardware else self.profile
         faster = any([rate_of(path, profile) is not None for path in hardware])
-        return Question(
-            rescaled_from(graph, self.profile, profile) if self.rescale and faster else graph,
-            profile,
-            _choice(self.choice, policy, self.others),
-            _budget(settings[BUDGET]) if BUDGET in settings else self.budget,
-            self.others,
-            profile.devices if DEVICES in hardware else self.devices,
-            self.rescale,
+        return replace(
+            self,
+            graph=rescaled_from(graph, self.profile, profile) if self.rescale and faster else graph,
+            profile=profile,
+            choice=_choice(self.choice, policy, self.others),
+            budget=settings.get(BUDGET, self.budget),
+            devices=profile.devices if DEVICES in hardware else self.devices,
         )
 
     def answer(self) -> Result:
@@ -263,15 +283,6 @@ def _value_at(profile: Mapping[str, Any], path: str) -> Value:
 
 def _is_other(field: str) -> bool:
     return field in (BUDGET, POLICY) or field.startswith(f"{POLICY}.")
-
-
-def _budget(value: Value) -> int | float | str | None:
-    if isinstance(value, bool):
-        raise InputError(
-            f"expected a size such as '40 GiB' or a share such as '75%', got {shown(value)}",
-            source="budget",
-        )
-    return value
 
 
 # -- the policy

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from hosim.analysis import canonical
+from hosim.engine import read_budget
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.plain_text import one_line
@@ -93,7 +94,7 @@ def digest(question: Question) -> str:
         f"Hardware({', '.join(f'{f.name}={getattr(question.hardware, f.name)!r}' for f in fields(question.hardware))})",
         choice.label,
         json.dumps(dict(choice.parameters), sort_keys=True),
-        repr(question.budget),
+        repr(read_budget(question.budget).asked),
         *(["rescale"] if question.rescale else []),
         *(_source(one.given.make) for one in (choice, *question.others) if one.given is not None),
     ]

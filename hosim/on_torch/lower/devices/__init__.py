@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.devices.cpu_work import CpuEvent
     from hosim.on_torch.lower.devices.cuda_queues import CudaEvent
     from hosim.on_torch.lower.devices.launch_cost import late_launch_ns
     from hosim.on_torch.lower.devices.model_origins import (
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
         require_contents,
         views,
     )
-    from hosim.on_torch.lower.devices.on_cpu import CpuDevice
+    from hosim.on_torch.lower.devices.on_cpu import CpuDevice, CpuEvent
     from hosim.on_torch.lower.devices.on_cuda import CudaDevice
     from hosim.on_torch.lower.devices.pace import paces
 else:
@@ -30,8 +29,7 @@ else:
             "launch_cost": "late_launch_ns",
             "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins "
             "require_contents views",
-            "cpu_work": "CpuEvent",
-            "on_cpu": "CpuDevice",
+            "on_cpu": "CpuDevice CpuEvent",
             "on_cuda": "CudaDevice",
             "pace": "paces",
         },

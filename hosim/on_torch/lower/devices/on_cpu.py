@@ -24,7 +24,6 @@ import torch
 
 from hosim.errors import ExecutionError
 from hosim.hardware import Hardware
-from hosim.on_torch.lower.devices.cpu_work import CpuEvent, CpuWork
 from hosim.on_torch.lower.devices.pace import Pace, paces
 from hosim.on_torch.lower.tiers import (
     ALIGNMENT,
@@ -39,6 +38,66 @@ from hosim.on_torch.lower.tiers import (
     memory_of_tiers,
     shrink_host_memory,
 )
+
+# -- work on the CPU -------------------------------------------------------------------------------
+
+
+class CpuEvent:
+    """The end of one piece of work. ``is_awaited`` says whether other work waits for it."""
+
+    __slots__ = ("end_ns", "is_awaited", "is_done", "then")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.is_awaited = False
+        self.end_ns = 0
+        self.then: list[Callable[[], None]] = []
+
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.is_done
+
+
+class CpuWork:
+    """One piece of work of a queue: what it waits for, and when it could have started."""
+
+    __slots__ = ("after", "event", "found_none", "label", "room", "run")
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        after: tuple[CpuEvent, ...],
+        label: Label | None,
+        room: Callable[[], bool] | None,
+        event: CpuEvent,
+    ) -> None:
+        self.run: Callable[[], object] | None = run
+        self.after = after
+        self.label = label
+        self.room = room
+        self.event = event
+        self.found_none = False
+
+    def ready(self) -> bool:
+        """Whether what it waits for has ended, and there is room."""
+        if not all([event.is_done for event in self.after]):
+            return False
+        if self.room is None or self.room():
+            return True
+        self.found_none = True
+        return False
+
+    def ready_ns(self, now_ns: int) -> int:
+        """The earliest time at which it could have started, as far as known."""
+        return (
+            now_ns
+            if self.found_none or not self.after
+            else max(event.end_ns for event in self.after)
+        )
+
+
+# -- the device ------------------------------------------------------------------------------------
+
 
 SLICE_BYTES = 4 << 20
 """How many bytes to copy at once without throttling."""

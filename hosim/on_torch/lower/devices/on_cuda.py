@@ -21,11 +21,10 @@ from typing import Any
 
 import torch
 
-from hosim.errors import InputError
+from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.devices import torch_gpu
 from hosim.on_torch.lower.devices.cuda_memory import CudaMemory
-from hosim.on_torch.lower.devices.cuda_pinning import CudaPinning
 from hosim.on_torch.lower.devices.cuda_queues import (
     ComputeQueue,
     CudaEvent,
@@ -51,6 +50,31 @@ from hosim.on_torch.lower.tiers import (
     shrink_host_memory,
 )
 from hosim.result import CACHING, EXPANDABLE
+from hosim.units import human_size
+
+# -- pinning ---------------------------------------------------------------------------------------
+
+
+class CudaPinning:
+    """As :class:`hosim.on_torch.lower.tiers.host_pool.Pinning`."""
+
+    def pin(self, address: int, size_bytes: int) -> None:
+        """Pin memory."""
+        error = int(torch_gpu.cuda.cudart().cudaHostRegister(address, size_bytes, 0))
+        if error:
+            raise ExecutionError(
+                f"the driver cannot pin {human_size(size_bytes)} of host memory (CUDA error "
+                f"{error}): lower the tier's capacity, or "
+                "raise the limit of locked memory (ulimit -l)"
+            )
+
+    def unpin(self, address: int) -> None:
+        """Undo it."""
+        torch_gpu.cuda.cudart().cudaHostUnregister(address)
+
+
+# -- the device ------------------------------------------------------------------------------------
+
 
 LAUNCH_NS = (12_000, 42_000)
 """What the host takes for an op and for a cache op: CPU time of the executor on the stand-in for

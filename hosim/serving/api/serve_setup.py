@@ -1,0 +1,382 @@
+"""What :func:`hosim.serve` is asked, read once: requests, and engines that need no text any
+more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from hosim.api import Machine, machine, named
+from hosim.errors import InputError, UnitError
+from hosim.limits import within
+from hosim.notes import Note, each_once
+from hosim.options import Given, whole
+from hosim.plain_text import shown
+from hosim.serving import (
+    EngineLimits,
+    ModelledIterations,
+    PrefillEngine,
+    cache_blocks,
+    cache_room,
+    engine_limits,
+    read_recorded_iterations,
+    weight_room,
+)
+from hosim.serving.blocks import KvLink, KvSetup, kv_link, kv_setup, sparse_reads, unlike_link
+from hosim.serving.engine_loop import IterationTime
+from hosim.serving.requests import Request, RequestRows, asked_requests
+from hosim.serving.weights import WeightSetup, check_beside_cache, usual_iteration, weight_setup
+from hosim.units import parse_size, parse_time
+
+# -- engines that prefill and are unlike the others ------------------------------------------------
+
+
+def unlike_prefill(
+    decodes: ModelledIterations, hardware: Machine | None, tensor: int | None
+) -> ModelledIterations:
+    """Iterations of engines that prefill, as options for them say, beside those of engines that
+    decode. Raises :class:`InputError`.
+    """
+    parameters = dict(decodes.model)
+    if tensor is not None:
+        devices = within("devices", tensor, source="prefill_tensor")
+        parameters["tensor"] = devices
+        if parameters.get("expert", 1) != 1:
+            parameters["expert"] = devices
+    found = ModelledIterations(
+        parameters, decodes.hardware if hardware is None else machine(hardware), decodes.overhead_ns
+    )
+    found.check_processor()
+    return found
+
+
+def about_prefill(
+    first: ModelledIterations, instances: int, blocks: int, block_tokens: int
+) -> dict[str, Any]:
+    """What a result says of them."""
+    return {
+        "hardware": first.hardware.name,
+        "instances": instances,
+        "devices": first.devices,
+        "blocks": blocks,
+        "block_bytes": block_tokens * first.cache_bytes_per_token,
+    }
+
+
+# -- setups ----------------------------------------------------------------------------------------
+
+
+SAID_BY_REQUESTS = ("phase", "batch", "sequence", "context")
+"""Parameters of a model that requests say."""
+
+
+@dataclass(frozen=True)
+class ServeSetup:
+    """Requests by arrival, and the engines that serve them.
+
+    ``instances`` are alike, each with ``blocks`` of cache and iterations of ``time_of``. With a
+    ``link`` some of them prefill (``prefill``, if these are unlike the others), and ``decodes``
+    others decode. ``kv`` is the cache below the device, ``weights`` are those below it. ``about``
+    is what a result says of all this.
+    """
+
+    requests: tuple[Request, ...]
+    limits: EngineLimits
+    blocks: int
+    time_of: IterationTime
+    ahead: bool
+    instances: int
+    router: str
+    decodes: int
+    link: KvLink | None
+    prefill: PrefillEngine | None
+    kv: KvSetup | None
+    weights: WeightSetup | None
+    about: Mapping[str, Any]
+
+
+def read_setup(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    hardware: Machine,
+    requests: str | os.PathLike[str] | RequestRows | Sequence[Request],
+    **options: Any,
+) -> ServeSetup:
+    """The setup that a model, a machine, requests and all options of :func:`hosim.serve` ask for.
+    Raises :class:`InputError`.
+    """
+    asked = Given(**options)
+    if not 0 < asked.memory_share <= 1:
+        raise InputError(
+            f"expected a share above 0 and at most 1, got {shown(asked.memory_share)}",
+            source="memory_share",
+        )
+    modelled = _modelled(model, machine(hardware), _nanoseconds(asked.overhead))
+    limits = engine_limits(
+        modelled,
+        asked.token_budget,
+        asked.max_sequences,
+        asked.block_tokens,
+        asked.scheduling_policy == "priority",
+    )
+    rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
+    unanswered, listed = (
+        (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
+    )
+    tiers = _tiers(asked, modelled)
+    for name in ("instances", "prefill_instances", "decode_instances"):
+        within("devices", getattr(asked, name), source=name)
+    first = None
+    if asked.prefill_hardware is not None or asked.prefill_tensor is not None:
+        first = unlike_prefill(modelled, asked.prefill_hardware, asked.prefill_tensor)
+    link = _link(asked, modelled, first, tiers)
+    _check_requests(listed, limits)
+    if asked.iterations is None:
+        modelled.check_processor()
+    elif modelled.attended is not None:
+        said = (
+            "recorded kernels of attention read the whole cache: leave it out, or kv_block of "
+            "the model"
+        )
+        raise InputError(said, source="iterations")
+    modelled.check_lengths(
+        limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed)
+    )
+    every = asked.instances if link is None else asked.prefill_instances + asked.decode_instances
+    planned = _planned(asked, modelled, limits, listed, every)
+    if planned is not None and tiers is not None:
+        check_beside_cache(planned, tiers, every)
+    taken = None if planned is None else planned.program.peak_bytes + planned.beside_bytes
+    share = asked.memory_share
+    held = cache_blocks(modelled, limits, share, taken) if asked.blocks is None else asked.blocks
+    time_of: IterationTime = modelled
+    if asked.iterations is not None:
+        time_of = read_recorded_iterations(asked.iterations, modelled.layers, modelled.overhead_ns)
+    unlike = None
+    if first is not None:
+        first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
+        unlike = PrefillEngine(
+            cache_blocks(first, limits, share) if asked.blocks is None else held, first
+        )
+    room = (
+        None
+        if asked.blocks is not None or modelled.hardware.software is None
+        else cache_room(modelled, limits, share, taken)
+    )
+    about = _about(asked, modelled, limits, unanswered)
+    guessed = (
+        0
+        if asked.iterations is not None
+        else modelled.guessed_collectives or (first.guessed_collectives if first is not None else 0)
+    )
+    about |= {"guessed_collectives": guessed} if guessed else {}
+    of_room = [] if room is None else [room]
+    about |= {key: getattr(one, key) for one in of_room for key in ("low_blocks", "high_blocks")}
+    said_too = [Note("memory", one.line) for one in of_room]
+    notes = each_once((*modelled.notes, *(() if first is None else first.notes), *said_too))
+    about |= {"notes": notes} if notes else {}
+    about |= {"instances": every, "router": asked.router} if link is not None or every > 1 else {}
+    if unlike is not None and first is not None:
+        about["prefill"] = about_prefill(
+            first, asked.prefill_instances, unlike.blocks, limits.block_tokens
+        )
+    return ServeSetup(
+        listed,
+        limits,
+        held,
+        time_of,
+        asked.ahead,
+        asked.instances,
+        asked.router,
+        asked.decode_instances,
+        link,
+        unlike,
+        tiers,
+        planned,
+        about,
+    )
+
+
+def _modelled(
+    model: str | os.PathLike[str] | Mapping[str, Any], profile: Any, overhead_ns: int
+) -> ModelledIterations:
+    from hosim.importers import builder_parameters
+    from hosim.io.runtimes import with_runtime
+
+    parameters = with_runtime(
+        builder_parameters(model if isinstance(model, Mapping) else named(model, "model"))
+    )
+    fixed = next((name for name in SAID_BY_REQUESTS if name in parameters), None)
+    if fixed is not None:
+        raise InputError("the requests say this: leave it out", source="model", where=fixed)
+    return ModelledIterations(parameters, profile, overhead_ns)
+
+
+def _about(
+    asked: Given, modelled: ModelledIterations, limits: EngineLimits, unanswered: int
+) -> dict[str, Any]:
+    """What a result says of the engine."""
+    return {
+        "model": modelled.name,
+        "hardware": modelled.hardware.name,
+        "block_tokens": asked.block_tokens,
+        "overhead_ns": modelled.overhead_ns,
+        "devices": modelled.devices,
+        "block_bytes": asked.block_tokens * modelled.cache_bytes_per_token,
+        "unanswered": unanswered,
+        **({"scheduling_policy": "priority"} if limits.by_priority else {}),
+        **(
+            {"token_budget": limits.token_budget, "max_sequences": limits.max_sequences}
+            if modelled.hardware.software is not None
+            else {}
+        ),
+    }
+
+
+def _check_requests(listed: Sequence[Request], limits: EngineLimits) -> None:
+    """Raise :class:`InputError` unless there are requests, by arrival, with priorities only where
+    these count.
+    """
+    if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
+        raise InputError("expected at least one request, by arrival", source="requests")
+    urgent = (
+        None
+        if limits.by_priority
+        else next((i for i, one in enumerate(listed) if one.priority), None)
+    )
+    if urgent is not None:
+        raise InputError(
+            f"has priority {listed[urgent].priority}, which first come, first served does not "
+            "know: ask for the scheduling policy priority",
+            source=f"requests[{urgent}]",
+        )
+
+
+def _planned(
+    asked: Given,
+    modelled: ModelledIterations,
+    limits: EngineLimits,
+    requests: Sequence[Request],
+    engines: int,
+) -> WeightSetup | None:
+    """The weights as a policy plans them, if one does."""
+    from hosim.study.asked import parse_choice
+
+    if asked.weights is None:
+        return None
+    if asked.weights_memory is None:
+        room = weight_room(modelled, limits, asked.memory_share, asked.blocks)
+    else:
+        room = _weights_memory(asked.weights_memory, modelled)
+    choice = parse_choice(asked.weights)
+    usual = usual_iteration(requests, limits)
+    return weight_setup(
+        choice.policy, choice.parameters, choice.label, modelled, usual, room, engines
+    )
+
+
+def _weights_memory(memory: int | str, modelled: ModelledIterations) -> int:
+    """Bytes of each device for weights that a policy plans."""
+    try:
+        room = parse_size(memory) if isinstance(memory, str) else memory
+    except UnitError as error:
+        raise InputError(error.message, source="weights_memory") from None
+    whole(room, "weights_memory", 1)
+    capacity = modelled.hardware.device.capacity_bytes
+    if room > capacity:
+        said = (
+            f"expected at most the {capacity:,} B of {modelled.hardware.device_tier}, got "
+            f"{room:,} B"
+        )
+        raise InputError(said, source="weights_memory")
+    return room
+
+
+def _tiers(asked: Given, modelled: ModelledIterations) -> KvSetup | None:
+    """The cache below the device, if there is one: each device of the engine has its part of every
+    block.
+    """
+    from hosim.serving.kv_policies import kv_policy
+
+    swaps = asked.preemption == "swap"
+    if asked.kv is None and not swaps:
+        return None
+    block_bytes = asked.block_tokens * modelled.cache_bytes_per_token
+    policy_text = "swap_only" if asked.kv is None else asked.kv
+    setup = kv_setup(
+        policy_text, modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers
+    )
+    policy, parameters = kv_policy(setup.policy)
+    if policy.name != "sparse":
+        return setup
+    if swaps:
+        raise InputError(
+            "sequences whose blocks are below are computed again: leave it out", source="preemption"
+        )
+    beside = modelled.summary_bytes_per_token
+    share = beside / (modelled.cache_bytes_per_token + beside)
+    reads = sparse_reads(parameters, modelled.attended, asked.block_tokens, share)
+    return replace(setup, reads=reads, attention_layers=modelled.layers)
+
+
+def _link(
+    asked: Given,
+    modelled: ModelledIterations,
+    first: ModelledIterations | None,
+    tiers: KvSetup | None,
+) -> KvLink | None:
+    """The way of caches from engines that prefill, which may be unlike, to those that decode, if
+    these are others.
+    """
+    prefills, decodes = asked.prefill_instances, asked.decode_instances
+    if not prefills:
+        return None
+    text = None if asked.kv_link is None else asked.kv_link.strip()
+    block_bytes = asked.block_tokens * modelled.cache_bytes_per_token
+    ends = prefills, decodes, block_bytes
+    if first is not None:
+        link = unlike_link(text, modelled.hardware, modelled.devices, first.devices, *ends)
+    else:
+        link = kv_link(text, modelled.hardware, modelled.devices, *ends)
+    if asked.kv_sending == "whole":
+        return link
+    if tiers is not None and tiers.layers > 1:
+        said = (
+            "layers that are sent while others come up are not modelled: leave out loading=layers"
+        )
+        raise InputError(said, source="kv_sending")
+    return replace(link, layers=modelled.layers)
+
+
+def _nanoseconds(overhead: int | str) -> int:
+    if not isinstance(overhead, str):
+        return whole(overhead, "overhead", 0)
+    try:
+        return parse_time(overhead)
+    except UnitError as error:
+        raise InputError(str(error), source="overhead") from None
+
+
+def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
+    """The requests, once their numbers are whole and in their ranges."""
+    if not isinstance(requests, Iterable):
+        raise InputError(
+            f"expected a file, arrivals to draw, or a list of requests, got {shown(requests)}",
+            source="requests",
+        )
+    listed = tuple(requests)
+    for number, request in enumerate(listed):
+        name = f"requests[{number}]"
+        if not isinstance(request, Request):
+            raise InputError(
+                f"expected a hosim.serving.requests.request.Request, got {type(request).__name__}",
+                source=name,
+            )
+        whole(request.arrival_ns, f"{name}.arrival_ns", 0)
+        for part in ("prompt_tokens", "output_tokens", "prefix_tokens"):
+            whole(getattr(request, part), f"{name}.{part}", 1)
+        whole(request.priority, f"{name}.priority", -(1 << 40))
+    return listed
