@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.engine.arenas import CachingArena, make_arena, streams_of_tensors
+    from hosim.engine.arenas import make_arena, streams_of_tensors
     from hosim.engine.budget import MemoryBudget, read_budget
     from hosim.engine.drawn_replays import later_draws
     from hosim.engine.flow_table import UncoveredError
@@ -32,7 +32,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "arenas": "CachingArena make_arena streams_of_tensors",
+            "arenas": "make_arena streams_of_tensors",
             "budget": "MemoryBudget read_budget",
             "hops": "SEVERAL Hop resolve_hop",
             "drawn_replays": "later_draws",
@@ -49,10 +49,9 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "CachingArena",
-    "Hop", "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "TableMove", "TableRow",
-    "UncoveredError", "later_draws", "make_arena", "most_needed", "one_for_all", "program_account",
-    "read_budget",
+    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger",
+    "MemoryBudget", "ProgramBase", "ProgramTable", "TableMove", "TableRow", "UncoveredError",
+    "later_draws", "make_arena", "most_needed", "one_for_all", "program_account", "read_budget",
     "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop",
     "streams_of_tensors", "times_of", "with_slack",
 ]  # fmt: skip
