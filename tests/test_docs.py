@@ -20,12 +20,14 @@ import gzip
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +346,65 @@ def test_places_in_the_code_are_there(page: Path) -> None:
             assert re.search(rf"(?:def|class) {name}\b", (ROOT / path).read_text()), (
                 f"{page.name}: {name} in {path}"
             )
+
+
+OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: page.name)
+def test_dotted_names_resolve(page: Path) -> None:
+    """Modules, functions, classes, fields: `hosim.Result.makespan_ns`. The changelog names what has
+    gone.
+    """
+    for name in re.findall(r"`(hosim(?:\.\w+)+)(?:\([^`]*\))?`", without_blocks(page.read_text())):
+        if name.rpartition(".")[2] not in NO_NAMES:
+            assert resolves(name), f"{page.name}: {name}"
+
+
+NO_NAMES = {"toml", "NAME"}
+"""Last parts of what looks like a name in the code and is none: a file, and a placeholder."""
+
+
+def resolves(name: str) -> bool:
+    """Whether the façades have a dotted name."""
+    *path, last = name.split(".")
+    if len(path) > 1 and not resolves(".".join(path)):
+        return False
+    try:
+        owner = pkgutil.resolve_name(".".join(path))
+        return (
+            hasattr(owner, last)
+            or last in getattr(owner, "__dataclass_fields__", {})
+            or bool(import_module(name))
+        )
+    except ImportError:
+        return False
+
+
+def test_names_that_are_not_there_do_not_resolve() -> None:
+    assert resolves("hosim.result.Stall")
+    assert resolves("hosim.engine.reference.Simulation")
+    assert resolves("hosim.Result.makespan_ns")
+    assert not resolves("hosim.Result.makespan")
+    assert not resolves("hosim.results.Stall")
+
+
+def test_the_picture_of_the_architecture_fits_and_names_what_is_there() -> None:
+    picture, *_ = [
+        block.text
+        for block in blocks((ROOT / "docs/architecture.md").read_text())
+        if block.language == "text"
+    ]
+    assert max(map(len, picture.splitlines())) <= 80
+    named = set(re.findall(r"[\w*]+(?:/|\.py)", picture)) - {"docs/"}
+    assert len(named) > 20
+    for name in named:
+        there = [
+            *(ROOT / "hosim").glob(f"{name}"),
+            *(ROOT / "hosim/engine").glob(name),
+            *ROOT.glob(name),
+        ]
+        assert there, name
 
 
 def test_the_table_of_rooms_has_every_room() -> None:
