@@ -23,6 +23,7 @@ import os
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -53,6 +54,7 @@ from hosim.cli.main import app
 from hosim.io import load_hardware, load_workload, schema
 from hosim.io.gate_files import load_cases
 from hosim.io.runtimes import load_runtime
+from hosim.policies import package_of, policy_names
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +69,20 @@ OF_THE_READER = {
 """Files that a page takes for granted, by their names: recordings of a GPU. Where one is missing,
 blocks that name it are not run.
 """
+
+IN_A_CHECKOUT = "first-policy.md"
+"""The page whose folder is a checkout: its files are hosim's, and its commands run them."""
+
+OF_A_CHECKOUT = (
+    "hosim",
+    "tests",
+    "docs",
+    "hardware_profiles",
+    "runtimes",
+    "workloads",
+    "pyproject.toml",
+    "mkdocs.yml",
+)
 
 TIMED = "Planning + replay took"
 """How the one paragraph begins that no two runs share."""
@@ -110,8 +126,9 @@ INSTALLED = ".installed"
 class Session:
     """What one page does, in a folder of its own; ``names`` are those of its Python blocks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, checkout: bool = False) -> None:
         self.folder = folder
+        self.checkout = checkout
         self.names: dict[str, Any] = {"__name__": "__page__"}
         for name, path in OF_THE_READER.items():
             if path.exists():
@@ -184,7 +201,7 @@ class Session:
 
     def printed(self, line: str) -> str:
         """What a command prints on stdout. It has to end with exit code 0."""
-        if re.match(r"hosim [^|&;<>$*]*$", line):
+        if re.match(r"hosim [^|&;<>$*]*$", line) and not self.checkout:
             ended = CliRunner().invoke(app, shlex.split(line)[1:], env={"COLUMNS": "120"})
             code, stdout, stderr = ended.exit_code, ended.stdout, ended.stderr
         else:
@@ -224,7 +241,9 @@ def test_a_page_does_what_it_says_of_long_work_too(
 
 def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: Iterable[Block]) -> None:
     """Do what the blocks of a page say."""
-    session = Session(folder)
+    if page.name == IN_A_CHECKOUT:
+        check_out(folder)
+    session = Session(folder, page.name == IN_A_CHECKOUT)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     for block in listed:
@@ -232,6 +251,15 @@ def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: Itera
             session.run(block)
         except Exception as error:
             pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
+
+
+def check_out(folder: Path) -> None:
+    """A copy of the checkout, with what is compiled."""
+    for name in OF_A_CHECKOUT:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name)
+        else:
+            shutil.copy2(ROOT / name, folder / name)
 
 
 def test_a_block_is_long_where_a_comment_says_so() -> None:
@@ -437,6 +465,17 @@ def test_rules_and_pages_that_code_cites_are_there() -> None:
         for name in re.findall(r"\bdocs/[a-z-]+\.md", text):
             assert (ROOT / name).exists(), f"{path}: {name}"
     assert cited > 20
+
+
+def test_the_page_of_the_planner_has_a_row_for_every_policy() -> None:
+    table = (ROOT / "docs/planner.md").read_text().partition("## The other policies")[2]
+    rows = [
+        name
+        for row in re.findall(r"^\| (`.*?) \|", table, re.M)
+        for name in re.findall(r"`(\w+)`", row)
+    ]
+    ours = {name for name in policy_names() if package_of(name) == "hosim"}
+    assert sorted(rows) == sorted(ours - {"hyperoffload"})
 
 
 def test_every_page_is_in_the_navigation() -> None:
