@@ -435,6 +435,28 @@ def test_the_picture_of_the_architecture_fits_and_names_what_is_there() -> None:
         assert there, name
 
 
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_tests_that_are_named_are_there(page: Path) -> None:
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M), (
+            f"{page.name}: {path}::{name}"
+        )
+
+
+def test_every_rule_says_where_it_is_from_where_it_is_and_what_holds_it() -> None:
+    text = (ROOT / "docs/contract.md").read_text().partition("## What always holds")[0]
+    _, *rules = re.split(r'<a id="rule-\d+"></a>', text)
+    assert len(rules) > 20
+    for rule in rules:
+        heading = rule.strip().splitlines()[0]
+        assert re.findall(r"^- \*(\w+)\.\*", rule, re.M)[-3:] == ["Origin", "Code", "Tests"], (
+            heading
+        )
+        *_, code, tests = re.split(r"^- \*\w+\.\*", rule, flags=re.M)
+        assert re.search(r"`hosim/[\w/]+\.py`", code), heading
+        assert re.search(r"`tests/[\w/]+\.py::\w+`", tests), heading
+
+
 def test_the_table_of_rooms_has_every_room() -> None:
     table = (ROOT / "CONTRIBUTING.md").read_text().partition("| floor |")[2].partition("\n\n")[0]
     rooms = {path.name for path in (ROOT / "hosim").iterdir() if (path / "__init__.py").exists()}
