@@ -50,6 +50,7 @@ from doc_pages import (
 )
 from typer.testing import CliRunner
 
+import hosim
 from hosim.cli.main import app
 from hosim.io import load_hardware, load_workload, schema
 from hosim.io.gate_files import load_cases
@@ -515,6 +516,10 @@ def test_the_readme_is_short() -> None:
         (".github/workflows/test.yml", "vendor.github-workflows"),
         (".github/actions/check/action.yml", "vendor.github-actions"),
         ("CITATION.cff", "vendor.citation-file-format"),
+        (".github/ISSUE_TEMPLATE/config.yml", "vendor.github-issue-config"),
+        (".github/ISSUE_TEMPLATE/bug.yml", "vendor.github-issue-forms"),
+        (".github/ISSUE_TEMPLATE/request.yml", "vendor.github-issue-forms"),
+        (".github/ISSUE_TEMPLATE/wrong-figure.yml", "vendor.github-issue-forms"),
     ],
 )
 def test_files_for_others_keep_the_published_schemas(path: str, name: str) -> None:
@@ -557,17 +562,61 @@ def test_the_readme_has_the_table_of_the_accuracy_page() -> None:
     assert rows("README.md") == rows("docs/accuracy.md")[: len(rows("README.md"))]
 
 
+TYPES = ("added", "changed", "removed", "fixed")
+
+
 def test_the_changelog_has_the_form_it_names() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## (.+)$", text, re.M)[0] == "Unreleased"
-    assert set(re.findall(r"^### (.+)$", text, re.M)) <= {
-        "Added",
-        "Changed",
-        "Deprecated",
-        "Removed",
-        "Fixed",
-        "Security",
-    }
+    (newest, *_) = re.findall(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", text, re.M)
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited is not None
+    assert newest == hosim.__version__ == cited[1]
+    assert {heading.lower() for heading in re.findall(r"^### (.+)$", text, re.M)} <= {*TYPES}
+    notes = text.partition(f"## {newest}")[2].partition("\n## ")[0]
+    assert len(notes.splitlines()) <= 60, "the notes of a release fit a screen"
+
+
+def test_fragments_have_names_that_the_next_release_takes() -> None:
+    fragments = {path.name for path in (ROOT / "changelog.d").iterdir()} - {"README.md"}
+    assert [
+        name
+        for name in fragments
+        if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({'|'.join(TYPES)})\.md", name)
+    ] == []
+    assert tuple(type_["directory"] for type_ in CONFIGURED["type"]) == TYPES
+
+
+CONFIGURED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("towncrier") is None, reason="needs the extra 'dev'")
+def test_fragments_become_the_next_section(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    folder = tmp_path / CONFIGURED["directory"]
+    folder.mkdir()
+    (folder / "+save-on-cpu.added.md").write_text("Policy `save_on_cpu`.\n")
+    (folder / "51.fixed.md").write_text("A figure.\n")
+    command = [
+        sys.executable,
+        "-m",
+        "towncrier",
+        "build",
+        "--yes",
+        "--version",
+        "9.9.0",
+        "--date",
+        "2030-01-02",
+    ]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    before, _, after = (
+        (tmp_path / "CHANGELOG.md").read_text().partition("\n## 9.9.0 (2030-01-02)\n")
+    )
+    assert before.endswith("<!-- the next release -->\n")
+    assert after.startswith(
+        "\n### Added\n\n- Policy `save_on_cpu`.\n\n### Fixed\n\n- A figure. (#51)\n\n"
+    )
 
 
 @pytest.mark.long
