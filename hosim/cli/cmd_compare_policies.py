@@ -76,7 +76,7 @@ Policies = Annotated[
         "-p",
         metavar="A,B,...",
         help="Policies to compare, separated by commas; set a parameter as in lookahead:k=4.  "
-        "[default: all of 'hosim policies' but models of whole systems, hybrid and optimal]",
+        "[default: all of 'hosim policies' except models of whole systems, hybrid and optimal]",
     ),
 ]
 

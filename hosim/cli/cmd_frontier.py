@@ -43,7 +43,7 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="P",
-        help="What a device costs an hour: adds what a million tokens cost (or a step).",
+        help="The price of a device per hour; adds the cost of a million tokens (or of a step).",
     ),
 ]
 

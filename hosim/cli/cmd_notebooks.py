@@ -11,7 +11,9 @@ from hosim.cli.terminal import say
 
 Folder = Annotated[
     Path,
-    typer.Argument(metavar="FOLDER", help="Where to write them; it is made if it is not there."),
+    typer.Argument(
+        metavar="FOLDER", help="The folder to write to; it is created if it does not exist."
+    ),
 ]
 
 

@@ -186,7 +186,7 @@ def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> No
     from hosim.plain_text import counted
 
     said = (
-        f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops"
+        f"; recomputes {counted(made.recomputes, 'op')}, so it needs a runtime that can do so"
         if made.recomputes
         else ""
     )
@@ -214,7 +214,7 @@ def _explain(
     if made.processors and not json:
         console().print(chosen_processors(made, machine))
     if made.processors and made.graph.elsewhere and not json:
-        note("why tensors move is explained for plans with all ops on the device alone")
+        note("--explain works only for plans with all ops on the device")
         return
     with progress(f"{label}: explaining"):
         why = explained(made, machine, budget_bytes)

@@ -9,7 +9,9 @@ import typer
 from hosim.cli.options import Json, console, print_json
 from hosim.extensions import added
 
-Kv = Annotated[bool, typer.Option("--kv", help="Those for the cache of 'hosim serve' instead.")]
+Kv = Annotated[
+    bool, typer.Option("--kv", help="List the policies for the cache of 'hosim serve' instead.")
+]
 
 
 def policies(kv: Kv = False, json: Json = False) -> None:

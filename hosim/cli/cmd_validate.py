@@ -40,7 +40,7 @@ MaxError = Annotated[
     typer.Option(
         "--max-error",
         metavar="SHARE",
-        help="Exit with 1 if the recording is not explained, or if makespan or starts are off by "
+        help="Exit with 1 if the recording is not validated, or if makespan or starts are off by "
         "more than this share of it (1%).",
     ),
 ]

@@ -43,7 +43,7 @@ Machine = Annotated[
         "--hardware",
         "-H",
         metavar="HW",
-        help="Show how long ops take on this machine, and where that is from.",
+        help="Show the times of ops on this machine, and their sources.",
     ),
 ]
 EveryOp = Annotated[bool, typer.Option("--ops", help="With --hardware: a row for each op.")]

@@ -109,8 +109,7 @@ NoRecompute = Annotated[
     bool,
     typer.Option(
         "--no-recompute",
-        help="Plan for a runtime that cannot run ops again: tensors move, and none is recomputed "
-        "instead.",
+        help="Plan for a runtime that cannot recompute: tensors are only moved.",
     ),
 ]
 Within = Annotated[
@@ -118,7 +117,8 @@ Within = Annotated[
     typer.Option(
         "--within",
         metavar="SHARE",
-        help="End the search of hyperoffload at a plan at most so far above the lower bound: 1%.",
+        help="End the search of hyperoffload at the first plan within this gap to the lower "
+        "bound: 1%.",
     ),
 ]
 SearchTime = Annotated[
@@ -126,7 +126,8 @@ SearchTime = Annotated[
     typer.Option(
         "--time",
         metavar="TIME",
-        help="End it after so long, as in 2s, with the best plan so far. Ctrl-C ends it, too.",
+        help="End the search after this time, such as 2s, with the best plan so far. Ctrl-C ends "
+        "it too.",
     ),
 ]
 SearchWork = Annotated[
@@ -135,7 +136,7 @@ SearchWork = Annotated[
         "--work",
         metavar="N",
         min=1,
-        help="End it after so much work, which makes again what --time ended.",
+        help="End the search after this amount of work; it reproduces a plan that --time ended.",
     ),
 ]
 Rescale = Annotated[

@@ -12,7 +12,7 @@ from hosim.data.folded_parts import folded, tensors_of
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger
 from hosim.graph import Graph
-from hosim.units import human_percent, human_size
+from hosim.units import human_percent, human_size, human_time
 
 _LISTED = 5
 _FOR_OTHERS = "waits in vain for other devices"
@@ -58,7 +58,7 @@ class FullTier:
                 f"{_size(state.largest_free_bytes)})"
             )
         return (
-            f"of {self.tier} at {self.now} ns, where {_size(self.ledger.held)} of "
+            f"of {self.tier} at {human_time(self.now)}, where {_size(self.ledger.held)} of "
             f"{_size(self.ledger.capacity)} are held"
             f"{self.of_this}{arena}; largest residents: {self.largest}"
         )

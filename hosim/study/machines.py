@@ -244,7 +244,7 @@ def _out_of_order(graph: Graph, lines: Sequence[OnMachine]) -> Iterator[Note]:
                 f"{ahead[0].name} is ahead of {machine.name}, whose memory has {more:.2g} times "
                 "its bandwidth, in a step that memory "
                 "bounds: that order comes from constants of kernels that nobody measured on these "
-                "machines, so do not go by it"
+                "machines, so do not rely on it"
             )
             yield Note("order", line)
 

@@ -107,7 +107,7 @@ def rank_complaint(rank: ReplayedRank, bound: float) -> str:
     if not rank.explained:
         causes = dict.fromkeys(span.cause for span in rank.spans)
         return (
-            "not explained with the other ranks: "
+            "not validated with the other ranks: "
             f"{', '.join(causes) or 'a collective that waits for other ranks'}"
         )
     return beyond(rank.errors, bound)

@@ -256,7 +256,7 @@ def _unsaid(
             "the back alone"
         )
     if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
-        lines.append("another order of ops, or ops that run again")
+        lines.append("another order of ops, or recomputation")
     if any(
         [
             name

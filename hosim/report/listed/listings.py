@@ -269,7 +269,7 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
             human_size(model.weights_bytes),
             ", ".join(model.phases),
         )
-    lines = [f"Left out of {', '.join(names)}: {line}." for line, names in left_out.items()]
+    lines = [f"Not modelled of {', '.join(names)}: {line}." for line, names in left_out.items()]
     return Group(
         table,
         paragraph(*lines, space=True),

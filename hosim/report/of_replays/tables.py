@@ -99,7 +99,7 @@ def header(
     for word, line in notes(graph, hardware):
         grid.add_row(word, lines_of(line))
     grid.add_row(
-        "all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}")
+        "baseline", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}")
     )
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)
@@ -110,6 +110,8 @@ def header(
 
 
 def _share_of_peak(budget_bytes: int, peak: int) -> str:
+    if budget_bytes > peak > 0:
+        return f"; everything resident needs {human_size(peak)}"
     return f", {percent(budget_bytes, peak)} of the resident peak" if peak else ""
 
 
@@ -212,11 +214,11 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
     bound = least_bound(results)
     ideal = next((result.ideal_ns for result in results if result.ideal_ns), None)
     compared = [f"lower bound {human_time(bound)}"] if bound else []
-    compared += [f"all resident {human_time(ideal)}"] if ideal else []
+    compared += [f"baseline {human_time(ideal)}"] if ideal else []
     title = f"Time ({', '.join(compared)})" if compared else "Time"
     slower = [f"slowdown vs\n{base}" if base else "slowdown"] if ideal else []
     again = (
-        ["ops run\nagain"]
+        ["ops\nrecomputed"]
         if any(result.feasible and result.plan.get("recomputes") for result in results)
         else []
     )
@@ -230,7 +232,7 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
         title,
         "policy",
         "makespan",
-        "above\nbound",
+        "gap to\nbound",
         *slower,
         *stalls,
         *drain,
@@ -276,8 +278,8 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
 
 
 def strongest(results: Sequence[Result]) -> Text:
-    """The strongest rival and how far hyperoffload is ahead of it, in one line; nothing if the
-    comparison has no two to compare.
+    """The best alternative and how far hyperoffload is ahead of it, in one line; empty if the
+    comparison has only one policy.
     """
     rival = strongest_rival(results)
     if rival is None:
@@ -287,7 +289,7 @@ def strongest(results: Sequence[Result]) -> Text:
         f"takes {share} {'less' if rival.ahead > 0 else 'more'}" if rival.ahead else "takes as long"
     )
     return paragraph(
-        f"Strongest rival: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.",
+        f"Best alternative: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.",
         space=True,
     )
 
@@ -413,7 +415,7 @@ def channels(results: Sequence[Result]) -> RenderableType:
         "transfers",
         "moved",
         "utilization",
-        "hidden",
+        "overlapped",
         "exposed",
         "mean\nqueue",
         "contention",

@@ -42,7 +42,7 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: boo
     )
     title = (
         f"Robustness ({'order of ops drawn; ' if order else ''}{sigmas}; seed {jitter.seed}; "
-        f"all resident {human_time(ideal_ns)})"
+        f"baseline {human_time(ideal_ns)})"
     )
     names = [f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS]
     after = len(_COLUMNS)

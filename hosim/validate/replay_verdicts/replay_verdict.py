@@ -82,12 +82,12 @@ def behind(errors: StartErrors, *rivals: StartErrors) -> int:
 def complaint(verdict: Verdict | None, bound: float) -> str:
     """Why a recording fails a test with this bound, as a share of its span; empty if it passes."""
     if verdict is None:
-        return "not explained: it cannot be replayed in time"
+        return "not validated: it cannot be replayed in time"
     if not verdict.explained:
         causes = (
             ", ".join(dict.fromkeys(span.cause for span in verdict.spans)) or "nothing can be named"
         )
-        return f"not explained: {causes}"
+        return f"not validated: {causes}"
     return beyond(verdict.errors, bound)
 
 
@@ -99,7 +99,7 @@ def beyond(errors: StartErrors, bound: float) -> str:
         return ""
     off = max(abs(errors.makespan_error), errors.p95_ns / max(errors.span_ns, 1))
     return (
-        f"explained, but {human_percent(off, 2)} of the span off, more than "
+        f"validated, but {human_percent(off, 2)} of the span off, more than "
         f"{human_percent(bound, 2)}"
     )
 

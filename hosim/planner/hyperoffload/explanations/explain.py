@@ -303,22 +303,23 @@ def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> st
         )
     again = plan.recomputes
     changes = ["in another order"] if plan.edits is not None and plan.edits.order else []
-    changes += [f"with {counted(again, 'op')} run again"] if again else []
+    changes += [f"with {counted(again, 'op')} recomputed"] if again else []
     changed = " and ".join(changes)
     graph = f" on the graph {changed}" if changed else ""
     if judgement.source == EVERYTHING:
         return (
-            f"No selection fits{graph}, so all that can move does, and returns as late as it can."
+            f"No selection fits{graph}, so every movable tensor moves, and returns as late as "
+            "it can."
         )
     if judgement.source == SPREAD:
         return (
-            f"Parameters that fit are kept{graph}, the others come up for each use and leave "
-            "after it, spread evenly over the step."
+            f"Parameters that fit are kept{graph}, the others are fetched for each use and "
+            "freed after it, spread evenly over the step."
         )
     if judgement.source == LEAST_TRAFFIC:
         return (
-            f"Transfers take far longer than ops{graph}, so as much stays as can, and the rest "
-            "lies as near as there is room."
+            f"Transfers take far longer than ops{graph}, so as much as possible stays, and the "
+            "rest goes to the nearest tier with room."
         )
     if judgement.selection is None:
         return (
@@ -528,7 +529,7 @@ class _Lines:
                 "chosen, but at no point of the step is it safe to detach it, as streams overlap",
             )
         if judgement.source == EVERYTHING and moved:
-            return EVERYTHING, "no selection fits, so all that can move does"
+            return EVERYTHING, "no selection fits, so every movable tensor moves"
         if judgement.source == SPREAD:
             even = "what moves is spread evenly over the step"
             return (SPREAD, even) if moved else (SPREAD_KEPT, f"{even}, and the rest fits")
