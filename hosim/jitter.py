@@ -66,7 +66,7 @@ class Jitter:
 
     @property
     def is_none(self) -> bool:
-        """Whether it changes nothing."""
+        """Return whether it changes nothing."""
         return not (self.op_sigma or self.transfer_sigma)
 
     def op_factor(self, device: int, op: int) -> float:

@@ -61,8 +61,8 @@ class Note(NamedTuple):
 
 
 def notes(graph: Graph, *machines: Hardware) -> tuple[Note, ...]:
-    """What a reader of the workload's figures has to know: of the graph, and of its times on each
-    machine.
+    """Return what a reader of the workload's figures has to know: of the graph, and of its times on
+    each machine.
     """
     each = [(machine, graph.derived_on(machine, _on_machine)) for machine in machines]
     if len(machines) > 1:

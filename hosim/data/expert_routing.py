@@ -373,7 +373,7 @@ class _Weave:
             )
 
     def _deps(self, i: int, runs: Sequence[bool]) -> Iterator[int]:
-        """What op ``i`` depends on besides its tensors: its gate, and instead of an absent op
+        """Yield what op ``i`` depends on besides its tensors: its gate, and instead of an absent op
         whatever that depends on.
         """
         if i in self.conditional:
@@ -401,8 +401,8 @@ def with_draw_spread(graph: Graph, spread: float) -> Graph:
 
 
 def draw_spread_of(graph: Graph) -> float:
-    """What :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw has as
-    many.
+    """Return what :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw
+    has as many.
 
     Raises :class:`GraphError` for a file that says something else.
     """
@@ -439,8 +439,8 @@ class GateDecision:
 
 @dataclass(frozen=True)
 class Routed:
-    """What was routed in a realised graph: the tensors of each gate's experts, each decision in
-    listed order, and the trace before.
+    """Describe what was routed in a realised graph: the tensors of each gate's experts, each
+    decision in listed order, and the trace before.
     """
 
     experts: tuple[tuple[tuple[int, ...], ...], ...]

@@ -45,8 +45,8 @@ class FullTier:
 
     @property
     def held(self) -> str:
-        """What is held of it, and by what. Where an allocator makes more of it than its bytes, this
-        may be why the rest does not fit.
+        """Return what is held of it, and by what. Where an allocator makes more of it than its
+        bytes, this may be why the rest does not fit.
         """
         arena = ""
         if self.arena is not None:
@@ -141,8 +141,8 @@ def for_others(graph: Graph, i: int) -> str:
 
 
 def is_for_others(report: str | None) -> bool:
-    """Whether a report says that the device itself could go on: it waits for others, whose reports
-    say why.
+    """Return whether a report says that the device itself could go on: it waits for others, whose
+    reports say why.
     """
     return report is not None and report.endswith(_FOR_OTHERS)
 

@@ -37,7 +37,7 @@ from hosim.units import LARGEST
 
 @dataclass(slots=True)
 class _ChannelFigures:
-    """What the loop counts of a channel."""
+    """Describe what the loop counts of a channel."""
 
     transfers: int
     bytes: int
@@ -89,7 +89,7 @@ def looped(
 
 
 def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | None:
-    """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
+    """Return when ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
     :func:`looped`.
     """
     replay = _LoopReplay(plan, hardware, budget_bytes, None, None, None)
@@ -166,12 +166,12 @@ class _LoopReplay:
             raise UncoveredError(TOO_LARGE)
 
     def _volume(self, t: int) -> int:
-        """What flows of a tensor's next copy (rule 15)."""
+        """Return what flows of a tensor's next copy (rule 15)."""
         assert self._factor is not None
         return round(self.plan.graph.tensors[t].size_bytes * NS_PER_S * self._factor(t))
 
     def ends_well(self) -> bool:
-        """Whether all has ended, and what survives is where it was."""
+        """Return whether all has ended, and what survives is where it was."""
         table = self.table
         if not table.fits:
             return False
@@ -187,7 +187,7 @@ class _LoopReplay:
         return status == ENDED and self._persists()
 
     def _persists(self) -> bool:
-        """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
+        """Return whether what survives the step is valid again where it was at time 0 (rule 2)."""
         tensors, here = self.plan.graph.tensors, self.table.cells["here"]
         return all(
             [
@@ -199,8 +199,8 @@ class _LoopReplay:
         )
 
     def times(self) -> EventTimes:
-        """When each op and transfer began and ended; transfers in the order of their ends, then of
-        issue.
+        """Return when each op and transfer began and ended; transfers in the order of their ends,
+        then of issue.
         """
         cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
@@ -217,7 +217,7 @@ class _LoopReplay:
         )
 
     def outcome(self) -> result_figures.Outcome:
-        """What the loop has counted."""
+        """Return what the loop has counted."""
         cells, graph = self.table.cells, self.plan.graph
         makespan = max([cells["scalars"][3], *cells["free_since"]])
         streams = {}

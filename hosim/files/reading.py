@@ -104,7 +104,7 @@ def content_of(raw: bytes, source: str, *, constants: bool = False) -> object:
 
 
 def _is_json(start: str, source: str) -> bool:
-    """Whether a file is JSON and not YAML: its name decides, or else the content."""
+    """Return whether a file is JSON and not YAML: its name decides, or else the content."""
     name = source.removesuffix(".gz")
     return (
         start.lstrip()[:1] in ("{", "[")

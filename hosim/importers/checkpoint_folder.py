@@ -1,5 +1,5 @@
-"""What the files of a checkpoint say beside its ``config.json``: how the weights are packed, and
-how many bytes they are.
+"""Describe what the files of a checkpoint say beside its ``config.json``: how the weights are
+packed, and how many bytes they are.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a ``config.json``, or that of a folder, has, and what files of a checkpoint beside it
-    say. Raises :class:`InputError`.
+    """Return what a ``config.json``, or that of a folder, has, and what files of a checkpoint
+    beside it say. Raises :class:`InputError`.
     """
     source = _file(path)
     if is_gguf(read_head(source)):

@@ -60,7 +60,7 @@ _PLAN = ("prefetches", "stores", "detaches")
 
 @with_config(STRICT)
 class StallModel(TypedDict):
-    """How long a stream waited, by cause."""
+    """Describe how long a stream waited, by cause."""
 
     dependency: NotRequired[Count]
     transfer: NotRequired[Count]
@@ -81,8 +81,8 @@ class PlanCountModel(TypedDict):
 
 @with_config(STRICT)
 class MispredictionsModel(TypedDict):
-    """How well one policy predicted the routing: counts of experts' tensors, bytes, and times in
-    nanoseconds.
+    """Describe how well one policy predicted the routing: counts of experts' tensors, bytes, and
+    times in nanoseconds.
     """
 
     policy: str
@@ -115,8 +115,8 @@ class StrongestRivalModel(TypedDict):
 
 @with_config(STRICT)
 class NoOffloadModel(TypedDict):
-    """Why not to offload: everything fits, or the link is too slow; and with everything resident
-    the time, bytes and devices of a step.
+    """Describe why not to offload: everything fits, or the link is too slow; and with everything
+    resident the time, bytes and devices of a step.
     """
 
     reason: Literal["fits", "link"]
@@ -357,8 +357,8 @@ def comparison_to_dict(
     mispredictions: Iterable[Mapping[str, Any]] = (),
     answer: NoOffload | None = None,
 ) -> dict[str, Any]:
-    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the
-    mispredictions of those that predict.
+    """Return what ``compare-policies --json`` prints: one result per policy, in the order given,
+    and the mispredictions of those that predict.
 
     Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and
     every note of the results once.

@@ -159,7 +159,7 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _turned_width(config: Decoder) -> int:
-    """How much of a head of a layer has rotary positions; 0: nothing."""
+    """Return how much of a head of a layer has rotary positions; 0: nothing."""
     if config.positions != "rotary" or not config.mixer.startswith("attention"):
         return 0
     return config.qk_rope_head_dim or config.rotary_width or config.head_dim
@@ -244,7 +244,9 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """What attention, another mixer of tokens, or both beside each other make of ``inside``."""
+    """Return what attention, another mixer of tokens, or both beside each other make of
+    ``inside``.
+    """
     names = NAMES[config.names]
     mixers = config.mixer.split("+")
     found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]

@@ -23,8 +23,8 @@ class Written(TypedDict, total=False):
 
 
 def written(decoding: bool, *kept: Value) -> Written:
-    """How an op writes new tokens to tensors of a cache: those of a prompt are all, and one of a
-    step is a part or among others.
+    """Return how an op writes new tokens to tensors of a cache: those of a prompt are all, and one
+    of a step is a part or among others.
     """
     whole = decoding and not any([value.parts for value in kept])
     return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}

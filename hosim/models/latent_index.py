@@ -1,5 +1,5 @@
-"""What chooses the latents that a query of sparse latent attention sees (DeepSeek-V3.2's lightning
-indexer).
+"""Describe what chooses the latents that a query of sparse latent attention sees (DeepSeek-V3.2's
+lightning indexer).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def latents_seen(
     latent: Value | None,
     turns: tuple[Value, Value] | None,
 ) -> int:
-    """How many latents a query sees at most, after the ops that choose them.
+    """Return how many latents a query sees at most, after the ops that choose them.
 
     Heads of queries from their own ``latent`` are multiplied with one key a token, which is kept;
     the sum of what is positive of their products, by weights from ``x``, is the score of a token

@@ -1,5 +1,5 @@
-"""What mixers of linear time keep of earlier tokens: the last tokens of a convolution, and a state
-of one size for any context.
+"""Describe what mixers of linear time keep of earlier tokens: the last tokens of a convolution, and
+a state of one size for any context.
 """
 
 from __future__ import annotations

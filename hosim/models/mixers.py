@@ -30,7 +30,7 @@ CHUNK = 64
 
 
 def mixer(t: Tape, config: Decoder, run: Run, x: Value, kind: str) -> Value:
-    """What the mixer ``kind`` of :data:`MIXERS` makes of ``x`` [batch, tokens, hidden]."""
+    """Return what the mixer ``kind`` of :data:`MIXERS` makes of ``x`` [batch, tokens, hidden]."""
     with t.scope(NAMES[config.names].mixer):
         return MIXERS[kind](t, config, run, x)
 
@@ -120,7 +120,9 @@ def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_sizes(config: Decoder) -> tuple[int, int, int, int]:
-    """How wide keys and values are together, and the FLOP of a token by itself and in chunks."""
+    """Return how wide keys and values are together, and the FLOP of a token by itself and in
+    chunks.
+    """
     keys, values = (
         config.state_groups * config.state_size,
         config.state_heads * config.state_head_dim,

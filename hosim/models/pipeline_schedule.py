@@ -48,7 +48,9 @@ def passes(
 
 
 def warm_up(schedule: str, stages: int, stage: int, micro_batches: int, chunks: int = 1) -> int:
-    """How many forward passes a stage runs before the one that a backward pass follows at once."""
+    """Return how many forward passes a stage runs before the one that a backward pass follows at
+    once.
+    """
     total = micro_batches * chunks
     behind = stages - stage - 1
     ahead = {"gpipe": total - 1, "1f1b": behind, "interleaved": 2 * behind + (chunks - 1) * stages}[

@@ -55,7 +55,7 @@ def _read(
     vocab: int,
     **more: Any,
 ) -> Layered:
-    """What a ``config.json`` of the type ``kind`` with these sizes gives."""
+    """Return what a ``config.json`` of the type ``kind`` with these sizes gives."""
     sizes = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,

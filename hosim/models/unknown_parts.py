@@ -1,4 +1,4 @@
-"""What types of models have that no builder knows, for the line that refuses them."""
+"""Describe what types of models have that no builder knows, for the line that refuses them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a policy is to the rest of hosim: a name, a line, parameters, and a function that makes
-plans.
+"""Describe what a policy is to the rest of hosim: a name, a line, parameters, and a function that
+makes plans.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Policy(InCells):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is hosim's own: what goes wrong with it is a bug of hosim."""
+        """Return whether it is hosim's own: what goes wrong with it is a bug of hosim."""
         return isinstance(self.make, str)
 
     def read(self, key: str, text: str) -> Any:
@@ -305,7 +305,7 @@ class Policy(InCells):
         return self._setting(key).read(text, f"policy {self.name}: {key}")
 
     def plans_for(self, graph: Graph) -> bool:
-        """Whether it plans for the processors that a workload's ops run on.
+        """Return whether it plans for the processors that a workload's ops run on.
 
         Parameters
         ----------

@@ -103,7 +103,9 @@ def ranks_to_dict(ranks: Sequence[ReplayedRank]) -> dict[str, Any]:
 
 
 def rank_complaint(rank: ReplayedRank, bound: float) -> str:
-    """Why a rank fails a test with this bound, as a share of its span; empty if it passes."""
+    """Return why a rank fails a test with this bound, as a share of its span; empty if it
+    passes.
+    """
     if not rank.explained:
         causes = dict.fromkeys(span.cause for span in rank.spans)
         return (

@@ -176,7 +176,7 @@ class LowerBounds:
         return self._any_order[key]
 
     def given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
-        """Where tensors start whatever the plan, and how long each op takes."""
+        """Return where tensors start whatever the plan, and how long each op takes."""
         starts = homes_below(self._graph, self._hardware) if homes_kept else {}
         return starts, op_durations(self._graph, self._hardware)
 
@@ -262,7 +262,7 @@ def _bound(
 
 
 def _choices(graph: Graph, hardware: Hardware) -> int:
-    """How many choices of processors there are."""
+    """Return how many choices of processors there are."""
     return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
 
 

@@ -1,5 +1,5 @@
-"""What ops leave of the device tier's bandwidth to copies, where the two compete (docs/contract.md,
-rule 13).
+"""Describe what ops leave of the device tier's bandwidth to copies, where the two compete
+(docs/contract.md, rule 13).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a comparison is worth: its strongest rival, and how far ``hyperoffload`` is ahead of it."""
+"""Describe what a comparison is worth: its strongest rival, and how far ``hyperoffload`` is ahead
+of it.
+"""
 
 from __future__ import annotations
 

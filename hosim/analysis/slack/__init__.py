@@ -1,4 +1,4 @@
-"""How late each copy of a plan may be at no cost, and what ops wait for."""
+"""Describe how late each copy of a plan may be at no cost, and what ops wait for."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""Which class of kernels a product or an attention is, and its sizes, from the shapes of its
-operands.
+"""Describe which class of kernels a product or an attention is, and its sizes, from the shapes of
+its operands.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far real times spread about the model's, and intervals of makespans."""
+"""Describe how far real times spread about the model's, and intervals of makespans."""
 
 from typing import TYPE_CHECKING
 

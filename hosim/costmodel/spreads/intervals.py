@@ -72,7 +72,7 @@ def makespan_interval(
 
 
 def _has_pageable(graph: Graph, hardware: Hardware) -> bool:
-    """Whether a tensor's copies take a rate of pageable memory."""
+    """Return whether a tensor's copies take a rate of pageable memory."""
     channels = [
         channel for channel in hardware.channels if channel.pageable_bytes_per_s is not None
     ]
@@ -86,7 +86,7 @@ def _has_pageable(graph: Graph, hardware: Hardware) -> bool:
 
 
 def interval(makespan_ns: int, spread: float) -> tuple[int, int]:
-    """What lies :data:`CERTAINTY` of a normal distribution of logarithms to both sides of a
+    """Return what lies :data:`CERTAINTY` of a normal distribution of logarithms to both sides of a
     time.
     """
     factor = exp(min(_DEVIATIONS * spread, 40.0))

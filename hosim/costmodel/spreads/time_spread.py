@@ -1,4 +1,4 @@
-"""How far the times of ops that nobody measured may be from what they are said to take.
+"""Describe how far the times of ops that nobody measured may be from what they are said to take.
 
 A *spread* is the standard deviation of the logarithm of measured over predicted time: 0.1 is about
 10 %. Each class of kernels has one for each way in which its times are known, and guesses have one
@@ -74,8 +74,8 @@ class StreamTimes:
     by_class: Mapping[Which, tuple[int, ...]]
 
     def spread(self, spreads: Spreads, shared: Mapping[str, float]) -> StreamSpread:
-        """How far all of them together may be off; ``shared`` is the shared part of the variance,
-        by origin.
+        """Return how far all of them together may be off; ``shared`` is the shared part of the
+        variance, by origin.
         """
         variance = fsum(
             [

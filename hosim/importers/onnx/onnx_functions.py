@@ -1,5 +1,5 @@
-"""How large an ONNX model is once its functions are written out, found without writing them out.
-Imports onnx.
+"""Describe how large an ONNX model is once its functions are written out, found without writing
+them out. Imports onnx.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def check_calls(model: onnx.ModelProto) -> None:
 
 
 def _size(nodes: Sequence[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
-    """How many there are with the called functions written out; any number beyond the limit if
-    there are more.
+    """Return how many there are with the called functions written out; any number beyond the limit
+    if there are more.
     """
     total, most = 0, limit("nodes")
     for node in _nodes(nodes):

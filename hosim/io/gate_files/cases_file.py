@@ -50,7 +50,7 @@ Tolerance = dict[Name, Name | dict[Name, Name]]
 
 @with_config(STRICT)
 class CaseModel(TypedDict):
-    """What to plan and replay, on which machine, and how much may change."""
+    """Describe what to plan and replay, on which machine, and how much may change."""
 
     workload: NotRequired[Name]
     entry: NotRequired[Name]

@@ -217,7 +217,7 @@ def _at_home(space: Space, t: int) -> bool:
 
 
 def _last_from(space: Space, schedule: Schedule, t: int, after: int, tier: str) -> bool:
-    """Whether no later absence needs the copy in the tier, nor the end of the step."""
+    """Return whether no later absence needs the copy in the tier, nor the end of the step."""
     movable = next(c for c in space.movables if c.tensor == t)
     version = next(a.version for a in movable.absences if a.after == after)
     later = any(

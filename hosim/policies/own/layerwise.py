@@ -99,7 +99,7 @@ def _kinds(text: str) -> frozenset[str]:
 def _absences(
     graph: Graph, t: int, visited: Sequence[LayerVisit], mine: Sequence[int], ahead: int, tier: str
 ) -> Iterator[Absence]:
-    """Where tensor ``t`` is away: before its first visit, between visits further apart than
+    """Yield where tensor ``t`` is away: before its first visit, between visits further apart than
     ``ahead``, and after its last one.
     """
     users, end = graph.users[t], len(graph.ops)

@@ -27,7 +27,7 @@ class OverTime:
         return np.concatenate(([0], np.cumsum(self._over_ns)))
 
     def within_each(self, begins: _Durations, ends: _Durations) -> _Durations:
-        """What :meth:`within` gives for each of many stretches."""
+        """Return what :meth:`within` gives for each of many stretches."""
         sums = self._sums_before()
         return sums[ends] - sums[begins]
 

@@ -65,7 +65,7 @@ def _lower_tiers(hardware: Hardware) -> Iterator[LowerTier]:
 
 
 def has_hops(hardware: Hardware, tier: LowerTier) -> bool:
-    """Whether the route to or from the tier has more than one channel."""
+    """Return whether the route to or from the tier has more than one channel."""
     device, joined = hardware.device_tier, hardware.channel_between
     return (tier.name, device) not in joined or (device, tier.name) not in joined
 

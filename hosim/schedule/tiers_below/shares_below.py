@@ -1,5 +1,5 @@
-"""Which tensors live below under a static split: a given share of each group of kinds, or the
-smallest with which all fits.
+"""Describe which tensors live below under a static split: a given share of each group of kinds, or
+the smallest with which all fits.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ class CpuEvent:
         self.then: list[Callable[[], None]] = []
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.is_done
 
 
@@ -44,7 +44,7 @@ class CpuWork:
         self.found_none = False
 
     def ready(self) -> bool:
-        """Whether what it waits for has ended, and there is room."""
+        """Return whether what it waits for has ended, and there is room."""
         if not all([event.is_done for event in self.after]):
             return False
         if self.room is None or self.room():

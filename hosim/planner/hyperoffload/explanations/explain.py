@@ -1,4 +1,5 @@
-"""Why each tensor moves or stays: what the planner judged, and what the replay of the plan shows.
+"""Describe why each tensor moves or stays: what the planner judged, and what the replay of the plan
+shows.
 
 A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`),
 so each gap has the score by which selection took or left it, and the pass that decided otherwise if
@@ -108,7 +109,7 @@ class Line:
 
     @property
     def score(self) -> float | None:
-        """What selection ranked the gap by, in nanoseconds; None if it did not judge it."""
+        """Return what selection ranked the gap by, in nanoseconds; None if it did not judge it."""
         return (
             self.judged.score.score
             if self.judged is not None and self.judged.score is not None
@@ -170,7 +171,7 @@ class Explanation:
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
-    """Why ``plan`` moves what it moves and keeps what it keeps, and what its replay within
+    """Return why ``plan`` moves what it moves and keeps what it keeps, and what its replay within
     ``budget_bytes`` of the device tier shows.
 
     Raises :class:`InputError` for a plan whose policy decides during the replay or with ops on
@@ -258,8 +259,8 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
 
 
 def _decided(plan: Plan) -> list[tuple[int, str, str, str, int]]:
-    """What moves and when it leaves; what comes up may be issued later than was chosen, so that the
-    plan fits where times vary.
+    """Return what moves and when it leaves; what comes up may be issued later than was chosen, so
+    that the plan fits where times vary.
     """
     return sorted(
         (c.tensor, c.op, c.source, c.destination or "", AT_START if c.op == PREFETCH else c.after)
@@ -469,7 +470,7 @@ class _Lines:
         )
 
     def _absent(self, gap: Gap) -> list[Interval]:
-        """When the tensor is out of the device tier in a gap, in the time of the replay."""
+        """Return when the tensor is out of the device tier in a gap, in the time of the replay."""
         held = self.residence.get(gap.tensor)
         at = self.timeline.op_end_ns[gap.after] if gap.after != AT_START else 0
         end = (
@@ -488,7 +489,7 @@ class _Lines:
         return [(a, b) for a, b in absent if b > a]
 
     def _spans_peak(self, start: int, end: int) -> bool:
-        """Whether an absence lasts throughout the op of the largest occupancy."""
+        """Return whether an absence lasts throughout the op of the largest occupancy."""
         op = self.peak_op
         return (
             op >= 0
@@ -500,8 +501,8 @@ class _Lines:
     # ----------------------------------------------------------------------------------------------
 
     def _effect(self, owned: Sequence[int]) -> tuple[str, int]:
-        """What the replay shows about the transfers of a gap, in words, and what ops waited for
-        them.
+        """Return what the replay shows about the transfers of a gap, in words, and what ops waited
+        for them.
         """
         exposed = [self.copies[k] for k in owned if self.copies[k].exposed_ns]
         if not exposed:
@@ -548,7 +549,7 @@ class _Lines:
         return judged.reason, self._words(judged)
 
     def _words(self, judged: JudgedGap) -> str:
-        """Why selection took or left a gap."""
+        """Return why selection took or left a gap."""
         if judged.reason == STARTS_BELOW:
             return "it starts below, so it leaves after its last use too"
         if judged.reason == NO_PRESSURE:
