@@ -18,6 +18,7 @@ from hosim.costmodel.spreads.fitted_spreads import GAP_NS, STEP_SHARE
 from hosim.costmodel.spreads.time_spread import StreamSpread, stream_spreads
 from hosim.costmodel.transfers import is_pageable
 from hosim.data.expert_routing import draw_spread_of
+from hosim.data.runtime import Runtime
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.units import LARGEST
@@ -64,11 +65,25 @@ def makespan_interval(
     )
     if hardware.software is not None:  # what a whole step sustains errs for all of its ops alike
         busy = sum([each.busy_ns for stream, each in spreads.items() if stream == main])
-        spread = hypot(
-            spread,
-            hardware.software.speed.spread * min(1.0, busy / makespan_ns) if makespan_ns else 0.0,
+        waits = _host_spread(hardware.software, copies) * stall_ns.get("runtime", 0)
+        spread = (
+            hypot(
+                spread,
+                hardware.software.speed.spread * min(1.0, busy / makespan_ns),
+                waits / makespan_ns,
+            )
+            if makespan_ns
+            else 0.0
         )
     return interval(makespan_ns, spread)
+
+
+def _host_spread(runtime: Runtime, copies: float) -> float:
+    """How unsure the waits for a runtime's host are (docs/contract.md, rule 23): as its calls, its
+    pinning and the copies it awaits.
+    """
+    awaited = copies if {"prefetch", "store"} & {*runtime.blocks, *runtime.pins} else 0.0
+    return max(runtime.host.spread, runtime.pin_rate.spread, awaited) if runtime.has_host else 0.0
 
 
 def _has_pageable(graph: Graph, hardware: Hardware) -> bool:

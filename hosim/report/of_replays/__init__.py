@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.report.of_replays.how_sure import intervals
     from hosim.report.of_replays.tables import (
         NOTHING,
         above,
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
         effort,
         failures,
         header,
-        intervals,
         least_bound,
         multiple,
         ordered,
@@ -33,8 +33,9 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "how_sure": "intervals",
             "tables": "NOTHING above allocators channels comparison composition effort failures "
-            "header intervals "
+            "header "
             "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing "
             "unproved verdict",
             "transfer_table": "transfers",

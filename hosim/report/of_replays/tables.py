@@ -21,6 +21,7 @@ from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, printable
+from hosim.report.of_replays.how_sure import intervals, without_runtime
 from hosim.report.printing import (
     OpenTable,
     WholeFigures,
@@ -51,6 +52,7 @@ def comparison(
         strongest(results),
         unproved(results),
         intervals(results),
+        without_runtime(graph, results),
         of_plans(results, graph, hardware),
         effort(results),
     ]
@@ -319,24 +321,6 @@ def least_bound(results: Iterable[Result]) -> int | None:
     return min(
         (r.lower_bound_ns for r in results if r.feasible and r.lower_bound_ns is not None),
         default=None,
-    )
-
-
-def intervals(results: Sequence[Result]) -> Text:
-    """The 90 % interval of each makespan; nothing where all op times are measured."""
-    unsure = [
-        r
-        for r in results
-        if r.feasible and r.makespan_low_ns is not None and r.makespan_high_ns is not None
-    ]
-    texts = [
-        f"{human_time(r.makespan_low_ns or 0)} to {human_time(r.makespan_high_ns or 0)}"
-        for r in unsure
-    ]
-    if len(results) > 1:
-        texts = [f"{result.policy} {text}" for result, text in zip(unsure, texts, strict=True)]
-    return paragraph(
-        *([f"90 % interval of the makespan: {', '.join(texts)}."] if texts else []), space=True
     )
 
 
