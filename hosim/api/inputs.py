@@ -238,7 +238,7 @@ def question(
     devices: int | None = None,
     rescale: bool = False,
 ) -> Question:
-    """What one replay answers. Raises :class:`InputError`."""
+    """Return what one replay answers. Raises :class:`InputError`."""
     rescale = flag(rescale, "rescale")
     asked = Question(
         load(workload),
@@ -290,8 +290,8 @@ def choices_of(policies: Policies, graph: Graph | None = None) -> list[PolicyCho
 
 
 def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
-    """What to vary, with a label in the place of each policy that is an object or a function, and
-    these policies.
+    """Return what to vary, with a label in the place of each policy that is an object or a
+    function, and these policies.
     """
     if isinstance(vary, str):
         return vary, ()

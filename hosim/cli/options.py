@@ -329,8 +329,8 @@ def hardware_of(text: str) -> Hardware:
 
 
 def say_notes(graph: Graph, *machines: Hardware) -> None:
-    """What a reader of the figures has to know, as notes on stderr: of the workload, and of its
-    times on each machine.
+    """Print what a reader of the figures has to know, as notes on stderr: of the workload, and of
+    its times on each machine.
     """
     from hosim.notes import notes
 
@@ -415,7 +415,7 @@ def question_of(
 
 
 def counting_of(allocator: str, account: str, against: str = "allocated") -> Counting:
-    """What ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises
+    """Return what ``--allocator``, ``--account`` and ``--plan-against`` ask for; raises
     :class:`InputError` for an unknown value.
 
     ``--plan-against reserved`` needs an allocator that reserves bytes: PyTorch's, if none is named.

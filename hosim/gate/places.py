@@ -1,5 +1,5 @@
-"""Where a reader of a change finds a case: the function that makes its model, or its lines in the
-file of the cases.
+"""Describe where a reader of a change finds a case: the function that makes its model, or its lines
+in the file of the cases.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class HandedOver(Protocol):
 
     @property
     def is_computed(self) -> bool:
-        """Whether all of it has been computed."""
+        """Return whether all of it has been computed."""
 
     def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
         """Bring the contents of its last ``blocks`` blocks, once all of ``after`` are over."""
@@ -76,14 +76,14 @@ class EngineSequence:
 
     @property
     def is_loading(self) -> bool:
-        """Whether its blocks are still on their way."""
+        """Return whether its blocks are still on their way."""
         if self.loads:
             self.loads = [load for load in self.loads if not load.over]
         return bool(self.loads)
 
     @property
     def is_received(self) -> bool:
-        """Whether its blocks are still on their way from another engine: until then they cannot be
-        given up.
+        """Return whether its blocks are still on their way from another engine: until then they
+        cannot be given up.
         """
         return self.handed is not None and self.is_loading

@@ -12,8 +12,8 @@ Item = TypeVar("Item")
 
 
 class WaitingByPriority(Generic[Item]):
-    """What a ``deque`` offers a scheduler, in the order of ``key``: whatever comes in, at either
-    end, goes to its place.
+    """Describe what a ``deque`` offers a scheduler, in the order of ``key``: whatever comes in, at
+    either end, goes to its place.
     """
 
     def __init__(self, key: Callable[[Item], tuple[int, ...]]) -> None:

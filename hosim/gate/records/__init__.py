@@ -1,4 +1,4 @@
-"""What is recorded of a case: its metrics, and the files that keep them."""
+"""Describe what is recorded of a case: its metrics, and the files that keep them."""
 
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,7 @@ else:
 __all__ = [
     "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "GraphRecord", "Item", "Listing",
     "Measured", "PeakRecord", "Record", "Stay", "absolute", "brief", "confined", "flat",
-    "flat_profile", "fold", "graph_record", "is_baseline", "machine_files", "of_word", "read_matrix",
-    "read_record", "record_text", "relative", "remove_unused_machines", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
+    "flat_profile", "fold", "graph_record", "is_baseline", "machine_files", "of_word",
+    "read_matrix", "read_record", "record_text", "relative", "remove_unused_machines", "role_of",
+    "save_matrix", "save_record", "source_digest", "unfold",
 ]  # fmt: skip

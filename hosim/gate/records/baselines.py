@@ -326,7 +326,7 @@ def of_word(word: str) -> str:
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a file has the format of a baseline in its first lines."""
+    """Return whether a file has the format of a baseline in its first lines."""
     with suppress(OSError), path.open("rb") as stream:
         return b'format = "hosim.baseline' in stream.read(_FIRST)
     return False

@@ -1,4 +1,6 @@
-"""What a baseline has of a hardware profile and of a recipe: their files as lines of text."""
+"""Describe what a baseline has of a hardware profile and of a recipe: their files as lines of
+text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Who changed since a baseline was written: hosim, or the user's model, hardware or question."""
+"""Describe who changed since a baseline was written: hosim, or the user's model, hardware or
+question.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from hosim.gate.records import REQUESTS, SHIPPED, SOURCE, Record
 
 
 def changed_since(before: Record, now: Record) -> str:
-    """What changed in hosim since the baseline, and whether something of the user's did, too; empty
-    if nothing of hosim's changed.
+    """Return what changed in hosim since the baseline, and whether something of the user's did,
+    too; empty if nothing of hosim's changed.
     """
     hosims = [
         f"{name} {was} to {number}"
@@ -53,7 +55,7 @@ def changed_since(before: Record, now: Record) -> str:
 
 
 def _asks_same(before: Record, now: Record) -> bool:
-    """Whether both are about the same question; the lines of a matrix do not repeat it."""
+    """Return whether both are about the same question; the lines of a matrix do not repeat it."""
     return not before.asked or before.asked == now.asked
 
 

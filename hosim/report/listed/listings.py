@@ -39,11 +39,11 @@ class Listed(Protocol):
 
     @property
     def models(self) -> str:
-        """Whose system it models; empty if it does not say."""
+        """Return whose system it models; empty if it does not say."""
 
     @property
     def leaves_out(self) -> str:
-        """What of that it does not model."""
+        """Return what of that it does not model."""
 
 
 def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:

@@ -1,4 +1,6 @@
-"""How sure the makespans of results are: their intervals, and what software would make of them."""
+"""Describe how sure the makespans of results are: their intervals, and what software would make of
+them.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ def intervals(results: Sequence[Result]) -> Text:
 
 
 def without_runtime(graph: Graph, results: Sequence[Result]) -> Text:
-    """What the fastest plan takes under the runtimes that run such steps, where none is named and
-    its times are modelled: their kernels' speed in a whole step, alone.
+    """Return what the fastest plan takes under the runtimes that run such steps, where none is
+    named and its times are modelled: their kernels' speed in a whole step, alone.
     """
     found = runtimes_for(graph)
     timed = [r for r in results if r.feasible and r.makespan_low_ns is not None]

@@ -57,7 +57,7 @@ def unlike_prefill(
 def about_prefill(
     first: ModelledIterations, instances: int, blocks: int, block_tokens: int
 ) -> dict[str, Any]:
-    """What a result says of them."""
+    """Return what a result says of them."""
     return {
         "hardware": first.hardware.name,
         "instances": instances,

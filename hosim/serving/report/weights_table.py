@@ -1,4 +1,4 @@
-"""What became of weights that a policy planned, as paragraphs and a table of channels."""
+"""Describe what became of weights that a policy planned, as paragraphs and a table of channels."""
 
 from __future__ import annotations
 

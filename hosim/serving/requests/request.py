@@ -49,8 +49,8 @@ class Request:
         keep_whole(self, InputError, "request")
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int] | None:
-        """What names the contents of the cache's block number ``block`` and all before it; ``None``
-        if no other request can have them.
+        """Return what names the contents of the cache's block number ``block`` and all before it;
+        ``None`` if no other request can have them.
 
         These are the id of the prompt's part in which the block ends, and where in that part it
         ends.

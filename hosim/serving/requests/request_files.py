@@ -36,7 +36,7 @@ class _Layout:
     mark: str = ""
 
     def names(self, keys: Collection[str]) -> bool:
-        """Whether a row with these keys is of this layout."""
+        """Return whether a row with these keys is of this layout."""
         return {self.arrival, self.prompt, self.output, *filter(None, [self.mark])} <= set(keys)
 
 
@@ -66,7 +66,7 @@ class RequestRows:
 
     @property
     def unanswered(self) -> int:
-        """How many rows have no answer, and are left out."""
+        """Return how many rows have no answer, and are left out."""
         return self.count - len(self.requests)
 
 

@@ -52,7 +52,8 @@ _KEPT_GRAPHS = 8
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget` takes it.
+    """Describe what one replay answers; ``budget`` is as :func:`hosim.engine.budget.parse_budget`
+    takes it.
 
     ``others`` are policies that settings may name by their labels, besides those of the registry.
     ``devices``: how many run it, if not as many as the graph is for. ``rescale`` scales durations
@@ -82,8 +83,8 @@ class Question:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a reader of the answer has to know of the workload, its times on the machine, and
-        the policy's parameters.
+        """Return what a reader of the answer has to know of the workload, its times on the machine,
+        and the policy's parameters.
         """
         return (
             *notes(self.graph, self.hardware),
@@ -156,7 +157,7 @@ class Question:
 
 
 def bounded_attempt(result: Result) -> Result:
-    """What :meth:`Question.attempt` has found, with its lower bound."""
+    """Return what :meth:`Question.attempt` has found, with its lower bound."""
     if result.replayed is None:
         return result
     plan, hardware = result.replayed
