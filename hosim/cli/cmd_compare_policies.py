@@ -108,9 +108,9 @@ def compare_policies(
 ) -> None:
     """Compare policies: which fit, how fast, and why.
 
-    Plans and replays the workload under each policy, one row each. Several machines, as in -H
-    h100,a100, are compared instead: how long a step takes on each, and the smallest budget within 5
-    % of everything resident. Ctrl-C prints what is known by then. Exit code 3 if none fits, 2 if a
+    Plans and replays the workload under each policy, one row each. With several machines, as in -H
+    h100,a100, it compares these instead: the time of a step on each, and the smallest budget whose
+    slowdown is at most 5 %. Ctrl-C prints the results so far. Exit code 3 if none fits, 2 if a
     policy of yours fails.
     """
     if "," in hardware and not os.path.exists(hardware):

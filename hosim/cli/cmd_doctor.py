@@ -6,7 +6,7 @@ from hosim.cli.options import Json, console, print_json
 
 
 def doctor(json: Json = False) -> None:
-    """Show what is installed, and what is missing for what."""
+    """Show what is installed, and which features lack a package."""
     from hosim import shipped
     from hosim.gate import kept_in
     from hosim.report.listed import installation, installation_table

@@ -83,8 +83,8 @@ def plan(
     """Write the plan of one policy, or explain it.
 
     -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain
-    prints the 20 tensors that matter most; --top N and --all print every table, --json prints all
-    figures. --within, --time, --work and Ctrl-C end the search; the plan says how much work it did.
+    prints the 20 most important tensors; --top N and --all print every table, --json prints all
+    figures. --within, --time, --work and Ctrl-C end the search; the plan records the work done.
     Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
     """
     from hosim.devices_of_graph import on_devices

@@ -17,7 +17,7 @@ Kv = Annotated[
 def policies(kv: Kv = False, json: Json = False) -> None:
     """List the policies and their parameters.
 
-    Where some policies are not hosim's own, the table names the packages they come from.
+    If plugins add policies, the table names their packages.
     """
     if kv:
         _kv_policies(json)

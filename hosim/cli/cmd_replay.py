@@ -96,7 +96,7 @@ def replay(
     html: Html = None,
     json: Json = False,
 ) -> None:
-    """Replay a plan, whoever made it.
+    """Replay a plan.
 
     Warns on stderr about the rules that the plan breaks. Exit code 3 if it runs out of memory.
     """
