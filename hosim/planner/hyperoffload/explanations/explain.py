@@ -448,7 +448,7 @@ class _Lines:
         judged = (
             self.judgement.by_gap.get(gap) if self.judgement is not None and not from_home else None
         )
-        reason, detail = FROM_HOME, f"it lives in {self.problem.starts_below.get(gap.tensor)}"
+        reason, detail = FROM_HOME, f"its home is {self.problem.starts_below.get(gap.tensor)}"
         if not from_home:
             reason, detail = self._verdict(gap, moved, judged)
         effect, exposed_ns = self._effect(owned) if moved else ("", 0)
@@ -506,7 +506,7 @@ class _Lines:
         """
         exposed = [self.copies[k] for k in owned if self.copies[k].exposed_ns]
         if not exposed:
-            return "hidden" if owned else "no transfer", 0
+            return "overlapped" if owned else "no transfer", 0
         total = sum(copy.exposed_ns for copy in exposed)
         others = sum(len(copy.waiting) for copy in exposed) - 1
         name = self.graph.ops[exposed[0].waiting[0]].name + (
