@@ -160,7 +160,7 @@ class Stall:
     :data:`STALL_CAUSES`.
 
     ``transfer`` is the place in :attr:`Timeline.transfers` of the transfer that a transfer stall is
-    blamed on (docs/contract.md, rule 8); ``None`` for other causes. Of a cache op over several
+    blamed on (docs/contract.md, rule 8); ``None`` for other causes. For a cache op over several
     channels it is the chunk that arrived last.
     """
 

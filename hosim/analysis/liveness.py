@@ -60,7 +60,7 @@ def needed_bytes(graph: Graph) -> tuple[int, ...]:
     """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace;
     for :meth:`Graph.derived`.
 
-    Of an op on another processor nothing.
+    Ops on other processors hold no device memory.
     """
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     return tuple(

@@ -42,8 +42,8 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device
     tier. A collective takes at least what its bytes take over the fabrics that it crosses
     (docs/contract.md, rule 19). Under a runtime ops on the device take what
-    :mod:`hosim.costmodel.runtime_times` says. Of an op that runs on another processor these are one
-    device's part of the processor and of its tier (docs/contract.md, rule 20). Raises
+    :mod:`hosim.costmodel.runtime_times` says. For an op that runs on another processor these are
+    one device's part of the processor and of its tier (docs/contract.md, rule 20). Raises
     :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)

@@ -206,7 +206,7 @@ def _check_tensor(graph: Graph, t: int, gate: Gate, expert: Expert, where: str) 
 def realise(routing: Routing, steps: int | range) -> Graph:
     """The graph of one step of the trace, or of several one after the other.
 
-    Of each gate's experts only those that it chose have their ops, which then depend on the gate.
+    Only the experts that a gate chose have their ops, which then depend on the gate.
     Other ops go without what only an absent op would have given them: a sum of experts' outputs
     adds up those that there are. In a graph of several steps the persistent tensors are shared, ops
     and other tensors are named ``NAME@STEP``, and no step begins before the one before it has

@@ -30,7 +30,7 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
     """The replay with everything that ops use in the device tier from the start, as if that were
     large enough, and all ops on the device.
 
-    Of a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the
+    For a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the
     others.
 
     Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line`

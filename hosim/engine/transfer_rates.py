@@ -157,7 +157,7 @@ class TransferRates:
         """Return what transfers that flow at these rates take of the bandwidth of the ops that run
         in a tier.
 
-        Of one that devices share each has a part; all of them copy the same, so that each loses
+        If devices share it, each has a part; all of them copy the same, so that each loses
         what one takes.
         """
         return sum(

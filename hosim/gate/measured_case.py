@@ -425,8 +425,8 @@ class _Story:
 
 
 def waits_for(graph: Graph, timeline: Timeline) -> dict[str, str]:
-    """Of each op that waited for a transfer, the tensor of the transfer that the wait is blamed
-    on.
+    """Return, for each op that waited for a transfer, the tensor of the transfer that the wait is
+    blamed on.
     """
     waited = [(stall.op, blamed(timeline, stall)) for stall in timeline.stalls]
     return {graph.ops[op].name: graph.tensors[x.tensor].name for op, x in waited if x is not None}

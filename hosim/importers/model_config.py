@@ -60,7 +60,7 @@ def name_of(parameters: Mapping[str, Any]) -> str:
     """A name for the graph of a builder's parameters: the model's, the phase if there is one, and
     the other parameters.
 
-    So no plan for others is taken for one of this. Of a config there is a fingerprint.
+    So a plan for another model is not mistaken for a plan for this one. A config has a fingerprint.
 
     >>> name_of({"model": "gpt2", "phase": "decode", "layers": 2, "config": {"n_head": 4}})
     'gpt2-decode:config.n_head=4:layers=2'

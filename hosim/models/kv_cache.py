@@ -109,8 +109,8 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
 
 
 def parts_of_cache(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
-    """Of a cache [..., tokens, width] that a step reads and adds one token to: what was there, and
-    the token.
+    """Return, for a cache [..., tokens, width] that a step reads and adds one token to, what was
+    there, and the token.
     """
     *outer, tokens, width = shape
     return (

@@ -248,7 +248,7 @@ def _top(t: Tape, chances: Value, top: int) -> tuple[Value, Value]:
 
 
 def gathered_columns(t: Tape, x: Value, columns: Value) -> Value:
-    """Of each row of ``x`` the elements in ``columns``."""
+    """Return the elements in ``columns`` of each row of ``x``."""
     y = t.op(
         "gather",
         "gather",

@@ -312,7 +312,7 @@ _UNBUILT: Mapping[str, Mapping[str, Any]] = {
     "command-r-35b": {"logit_scale": 0.0625},
     "deepseek-v3": {"quantization_config": {"quant_method": "fp8"}, "num_nextn_predict_layers": 1},
 }
-"""Of the published configuration of a preset, what builders leave out."""
+"""Features of the published configuration of a preset that builders do not model."""
 
 
 def left_out_of(preset: str) -> tuple[str, ...]:

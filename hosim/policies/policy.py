@@ -330,7 +330,7 @@ class Policy(InCells):
         graph
             The workload.
         hardware
-            The machine. Of what several devices share, the policy plans with a fair share.
+            The machine. The policy plans with a fair share of what several devices share.
         budget_bytes
             Bytes of the device tier that may be used; ``None``: all of it.
         **parameters

@@ -31,7 +31,7 @@ def freeze_runtime(
     takes longer than ``to_beat_ns``.
 
     Where its decisions are no legal plan, it is what ``legal`` makes of them. A plan that has no
-    runtime is returned as it is. Of several devices the first one's decisions count.
+    runtime is returned as it is. With several devices the decisions of the first one count.
     """
     runtime = plan.runtime
     if runtime is None:

@@ -66,7 +66,7 @@ class EngineSequence:
         return self.request.block_key(block, block_tokens) or (-1, self.number, block)
 
     def keys(self, block_tokens: int) -> Iterator[Hashable]:
-        """Of the full blocks before its last token, which has to be computed in any case."""
+        """The keys of the full blocks before its last token, which is always computed."""
         return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
 
     @property

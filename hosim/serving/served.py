@@ -167,8 +167,8 @@ class Served:
         )
 
     def goodput(self, limits: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Of the requests those within limits such as ``ttft=2s,tpot=100ms``: how many, their
-        share, and their rates per second.
+        """Return, of the requests, those within limits such as ``ttft=2s,tpot=100ms``: how many,
+        their share, and their rates per second.
 
         Raises :class:`InputError`.
         """

@@ -58,7 +58,7 @@ def causal_kernel(
     query sees those up to its own.
 
     The last query is that of the last key. Values narrower than keys are those of latent attention.
-    Of the keys a query sees at most ``window``; attention over latents has no kernel of which that
+    A query sees at most ``window`` keys; attention over latents has no kernel of which that
     is known.
     """
     batch, heads, queries, width = query

@@ -69,8 +69,8 @@ def route(
     """The channels that a tensor takes from tier to tier: the one that joins them, else those of
     the shortest path by :func:`route_ns`.
 
-    Of several as short, the one of fewer hops, and then the first by the names of its channels.
-    Empty if no path leads there.
+    Among equally short routes it is the one with fewer hops, and then the first by the names of its
+    channels. Empty if no path leads there.
     """
     joined = hardware.channel_between
     if (source, destination) in joined:

@@ -37,7 +37,7 @@ class BlockState:
 class SegmentState:
     """Bytes held from the driver at consecutive addresses, divided into blocks without a hole.
 
-    Of an expandable segment this is one mapped range. ``base`` is then the first address that was
+    For an expandable segment this is one mapped range. ``base`` is then the first address that was
     reserved for the segment (None: the range's own), and ranges of one base, pool and stream are
     one segment.
     """

@@ -84,7 +84,7 @@ class OpStream:
     """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead``
     of it. ``begins``: the head does.
 
-    Of the head it says since when it has what rule 8 divides its wait by.
+    It has the instants by which rule 8 divides the wait of its head.
     """
 
     name: str
@@ -224,8 +224,8 @@ class Rules:
     # ------------------------------------------------------------------
 
     def blamed(self, i: int) -> Piece | None:
-        """Of the transfers that have arrived at this instant, the last one that an op waited
-        for.
+        """Return, of the transfers that have arrived at this instant, the last one that an op
+        waited for.
         """
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
         found = [

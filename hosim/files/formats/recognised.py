@@ -192,7 +192,7 @@ def seeming(head: bytes, name: str = "") -> Seeming | None:
     """Return what a file of another program than hosim reads seems to be, by its contents or else
     by its ``name``; ``None`` if nobody knows.
 
-    Of a zip archive the contents are its directory, if there is one, after its first bytes.
+    The contents of a zip archive are its directory, if there is one, after its first bytes.
     """
     if not head:
         return Seeming("an empty file", "write or download it again")

@@ -59,13 +59,13 @@ _PARTS = {
 """What a metric of a family may be named after its dot, where it is not a name of the machine."""
 
 LARGER = (THROUGHPUT, GOODPUT, FOUND)
-"""Of these larger is better."""
+"""Metrics for which larger is better."""
 
 HOUR = 3600
 """Rates are whole numbers an hour."""
 
 SUMS = (PEAK, FOUND, MAKESPAN, WAIT, STALL, MOVED, COUNT)
-"""Of these a record that does not have one has nothing of it: 0."""
+"""Metrics that are 0 in a record that does not list them."""
 
 _BYTES, _SHARES = (PEAK, MOVED), (*LARGER, COUNT)
 

@@ -47,7 +47,7 @@ _DRAWING = (
 _BOXES = (list, MutableMapping, set, deque, bytearray, numpy.ndarray, *_DRAWING)
 _MISSING = object()
 _MANY = 10_000
-"""Of a container with more items only their number is watched."""
+"""For a container with more items only their number is watched."""
 _DEPTH = 6
 """How deep in one another containers are compared; below, an object counts by which one it is."""
 _INSTALLED = tuple(

@@ -156,7 +156,7 @@ class Delay:
 
 
 def delays(space: Space, schedule: Schedule) -> list[Delay]:
-    """Of each op the first such instant in a schedule."""
+    """Return the first such instant of each op in a schedule."""
     ends = [
         start + duration
         for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)

@@ -68,8 +68,8 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: boo
 
 
 def reasons(percentiles: DataFrame, failures: Mapping[str, str]) -> Text:
-    """Of each policy with runs that do not fit, how many these are and why the first of them does
-    not.
+    """Return, for each policy with runs that do not fit, how many these are and why the first of
+    them does not.
     """
     lines = []
     for policy, group in percentiles.groupby("policy", sort=False):

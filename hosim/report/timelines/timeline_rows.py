@@ -124,8 +124,8 @@ def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterat
 
     A copy to the device tier is needed by the first op that starts after it and uses the tensor;
     and an op that waited needed the transfer that its stall is blamed on, a store perhaps.
-    ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in chunks only
-    the last to arrive counts.
+    ``to_device`` says of each transfer whether it ends in the device tier. For a copy in chunks
+    only the last to arrive counts.
     """
     last: dict[tuple[int, int], int] = {}
     for k, x in enumerate(timeline.transfers):

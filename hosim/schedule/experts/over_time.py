@@ -43,8 +43,8 @@ class OverTime:
         return int(total)
 
     def drop(self, begin: int, end: int, under: _Marks) -> None:
-        """Of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the line no
-        more.
+        """Return, of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the
+        line no more.
         """
         (fallen,) = np.nonzero(self._over[begin:end] & under)
         self._over[begin:end] &= ~under

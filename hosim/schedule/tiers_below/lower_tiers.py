@@ -39,8 +39,8 @@ class LowerTier:
     """A tier below the device tier with a route each way; ``up`` leads to the device tier, ``down``
     away from it.
 
-    Of a route over several channels the slowest one stands for all: it sets the pace, and transfers
-    wait for each other there.
+    For a route over several channels the slowest one stands for all: it sets the pace, and
+    transfers wait for each other there.
     """
 
     name: str

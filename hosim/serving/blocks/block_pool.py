@@ -19,7 +19,7 @@ class Reach(NamedTuple):
     """Describe where the contents of a prompt are, from its first block: a block of the device, or
     ``-1 - j`` for the ``j``-th of ``below``.
 
-    Of those ``below`` it has the place of the tier and the name.
+    For those ``below`` it has the place of the tier and the name.
     """
 
     slots: list[int]

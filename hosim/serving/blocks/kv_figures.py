@@ -114,8 +114,8 @@ class KvTransferFigures:
 
 @dataclass(frozen=True, slots=True)
 class HandOvers:
-    """Of each request the engine that prefilled it, when that was done, and when its blocks were on
-    the other engine; and the figures.
+    """Return, for each request, the engine that prefilled it, when that was done, and when its
+    blocks were on the other engine; and the figures.
     """
 
     prefill_instances: tuple[int, ...]

@@ -43,7 +43,7 @@ class WeightLayers:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     reads: tuple[int, ...]
-    """Of each visit the layer, by position."""
+    """The layer of each visit, by position."""
     _parts: dict[int, _VisitParts] = field(default_factory=dict, repr=False)
 
     @property
