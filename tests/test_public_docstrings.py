@@ -148,7 +148,7 @@ def test_the_documentation_shows_the_public_names() -> None:
             "Both.",
             "Sum two numbers",
         ),
-        ("Sum two numbers.\nThat is all.", "one line"),
+        ("Sum two numbers.\nThat is all.\nReally.", "one line"),
         (
             "Sum.\n\nReturns\n-------\nint\n    Both.\n\nParameters\n----------\na\n    One.",
             "in order",
