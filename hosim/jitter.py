@@ -32,7 +32,7 @@ _SQUARE_IS_FINITE = 1e150
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """By how much times vary: the relative standard deviations of op times and of transfer times,
+    """The variation of times: the relative standard deviations of op times and of transfer times,
     and the seed (at least 0).
 
     A transfer's factor is on the time for which its bytes flow, as if bandwidth were less or more;

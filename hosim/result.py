@@ -450,8 +450,8 @@ class Result(InCells):
 
     @property
     def above_bound(self) -> float | None:
-        """By what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where either
-        is missing.
+        """Return by what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where
+        either is missing.
         """
         if self.makespan_ns is None or not self.lower_bound_ns:
             return None

@@ -185,7 +185,7 @@ def occupancy(timeline: Timeline, tier: str) -> Steps:
 
 
 def occupancy_by_kind(graph: Graph, timeline: Timeline, tier: str) -> dict[str, Steps]:
-    """As :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever
+    """Like :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever
     held.
     """
     held: dict[str, list[Residency]] = {}

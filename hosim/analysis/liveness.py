@@ -51,7 +51,7 @@ def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
 
 
 def _live_on_device(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
-    """As :func:`live_ranges`, of the users that run on the device."""
+    """Like :func:`live_ranges`, of the users that run on the device."""
     users = [[i for i in listed if not graph.ops[i].processor] for listed in graph.users]
     return tuple([(listed[0], listed[-1] + 1) if listed else None for listed in users])
 

@@ -167,7 +167,7 @@ def _apart(graph: Graph, hardware: Hardware) -> ProgramBase:
 def jittered_base(
     graph: Graph, hardware: Hardware, competes: bool, durations: Sequence[int]
 ) -> ProgramBase:
-    """As :func:`base_of`, with other durations: what copies slow down follows from what ops take
+    """Like :func:`base_of`, with other durations: what copies slow down follows from what ops take
     without jitter.
     """
     uses = copy_uses(graph, hardware, graph.derived_on(hardware, op_durations), competes)

@@ -63,8 +63,8 @@ def measure(case: Case, kept: Path | None = None) -> Measured:
 
 
 def measure_graph(case: Case, graph: Graph, source: str = "") -> Measured:
-    """As :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of its
-    file.
+    """Like :func:`measure`, for a graph that is loaded already; ``source`` is the fingerprint of
+    its file.
     """
     from hosim.io import load_hardware
     from hosim.shipped import find_hardware
@@ -127,7 +127,7 @@ def measure_line(case: Case, graph: Graph, fingerprint: str, hardware: Hardware)
 def measure_lines(
     cases: Sequence[Case], kept: Path | None = None
 ) -> Iterator[Measured | HosimError]:
-    """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the
+    """Like :func:`measure_line`, for cases of one workload, which is read once; an error takes the
     place of what it is raised for.
     """
     from hosim.io import load_hardware

@@ -193,7 +193,7 @@ def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
 
 
 def _slopes(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
-    """By how much each head's scores fall with the distance of a key."""
+    """Return by how much each head's scores fall with the distance of a key."""
     if config.positions != "alibi":
         return ()
     return (t.held("alibi_slopes", (config.num_attention_heads // run.tensor,), "fp32", "buffer"),)

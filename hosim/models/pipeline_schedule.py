@@ -76,8 +76,8 @@ def in_flight(order: Iterable[Pass]) -> int:
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """By what share the waits of equal stages for one another lengthen their computation: (p - 1) /
-    (m v) with each of the schedules.
+    """Return by what share the waits of equal stages for one another lengthen their computation: (p
+    - 1) / (m v) with each of the schedules.
     """
     return (stages - 1) / (micro_batches * chunks)
 

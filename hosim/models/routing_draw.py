@@ -118,8 +118,8 @@ and so many at least.
 def draw_spread(
     routing: Routing, chosen: Sequence[Chosen], *, seed: int, zipf: float, persistence: float
 ) -> float:
-    """By what share the experts that have to come in other draws differ from those of a trace: the
-    root of the mean square.
+    """Return by what share the experts that have to come in other draws differ from those of a
+    trace: the root of the mean square.
 
     An expert has to come in each step in which its gate chooses it and has not chosen it in the
     step before. In the other draws each token chooses by itself, by the same ``zipf`` and

@@ -121,7 +121,7 @@ def _figures(result: Result) -> RenderableType:
 
 
 def _parts(shown: RenderableType) -> Iterator[str]:
-    """As :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its
+    """Like :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its
     lines.
     """
     if isinstance(shown, Group):

@@ -32,7 +32,7 @@ def serve_on_instances(
     kv: KvSetup | None = None,
     weights: WeightSetup | None = None,
 ) -> Served:
-    """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of
+    """Like :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of
     ``blocks`` blocks each.
 
     With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's

@@ -170,7 +170,7 @@ def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
 
 
 def _offsets(traces: Sequence[KinetoTrace], matched: Sequence[Mapping[int, int]]) -> list[int]:
-    """By how much the clock of each rank is ahead of that of the first: the middle of the
+    """Return by how much the clock of each rank is ahead of that of the first: the middle of the
     differences of the ends of collectives.
     """
     offsets: dict[int, int] = {0: 0}

@@ -116,8 +116,8 @@ class LowerBounds:
         homes_kept: bool,
         compete: bool | None,
     ) -> int:
-        """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts
-        below there.
+        """Like :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload
+        puts below there.
 
         ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
         """

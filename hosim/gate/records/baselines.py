@@ -137,7 +137,7 @@ def _profile(record: Record) -> dict[str, str]:
 
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
-    """As :func:`save`, for the given text."""
+    """Like :func:`save`, for the given text."""
     from hosim.files import write_bytes
 
     target = Path(path)

@@ -106,7 +106,7 @@ class _Move:
 
 
 def placed_on_streams(space: Space, schedule: Schedule) -> list[Placed]:
-    """As :func:`placed`, on several streams: each cache op after an op by whose end the tensor's
+    """Like :func:`placed`, on several streams: each cache op after an op by whose end the tensor's
     cache op before it has surely been issued.
 
     Empty if there is no such op.

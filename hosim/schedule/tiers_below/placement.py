@@ -82,7 +82,7 @@ def read_placement(text: str, hardware: Hardware) -> Placement:
 
 
 def planned_placement(text: str, hardware: Hardware) -> Placement | None:
-    """As :func:`read_placement`, but none for :data:`PLANNED`."""
+    """Like :func:`read_placement`, but none for :data:`PLANNED`."""
     return None if text == PLANNED else read_placement(text, hardware)
 
 

@@ -41,8 +41,8 @@ def asked_requests(text: str | os.PathLike[str]) -> RequestRows:
 
 
 def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -> RequestRows:
-    """As :func:`asked_requests`, with other parameters of a process; of a file, ``rate`` moves the
-    arrivals closer together or apart.
+    """Like :func:`asked_requests`, with other parameters of a process; of a file, ``rate`` moves
+    the arrivals closer together or apart.
 
     The mean rate of a file is that from its first to its last arrival. Raises
     :class:`hosim.InputError`.

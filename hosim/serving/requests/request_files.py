@@ -85,7 +85,7 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
 
 
 def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
-    """As :func:`read_requests`, and the rows in which the requests stand."""
+    """Like :func:`read_requests`, and the rows in which the requests stand."""
     source = os.fspath(path)
     text = decode(read_bytes(source), source)
     found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)

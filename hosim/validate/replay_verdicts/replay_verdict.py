@@ -73,8 +73,8 @@ def within(errors: StartErrors, bound: float = WITHIN) -> bool:
 
 
 def behind(errors: StartErrors, *rivals: StartErrors) -> int:
-    """By how many nanoseconds the worst error is larger than that of the best rival; 0 if it is
-    not.
+    """Return by how many nanoseconds the worst error is larger than that of the best rival; 0 if it
+    is not.
     """
     return max(0, errors.worst_ns - min(rival.worst_ns for rival in rivals))
 
@@ -94,8 +94,8 @@ def complaint(verdict: Verdict | None, bound: float) -> str:
 
 
 def beyond(errors: StartErrors, bound: float) -> str:
-    """By how much the errors of what is explained are beyond a bound, as a share of the span; empty
-    if they are within it.
+    """Return by how much the errors of what is explained are beyond a bound, as a share of the
+    span; empty if they are within it.
     """
     if within(errors, bound):
         return ""

@@ -10,7 +10,7 @@ from hosim.units import human_size
 
 
 class CudaPinning:
-    """As :class:`hosim.on_torch.lower.tiers.host_pool.Pinning`."""
+    """Like :class:`hosim.on_torch.lower.tiers.host_pool.Pinning`."""
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Pin memory."""
