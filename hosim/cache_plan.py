@@ -310,7 +310,7 @@ class Plan(Deriving, InCells):
 
     @property
     def recomputes(self) -> int:
-        """Return how many ops run again."""
+        """Return how many ops are recomputed."""
         return 0 if self.edits is None else len(self.edits.recompute)
 
     @property

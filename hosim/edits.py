@@ -105,12 +105,14 @@ class Edits:
 
 
 def is_repeatable(graph: Graph) -> bool:
-    """Return whether whoever made the graph says that its ops may run again."""
+    """Return whether the maker of the graph says that its ops may be recomputed."""
     return graph.meta.get(REPEATABLE) is True
 
 
 def why_once(graph: Graph, op: Op) -> str:
-    """Return why an op may not run again, as the end of a sentence about it; empty if it may."""
+    """Return why an op may not be recomputed, as the end of a sentence about it; empty if it
+    may.
+    """
     if op.mutates:
         return (
             f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it "

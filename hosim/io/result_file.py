@@ -70,7 +70,7 @@ class StallModel(TypedDict):
 
 @with_config(STRICT)
 class PlanCountModel(TypedDict):
-    """The number of cache ops of each kind, and of ops that run again, if any."""
+    """The number of cache ops of each kind, and of recomputed ops, if any."""
 
     prefetches: NotRequired[Count]
     stores: NotRequired[Count]
@@ -360,7 +360,7 @@ def comparison_to_dict(
     """Return what ``compare-policies --json`` prints: one result per policy, in the order given,
     and the mispredictions of those that predict.
 
-    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, and
+    Also the best alternative, if there is one, why not to offload, if that is the ``answer``, and
     every note of the results once.
     """
     listed = list(results)

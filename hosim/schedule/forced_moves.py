@@ -165,8 +165,8 @@ class _Itinerary:
         return self.device in self.start and self.graph.survives[self.tensor]
 
     def _leave(self, k: int) -> Iterator[_ForcedOp]:
-        """Yield what lives below leaves the device tier after the ``k``-th user, unless one that
-        soon follows on its stream reads it.
+        """Yield the op with which a tensor from a lower tier leaves the device tier after the
+        ``k``-th user, unless one that soon follows on its stream reads it.
         """
         i = self.users[k]
         if (

@@ -276,7 +276,9 @@ def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
 
 
 def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Iterator[_MoreOf]:
-    """Yield whether the tensors of a tier that copies to or from the device use are pinned."""
+    """Yield the change of whether the tensors of a tier that copies to or from the device use are
+    pinned.
+    """
     links = [
         channel
         for channel in used

@@ -1,4 +1,4 @@
-"""Describe what an answer says beside its figures: the strongest rival, what a plan was made for,
+"""Describe what an answer says beside its figures: the best alternative, what a plan was made for,
 what moves whole.
 """
 

@@ -1,4 +1,4 @@
-"""Describe what a comparison is worth: its strongest rival, and how far ``hyperoffload`` is ahead
+"""Find the best alternative in a comparison, and how far ``hyperoffload`` is ahead
 of it.
 """
 
@@ -59,8 +59,8 @@ def least_in_parts(results: Iterable[Result]) -> int | None:
 
 
 def strongest_rival(results: Iterable[Result]) -> StrongestRival | None:
-    """The strongest rival among the results that fit; none without one, or without ``hyperoffload``
-    among them.
+    """The best alternative among the results that fit; none without one, or without
+    ``hyperoffload`` among them.
     """
     fitting = _fitting(results)
     ours = [makespan for makespan, policy in fitting if policy.partition(":")[0] == OURS]

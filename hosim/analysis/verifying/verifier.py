@@ -211,7 +211,7 @@ def _initial(plan: Plan, hardware: Hardware) -> Iterator[Finding]:
 
 
 def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Iterator[Finding]:
-    """Yield what fits under no circumstances."""
+    """Yield a finding for everything that cannot fit."""
     graph = plan.graph
     capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
     device = hardware.device_tier

@@ -98,7 +98,7 @@ def _of_ops(
     past: str,
     say: Callable[[int], str],
 ) -> Iterator[Change]:
-    """Yield what ops that the baseline has take of something."""
+    """Yield the changes of a quantity of ops that the baseline has."""
     for was, item in paired(old, new, now.positions.keys()):
         one = item or was
         assert one is not None

@@ -224,7 +224,7 @@ def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
 
 
 def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Yield where nothing fits: everything that can move moves, or all is filled from the farthest
+    """Try, if nothing fits, that everything that can move moves, or all is filled from the farthest
     tier on.
     """
     if not search.nothing_fits:

@@ -184,7 +184,7 @@ class _Producers:
 
 
 def recomputes(graph: Graph, drops: Iterable[Drop]) -> tuple[Recompute, ...]:
-    """The ops that run again if ``drops`` are made, in the order in which they do; O(uses +
+    """The ops that are recomputed if ``drops`` are made, in the order in which they do; O(uses +
     drops).
     """
     return _RecomputeWalk(graph, drops).run()

@@ -1,5 +1,5 @@
-"""``layerwise``: what lives below is streamed a layer ahead, double buffered: parameters, and what
-else has its home there.
+"""``layerwise``: streams tensors in lower tiers a layer ahead, double buffered: parameters, and
+what else has its home there.
 
 Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload
 with a stream), parameter offload of ZeRO-3, and ZeRO-Inference: while layer n computes, layer n +

@@ -213,7 +213,7 @@ RIVALS = ("error of", "the replay", "launches alone", "launches and waits")
 
 
 def verdict_lines(data: Mapping[str, Any]) -> list[str]:
-    """The verdict in one line, and a line for each cause of what is not explained."""
+    """The verdict in one line, and a line for each cause of what is not validated."""
     if data["explained"]:
         return [
             "validated: makespan and starts are within 1 % of the span, and no trivial prediction "

@@ -84,7 +84,7 @@ def _run(tasks: Sequence[AnyTask], scheduler: str | Client) -> Iterator[dict[str
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Yield what Dask logs of a scheduler that has gone is said by the error."""
+    """Silence what Dask logs about a scheduler that has gone: the error says it."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

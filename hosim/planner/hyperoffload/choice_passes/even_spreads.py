@@ -247,7 +247,7 @@ def usual_bytes(problem: Problem) -> int:
 
 
 def _forced(problem: Problem) -> Mapping[int, TensorChoice]:
-    """Return what lives below comes up for its first use."""
+    """Return the choices that fetch tensors from lower tiers for their first use."""
     graph = problem.graph
     return {
         t: TensorChoice(tier, HOME, {AT_START: graph.users[t][0] - 1})

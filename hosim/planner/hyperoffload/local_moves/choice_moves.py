@@ -196,8 +196,8 @@ class ChoiceMoves:
     def _saved_elsewhere(
         self, t: int, choice: TensorChoice, lines: Queues
     ) -> Iterator[TensorChoice]:
-        """Yield what is to be below at the end stored later or earlier, or elsewhere among what is
-        issued after the same op.
+        """Yield choices that store what has to be below at the end later or earlier, or elsewhere
+        among what is issued after the same op.
         """
         at = self.saved_after(t, choice)
         if at is None:
