@@ -75,6 +75,7 @@ IN_A_CHECKOUT = "first-policy.md"
 """The page whose folder is a checkout: its files are hosim's, and its commands run them."""
 
 OF_A_CHECKOUT = (
+    "changelog.d",
     "hosim",
     "tests",
     "docs",
