@@ -214,7 +214,7 @@ def _explain(
     if made.processors and not json:
         console().print(chosen_processors(made, machine))
     if made.processors and made.graph.elsewhere and not json:
-        note("--explain works only for plans with all ops on the device")
+        note("plans are explained only if all ops run on the device")
         return
     with progress(f"{label}: explaining"):
         why = explained(made, machine, budget_bytes)

@@ -339,7 +339,7 @@ def test_the_plan_says_that_it_recomputes(where, tmp_path):
     made = run("plan", *where, "-o", path)
     count = len(json.loads(Path(path).read_text())["recompute"])
     assert count > 0
-    assert f"; runs {count} ops again, so it needs a runtime that repeats ops" in made.stderr
+    assert f"; recomputes {count} ops, so it needs a runtime that can do so" in made.stderr
     made = run("plan", *where, "-o", path, "--no-recompute")
     assert "recompute" not in json.loads(Path(path).read_text())
     assert "again" not in made.stderr

@@ -181,9 +181,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
         raise InputError(
             f"policy {plan.policy} decides during the replay: there is no plan to explain"
         )
-    refuse_other_processors(
-        plan.graph, "why tensors move is explained for plans with all ops on the device"
-    )
+    refuse_other_processors(plan.graph, "plans are explained only if all ops run on the device")
     plan = _as_planned(plan, hardware, budget_bytes)
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
