@@ -10,6 +10,7 @@
 # make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
 # make spreads  how far op times are off, for intervals of makespans, from the same tables and published steps: a minute
 # make docs   the documentation as a site, in build/site
+# make changelog  what the next release would say, from the fragments in changelog.d
 # make gate-all BASE=REVISION   every shipped workload, profile and policy against an earlier revision: hours
 # make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
 # make fuzz N=2000 SEED=1   hosim's commands on damaged and hostile inputs, which no two seeds share: 30 inputs a second
@@ -22,7 +23,7 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo quick test rooms test-long bench truth runtimes intervals kernels spreads docs gate-all mutants fuzz check clean
+.PHONY: demo quick test rooms test-long bench truth runtimes intervals kernels spreads docs changelog gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -71,6 +72,9 @@ spreads: .venv/.installed-dev
 docs: .venv/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
+
+changelog: .venv/.installed-dev
+	$(BIN)/towncrier build --draft
 
 # Of the tests' gate the whole product; ONLY='*/gh200-96gb/*' is a part of it. What changed lies in build/gate/page.html, too.
 BASE ?= HEAD~1

@@ -91,8 +91,8 @@ class CacheOp:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What a solver has proved about all plans of a workload on a machine within a budget, in its
-    order and with nothing run again.
+    """Describe what a solver has proved about all plans of a workload on a machine within a budget,
+    in its order and with nothing run again.
 
     ``bound_ns``: none of them takes less, if it starts what the workload puts below there and
     restores what lives on.
@@ -106,7 +106,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class PlanOrigin:
-    """What a plan was made for.
+    """Describe what a plan was made for.
 
     ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each
     size in bytes, ``ops`` how many of its ops have each fingerprint, which is that of what they
@@ -126,8 +126,8 @@ UNSAID = PlanOrigin("", {}, {})
 
 
 class MemoryView(Protocol):
-    """What a runtime policy may look at while the replay runs. Positions are those of the plan's
-    graph.
+    """Describe what a runtime policy may look at while the replay runs. Positions are those of the
+    plan's graph.
     """
 
     @property
@@ -148,11 +148,11 @@ class MemoryView(Protocol):
         """
 
     def is_resident(self, tensor: int) -> bool:
-        """Whether the tensor holds bytes in the device tier now, valid or in flight."""
+        """Return whether the tensor holds bytes in the device tier now, valid or in flight."""
 
     def is_busy(self, tensor: int) -> bool:
-        """Whether an op that runs now uses the tensor, or a cache op of it is issued and not yet
-        done.
+        """Return whether an op that runs now uses the tensor, or a cache op of it is issued and not
+        yet done.
         """
 
     def tiers_of(self, tensor: int) -> Sequence[str]:
@@ -191,7 +191,7 @@ MANUAL = "manual"
 
 @dataclass(frozen=True)
 class Plan(Deriving, InCells):
-    """What a policy returns and the engine replays.
+    """Describe what a policy returns and the engine replays.
 
     Parameters
     ----------
@@ -310,7 +310,7 @@ class Plan(Deriving, InCells):
 
     @property
     def recomputes(self) -> int:
-        """How many ops run again."""
+        """Return how many ops are recomputed."""
         return 0 if self.edits is None else len(self.edits.recompute)
 
     @property
@@ -322,7 +322,9 @@ class Plan(Deriving, InCells):
 
     @property
     def moved_ops(self) -> int:
-        """How many ops run on another processor than the workload's first choice for them."""
+        """Return how many ops run on another processor than the workload's first choice for
+        them.
+        """
         index, ops = self.workload.op_index, self.workload.ops
         return sum(
             [ops[index[name]].processor != processor for name, processor in self.processors.items()]
@@ -352,7 +354,7 @@ class Plan(Deriving, InCells):
         return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 
     def count(self, op: str) -> int:
-        """How many cache ops of one kind the plan has.
+        """Return how many cache ops of one kind the plan has.
 
         Parameters
         ----------
@@ -421,5 +423,5 @@ class RuntimeFactory(Protocol):
 
 
 def counted_cache_ops(plan: Plan) -> str:
-    """How many cache ops of each kind a plan has, in words."""
+    """Return how many cache ops of each kind a plan has, in words."""
     return ", ".join(counted(plan.count(op), op) for op in (PREFETCH, STORE, DETACH))

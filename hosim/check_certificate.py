@@ -21,7 +21,7 @@ Amounts = list[tuple[int, int, int]]
 
 
 class FalseClaim(Exception):  # noqa: N818
-    """What a certificate says and its events do not show."""
+    """Describe what a certificate says and its events do not show."""
 
 
 def require(holds: object, claim: str, *about: object) -> None:
@@ -38,8 +38,8 @@ def plain(text: str) -> str:
 
 
 class Program:
-    """What follows from the ops: by op those that it follows (``before``) and who wrote what it
-    reads (``versions``; -1: time 0).
+    """Describe what follows from the ops: by op those that it follows (``before``) and who wrote
+    what it reads (``versions``; -1: time 0).
     """
 
     def __init__(self, c: Any) -> None:
@@ -74,8 +74,8 @@ class Program:
 
 
 class DeviceEvents:
-    """What happened on one device: when tiers had room for a tensor (``spans``), and which versions
-    of it they held (``contents``).
+    """Describe what happened on one device: when tiers had room for a tensor (``spans``), and which
+    versions of it they held (``contents``).
     """
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:
@@ -146,14 +146,14 @@ class DeviceEvents:
         ]
 
     def useless(self, t: int, at: int) -> bool:
-        """Whether a tensor does not survive the step and no op uses it any more."""
+        """Return whether a tensor does not survive the step and no op uses it any more."""
         return not self.program.tensors[t][2] and all(
             self.times[i][1] <= at for i in self.program.users[t]
         )
 
     def moved(self) -> dict[int, tuple[int, int]]:
-        """When each cache op moves: it copies valid contents, all of them, hop by hop, and its
-        chunks hold room between two hops.
+        """Return when each cache op moves: it copies valid contents, all of them, hop by hop, and
+        its chunks hold room between two hops.
         """
         hops, when = (
             defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)),
@@ -309,8 +309,8 @@ def most(parts: Amounts) -> int:
 
 
 def flows(jobs: Amounts, bytes_per_s: int) -> bool:
-    """Whether so many bytes can flow in windows (start, end, bytes): the earliest deadline first,
-    which works if anything does.
+    """Return whether so many bytes can flow in windows (start, end, bytes): the earliest deadline
+    first, which works if anything does.
     """
     waiting, now, jobs = list[tuple[int, int]](), 0, sorted(job for job in jobs if job[2])
     for start, end, size in [*jobs, (max([end for _, end, _ in jobs], default=0), 0, 0)]:
@@ -377,8 +377,8 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
 
 
 def ways(c: Any, weights: dict[int, Fraction], end: str, back: bool) -> dict[str, Fraction]:
-    """What a byte's way from each tier to ``end``, or back, costs at least: on each link its weight
-    for each nanosecond that it takes.
+    """Return what a byte's way from each tier to ``end``, or back, costs at least: on each link its
+    weight for each nanosecond that it takes.
     """
     cost = {end: Fraction(0)}
     for _ in c["tiers"]:
@@ -525,7 +525,7 @@ def natural(text: str) -> int:
 
 
 def prove(text: str) -> str:
-    """What a certificate proves, in a few lines; raises :class:`FalseClaim`."""
+    """Return what a certificate proves, in a few lines; raises :class:`FalseClaim`."""
     file = json.loads(text, parse_int=natural, parse_float=natural, parse_constant=natural)
     c = {**file["given"], **file["plan"], **file["claims"]}
     require(

@@ -85,7 +85,7 @@ inputs, outputs and mutates there. The new tensors come after all of the workloa
 
 @dataclass(frozen=True)
 class Edits:
-    """How a plan's graph follows from the workload ``base``.
+    """Describe how a plan's graph follows from the workload ``base``.
 
     First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor,
     then the ops are put into ``order`` (by name; empty: as listed), then those of ``recompute`` run
@@ -105,12 +105,14 @@ class Edits:
 
 
 def is_repeatable(graph: Graph) -> bool:
-    """Whether whoever made the graph says that its ops may run again."""
+    """Return whether the maker of the graph says that its ops may be recomputed."""
     return graph.meta.get(REPEATABLE) is True
 
 
 def why_once(graph: Graph, op: Op) -> str:
-    """Why an op may not run again, as the end of a sentence about it; empty if it may."""
+    """Return why an op may not be recomputed, as the end of a sentence about it; empty if it
+    may.
+    """
     if op.mutates:
         return (
             f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it "
@@ -124,8 +126,8 @@ def why_once(graph: Graph, op: Op) -> str:
 
 
 def reads_the_same(graph: Graph, f: int, at: int) -> bool:
-    """Whether op ``f`` would read the same contents just before op ``at``: nothing writes what it
-    reads from ``f`` on and before ``at``.
+    """Return whether op ``f`` would read the same contents just before op ``at``: nothing writes
+    what it reads from ``f`` on and before ``at``.
     """
     return all(
         [
@@ -136,8 +138,8 @@ def reads_the_same(graph: Graph, f: int, at: int) -> bool:
 
 
 def is_random(graph: Graph, op: Op) -> bool:
-    """Whether the op gives another result each time: by its kind, or because the workload says
-    so.
+    """Return whether the op gives another result each time: by its kind, or because the workload
+    says so.
     """
     return op.kind in RANDOM_KINDS or op.name in graph.derived(_random)
 
@@ -282,7 +284,7 @@ def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
 
 
 def _why(graph: Graph, i: int, p: int) -> str:
-    """Why op ``i`` must follow op ``p``."""
+    """Return why op ``i`` must follow op ``p``."""
     later, earlier = graph.ops[i], graph.ops[p]
     for t in later.inputs:
         if t in earlier.writes:

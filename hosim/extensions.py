@@ -1,4 +1,4 @@
-"""What rooms beside the core add to it: formats, recordings, commands, cases of the gate.
+"""Describe what rooms beside the core add to it: formats, recordings, commands, cases of the gate.
 
 The core asks by what it needs and knows no such room: :mod:`hosim`, which is above all of them,
 says which there are. Each has a module ``added`` with a function for each thing that it adds, which
@@ -17,7 +17,9 @@ ROOMS: tuple[str, ...] = ()
 
 
 def added(what: str) -> list[Any]:
-    """What each of the rooms has of a kind, such as ``loaders``, in the order of their names."""
+    """Return what each of the rooms has of a kind, such as ``loaders``, in the order of their
+    names.
+    """
     found = []
     for room in sorted(ROOMS):
         try:

@@ -211,7 +211,7 @@ class Graph(Deriving, InCells):
 
     @cached_property
     def survives(self) -> tuple[bool, ...]:
-        """Whether each tensor outlives the step (:attr:`Tensor.survives`)."""
+        """Return whether each tensor outlives the step (:attr:`Tensor.survives`)."""
         return tuple([t.survives for t in self.tensors])
 
     @cached_property

@@ -32,7 +32,7 @@ _SQUARE_IS_FINITE = 1e150
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """By how much times vary: the relative standard deviations of op times and of transfer times,
+    """The variation of times: the relative standard deviations of op times and of transfer times,
     and the seed (at least 0).
 
     A transfer's factor is on the time for which its bytes flow, as if bandwidth were less or more;
@@ -66,7 +66,7 @@ class Jitter:
 
     @property
     def is_none(self) -> bool:
-        """Whether it changes nothing."""
+        """Return whether it changes nothing."""
         return not (self.op_sigma or self.transfer_sigma)
 
     def op_factor(self, device: int, op: int) -> float:

@@ -1,4 +1,4 @@
-"""Where the durations of a graph were measured, and which machines they hold on.
+"""Describe where the durations of a graph were measured, and which machines they hold on.
 
 A recording names its device, and ``meta["measured_on"]`` of a workload the device or the profile.
 One rule maps such names to profiles (:func:`named_profiles`). On another machine the durations say
@@ -98,8 +98,8 @@ def profile_of(device: str) -> str | None:
 
 @lru_cache(64)
 def is_for(name: str, source: str, device: str) -> bool:
-    """Whether a profile, of this name and this ``source``, is for a device: one of the two names
-    it, or the profile of it by its name.
+    """Return whether a profile, of this name and this ``source``, is for a device: one of the two
+    names it, or the profile of it by its name.
     """
     from hosim.shipped import hardware
 
@@ -119,7 +119,7 @@ def measured_on(graph: Graph) -> str | None:
 
 
 def given_durations(graph: Graph) -> int:
-    """How many ops have a duration of their own; 0 if none of these takes any time."""
+    """Return how many ops have a duration of their own; 0 if none of these takes any time."""
     given = [op.duration_ns for op in graph.ops if op.duration_ns is not None]
     return len(given) if any(given) else 0
 
@@ -153,7 +153,7 @@ def check_varied(graph: Graph, field: str, *, processor: str) -> None:
 
 
 def times_line(graph: Graph) -> str | None:
-    """What a reader of figures has to know of the durations that the graph has, as one line;
+    """Return what a reader of figures has to know of the durations that the graph has, as one line;
     ``None`` if it has none.
     """
     if not graph.derived(given_durations):
@@ -179,7 +179,7 @@ def _whose(graph: Graph) -> str:
 
 
 def _answers(device: str) -> str:
-    """What would answer."""
+    """Return what would answer."""
     rescale = "--rescale (rescale=True) scales them by the cost model"
     if profile_of(device) is None:
         rescale = "no shipped profile is for that device, so they cannot be rescaled"

@@ -43,14 +43,14 @@ KNEW = "knew"
 CLAIRVOYANT = "what each gate chooses before it does (clairvoyant), which no run knows: a bound"
 ON_DEMAND = "what a gate chooses once it has chosen (on demand)"
 
-_LISTED = {LEFT_OUT: "left out", ASSUMED: "assumed", MISSING: "not in the file"}
+_LISTED = {LEFT_OUT: "not modelled", ASSUMED: "assumed", MISSING: "not in the file"}
 
 
 class Note(NamedTuple):
     """One note: what it is about, in a word or two, and a line without a full stop.
 
-    >>> str(Note("left out", "quantised weights"))
-    'left out: quantised weights'
+    >>> str(Note("not modelled", "quantised weights"))
+    'not modelled: quantised weights'
     """
 
     about: str
@@ -61,8 +61,8 @@ class Note(NamedTuple):
 
 
 def notes(graph: Graph, *machines: Hardware) -> tuple[Note, ...]:
-    """What a reader of the workload's figures has to know: of the graph, and of its times on each
-    machine.
+    """Return what a reader of the workload's figures has to know: of the graph, and of its times on
+    each machine.
     """
     each = [(machine, graph.derived_on(machine, _on_machine)) for machine in machines]
     if len(machines) > 1:
@@ -117,8 +117,8 @@ def _on_machine(graph: Graph, machine: Hardware) -> tuple[Note, ...]:
 def sentence(line: str) -> str:
     """A note as a sentence.
 
-    >>> sentence("left out: a LoRA")
-    'Left out: a LoRA.'
+    >>> sentence("not modelled: a LoRA")
+    'Not modelled: a LoRA.'
     """
     return f"{line[:1].upper()}{line[1:]}."
 

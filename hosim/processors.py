@@ -1,5 +1,5 @@
-"""Which processor runs an op, and what does not know of others than the device's (docs/contract.md,
-rule 20).
+"""Describe which processor runs an op, and what does not know of others than the device's
+(docs/contract.md, rule 20).
 """
 
 from __future__ import annotations

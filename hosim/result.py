@@ -1,5 +1,5 @@
-"""What a replay reports: the figures that docs/contract.md defines, and the timeline they come
-from.
+"""Describe what a replay reports: the figures that docs/contract.md defines, and the timeline they
+come from.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Stall:
     :data:`STALL_CAUSES`.
 
     ``transfer`` is the place in :attr:`Timeline.transfers` of the transfer that a transfer stall is
-    blamed on (docs/contract.md, rule 8); ``None`` for other causes. Of a cache op over several
+    blamed on (docs/contract.md, rule 8); ``None`` for other causes. For a cache op over several
     channels it is the chunk that arrived last.
     """
 
@@ -173,14 +173,14 @@ class Stall:
 
     @property
     def stall_ns(self) -> int:
-        """How long the stream waited."""
+        """Return how long the stream waited."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """When each op and each transfer of a replay began and ended, as in its :class:`Timeline`, of
-    which this is a part.
+    """Describe when each op and each transfer of a replay began and ended, as in its
+    :class:`Timeline`, of which this is a part.
     """
 
     op_start_ns: tuple[int, ...]
@@ -226,7 +226,7 @@ class AllocatorState:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFigures:
-    """What an allocator made of the device tier.
+    """Describe what an allocator made of the device tier.
 
     ``name`` is one of :data:`ALLOCATORS`, ``account`` one of :data:`ACCOUNTS`. *Allocated* bytes
     are those of the blocks that are held, rounding included; *active* ones add what was freed and
@@ -460,14 +460,14 @@ class Result(InCells):
 
     @property
     def has_waits(self) -> bool:
-        """Whether an op of any stream waits for a transfer or for room."""
+        """Return whether an op of any stream waits for a transfer or for room."""
         stalls = [self.stall_ns, *(stream.stall_ns for stream in self.streams.values())]
         return any([stall["transfer"] or stall["capacity"] for stall in stalls])
 
     @property
     def above_bound(self) -> float | None:
-        """By what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where either
-        is missing.
+        """Return by what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where
+        either is missing.
         """
         if self.makespan_ns is None or not self.lower_bound_ns:
             return None

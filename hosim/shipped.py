@@ -108,7 +108,7 @@ def notebook_paths() -> list[Path]:
 
 
 def is_shipped(path: Path) -> bool:
-    """Whether a file is one of the shipped workloads, hardware profiles or runtimes."""
+    """Return whether a file is one of the shipped workloads, hardware profiles or runtimes."""
     folder = path.resolve().parent
     return folder.name in ("workloads", "hardware_profiles", "runtimes") and folder.parent in (
         _PACKAGE,
@@ -190,7 +190,7 @@ def find_hardware(text: str) -> Path:
 
 
 def is_path(text: str) -> bool:
-    """Whether a text is the path of something that exists."""
+    """Return whether a text is the path of something that exists."""
     # a folder of the same name beside the user must not hide a shipped file: a folder counts only
     # when spelled as a path
     try:

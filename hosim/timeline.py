@@ -66,7 +66,7 @@ class Spans:
 
     @property
     def total_ns(self) -> int:
-        """How long all of it lasts."""
+        """Return how long all of it lasts."""
         return self._sums[-1]
 
     def before(self, at: float) -> float:
@@ -79,7 +79,7 @@ class Spans:
         return int(self.before(end) - self.before(start)) if end > start else 0
 
     def shares(self, end: int, parts: int) -> list[float]:
-        """What part of each of ``parts`` equal parts of ``[0, end)`` the set covers.
+        """Return what part of each of ``parts`` equal parts of ``[0, end)`` the set covers.
 
         >>> Spans([(0, 5), (7, 8)]).shares(10, 2)
         [1.0, 0.2]
@@ -91,7 +91,7 @@ class Spans:
 
 
 def busy(timeline: Timeline) -> dict[str, Spans]:
-    """When each channel that moved something carried at least one transfer."""
+    """Return when each channel that moved something carried at least one transfer."""
     carried: dict[str, list[Interval]] = {}
     for x in timeline.transfers:
         carried.setdefault(x.channel, []).append((x.start_ns, x.end_ns))
@@ -99,7 +99,9 @@ def busy(timeline: Timeline) -> dict[str, Spans]:
 
 
 def residence(timeline: Timeline, tier: str) -> dict[int, Spans]:
-    """When each tensor that ``tier`` ever holds is held there, transfers under way included."""
+    """Return when each tensor that ``tier`` ever holds is held there, transfers under way
+    included.
+    """
     held: dict[int, list[Interval]] = {}
     for r in timeline.residencies:
         if r.tier == tier and r.tensor >= 0:
@@ -108,7 +110,7 @@ def residence(timeline: Timeline, tier: str) -> dict[int, Spans]:
 
 
 def last_ns(timeline: Timeline) -> int:
-    """When everything recorded has ended."""
+    """Return when everything recorded has ended."""
     ends = (
         *timeline.op_end_ns,
         *(x.end_ns for x in timeline.transfers),
@@ -183,7 +185,7 @@ def occupancy(timeline: Timeline, tier: str) -> Steps:
 
 
 def occupancy_by_kind(graph: Graph, timeline: Timeline, tier: str) -> dict[str, Steps]:
-    """As :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever
+    """Like :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever
     held.
     """
     held: dict[str, list[Residency]] = {}

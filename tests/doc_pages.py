@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")],
-    key=lambda path: path.relative_to(ROOT).as_posix(),
-)
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "changelog.d/README.md"])
 
 LONG = "<!-- long -->\n"
 """What stands before a block that takes more than two seconds."""

@@ -20,12 +20,15 @@ import gzip
 import importlib.util
 import json
 import os
+import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +50,12 @@ from doc_pages import (
 )
 from typer.testing import CliRunner
 
+import hosim
 from hosim.cli.main import app
 from hosim.io import load_hardware, load_workload, schema
 from hosim.io.gate_files import load_cases
 from hosim.io.runtimes import load_runtime
+from hosim.policies import package_of, policy_names
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +70,21 @@ OF_THE_READER = {
 """Files that a page takes for granted, by their names: recordings of a GPU. Where one is missing,
 blocks that name it are not run.
 """
+
+IN_A_CHECKOUT = "first-policy.md"
+"""The page whose folder is a checkout: its files are hosim's, and its commands run them."""
+
+OF_A_CHECKOUT = (
+    "changelog.d",
+    "hosim",
+    "tests",
+    "docs",
+    "hardware_profiles",
+    "runtimes",
+    "workloads",
+    "pyproject.toml",
+    "mkdocs.yml",
+)
 
 TIMED = "Planning + replay took"
 """How the one paragraph begins that no two runs share."""
@@ -108,8 +128,9 @@ INSTALLED = ".installed"
 class Session:
     """What one page does, in a folder of its own; ``names`` are those of its Python blocks."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, checkout: bool = False) -> None:
         self.folder = folder
+        self.checkout = checkout
         self.names: dict[str, Any] = {"__name__": "__page__"}
         for name, path in OF_THE_READER.items():
             if path.exists():
@@ -182,7 +203,7 @@ class Session:
 
     def printed(self, line: str) -> str:
         """What a command prints on stdout. It has to end with exit code 0."""
-        if re.match(r"hosim [^|&;<>$*]*$", line):
+        if re.match(r"hosim [^|&;<>$*]*$", line) and not self.checkout:
             ended = CliRunner().invoke(app, shlex.split(line)[1:], env={"COLUMNS": "120"})
             code, stdout, stderr = ended.exit_code, ended.stdout, ended.stderr
         else:
@@ -222,7 +243,9 @@ def test_a_page_does_what_it_says_of_long_work_too(
 
 def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: Iterable[Block]) -> None:
     """Do what the blocks of a page say."""
-    session = Session(folder)
+    if page.name == IN_A_CHECKOUT:
+        check_out(folder)
+    session = Session(folder, page.name == IN_A_CHECKOUT)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     for block in listed:
@@ -230,6 +253,15 @@ def run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, listed: Itera
             session.run(block)
         except Exception as error:
             pytest.fail(f"{page.name}:{block.line}: {type(error).__name__}: {error}", pytrace=False)
+
+
+def check_out(folder: Path) -> None:
+    """A copy of the checkout, with what is compiled."""
+    for name in OF_A_CHECKOUT:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name)
+        else:
+            shutil.copy2(ROOT / name, folder / name)
 
 
 def test_a_block_is_long_where_a_comment_says_so() -> None:
@@ -346,6 +378,87 @@ def test_places_in_the_code_are_there(page: Path) -> None:
             )
 
 
+OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", OF_TODAY, ids=lambda page: page.name)
+def test_dotted_names_resolve(page: Path) -> None:
+    """Modules, functions, classes, fields: `hosim.Result.makespan_ns`. The changelog names what has
+    gone.
+    """
+    for name in re.findall(r"`(hosim(?:\.\w+)+)(?:\([^`]*\))?`", without_blocks(page.read_text())):
+        if name.rpartition(".")[2] not in NO_NAMES:
+            assert resolves(name), f"{page.name}: {name}"
+
+
+NO_NAMES = {"toml", "NAME"}
+"""Last parts of what looks like a name in the code and is none: a file, and a placeholder."""
+
+
+def resolves(name: str) -> bool:
+    """Whether the façades have a dotted name."""
+    *path, last = name.split(".")
+    if len(path) > 1 and not resolves(".".join(path)):
+        return False
+    try:
+        owner = pkgutil.resolve_name(".".join(path))
+        return (
+            hasattr(owner, last)
+            or last in getattr(owner, "__dataclass_fields__", {})
+            or bool(import_module(name))
+        )
+    except ImportError:
+        return False
+
+
+def test_names_that_are_not_there_do_not_resolve() -> None:
+    assert resolves("hosim.result.Stall")
+    assert resolves("hosim.engine.reference.Simulation")
+    assert resolves("hosim.Result.makespan_ns")
+    assert not resolves("hosim.Result.makespan")
+    assert not resolves("hosim.results.Stall")
+
+
+def test_the_picture_of_the_architecture_fits_and_names_what_is_there() -> None:
+    picture, *_ = [
+        block.text
+        for block in blocks((ROOT / "docs/architecture.md").read_text())
+        if block.language == "text"
+    ]
+    assert max(map(len, picture.splitlines())) <= 80
+    named = set(re.findall(r"[\w*]+(?:/|\.py)", picture)) - {"docs/"}
+    assert len(named) > 20
+    for name in named:
+        there = [
+            *(ROOT / "hosim").glob(f"{name}"),
+            *(ROOT / "hosim/engine").glob(name),
+            *ROOT.glob(name),
+        ]
+        assert there, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_tests_that_are_named_are_there(page: Path) -> None:
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+        assert re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M), (
+            f"{page.name}: {path}::{name}"
+        )
+
+
+def test_every_rule_says_where_it_is_from_where_it_is_and_what_holds_it() -> None:
+    text = (ROOT / "docs/contract.md").read_text().partition("## What always holds")[0]
+    _, *rules = re.split(r'<a id="rule-\d+"></a>', text)
+    assert len(rules) > 20
+    for rule in rules:
+        heading = rule.strip().splitlines()[0]
+        assert re.findall(r"^- \*(\w+)\.\*", rule, re.M)[-3:] == ["Origin", "Code", "Tests"], (
+            heading
+        )
+        *_, code, tests = re.split(r"^- \*\w+\.\*", rule, flags=re.M)
+        assert re.search(r"`hosim/[\w/]+\.py`", code), heading
+        assert re.search(r"`tests/[\w/]+\.py::\w+`", tests), heading
+
+
 def test_the_table_of_rooms_has_every_room() -> None:
     table = (ROOT / "CONTRIBUTING.md").read_text().partition("| floor |")[2].partition("\n\n")[0]
     rooms = {path.name for path in (ROOT / "hosim").iterdir() if (path / "__init__.py").exists()}
@@ -378,6 +491,17 @@ def test_rules_and_pages_that_code_cites_are_there() -> None:
     assert cited > 20
 
 
+def test_the_page_of_the_planner_has_a_row_for_every_policy() -> None:
+    table = (ROOT / "docs/planner.md").read_text().partition("## The other policies")[2]
+    rows = [
+        name
+        for row in re.findall(r"^\| (`.*?) \|", table, re.M)
+        for name in re.findall(r"`(\w+)`", row)
+    ]
+    ours = {name for name in policy_names() if package_of(name) == "hosim"}
+    assert sorted(rows) == sorted(ours - {"hyperoffload"})
+
+
 def test_every_page_is_in_the_navigation() -> None:
     named = re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.M)
     assert sorted(named) == sorted(page.name for page in PAGES if page.parent == ROOT / "docs")
@@ -393,6 +517,10 @@ def test_the_readme_is_short() -> None:
         (".github/workflows/test.yml", "vendor.github-workflows"),
         (".github/actions/check/action.yml", "vendor.github-actions"),
         ("CITATION.cff", "vendor.citation-file-format"),
+        (".github/ISSUE_TEMPLATE/config.yml", "vendor.github-issue-config"),
+        (".github/ISSUE_TEMPLATE/bug.yml", "vendor.github-issue-forms"),
+        (".github/ISSUE_TEMPLATE/request.yml", "vendor.github-issue-forms"),
+        (".github/ISSUE_TEMPLATE/wrong-figure.yml", "vendor.github-issue-forms"),
     ],
 )
 def test_files_for_others_keep_the_published_schemas(path: str, name: str) -> None:
@@ -435,17 +563,61 @@ def test_the_readme_has_the_table_of_the_accuracy_page() -> None:
     assert rows("README.md") == rows("docs/accuracy.md")[: len(rows("README.md"))]
 
 
+TYPES = ("added", "changed", "removed", "fixed")
+
+
 def test_the_changelog_has_the_form_it_names() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
-    assert re.findall(r"^## (.+)$", text, re.M)[0] == "Unreleased"
-    assert set(re.findall(r"^### (.+)$", text, re.M)) <= {
-        "Added",
-        "Changed",
-        "Deprecated",
-        "Removed",
-        "Fixed",
-        "Security",
-    }
+    (newest, *_) = re.findall(r"^## (\S+) \(\d{4}-\d\d-\d\d\)$", text, re.M)
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited is not None
+    assert newest == hosim.__version__ == cited[1]
+    assert {heading.lower() for heading in re.findall(r"^### (.+)$", text, re.M)} <= {*TYPES}
+    notes = text.partition(f"## {newest}")[2].partition("\n## ")[0]
+    assert len(notes.splitlines()) <= 60, "the notes of a release fit a screen"
+
+
+def test_fragments_have_names_that_the_next_release_takes() -> None:
+    fragments = {path.name for path in (ROOT / "changelog.d").iterdir()} - {"README.md"}
+    assert [
+        name
+        for name in fragments
+        if not re.fullmatch(rf"(\d+|\+[\w-]+)\.({'|'.join(TYPES)})\.md", name)
+    ] == []
+    assert tuple(type_["directory"] for type_ in CONFIGURED["type"]) == TYPES
+
+
+CONFIGURED = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("towncrier") is None, reason="needs the extra 'dev'")
+def test_fragments_become_the_next_section(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    folder = tmp_path / CONFIGURED["directory"]
+    folder.mkdir()
+    (folder / "+save-on-cpu.added.md").write_text("Policy `save_on_cpu`.\n")
+    (folder / "51.fixed.md").write_text("A figure.\n")
+    command = [
+        sys.executable,
+        "-m",
+        "towncrier",
+        "build",
+        "--yes",
+        "--version",
+        "9.9.0",
+        "--date",
+        "2030-01-02",
+    ]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    before, _, after = (
+        (tmp_path / "CHANGELOG.md").read_text().partition("\n## 9.9.0 (2030-01-02)\n")
+    )
+    assert before.endswith("<!-- the next release -->\n")
+    assert after.startswith(
+        "\n### Added\n\n- Policy `save_on_cpu`.\n\n### Fixed\n\n- A figure. (#51)\n\n"
+    )
 
 
 @pytest.mark.long

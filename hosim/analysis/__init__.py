@@ -1,4 +1,4 @@
-"""What can be said of a graph, a plan or a result without running a replay."""
+"""Describe what can be said of a graph, a plan or a result without running a replay."""
 
 from typing import TYPE_CHECKING
 

@@ -93,7 +93,7 @@ def canonical_places(graph: Graph) -> list[int]:
 
 
 def ascend(positions: Sequence[int]) -> bool:
-    """Whether each of some positions is behind the one before it."""
+    """Return whether each of some positions is behind the one before it."""
     return all([a < b for a, b in pairwise(positions)])
 
 

@@ -1,5 +1,5 @@
-"""What the device tier holds while the ops of a graph run, some of them again, without making that
-graph.
+"""Describe what the device tier holds while the ops of a graph run, some of them again, without
+making that graph.
 
 A tensor that a recomputed op makes takes the place of the one it stands for, for all later users
 until an op writes that one anew (:mod:`hosim.edits`). So only tensors that are made again are
@@ -76,8 +76,8 @@ def edited_curve(
 
 
 class _UneditedLives:
-    """When a graph holds its tensors as it is: the first and the last op that uses each, 0 for
-    those of no op.
+    """Describe when a graph holds its tensors as it is: the first and the last op that uses each, 0
+    for those of no op.
 
     ``from_start`` and ``to_end`` say which are there whatever uses them, ``used`` which are there
     at all. For :meth:`Graph.derived`.

@@ -29,7 +29,7 @@ class Gap:
     written: int = AT_START
 
     def dead(self, count: int) -> bool:
-        """Whether the op at its end overwrites the contents, so that nothing need be kept;
+        """Return whether the op at its end overwrites the contents, so that nothing need be kept;
         ``count`` is the number of ops.
         """
         return not self.returns and self.before < count

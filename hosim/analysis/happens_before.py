@@ -1,5 +1,5 @@
-"""Which op has ended for certain when another has, for any durations: this makes a place for a
-cache op safe on several streams.
+"""Describe which op has ended for certain when another has, for any durations: this makes a place
+for a cache op safe on several streams.
 
 On one stream the listed order says it. On several, an op knows how many ops of each stream have
 ended when it has (a vector clock: producers and its stream's earlier ops, and theirs); along a
@@ -64,8 +64,8 @@ class HappensBefore:
         )
 
     def known_at_start(self, i: int) -> list[int]:
-        """How many ops of each stream have surely ended when op ``i`` starts; of several streams
-        only.
+        """Return how many ops of each stream have surely ended when op ``i`` starts; of several
+        streams only.
         """
         clock = self.clock[i].copy()
         clock[self.stream_of[i]] -= 1
@@ -81,7 +81,9 @@ class HappensBefore:
         return bisect_left(self._ended[stream][s], needed)
 
     def ended_by(self, earlier: int, op: int) -> bool:
-        """Whether ``earlier`` has surely ended when ``op`` has; :data:`AT_START` precedes all."""
+        """Return whether ``earlier`` has surely ended when ``op`` has; :data:`AT_START` precedes
+        all.
+        """
         if earlier in (AT_START, op):
             return True
         if op == AT_START:

@@ -1,4 +1,4 @@
-"""When each tensor is needed, and what the device tier holds with everything resident.
+"""Describe when each tensor is needed, and what the device tier holds with everything resident.
 
 The account is that of a replay in which nothing moves (docs/contract.md): tensors of
 :attr:`Graph.initial` are there from the start, a produced one from the start of the op that first
@@ -51,7 +51,7 @@ def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
 
 
 def _live_on_device(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
-    """As :func:`live_ranges`, of the users that run on the device."""
+    """Like :func:`live_ranges`, of the users that run on the device."""
     users = [[i for i in listed if not graph.ops[i].processor] for listed in graph.users]
     return tuple([(listed[0], listed[-1] + 1) if listed else None for listed in users])
 
@@ -60,7 +60,7 @@ def needed_bytes(graph: Graph) -> tuple[int, ...]:
     """Bytes that each op needs in the device tier under any plan: what it uses, and its workspace;
     for :meth:`Graph.derived`.
 
-    Of an op on another processor nothing.
+    Ops on other processors hold no device memory.
     """
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     return tuple(

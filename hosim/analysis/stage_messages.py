@@ -1,5 +1,5 @@
-"""Which ops of the stages of a pipeline are one exchange, and whether their order lets all of them
-happen (docs/contract.md, rule 21).
+"""Describe which ops of the stages of a pipeline are one exchange, and whether their order lets all
+of them happen (docs/contract.md, rule 21).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check_kind(op: Op, stage: int) -> None:
 
 
 def _check(exchange: StageExchange, graphs: Sequence[Graph]) -> None:
-    """Whether the ops of one message are one exchange."""
+    """Check that the ops of one message are one exchange."""
     ops = [graphs[stage].ops[i] for stage, i in exchange.members]
     stages = [stage for stage, _ in exchange.members]
     first, source, message = ops[0], _source(stages[0]), exchange.message

@@ -1,4 +1,5 @@
-"""What each tensor needs between a few points of a graph, tensors of the same life taken together.
+"""Describe what each tensor needs between a few points of a graph, tensors of the same life taken
+together.
 
 A life lists the tensor's *gaps*, between two uses of which the first always ends before the second
 starts, with the pressure points inside each of them (:mod:`hosim.analysis.pressure_points`): there
@@ -53,7 +54,7 @@ class LifeVersion:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What is the same for a group of tensors.
+    """Describe what is the same for a group of tensors.
 
     ``starts``: they hold contents at time 0. ``first_read``: their first use reads these.
     ``restored``: they have to be valid at the end where they were at time 0 (docs/contract.md, rule

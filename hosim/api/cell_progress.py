@@ -1,4 +1,6 @@
-"""What a long call says in a cell of a notebook while it runs; elsewhere it says nothing."""
+"""Describe what a long call says in a cell of a notebook while it runs; elsewhere it says
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def in_cell() -> Iterator[Callable[[str], None]]:
 
 
 def _cell() -> Show | None:
-    """What writes into the cell that runs; ``None`` outside a notebook."""
+    """Return what writes into the cell that runs; ``None`` outside a notebook."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):  # a terminal has IPython, too

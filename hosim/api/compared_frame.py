@@ -29,7 +29,9 @@ _SHOWN = (
 
 
 class ComparedFrame(DataFrame):
-    """What :func:`hosim.compare` returns; what is selected from it is an ordinary frame."""
+    """Describe what :func:`hosim.compare` returns; what is selected from it is an ordinary
+    frame.
+    """
 
     def _repr_html_(self) -> str:
         """A row per policy, or per machine and policy, with units; every column is in the frame."""

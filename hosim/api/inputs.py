@@ -312,8 +312,8 @@ def choices_of(
 
 
 def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
-    """What to vary, with a label in the place of each policy that is an object or a function, and
-    these policies.
+    """Return what to vary, with a label in the place of each policy that is an object or a
+    function, and these policies.
     """
     if isinstance(vary, str):
         return vary, ()

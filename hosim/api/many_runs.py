@@ -85,7 +85,7 @@ def compare(
         the device had enough memory. ``planning_s`` and ``replay_s`` are the seconds that planning
         and replaying took here. If a policy does not fit, ``feasible`` is false and ``error`` says
         why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with
-        the traceback. Of several machines: one row per machine and policy, with the columns of
+        the traceback. With several machines: one row per machine and policy, with the columns of
         :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the
         makespan is at most 5 % above that with everything resident, if there is one.
 

@@ -315,9 +315,9 @@ def blame(
     workload
         What to run: a name, a path, a mapping or a graph. Or a plan, which is judged as it is.
     hardware
-        What to run it on: a name, a path, a mapping or a profile. Of a plan of :func:`hosim.plan`,
-        ``None`` is the machine that it was made for, within the same budget unless another is
-        given.
+        The machine to run it on: a name, a path, a mapping or a profile. For a plan of
+        :func:`hosim.plan`, ``None`` is the machine that it was made for, within the same budget
+        unless another is given.
     policy
         Which policy plans, unless a plan is given: text such as ``lookahead:k=4``, an object or a
         function.

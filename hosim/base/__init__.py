@@ -1,3 +1,3 @@
-"""What data and rooms of every floor use: whole numbers, processes, the collector, cells of a
-notebook.
+"""Describe what data and rooms of every floor use: whole numbers, processes, the collector, cells
+of a notebook.
 """

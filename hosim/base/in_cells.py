@@ -1,4 +1,4 @@
-"""What a cell of a notebook shows of hosim's data: a table instead of every field."""
+"""Describe what a cell of a notebook shows of hosim's data: a table instead of every field."""
 
 from __future__ import annotations
 

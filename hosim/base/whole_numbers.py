@@ -48,8 +48,8 @@ def whole(value: object) -> int | None:
 
 
 def not_whole(name: str, value: object) -> str:
-    """What is said of the value of a field that is no whole number, with the unit that the name of
-    the field ends in.
+    """Return what is said of the value of a field that is no whole number, with the unit that the
+    name of the field ends in.
 
     >>> not_whole("duration_ns", 1.5)
     'expected a whole number of ns, got 1.5'

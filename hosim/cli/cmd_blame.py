@@ -33,10 +33,10 @@ _OPTIONS = declared(
 def blame(given: Given) -> None:
     """Show what each stall waits for, and what would help.
 
-    Shows the transfer, its channel, what occupied the channel and what would have prevented the
-    stall; then how much time more of each resource would save, and twice as much, by replays of the
-    plan. Without --plan, the policy plans again for other amounts of device memory. Exit code 3 if
-    the workload does not fit.
+    Shows the transfer, its channel, the traffic that occupied the channel, and what would have
+    prevented the stall; then the time that more of each resource would save, and twice as much, by
+    replays of the plan. Without --plan, the policy plans again for other amounts of device memory.
+    Exit code 3 if the workload does not fit.
     """
     from dataclasses import asdict
 

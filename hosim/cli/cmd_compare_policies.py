@@ -94,9 +94,9 @@ _OPTIONS = declared(
 def compare_policies(given: Given) -> None:
     """Compare policies: which fit, how fast, and why.
 
-    Plans and replays the workload under each policy, one row each. Several machines, as in -H
-    h100,a100, are compared instead: how long a step takes on each, and the smallest budget within 5
-    % of everything resident. Ctrl-C prints what is known by then. Exit code 3 if none fits, 2 if a
+    Plans and replays the workload under each policy, one row each. With several machines, as in -H
+    h100,a100, it compares these instead: the time of a step on each, and the smallest budget whose
+    slowdown is at most 5 %. Ctrl-C prints the results so far. Exit code 3 if none fits, 2 if a
     policy of yours fails.
     """
     if "," in given.hardware and not os.path.exists(given.hardware):

@@ -47,7 +47,7 @@ _OPTIONS = declared(
 def diff(given: Given) -> None:
     """Show how two plans or two results differ.
 
-    Compares figure by figure, tensor by tensor and op by op, and leaves out what is equal.
+    Compares figure by figure, tensor by tensor and op by op, and shows only differences.
     """
     from hosim.devices_of_graph import on_devices
     from hosim.report.of_studies import diff

@@ -22,7 +22,7 @@ _FOLDER = Option(
 def notebooks(given: Given) -> None:
     """Write the worked notebooks to a folder.
 
-    A file of the same name that differs stays as it is, and is an error: move it away first.
+    It never overwrites a file that differs: move such a file away first.
     """
     from hosim.errors import InputError
     from hosim.files import write_bytes

@@ -29,8 +29,8 @@ _OPTIONS = declared(
 def pipeline(given: Given) -> None:
     """Replay the stages of a pipeline together.
 
-    Says how long each waits for others. The policy plans each stage alone, as if all devices ran
-    it, and does not know of the waits. The machine has one device for each stage.
+    Shows how long each stage waits for others. The policy plans each stage alone, without these
+    waits. The machine has one device for each stage.
     Exit code 3 if a stage does not fit.
     """
     from hosim.api import plan_stages, replay_stages

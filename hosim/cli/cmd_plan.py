@@ -62,8 +62,8 @@ def plan(given: Given) -> None:
     """Write the plan of one policy, or explain it.
 
     -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain
-    prints the 20 tensors that matter most; --top N and --all print every table, --json prints all
-    figures. --within, --time, --work and Ctrl-C end the search; the plan says how much work it did.
+    prints the 20 most important tensors; --top N and --all print every table, --json prints all
+    figures. --within, --time, --work and Ctrl-C end the search; the plan records the work done.
     Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
     """
     from hosim.engine import replay
@@ -133,7 +133,7 @@ def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> No
     from hosim.plain_text import counted
 
     said = (
-        f"; runs {counted(made.recomputes, 'op')} again, so it needs a runtime that repeats ops"
+        f"; recomputes {counted(made.recomputes, 'op')}, so it needs a runtime that can do so"
         if made.recomputes
         else ""
     )
@@ -161,7 +161,7 @@ def _explain(
     if made.processors and not json:
         console().print(chosen_processors(made, machine))
     if made.processors and made.graph.elsewhere and not json:
-        note("why tensors move is explained for plans with all ops on the device alone")
+        note("plans are explained only if all ops run on the device")
         return
     with progress(f"{label}: explaining"):
         why = explained(made, machine, budget_bytes)

@@ -14,7 +14,7 @@ _KV = Option("kv", of=bool, default=False, help="Those for the cache of 'hosim s
 def policies(given: Given) -> None:
     """List the policies and their parameters.
 
-    Where some policies are not hosim's own, the table names the packages they come from.
+    If plugins add policies, the table names their packages.
     """
     if given.kv:
         _kv_policies(given.json)

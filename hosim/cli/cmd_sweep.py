@@ -38,7 +38,7 @@ def sweep(given: Given) -> None:
     """Plan and replay once for each combination of values.
 
     A field is a parameter of the workload's spec or of the policy, a path in the hardware profile,
-    or the budget; several fields make a grid. A point that fails is a row with its error. Exit code
+    or the budget; several fields make a grid. If a point fails, its row has the error. Exit code
     3 if none fits.
     """
     from hosim.plain_text import counted

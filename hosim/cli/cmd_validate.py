@@ -38,7 +38,7 @@ _OPTIONS = declared(
     Option(
         "max_error",
         metavar="SHARE",
-        help="Exit with 1 if the recording is not explained, or if makespan or starts are off by "
+        help="Exit with 1 if the recording is not validated, or if makespan or starts are off by "
         "more than this share of it (1%).",
     ),
 )
@@ -50,11 +50,11 @@ def validate(given: Given) -> None:
     """Compare a replay with a recording of a real GPU.
 
     Times: from the recorded durations of launches, kernels, copies, waits and synchronisations,
-    hosim predicts when each kernel and copy starts, and says whether that explains the recording,
-    or which spans it does not explain, and why. Memory: it replays allocations and frees in its
+    hosim predicts when each kernel and copy starts, and says whether the recording is validated, or
+    which spans differ and why. Memory: it replays allocations and frees in its
     ledger and its caching allocator, in the host's program order. For a folder that 'python -m
     hosim.gpu' wrote, it predicts each offload scheme from the resident run and the bandwidth sweep,
-    and shows the plans of hosim beside their runs. Several recordings are ranks of one program:
+    and compares hosim's plans with their runs. Several recordings are ranks of one program:
     their collectives wait for each other.
     """
     from hosim.report import of_studies

@@ -1,5 +1,5 @@
-"""What all commands have in common: help in sections, ``-q`` and ``-v``, and errors that become one
-line and an exit code.
+"""Describe what all commands have in common: help in sections, ``-q`` and ``-v``, and errors that
+become one line and an exit code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not
 
 
 def _traceback(error: HosimError) -> list[str]:
-    """Where somebody's own policy failed, line by line, if HOSIM_DEBUG asks for it."""
+    """Return where somebody's own policy failed, line by line, if HOSIM_DEBUG asks for it."""
     if not os.environ.get("HOSIM_DEBUG") or error.__cause__ is None:
         return []
     from hosim.policies import PolicyError
@@ -122,7 +122,7 @@ Verbose = Annotated[
 
 
 def choose_amount(quiet: bool, verbose: bool) -> None:
-    """How much the command writes on stderr, if either is asked for."""
+    """Set how much the command writes on stderr, if either is asked for."""
     if quiet or verbose:
         terminal.set_amount(terminal.QUIET if quiet else terminal.VERBOSE)
 

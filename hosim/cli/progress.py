@@ -1,5 +1,5 @@
-"""What a command is doing, on stderr: a status line of a terminal, or a line now and then in a
-log.
+"""Describe what a command is doing, on stderr: a status line of a terminal, or a line now and then
+in a log.
 """
 
 from __future__ import annotations

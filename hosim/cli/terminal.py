@@ -77,14 +77,14 @@ def begin() -> None:
 
 
 def set_amount(amount: int) -> None:
-    """How much this command writes on stderr from now on: :data:`QUIET`, :data:`NORMAL` or
+    """Set how much this command writes on stderr from now on: :data:`QUIET`, :data:`NORMAL` or
     :data:`VERBOSE`.
     """
     _amount.set(amount)
 
 
 def amount() -> int:
-    """How much this command writes on stderr."""
+    """Return how much this command writes on stderr."""
     return _amount.get()
 
 

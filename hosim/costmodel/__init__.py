@@ -1,4 +1,4 @@
-"""How long things take on a hardware profile: ops by roofline, transfers by bandwidth and
+"""Describe how long things take on a hardware profile: ops by roofline, transfers by bandwidth and
 latency.
 """
 

@@ -30,8 +30,8 @@ measured over what is assumed.
 
 
 def is_guessed_attention(op: Op, hardware: Hardware) -> bool:
-    """Whether an op is one of these. Raises :class:`HardwareError` if the machine has no processor
-    where the op runs.
+    """Return whether an op is one of these. Raises :class:`HardwareError` if the machine has no
+    processor where the op runs.
     """
     if not op.processor or op.kind != ATTENTION or op.duration_ns is not None:
         return False
@@ -40,8 +40,8 @@ def is_guessed_attention(op: Op, hardware: Hardware) -> bool:
 
 
 def guessed_attention_line(graph: Graph, hardware: Hardware) -> str | None:
-    """What a reader of figures of this workload on this machine has to know of such ops, as one
-    line; None if there are none.
+    """Return what a reader of figures of this workload on this machine has to know of such ops, as
+    one line; None if there are none.
 
     >>> import hosim
     >>> b = hosim.GraphBuilder("decode")

@@ -47,7 +47,9 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
 
 
 def timed_as(memory: str) -> str:
-    """How they are timed, why that is a guess, and what to do; ``memory`` names the device tier."""
+    """Return how they are timed, why that is a guess, and what to do; ``memory`` names the device
+    tier.
+    """
     return (
         f"timed as if links between devices were as fast as {memory}, since nothing says how fast "
         "they are. The step may take much longer. "
@@ -57,8 +59,8 @@ def timed_as(memory: str) -> str:
 
 
 def guessed_collectives_line(graph: Graph, hardware: Hardware) -> str | None:
-    """What a reader of figures of this workload on this machine has to know of them, as one line;
-    None if there are none.
+    """Return what a reader of figures of this workload on this machine has to know of them, as one
+    line; None if there are none.
     """
     found = graph.derived_on(hardware, guessed_collectives)
     if not found:

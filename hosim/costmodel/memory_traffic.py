@@ -73,8 +73,8 @@ def with_memories(hardware: Hardware) -> Hardware:
 
 
 def copies_compete(graph: Graph) -> bool:
-    """Whether copies share the bandwidth of memories in a replay of the graph: by default where it
-    is known what some op uses of it.
+    """Return whether copies share the bandwidth of memories in a replay of the graph: by default
+    where it is known what some op uses of it.
 
     That is so if its time is the cost model's, or was measured and the op says which bytes it
     accesses.

@@ -36,7 +36,7 @@ def on_the_device(graph: Graph, hardware: Hardware) -> Graph:
 
 
 def known_on_device(op: Op, hardware: Hardware) -> bool:
-    """Whether something says how long an op of another processor takes on the device."""
+    """Return whether something says how long an op of another processor takes on the device."""
     if dict(op.also_on).get("") is not None:
         return True
     worked = op.duration_ns is None or bool(op.flops or op.bytes_accessed)
@@ -44,8 +44,8 @@ def known_on_device(op: Op, hardware: Hardware) -> bool:
 
 
 def base_of(graph: Graph, hardware: Hardware) -> str:
-    """Which ops take their time on another processor in the step that slowdowns are against; empty
-    if none does.
+    """Return which ops take their time on another processor in the step that slowdowns are against;
+    empty if none does.
     """
     tiers = sorted(
         {
@@ -58,7 +58,7 @@ def base_of(graph: Graph, hardware: Hardware) -> str:
 
 
 def base_line(graph: Graph, hardware: Hardware) -> str | None:
-    """What slowdowns are against, if it is not the step with all its ops on the device."""
+    """Return what slowdowns are against, if it is not the step with all its ops on the device."""
     base = graph.derived_on(hardware, base_of)
     return (
         f"slowdowns are against the step with {base}: nothing says how long these take on the "

@@ -1,5 +1,5 @@
-"""How long each op takes, and where that is from: measured, a table of measured times, a model
-fitted to such, or a guess.
+"""Describe how long each op takes, and where that is from: measured, a table of measured times, a
+model fitted to such, or a guess.
 
 The guess is a roofline of compute and device memory, for ops that do not say which kernel they are,
 and on profiles without a processor.
@@ -42,8 +42,8 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     op's dtype (see :data:`hosim.costmodel.peaks.WIDER_DTYPES`) and the bandwidth of the device
     tier. A collective takes at least what its bytes take over the fabrics that it crosses
     (docs/contract.md, rule 19). Under a runtime ops on the device take what
-    :mod:`hosim.costmodel.runtime_times` says. Of an op that runs on another processor these are one
-    device's part of the processor and of its tier (docs/contract.md, rule 20). Raises
+    :mod:`hosim.costmodel.runtime_times` says. For an op that runs on another processor these are
+    one device's part of the processor and of its tier (docs/contract.md, rule 20). Raises
     :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
     """
     kernels = kernel_times_of(graph, hardware)
@@ -134,8 +134,8 @@ def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
 
 
 def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
-    """Where the time of each op is from, one of :data:`hosim.costmodel.origins.ORIGINS`, by op
-    position.
+    """Return where the time of each op is from, one of :data:`hosim.costmodel.origins.ORIGINS`, by
+    op position.
     """
     kernels = kernel_times_of(graph, hardware)
     return tuple(

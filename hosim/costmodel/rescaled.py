@@ -42,7 +42,7 @@ def rescaled_from(graph: Graph, base: Hardware, hardware: Hardware) -> Graph:
 
 
 def is_counted(op: Op) -> bool:
-    """Whether an op says what its time follows from."""
+    """Return whether an op says what its time follows from."""
     return bool(op.flops or op.bytes_accessed or op.kernel)
 
 

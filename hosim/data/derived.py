@@ -1,4 +1,4 @@
-"""What is computed from frozen data once, and kept with it for as long as it lives."""
+"""Describe what is computed from frozen data once, and kept with it for as long as it lives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Deriving:
     """Frozen data that keeps what is derived from it: a graph, a plan."""
 
     def __getstate__(self) -> dict[str, object]:
-        """What a copy or a pickle has: what is derived is worked out anew."""
+        """Return what a copy or a pickle has: what is derived is worked out anew."""
         return {name: value for name, value in vars(self).items() if name != "_derived"}
 
     def derived(

@@ -206,7 +206,7 @@ def _check_tensor(graph: Graph, t: int, gate: Gate, expert: Expert, where: str) 
 def realise(routing: Routing, steps: int | range) -> Graph:
     """The graph of one step of the trace, or of several one after the other.
 
-    Of each gate's experts only those that it chose have their ops, which then depend on the gate.
+    Only the experts that a gate chose have their ops, which then depend on the gate.
     Other ops go without what only an absent op would have given them: a sum of experts' outputs
     adds up those that there are. In a graph of several steps the persistent tensors are shared, ops
     and other tensors are named ``NAME@STEP``, and no step begins before the one before it has
@@ -373,7 +373,7 @@ class _Weave:
             )
 
     def _deps(self, i: int, runs: Sequence[bool]) -> Iterator[int]:
-        """What op ``i`` depends on besides its tensors: its gate, and instead of an absent op
+        """Yield what op ``i`` depends on besides its tensors: its gate, and instead of an absent op
         whatever that depends on.
         """
         if i in self.conditional:
@@ -401,8 +401,8 @@ def with_draw_spread(graph: Graph, spread: float) -> Graph:
 
 
 def draw_spread_of(graph: Graph) -> float:
-    """What :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw has as
-    many.
+    """Return what :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw
+    has as many.
 
     Raises :class:`GraphError` for a file that says something else.
     """
@@ -439,8 +439,8 @@ class GateDecision:
 
 @dataclass(frozen=True)
 class Routed:
-    """What was routed in a realised graph: the tensors of each gate's experts, each decision in
-    listed order, and the trace before.
+    """Describe what was routed in a realised graph: the tensors of each gate's experts, each
+    decision in listed order, and the trace before.
     """
 
     experts: tuple[tuple[tuple[int, ...], ...], ...]

@@ -1,4 +1,4 @@
-"""Whether the fields of a frozen dataclass are of the kinds that it declares: texts, lists,
+"""Tell whether the fields of a frozen dataclass are of the kinds that it declares: texts, lists,
 mappings and objects of hosim.
 """
 

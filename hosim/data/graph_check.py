@@ -1,4 +1,4 @@
-"""Whether the tensors and ops of a graph contradict themselves or one another."""
+"""Tell whether the tensors and ops of a graph contradict themselves or one another."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check_graph(
 
 
 def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
-    """Whether nothing but names contradicts itself: the rules of :func:`_explain` in less time,
-    without saying which is broken.
+    """Return whether nothing but names contradicts itself: the rules of :func:`_explain` in less
+    time, without saying which is broken.
     """
     if len({op.processor for op in ops}) > 1 and len(
         {(op.stream, op.processor) for op in ops}
@@ -128,7 +128,7 @@ def _taken_streams(ops: tuple[Op, ...]) -> dict[int, str]:
 
 
 def _wrong_processors(op: Op) -> str:
-    """What is wrong with the other processors of an op; empty if nothing is."""
+    """Return what is wrong with the other processors of an op; empty if nothing is."""
     names = [op.processor, *[name for name, _ in op.also_on]]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -1,4 +1,4 @@
-"""What a graph is made of: tensors and ops, as frozen, integer-indexed data."""
+"""Describe what a graph is made of: tensors and ops, as frozen, integer-indexed data."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Tensor:
 
     @property
     def survives(self) -> bool:
-        """Whether it outlives the step: it is persistent, or of kind ``output``."""
+        """Return whether it outlives the step: it is persistent, or of kind ``output``."""
         return bool(self.persistent) or self.kind == "output"
 
 

@@ -1,5 +1,5 @@
-"""Which ops use each tensor, in arrays: of a large graph they take a tenth of the memory of
-tuples.
+"""Describe which ops use each tensor, in arrays: of a large graph they take a tenth of the memory
+of tuples.
 """
 
 from __future__ import annotations

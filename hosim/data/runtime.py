@@ -177,14 +177,14 @@ class Runtime:
 
     @property
     def has_host(self) -> bool:
-        """Whether the host is a process of a replay: it takes time for calls or pinning, is ahead
-        by a limit or waits.
+        """Return whether the host is a process of a replay: it takes time for calls or pinning, is
+        ahead by a limit or waits.
         """
         return bool(self.host.value or self.pins or self.waits)
 
     @property
     def waits(self) -> bool:
-        """Whether the host waits for the device."""
+        """Return whether the host waits for the device."""
         return bool(self.ahead.value or self.gathers.value or self.blocks)
 
     @property
@@ -195,7 +195,7 @@ class Runtime:
 
     @property
     def line(self) -> str:
-        """What a reader of the figures has to know of it, in one line."""
+        """Return what a reader of the figures has to know of it, in one line."""
         said = (
             [f"kernels at {self.speed.value:.2f} of the speed that they have alone"]
             if self.speed.value != 1

@@ -47,8 +47,8 @@ class SeenPeak:
 
 @dataclass(frozen=True, slots=True)
 class SeenPeaks:
-    """What the allocator hands out, what it holds, and what the device has in use; ``usable_bytes``
-    is what CUDA has of the device.
+    """Describe what the allocator hands out, what it holds, and what the device has in use;
+    ``usable_bytes`` is what CUDA has of the device.
     """
 
     allocated: SeenPeak
@@ -99,7 +99,7 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
 
 
 def beside_allocator(runtime: Runtime, devices: int) -> tuple[RuntimeFigure, ...]:
-    """What lies on the device beside the allocator's memory."""
+    """Return what lies on the device beside the allocator's memory."""
     return (runtime.context, runtime.graphs, *([runtime.collectives] if devices > 1 else []))
 
 

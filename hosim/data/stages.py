@@ -1,4 +1,4 @@
-"""What a step of a pipeline does whose stages are replayed together: frozen data."""
+"""Describe what a step of a pipeline does whose stages are replayed together: frozen data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hosim.result import Result
 
 @dataclass(frozen=True)
 class StagesResult:
-    """What one step of all stages of a pipeline does.
+    """Describe what one step of all stages of a pipeline does.
 
     Parameters
     ----------
@@ -53,17 +53,17 @@ class StagesResult:
 
     @property
     def feasible(self) -> bool:
-        """Whether all stages fit."""
+        """Return whether all stages fit."""
         return self.whole.feasible
 
     @property
     def error(self) -> str | None:
-        """What did not fit, if something did not."""
+        """Return what did not fit, if something did not."""
         return self.whole.error
 
     @property
     def step_ns(self) -> int | None:
-        """How long the step takes: until the last stage has ended."""
+        """Return how long the step takes: until the last stage has ended."""
         return self.whole.makespan_ns
 
     @property

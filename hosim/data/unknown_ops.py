@@ -45,8 +45,8 @@ _MULTIPLIES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class UnknownOps:
-    """How many ops are unknown, their share of all bytes that ops read and write, and the kinds of
-    most of them first.
+    """Describe how many ops are unknown, their share of all bytes that ops read and write, and the
+    kinds of most of them first.
     """
 
     ops: int
@@ -77,8 +77,8 @@ def unknown_ops(graph: Graph) -> UnknownOps | None:
 
 
 def untimed_line(graph: Graph) -> str | None:
-    """What a reader has to know of ops that have neither a duration nor anything to time them by;
-    ``None`` if there are none.
+    """Return what a reader has to know of ops that have neither a duration nor anything to time
+    them by; ``None`` if there are none.
 
     >>> from hosim.graph import Graph, Op
     >>> untimed_line(
@@ -124,8 +124,8 @@ _WITHOUT_WORK = frozenset({"wait_tensor", "barrier"})
 
 
 def is_unknown(target: str, kind: str, flops: int | None) -> bool:
-    """Whether an op of torch is unknown: one of a library that is not torch's own, or of a kind
-    that multiplies, without FLOP.
+    """Return whether an op of torch is unknown: one of a library that is not torch's own, or of a
+    kind that multiplies, without FLOP.
 
     >>> (
     ...     is_unknown("aten::relu", "elementwise", None),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from hosim.errors import PlanError
 from hosim.graph import Graph
+from hosim.units import human_time
 
 
 def holds_nothing(graph: Graph, t: int, now: int) -> PlanError:
@@ -48,4 +49,4 @@ def not_restored(
 
 
 def _detach(graph: Graph, t: int, now: int) -> str:
-    return f"detach of tensor {graph.tensors[t].name!r} at {now} ns"
+    return f"detach of tensor {graph.tensors[t].name!r} at {human_time(now)}"

@@ -43,7 +43,7 @@ class Remembering:
         return self
 
     def __contains__(self, op: object) -> bool:
-        """Whether the policy inspects an op."""
+        """Return whether the policy inspects an op."""
         assert isinstance(op, int)
         found: bool = self._answer(
             "inspected",
@@ -201,11 +201,11 @@ class Decisions:
         ]
 
     def is_resident(self, tensor: int) -> bool:
-        """Whether the tensor holds bytes in the device tier now."""
+        """Return whether the tensor holds bytes in the device tier now."""
         return bool(self._cells["here"][self._device * self._cells["tensors"] + tensor] != ABSENT)
 
     def is_busy(self, tensor: int) -> bool:
-        """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet
+        """Return whether an op that runs uses the tensor, or a cache op of it is issued and not yet
         done.
         """
         ops = self._table.graph.ops

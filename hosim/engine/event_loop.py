@@ -1,5 +1,5 @@
-"""Which form of the event loop runs, the compiled extension or its source interpreted; and arrays
-as that form wants them.
+"""Describe which form of the event loop runs, the compiled extension or its source interpreted; and
+arrays as that form wants them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ them.
 
 
 def _is_compiled() -> bool:
-    """Whether the extension is there and not stale; one line on stderr says if not."""
+    """Return whether the extension is there and not stale; one line on stderr says if not."""
     if not compiled_loop.SOURCE:
         why = "no compiled loop here (a C compiler at installation makes it)"
     else:

@@ -1,4 +1,6 @@
-"""What jitter makes of the times of one device's ops and transfers (docs/contract.md, rule 15)."""
+"""Describe what jitter makes of the times of one device's ops and transfers (docs/contract.md, rule
+15).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,8 @@ def jittered(
 
 
 def transfer_factors(jitter: Jitter, device: int, workload: Graph) -> Callable[[int], float] | None:
-    """What gives the factor of each tensor's next transfer on a device; ``None`` if none has any.
+    """Return what gives the factor of each tensor's next transfer on a device; ``None`` if none has
+    any.
 
     A tensor has that of its place in the canonical order of the workload's; those of ops that run
     again come after these.

@@ -12,7 +12,7 @@ from hosim.data.folded_parts import folded, tensors_of
 from hosim.engine.arenas import Arena
 from hosim.engine.ledger import Ledger
 from hosim.graph import Graph
-from hosim.units import human_percent, human_size
+from hosim.units import human_percent, human_size, human_time
 
 _LISTED = 5
 _FOR_OTHERS = "waits in vain for other devices"
@@ -45,8 +45,8 @@ class FullTier:
 
     @property
     def held(self) -> str:
-        """What is held of it, and by what. Where an allocator makes more of it than its bytes, this
-        may be why the rest does not fit.
+        """Return what is held of it, and by what. Where an allocator makes more of it than its
+        bytes, this may be why the rest does not fit.
         """
         arena = ""
         if self.arena is not None:
@@ -58,7 +58,7 @@ class FullTier:
                 f"{_size(state.largest_free_bytes)})"
             )
         return (
-            f"of {self.tier} at {self.now} ns, where {_size(self.ledger.held)} of "
+            f"of {self.tier} at {human_time(self.now)}, where {_size(self.ledger.held)} of "
             f"{_size(self.ledger.capacity)} are held"
             f"{self.of_this}{arena}; largest residents: {self.largest}"
         )
@@ -141,8 +141,8 @@ def for_others(graph: Graph, i: int) -> str:
 
 
 def is_for_others(report: str | None) -> bool:
-    """Whether a report says that the device itself could go on: it waits for others, whose reports
-    say why.
+    """Return whether a report says that the device itself could go on: it waits for others, whose
+    reports say why.
     """
     return report is not None and report.endswith(_FOR_OTHERS)
 

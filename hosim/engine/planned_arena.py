@@ -70,13 +70,13 @@ class PlannedArena:
         self._uppers[self._staged[t, size].pop(0)] = self._now
 
     def state(self) -> AllocatorState:
-        """What is held now, of what all so far takes."""
+        """Return what is held now, of what all so far takes."""
         self._pack()
         live = [k for k, upper in enumerate(self._uppers) if upper < 0]
         return self._state_of(live)
 
     def failure(self) -> str | None:
-        """Whether the packing is higher than the capacity."""
+        """Return whether the packing is higher than the capacity."""
         at_peak, height = self._pack()
         if height <= self._capacity:
             return None
@@ -132,7 +132,9 @@ class PlannedArena:
         return self._packed
 
     def _state_of(self, live: Sequence[int]) -> AllocatorState:
-        """What is held, and the largest gap that is left, while the allocations ``live`` are."""
+        """Return what is held, and the largest gap that is left, while the allocations ``live``
+        are.
+        """
         largest, end = 0, 0
         for offset, size in sorted((self._offsets[k], self._sizes[k]) for k in live):
             largest = max(largest, offset - end)

@@ -1,5 +1,5 @@
-"""What a program table has whatever the plan: the arrays of a graph on a machine, and the rates of
-all that can flow there.
+"""Describe what a program table has whatever the plan: the arrays of a graph on a machine, and the
+rates of all that can flow there.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ class ProgramBase:
 
 
 def one_for_all(hardware: Hardware) -> bool:
-    """Whether one device may stand for all of several: they have equal parts of everything, as
-    there are equally many on each host.
+    """Return whether one device may stand for all of several: they have equal parts of everything,
+    as there are equally many on each host.
 
     Equal devices with equal parts of every link have equal max-min rates, so that they do the same
     as long as each step is possible for all of them: until room in a shared tier is too small for
@@ -167,7 +167,7 @@ def _apart(graph: Graph, hardware: Hardware) -> ProgramBase:
 def jittered_base(
     graph: Graph, hardware: Hardware, competes: bool, durations: Sequence[int]
 ) -> ProgramBase:
-    """As :func:`base_of`, with other durations: what copies slow down follows from what ops take
+    """Like :func:`base_of`, with other durations: what copies slow down follows from what ops take
     without jitter.
     """
     uses = copy_uses(graph, hardware, graph.derived_on(hardware, op_durations), competes)
@@ -202,7 +202,7 @@ def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
 
 
 def rest_of(cells: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """What each op and those after it on its stream take."""
+    """Return what each op and those after it on its stream take."""
     duration, queue = np.asarray(cells["duration"]), np.asarray(cells["queue"])
     rest = np.zeros_like(duration)
     for begin, end in pairwise(cells["queue_from"]):

@@ -186,8 +186,8 @@ class ProgramTable:
 
     @property
     def fits(self) -> bool:
-        """Whether what is in each tier at time 0 fits; after :meth:`reset`. :class:`UncoveredError`
-        where it does for some devices only.
+        """Return whether what is in each tier at time 0 fits; after :meth:`reset`.
+        :class:`UncoveredError` where it does for some devices only.
         """
         c = self.cells
         if any([c["part"][r] < c["held"][r] <= c["capacity"][r] for r in range(c["tiers"])]):
@@ -211,8 +211,8 @@ class ProgramTable:
         self.loop.go_on()
 
     def mark(self, changed: Iterable[int] = ()) -> Any:
-        """What the rest of a run depends on, between two instants: equal ones go on alike. ``None``
-        where a tensor of ``changed`` moves.
+        """Return what the rest of a run depends on, between two instants: equal ones go on alike.
+        ``None`` where a tensor of ``changed`` moves.
         """
         cells = self.cells["changed"]
         for t in changed:

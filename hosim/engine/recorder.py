@@ -1,4 +1,4 @@
-"""What happened, for tests, plots and traces; a replay records it only when asked."""
+"""Describe what happened, for tests, plots and traces; a replay records it only when asked."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Moved(Protocol):
 
     @property
     def tensor(self) -> int:
-        """What moves."""
+        """Return what moves."""
 
     @property
     def channel(self) -> RecordedChannel:
-        """What it crosses."""
+        """Return what it crosses."""
 
 
 class TimelineRecorder:

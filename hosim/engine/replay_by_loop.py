@@ -38,7 +38,7 @@ from hosim.units import LARGEST
 
 @dataclass(slots=True)
 class _ChannelFigures:
-    """What the loop counts of a channel."""
+    """Describe what the loop counts of a channel."""
 
     transfers: int
     bytes: int
@@ -90,7 +90,7 @@ def looped(
 
 
 def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | None:
-    """When ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
+    """Return when ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
     :func:`looped`.
     """
     replay = LoopReplay(plan, hardware, budget_bytes, None, None, None)
@@ -177,7 +177,7 @@ class LoopReplay:
         )
 
     def ends_well(self) -> bool:
-        """Whether all has ended, and what survives is where it was."""
+        """Return whether all has ended, and what survives is where it was."""
         table = self.table
         if not table.fits:
             return False
@@ -193,7 +193,7 @@ class LoopReplay:
         return status == ENDED and self._persists()
 
     def _persists(self) -> bool:
-        """Whether what survives the step is valid again where it was at time 0 (rule 2)."""
+        """Return whether what survives the step is valid again where it was at time 0 (rule 2)."""
         tensors, here = self.plan.graph.tensors, self.table.cells["here"]
         return all(
             [
@@ -205,8 +205,8 @@ class LoopReplay:
         )
 
     def times(self) -> EventTimes:
-        """When each op and transfer began and ended; transfers in the order of their ends, then of
-        issue.
+        """Return when each op and transfer began and ended; transfers in the order of their ends,
+        then of issue.
         """
         cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
@@ -223,7 +223,7 @@ class LoopReplay:
         )
 
     def outcome(self) -> result_figures.Outcome:
-        """What the loop has counted."""
+        """Return what the loop has counted."""
         cells, graph = self.table.cells, self.plan.graph
         makespan = max([cells["scalars"][3], *cells["free_since"]])
         streams = {}

@@ -17,8 +17,8 @@ from hosim.models import PROCESSORS, build
 
 @dataclass(frozen=True)
 class ResidentStep:
-    """How long a step takes, and what it holds at its peak, in bytes and by kind, with everything
-    in the device tier.
+    """Describe how long a step takes, and what it holds at its peak, in bytes and by kind, with
+    everything in the device tier.
     """
 
     makespan_ns: int
@@ -30,7 +30,7 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
     """The replay with everything that ops use in the device tier from the start, as if that were
     large enough, and all ops on the device.
 
-    Of a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the
+    For a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the
     others.
 
     Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line`
@@ -77,8 +77,8 @@ def _base(graph: Graph, hardware: Hardware) -> Graph:
 
 
 def _built_again(graph: Graph) -> Graph | None:
-    """What the builder of a graph makes of it without other processors; ``None`` if the graph is
-    not just what a builder made.
+    """Return what the builder of a graph makes of it without other processors; ``None`` if the
+    graph is not just what a builder made.
     """
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping):

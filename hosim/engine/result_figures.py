@@ -36,7 +36,9 @@ from hosim.units import LARGEST
 
 
 class ChannelCounts(Protocol):
-    """What a replay counts of a channel, in the words of :class:`hosim.result.ChannelFigures`."""
+    """Describe what a replay counts of a channel, in the words of
+    :class:`hosim.result.ChannelFigures`.
+    """
 
     transfers: int
     bytes: int
@@ -47,7 +49,7 @@ class ChannelCounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one device did, whoever replayed it.
+    """Describe what one device did, whoever replayed it.
 
     ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each
     stream, by name; ``slowed_ns`` and ``waited_ns`` say how much longer the ops of all of them took
@@ -142,14 +144,14 @@ def of_device(
 
 
 def tells_slowing(graph: Graph, sent: Mapping[int, int], compete: bool | None) -> bool:
-    """Whether it is told that copies slow ops down even if none does; ``sent`` is what collectives
-    send, ``compete`` the caller's word.
+    """Return whether it is told that copies slow ops down even if none does; ``sent`` is what
+    collectives send, ``compete`` the caller's word.
     """
     return bool(sent) or (not graph.derived(all_measured) if compete is None else compete)
 
 
 def all_measured(graph: Graph) -> bool:
-    """Whether every op has a duration of its own."""
+    """Return whether every op has a duration of its own."""
     return all([op.duration_ns is not None for op in graph.ops])
 
 

@@ -1,5 +1,5 @@
-"""How fast transfers and collectives flow: each channel alone, or max-min fairly with those that it
-shares bandwidth with.
+"""Describe how fast transfers and collectives flow: each channel alone, or max-min fairly with
+those that it shares bandwidth with.
 
 The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact: a rate that is
 no whole number of bytes per second is a fraction. While all devices of a machine do the same, each
@@ -154,10 +154,10 @@ class TransferRates:
         )
 
     def taken(self, flowing: Sequence[int], rates: Sequence[Fraction], tier: str) -> Fraction:
-        """What transfers that flow at these rates take of the bandwidth of the ops that run in a
-        tier.
+        """Return what transfers that flow at these rates take of the bandwidth of the ops that run
+        in a tier.
 
-        Of one that devices share each has a part; all of them copy the same, so that each loses
+        If devices share it, each has a part; all of them copy the same, so that each loses
         what one takes.
         """
         return sum(

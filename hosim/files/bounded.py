@@ -231,15 +231,15 @@ _DIGITS = re.compile(rb"[0-9]*")
 
 
 def _opens_string(text: bytes) -> bool:
-    """Whether as many strings of JSON end in a text as begin, but for one."""
+    """Return whether as many strings of JSON end in a text as begin, but for one."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return text.count(b'"') % 2 == 1
 
 
 def _is_deeper(content: bytes, deepest: int) -> bool:
-    """Whether lists and objects lie deeper in one another. What is no JSON may seem deep or not;
-    the parser says what is wrong with it.
+    """Return whether lists and objects lie deeper in one another. What is no JSON may seem deep or
+    not; the parser says what is wrong with it.
     """
     kept = content.translate(None, _NOT_STRUCTURE)
     if b"\\" in kept:

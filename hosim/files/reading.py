@@ -93,7 +93,7 @@ def content(source: str, *, constants: bool = False) -> object:
 
 
 def content_of(raw: bytes, source: str, *, constants: bool = False) -> object:
-    """As :func:`content`, for what is in the file. It is refused before it becomes data if that
+    """Like :func:`content`, for what is in the file. It is refused before it becomes data if that
     would take too much room.
     """
     if _is_json(raw[:_START].decode("utf-8-sig", "ignore"), source):
@@ -104,7 +104,7 @@ def content_of(raw: bytes, source: str, *, constants: bool = False) -> object:
 
 
 def _is_json(start: str, source: str) -> bool:
-    """Whether a file is JSON and not YAML: its name decides, or else the content."""
+    """Return whether a file is JSON and not YAML: its name decides, or else the content."""
     name = source.removesuffix(".gz")
     return (
         start.lstrip()[:1] in ("{", "[")

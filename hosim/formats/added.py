@@ -1,4 +1,4 @@
-"""What this room adds to the core (:mod:`hosim.extensions`)."""
+"""Describe what this room adds to the core (:mod:`hosim.extensions`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
-    """How its formats are recognised, by their titles, below the one of the core before which they
-    are tried.
+    """Return how its formats are recognised, by their titles, below the one of the core before
+    which they are tried.
     """
     return {
         "PyTorch profile (Kineto)": {"G10 folder": lambda source: room.is_g10(source.path)},
@@ -29,7 +29,7 @@ def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
 
 
 def loaders() -> Mapping[str, Callable[[Path], Graph]]:
-    """What loads each of them."""
+    """Return what loads each of them."""
     return {
         "G10 folder": lambda path: room.import_g10(path),
         "Chakra trace": lambda path: room.import_chakra(path),
@@ -40,7 +40,7 @@ def loaders() -> Mapping[str, Callable[[Path], Graph]]:
 
 
 def recordings() -> Sequence[tuple[Callable[[bytes], bool], Callable[..., Any]]]:
-    """How the recordings are recognised that it reads, by how a file begins, and what reads
+    """Return how the recordings are recognised that it reads, by how a file begins, and what reads
     them.
     """
     from hosim.formats.nsight import read_nsys

@@ -46,12 +46,12 @@ def export(given: Given) -> None:
     """Find the runtime settings closest to a plan.
 
     MindSpore cannot take a plan, but its strategies have settings. The command plans and replays
-    each setting, and prints the fastest one that fits as export lines, with its distance from
-    hosim's plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
+    each setting, and prints the fastest one that fits as export lines, with its gap to hosim's
+    plan. Ctrl-C ends the search with the best so far. Exit code 3 if none fits.
 
-    llama.cpp places weights and moves none: the command prints the options that have on the device
-    what the plan has there when the step begins, how far they are from the plan, and what of it
-    they do not say.
+    llama.cpp places weights and moves none: the command prints the options that match the plan's
+    placement at the start of the step, their gap to the plan, and the parts of the plan that they
+    cannot express.
     """
     from hosim.engine import replay
     from hosim.study.asked import RECOMPUTE, REORDER, without

@@ -11,7 +11,7 @@ The mapping:
   other primitive is an op.
 - Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind
   ``buffer``.
-- Functions are inlined where they are called. Of a ``Switch`` whose condition depends on data, the
+- Functions are inlined where they are called. For a ``Switch`` whose condition depends on data, the
   branch with more FLOP is taken, and ``meta["missing"]`` says how often. A function that calls
   itself (a loop over data) is refused.
 

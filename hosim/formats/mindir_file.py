@@ -65,7 +65,7 @@ class Node:
 
     @property
     def writes(self) -> bool:
-        """Whether the primitive says that it changes memory."""
+        """Return whether the primitive says that it changes memory."""
         return bool(self.attributes.get("side_effect_mem"))
 
 
@@ -184,8 +184,8 @@ class _File:
         )
 
     def _typed(self, attribute: formats.Fields, depth: int = 0) -> Any:
-        """What a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them, or
-        ``None`` for anything but a tensor.
+        """Return what a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them,
+        or ``None`` for anything but a tensor.
         """
         kind = formats.number(attribute, 16)
         if kind == _TENSOR:

@@ -1,5 +1,5 @@
-"""What the files of this room's formats begin with: each function says of the first bytes of a file
-whether it is of its format.
+"""Describe what the files of this room's formats begin with: each function says of the first bytes
+of a file whether it is of its format.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ packed.
 
 
 def is_nsys(content: bytes) -> bool:
-    """Whether these are the contents of an SQLite database; `read_nsys` refuses those of other
-    programs.
+    """Return whether these are the contents of an SQLite database; `read_nsys` refuses those of
+    other programs.
     """
     return content.startswith(b"SQLite format 3\0")
 
 
 def is_chakra(head: bytes) -> bool:
-    """Whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata
+    """Return whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata
     message before a node.
 
     Protobuf leaves out what is 0 or empty: an id of 0, and all of a metadata message. What is there
@@ -60,8 +60,8 @@ def is_chakra(head: bytes) -> bool:
 
 
 def is_inductor(head: bytes) -> bool:
-    """Whether such a file begins like this: JSON with nodes that have ``buffer_names``, or buffers
-    that have a ``size_alloc``.
+    """Return whether such a file begins like this: JSON with nodes that have ``buffer_names``, or
+    buffers that have a ``size_alloc``.
     """
     keys = (b'"nodes"', b'"buffer_names"'), (b'"buffers"', b'"size_alloc"')
     return head.lstrip()[:1] == b"{" and any(
@@ -70,7 +70,7 @@ def is_inductor(head: bytes) -> bool:
 
 
 def is_hyper_parallel(head: bytes) -> bool:
-    """Whether such a trace begins like this: a JSON object with ``storage_sizes`` and
+    """Return whether such a trace begins like this: a JSON object with ``storage_sizes`` and
     ``retained_sids``, or with accesses of storages.
     """
     keys = (b'"storage_sizes"', b'"retained_sids"'), (b'"accesses"', b'"storage_id"')
@@ -80,8 +80,8 @@ def is_hyper_parallel(head: bytes) -> bool:
 
 
 def is_mindir(content: bytes) -> bool:
-    """Whether a MindIR file begins like this: protobuf with a version in words, ``MindSpore`` as
-    producer, and a graph.
+    """Return whether a MindIR file begins like this: protobuf with a version in words,
+    ``MindSpore`` as producer, and a graph.
     """
     if not content.startswith(b"\x0a") or b"MindSpore" not in content[:64]:
         return False
@@ -92,7 +92,7 @@ def is_mindir(content: bytes) -> bool:
 
 
 def _first_two(content: bytes) -> int:
-    """Where the first two fields end."""
+    """Return where the first two fields end."""
     at = 0
     for _ in range(2):
         _, at = wire.varint(content, at)
@@ -102,7 +102,9 @@ def _first_two(content: bytes) -> int:
 
 
 def is_g10(folder: Path) -> bool:
-    """Whether ``folder`` is a folder with either of the two files of G10, plain or gzipped."""
+    """Return whether ``folder`` is a folder with either of the two files of G10, plain or
+    gzipped.
+    """
     return any(
         (folder / f"{name}.config{suffix}").is_file()
         for name in ("kernels", "tensors")

@@ -89,8 +89,8 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseKind:
-    """What a room beside the core does with cases that ask for more than one step: by a key of
-    theirs, such as ``serve``.
+    """Describe what a room beside the core does with cases that ask for more than one step: by a
+    key of theirs, such as ``serve``.
 
     ``check`` raises :class:`InputError` unless the case (with its source, and its place in it) is
     one; ``measure`` gives its record; ``explain`` says in lines why it got worse, as

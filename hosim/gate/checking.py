@@ -83,7 +83,7 @@ _OPS = 1000
 
 @dataclass(frozen=True)
 class CaseError:
-    """Why a case cannot be measured, or its baseline not be read."""
+    """Describe why a case cannot be measured, or its baseline not be read."""
 
     case: str
     message: str

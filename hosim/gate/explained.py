@@ -1,5 +1,5 @@
-"""What the fixture ``hosim_validate`` gives to a test: an assertion that a replay explains a
-recording.
+"""Describe what the fixture ``hosim_validate`` gives to a test: an assertion that a replay explains
+a recording.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def keep_graph(graph: Graph, folder: Path, name: str) -> None:
 
 
 def kept_text(folder: Path, name: str) -> str | None:
-    """As :func:`kept_graph`, for a text."""
+    """Like :func:`kept_graph`, for a text."""
     key = _signing_key()
     with suppress(OSError, HosimError, ValueError):
         signature, _, text = read_bytes(os.fspath(folder / name)).partition(b"\n")
@@ -51,7 +51,7 @@ def kept_text(folder: Path, name: str) -> str | None:
 
 
 def keep_text(text: str, folder: Path, name: str) -> None:
-    """As :func:`keep_graph`, for a text."""
+    """Like :func:`keep_graph`, for a text."""
     key = _signing_key()
     if key is None:
         return

@@ -127,7 +127,7 @@ def measure_line(
 def measure_lines(
     cases: Sequence[Case], kept: Path | None = None
 ) -> Iterator[Measured | HosimError]:
-    """As :func:`measure_line`, for cases of one workload, which is read once; an error takes the
+    """Like :func:`measure_line`, for cases of one workload, which is read once; an error takes the
     place of what it is raised for.
     """
     try:
@@ -365,7 +365,7 @@ class _Story:
         return self.graph.ops[max(running)[1]].name if running else None
 
     def stays(self, tier: str, at: int) -> dict[tuple[str, str], Stay]:
-        """Why each tensor is in a tier at an instant."""
+        """Return why each tensor is in a tier at an instant."""
         ops, start = self.graph.ops, self.timeline.op_start_ns
         found: dict[tuple[str, str], Stay] = {}
         for x in self.timeline.residencies:
@@ -417,8 +417,8 @@ class _Story:
 
 
 def waits_for(graph: Graph, timeline: Timeline) -> dict[str, str]:
-    """Of each op that waited for a transfer, the tensor of the transfer that the wait is blamed
-    on.
+    """Return, for each op that waited for a transfer, the tensor of the transfer that the wait is
+    blamed on.
     """
     waited = [(stall.op, blamed(timeline, stall)) for stall in timeline.stalls]
     return {graph.ops[op].name: graph.tensors[x.tensor].name for op, x in waited if x is not None}

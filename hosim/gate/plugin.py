@@ -51,8 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
-    """What one step of a model needs on the simulated machine that the marker ``hosim`` names; see
-    :class:`hosim.gate.testing.Gate`.
+    """Return what one step of a model needs on the simulated machine that the marker ``hosim``
+    names; see :class:`hosim.gate.testing.Gate`.
     """
     from hosim.gate.testing import gate_of
 

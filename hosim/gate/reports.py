@@ -28,7 +28,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
-    """What ``hosim check --json`` prints."""
+    """Return what ``hosim check --json`` prints."""
     return {
         "format": "hosim.check/1",
         "hosim": __version__,

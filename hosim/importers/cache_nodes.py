@@ -52,5 +52,5 @@ initial = torch.ops.hosim.initial.default
 
 
 def is_cache_node(target: Any) -> bool:
-    """Whether a node's target is one of these ops."""
+    """Return whether a node's target is one of these ops."""
     return isinstance(target, torch._ops.OpOverload) and target.namespace == NAMESPACE

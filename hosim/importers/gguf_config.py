@@ -22,8 +22,8 @@ Config = dict[str, Any]
 
 
 def config_of_gguf(path: str | os.PathLike[str]) -> Config:
-    """What a ``config.json`` of the model in a GGUF would have, and the types of its weights.
-    Raises :class:`InputError`.
+    """Return what a ``config.json`` of the model in a GGUF would have, and the types of its
+    weights. Raises :class:`InputError`.
     """
     source = os.fspath(path)
     header = read_gguf(source)
@@ -88,11 +88,11 @@ class _Metadata:
         return found
 
     def has(self, weight: str) -> bool:
-        """Whether there is such a weight."""
+        """Return whether there is such a weight."""
         return weight in self._weights
 
     def common(self) -> Config:
-        """What all architectures have."""
+        """Return what all architectures have."""
         table = self._weights.get("token_embd.weight")
         if table is None or len(table.shape) != 2:
             raise InputError(
@@ -115,7 +115,7 @@ class _Metadata:
         }
 
     def head_dim(self) -> Config:
-        """How wide heads are. Raises :class:`InputError` where values have another width."""
+        """Return how wide heads are. Raises :class:`InputError` where values have another width."""
         keys, values = self.size("attention.key_length"), self.size("attention.value_length")
         if None not in (keys, values) and keys != values:
             raise InputError(
@@ -126,7 +126,7 @@ class _Metadata:
         return {"head_dim": keys}
 
     def bias(self) -> Config:
-        """Whether products of attention have one."""
+        """Return whether products of attention have one."""
         return {"attention_bias": self.has("blk.0.attn_q.bias")}
 
     def experts(self, count: str, width: str | None = "moe_intermediate_size") -> Config:

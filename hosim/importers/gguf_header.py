@@ -60,7 +60,9 @@ class GgufWeight:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """What a GGUF says before its weights. Of long arrays ``metadata`` has their length alone."""
+    """Describe what a GGUF says before its weights. Of long arrays ``metadata`` has their length
+    alone.
+    """
 
     metadata: Mapping[str, Any]
     weights: Mapping[str, GgufWeight]
@@ -74,7 +76,7 @@ class Passed:
 
 
 def is_gguf(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is one."""
+    """Return whether a file that begins with ``head`` is one."""
     return head.startswith(MAGIC)
 
 

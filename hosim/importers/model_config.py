@@ -110,8 +110,8 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a ``config.json``, or that of a folder, has, and what files of a checkpoint beside it
-    say. Raises :class:`InputError`.
+    """Return what a ``config.json``, or that of a folder, has, and what files of a checkpoint
+    beside it say. Raises :class:`InputError`.
     """
     source = _file(path)
     if is_gguf(read_head(source)):
@@ -133,7 +133,7 @@ def name_of(parameters: Mapping[str, Any]) -> str:
     """A name for the graph of a builder's parameters: the model's, the phase if there is one, and
     the other parameters.
 
-    So no plan for others is taken for one of this. Of a config there is a fingerprint.
+    So a plan for another model is not mistaken for a plan for this one. A config has a fingerprint.
 
     >>> name_of({"model": "gpt2", "phase": "decode", "layers": 2, "config": {"n_head": 4}})
     'gpt2-decode:config.n_head=4:layers=2'

@@ -35,8 +35,8 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """How a value stands in a file: the type that is checked, and the functions to the file and
-    back.
+    """Describe how a value stands in a file: the type that is checked, and the functions to the
+    file and back.
     """
 
     type: Any
@@ -156,7 +156,7 @@ class KeyTable(Generic[T]):
         return Kind(self.model, self.write, self.read)
 
     def read(self, data: Mapping[str, Any], **more: Any) -> T:
-        """What a checked mapping says; ``more`` are arguments that it does not have. Raises
+        """Return what a checked mapping says; ``more`` are arguments that it does not have. Raises
         :class:`InputError` with the path inside it.
         """
         name = ""

@@ -48,7 +48,9 @@ def load_named(text: str) -> Graph:
 
 
 def names_model(text: str) -> bool:
-    """Whether ``text`` is the name of a model, with or without parameters, and of no file."""
+    """Return whether ``text`` is the name of a model, with or without parameters, and of no
+    file.
+    """
     from hosim.models import PRESETS
 
     return not is_path(text) and text.partition(":")[0] in PRESETS

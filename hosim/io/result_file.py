@@ -61,7 +61,7 @@ _PLAN = ("prefetches", "stores", "detaches")
 
 @with_config(STRICT)
 class StallModel(TypedDict):
-    """How long a stream waited, by cause."""
+    """Describe how long a stream waited, by cause."""
 
     dependency: NotRequired[Count]
     transfer: NotRequired[Count]
@@ -71,7 +71,7 @@ class StallModel(TypedDict):
 
 @with_config(STRICT)
 class PlanCountModel(TypedDict):
-    """The number of cache ops of each kind, and of ops that run again, if any."""
+    """The number of cache ops of each kind, and of recomputed ops, if any."""
 
     prefetches: NotRequired[Count]
     stores: NotRequired[Count]
@@ -82,8 +82,8 @@ class PlanCountModel(TypedDict):
 
 @with_config(STRICT)
 class MispredictionsModel(TypedDict):
-    """How well one policy predicted the routing: counts of experts' tensors, bytes, and times in
-    nanoseconds.
+    """Describe how well one policy predicted the routing: counts of experts' tensors, bytes, and
+    times in nanoseconds.
     """
 
     policy: str
@@ -133,8 +133,8 @@ class PairedDrawsModel(TypedDict):
 
 @with_config(STRICT)
 class NoOffloadModel(TypedDict):
-    """Why not to offload: everything fits, or the link is too slow; and with everything resident
-    the time, bytes and devices of a step.
+    """Describe why not to offload: everything fits, or the link is too slow; and with everything
+    resident the time, bytes and devices of a step.
     """
 
     reason: Literal["fits", "link"]
@@ -432,8 +432,8 @@ def comparison_to_dict(
     mispredictions: Iterable[Mapping[str, Any]] = (),
     answer: NoOffload | None = None,
 ) -> dict[str, Any]:
-    """What ``compare-policies --json`` prints: one result per policy, in the order given, and the
-    mispredictions of those that predict.
+    """Return what ``compare-policies --json`` prints: one result per policy, in the order given,
+    and the mispredictions of those that predict.
 
     Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, the
     fastest beside each other one in the same draws (``paired``), and every note of the results

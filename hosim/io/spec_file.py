@@ -69,7 +69,7 @@ class InputModel(TypedDict):
 
 @with_config(STRICT)
 class TrainingModel(TypedDict):
-    """How a model is trained; ``checkpoint`` is its own activation checkpointing."""
+    """Describe how a model is trained; ``checkpoint`` is its own activation checkpointing."""
 
     optimizer: NotRequired[Literal["adamw", "adamw-master", "sgd", "sgd-momentum", "none"]]
     micro_batches: NotRequired[Annotated[int, Field(ge=1, le=1024)]]

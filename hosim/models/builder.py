@@ -249,8 +249,8 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
 
 
 def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """What a runtime sets of the parameters of a run: of a training step all, of an inference those
-    that it has, and what it takes.
+    """Return what a runtime sets of the parameters of a run: of a training step all, of an
+    inference those that it has, and what it takes.
     """
     if runtime is None:
         return {}
@@ -263,7 +263,7 @@ def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -
 
 
 def _are_packed(model: Mapping[str, Any], packing: Mapping[str, Any], kept: Sequence[str]) -> bool:
-    """Whether some of the modules that a checkpoint keeps as they are would be packed."""
+    """Return whether some of the modules that a checkpoint keeps as they are would be packed."""
     if not kept:
         return False
     plain = {
@@ -384,8 +384,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _assumed_of(run: Run) -> list[str]:
-    """What a training step takes of its optimizer and its gradients that its parameters do not
-    say.
+    """Return what a training step takes of its optimizer and its gradients that its parameters do
+    not say.
     """
     if not run.training:
         return []

@@ -171,7 +171,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a model is run, on one device.
+    """Describe how a model is run, on one device.
 
     ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill``
     (a prompt of ``sequence`` tokens) and ``decode`` (the next token, with ``context`` tokens in the
@@ -326,11 +326,11 @@ class Run:
 
     @property
     def training(self) -> bool:
-        """Whether there is a backward pass."""
+        """Return whether there is a backward pass."""
         return self.phase == "train"
 
     def checkpoints(self, layer: int) -> bool:
-        """Whether only the input of a layer is kept for backward."""
+        """Return whether only the input of a layer is kept for backward."""
         return self.checkpoint and (
             self.checkpoint_layers is None or layer < self.checkpoint_layers
         )
@@ -422,8 +422,8 @@ def layers_of(config: Layered, run: Run) -> range:
 
 
 def first_and_other(processor: str) -> tuple[str, str]:
-    """Where ops run by themselves (empty: the device), and where a plan may let them run instead
-    (empty: nowhere else).
+    """Return where ops run by themselves (empty: the device), and where a plan may let them run
+    instead (empty: nowhere else).
 
     >>> first_and_other("ddr"), first_and_other("device/ddr")
     (('ddr', ''), ('', 'ddr'))

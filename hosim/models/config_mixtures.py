@@ -115,7 +115,7 @@ def shared(key: str = "n_shared_experts", default: int = 0) -> Part:
 
 
 def shared_wide(key: str, default: int = 0, *, gated: bool = False) -> Part:
-    """What all tokens pass beside experts, by its width; ``gated``: times a sigmoid."""
+    """Return what all tokens pass beside experts, by its width; ``gated``: times a sigmoid."""
 
     def read(keys: Keys) -> Fields:
         width = keys.size(key, default, 0)

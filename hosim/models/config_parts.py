@@ -27,7 +27,7 @@ _FULL, _WINDOW, _LINEAR = (
 
 
 def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: Any) -> Decoder:
-    """What decoders with rotary positions and gated MLPs have; ``more`` is of the family,
+    """Return what decoders with rotary positions and gated MLPs have; ``more`` is of the family,
     ``defaults`` are of keys that may be missing.
     """
 
@@ -90,7 +90,7 @@ def kinds_of(layers: Sequence[Fields]) -> Fields:
 
 
 def count_of_layers(keys: Keys) -> int:
-    """How many layers there are."""
+    """Return how many layers there are."""
     return keys.size("num_hidden_layers")
 
 
@@ -144,8 +144,8 @@ def turned(default: float) -> Part:
 
 
 def tied(default: bool = True, *, other: str = "") -> Part:
-    """Whether the table of embeddings is the output layer; ``other``: a name that the key has in
-    older files.
+    """Return whether the table of embeddings is the output layer; ``other``: a name that the key
+    has in older files.
     """
 
     def read(keys: Keys) -> Fields:
@@ -289,7 +289,9 @@ def every(default: int, key: str = "full_attention_interval") -> Callable[[int, 
 
 
 def bare_layers(default: int = 4) -> Part:
-    """Which layers have no positions: those of ``no_rope_layers`` that are 0, or each n-th."""
+    """Return which layers have no positions: those of ``no_rope_layers`` that are 0, or each
+    n-th.
+    """
 
     def read(keys: Keys) -> Fields:
         count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", default)
@@ -319,8 +321,8 @@ def latent(keys: Keys) -> Fields:
 
 
 def indexed(heads: int) -> Part:
-    """What chooses the latents that a query sees; layers that ``indexer_types`` calls shared take
-    what another one chose.
+    """Return what chooses the latents that a query sees; layers that ``indexer_types`` calls shared
+    take what another one chose.
     """
 
     def read(keys: Keys) -> Fields:

@@ -26,7 +26,9 @@ from hosim.models.config_parts import (
 
 
 def _full_layer(keys: Keys) -> Fields:
-    """What differs in a layer that sees all keys: wider heads, of which there may be fewer."""
+    """Return what differs in a layer that sees all keys: wider heads, of which there may be
+    fewer.
+    """
     found: Fields = {"head_dim": keys.size("global_head_dim", 512)}
     if (
         keys.flag("attention_k_eq_v", False)

@@ -77,7 +77,8 @@ class Visit:
 
 
 def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, ...]:
-    """How often each unit is gathered, by first use; ``units`` has the unit of each parameter.
+    """Return how often each unit is gathered, by first use; ``units`` has the unit of each
+    parameter.
 
     A unit is issued ``run.prefetch`` visits ahead, though not before the pass that needs it. What
     is outside of layers stays from the forward to the end of the backward pass, and so do layers
@@ -107,7 +108,7 @@ def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, .
 
 
 def place_of(op: Op) -> Place:
-    """Whether an op is of a backward pass, recomputation being part of it, and of which
+    """Return whether an op is of a backward pass, recomputation being part of it, and of which
     micro-batch.
     """
     found = _PLACE.match(op.name)

@@ -232,7 +232,7 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _turned_width(config: Decoder) -> int:
-    """How much of a head of a layer has rotary positions; 0: nothing."""
+    """Return how much of a head of a layer has rotary positions; 0: nothing."""
     if config.positions != "rotary" or not config.mixer.startswith("attention"):
         return 0
     return config.qk_rope_head_dim or config.rotary_width or config.head_dim
@@ -266,7 +266,7 @@ def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
 
 
 def _slopes(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
-    """By how much each head's scores fall with the distance of a key."""
+    """Return by how much each head's scores fall with the distance of a key."""
     if config.positions != "alibi":
         return ()
     return (t.held("alibi_slopes", (config.num_attention_heads // run.tensor,), "fp32", "buffer"),)
@@ -317,7 +317,9 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """What attention, another mixer of tokens, or both beside each other make of ``inside``."""
+    """Return what attention, another mixer of tokens, or both beside each other make of
+    ``inside``.
+    """
     names = NAMES[config.names]
     mixers = config.mixer.split("+")
     found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]

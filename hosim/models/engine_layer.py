@@ -96,7 +96,9 @@ def _entering(
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """What attention, another mixer of tokens, or both beside each other make of ``inside``."""
+    """Return what attention, another mixer of tokens, or both beside each other make of
+    ``inside``.
+    """
     mixers = config.mixer.split("+")
     found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]
     if "attention" in mixers:

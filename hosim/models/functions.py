@@ -27,7 +27,7 @@ def linear(
 ) -> Value:
     """``x @ weight.T + bias``; ``weight`` is [out, in].
 
-    Of a weight that computes in fp8 the gradients do, too: of the output one rounded to fp8, and
+    The gradients of a weight that computes in fp8 do, too: of the output one rounded to fp8, and
     ``x`` as it was rounded going forward.
     """
     wide, narrow = weight.shape

@@ -86,8 +86,8 @@ def _gathered(t: Tape, run: Run, pair: tuple[Value, Value], label: str) -> list[
 def _chunks(
     run: Run, q: Value, k: Value, window: int
 ) -> list[tuple[int, int, str, tuple[int, ...]]]:
-    """Of each chunk of the last device: how many keys it sees, FLOP of all queries with so many as
-    each sees, and the kernel.
+    """Return, for each chunk of the last device, how many keys it sees, FLOP of all queries with so
+    many as each sees, and the kernel.
     """
     batch, heads, tokens, width = q.shape
     size, found = tokens // 2, []

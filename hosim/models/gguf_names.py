@@ -48,7 +48,7 @@ _INSIDE: Mapping[str, tuple[str, ...]] = {
     },
     "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
 }
-"""Modules of a layer. Of a tensor that holds several weights of a file the names of all."""
+"""Modules of a layer. A tensor that holds several weights of a file has the names of all."""
 
 _EXPERTS: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),

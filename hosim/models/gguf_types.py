@@ -1,5 +1,5 @@
-"""How many bytes the weights of a GGUF take, by their types, and what an op that reads them
-computes with.
+"""Describe how many bytes the weights of a GGUF take, by their types, and what an op that reads
+them computes with.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ class Written(TypedDict, total=False):
 
 
 def written(decoding: bool, *kept: Value) -> Written:
-    """How an op writes new tokens to tensors of a cache: those of a prompt are all, and one of a
-    step is a part or among others.
+    """Return how an op writes new tokens to tensors of a cache: those of a prompt are all, and one
+    of a step is a part or among others.
     """
     whole = decoding and not any([value.parts for value in kept])
     return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}
@@ -109,8 +109,8 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
 
 
 def parts_of_cache(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
-    """Of a cache [..., tokens, width] that a step reads and adds one token to: what was there, and
-    the token.
+    """Return, for a cache [..., tokens, width] that a step reads and adds one token to, what was
+    there, and the token.
     """
     *outer, tokens, width = shape
     return (

@@ -113,7 +113,7 @@ CHUNK = 64
 
 
 def mixer(t: Tape, config: Decoder, run: Run, x: Value, kind: str) -> Value:
-    """What the mixer ``kind`` of :data:`MIXERS` makes of ``x`` [batch, tokens, hidden]."""
+    """Return what the mixer ``kind`` of :data:`MIXERS` makes of ``x`` [batch, tokens, hidden]."""
     with t.scope(NAMES[config.names].mixer):
         return MIXERS[kind](t, config, run, x)
 
@@ -203,7 +203,9 @@ def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_sizes(config: Decoder) -> tuple[int, int, int, int]:
-    """How wide keys and values are together, and the FLOP of a token by itself and in chunks."""
+    """Return how wide keys and values are together, and the FLOP of a token by itself and in
+    chunks.
+    """
     keys, values = (
         config.state_groups * config.state_size,
         config.state_heads * config.state_head_dim,
@@ -222,7 +224,7 @@ def _recurred(t: Tape, config: Decoder, run: Run, made: Value, beside: list[Valu
 
 
 def _delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in Qwen3-Next: one product for queries, keys, values and the gate, another one for what is
+    """Like Qwen3-Next: one product for queries, keys, values and the gate, another one for what is
     written and what decays.
     """
     keys, values, *_ = _delta_sizes(config)
@@ -234,7 +236,7 @@ def _delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_apart(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in Qwen3.5: four products."""
+    """Like Qwen3.5: four products."""
     keys, values, *_ = _delta_sizes(config)
     entering, gate = (
         projected(t, run, "in_proj_qkv", x, 2 * keys + values),
@@ -270,7 +272,7 @@ def _three(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_own(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in OLMo-Hybrid: a product for everything."""
+    """Like OLMo-Hybrid: a product for everything."""
     made, heads = _three(t, config, run, x), config.state_heads
     beside = [projected(t, run, f"{name}_proj", x, heads) for name in ("a", "b")]
     own = [_vector(t, run, name, heads) for name in ("A_log", "dt_bias")]
@@ -288,7 +290,7 @@ def _delta_own(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _kimi_delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in Kimi Linear: each element of a key decays by itself; gates are products of low rank."""
+    """Like Kimi Linear: each element of a key decays by itself; gates are products of low rank."""
     heads, width, made = config.state_heads, config.state_head_dim, _three(t, config, run, x)
     with t.scope("forget_gate"):
         decay = projected(
@@ -302,7 +304,7 @@ def _kimi_delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _short_convolution(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in LFM2: a convolution between two gates."""
+    """Like LFM2: a convolution between two gates."""
     hidden = x.shape[-1]
     before, after, entering = split(
         t, projected(t, run, "in_proj", x, 3 * hidden, bias=config.conv_bias), (hidden,) * 3
@@ -314,7 +316,7 @@ def _short_convolution(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _lightning(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """As in MiniMax-01: heads of linear attention whose states decay by a number of their own."""
+    """Like MiniMax-01: heads of linear attention whose states decay by a number of their own."""
     heads, width = config.num_attention_heads, config.head_dim
     inner = heads * width
     made = projected(t, run, "qkv_proj", x, 3 * inner)

@@ -34,8 +34,8 @@ UPDATES = ("synchronous", "speculative", "delayed")
 
 
 def has_master(run: Run) -> bool:
-    """Whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third stage is
-    fp32 itself.
+    """Return whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third
+    stage is fp32 itself.
     """
     return run.dtype != "fp32" and run.states_dtype is None and run.zero != 3
 

@@ -48,7 +48,9 @@ def passes(
 
 
 def warm_up(schedule: str, stages: int, stage: int, micro_batches: int, chunks: int = 1) -> int:
-    """How many forward passes a stage runs before the one that a backward pass follows at once."""
+    """Return how many forward passes a stage runs before the one that a backward pass follows at
+    once.
+    """
     total = micro_batches * chunks
     behind = stages - stage - 1
     ahead = {"gpipe": total - 1, "1f1b": behind, "interleaved": 2 * behind + (chunks - 1) * stages}[
@@ -74,8 +76,8 @@ def in_flight(order: Iterable[Pass]) -> int:
 
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
-    """By what share the waits of equal stages for one another lengthen their computation: (p - 1) /
-    (m v) with each of the schedules.
+    """Return by what share the waits of equal stages for one another lengthen their computation: (p
+    - 1) / (m v) with each of the schedules.
     """
     return (stages - 1) / (micro_batches * chunks)
 

@@ -55,7 +55,7 @@ def _read(
     vocab: int,
     **more: Any,
 ) -> Layered:
-    """What a ``config.json`` of the type ``kind`` with these sizes gives."""
+    """Return what a ``config.json`` of the type ``kind`` with these sizes gives."""
     sizes = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -312,7 +312,7 @@ _UNBUILT: Mapping[str, Mapping[str, Any]] = {
     "command-r-35b": {"logit_scale": 0.0625},
     "deepseek-v3": {"quantization_config": {"quant_method": "fp8"}, "num_nextn_predict_layers": 1},
 }
-"""Of the published configuration of a preset, what builders leave out."""
+"""Features of the published configuration of a preset that builders do not model."""
 
 
 def left_out_of(preset: str) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
-"""Which parts of a run are on the processors of tiers below the device, and what that takes of the
-rest of the run.
+"""Describe which parts of a run are on the processors of tiers below the device, and what that
+takes of the rest of the run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a model's ``config.json`` says that its weights are packed, as parameters of a run.
+"""Describe how a model's ``config.json`` says that its weights are packed, as parameters of a run.
 
 Only schemes of which :mod:`hosim.models.packed` has the bytes of their files; any other is left to
 be said.
@@ -69,8 +69,8 @@ def kept_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def covers(module: str, weight: str) -> bool:
-    """Whether the module, or all that a pattern such as ``*.mlp.gate`` or ``re:.*gate$`` stands
-    for, has a weight in it.
+    """Return whether the module, or all that a pattern such as ``*.mlp.gate`` or ``re:.*gate$``
+    stands for, has a weight in it.
 
     Whatever stands before the layers differs between programs. A regular expression that is more
     than a pattern covers everything.

@@ -80,7 +80,7 @@ def generate(
 def _choices(
     random: Random, experts: int, steps: int, top: int, zipf: float, persistence: float
 ) -> list[tuple[int, ...]]:
-    """What one gate chooses in each step, each choice ascending."""
+    """Return what one gate chooses in each step, each choice ascending."""
     ranked: list[int] = []
     for e in range(experts):
         ranked.insert(int(random.random() * (len(ranked) + 1)), e)
@@ -100,7 +100,7 @@ def _choices(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What a gate of a model chooses: ``count`` candidates in all, ``top`` by each of
+    """Describe what a gate of a model chooses: ``count`` candidates in all, ``top`` by each of
     ``tokens``.
     """
 
@@ -118,8 +118,8 @@ and so many at least.
 def draw_spread(
     routing: Routing, chosen: Sequence[Chosen], *, seed: int, zipf: float, persistence: float
 ) -> float:
-    """By what share the experts that have to come in other draws differ from those of a trace: the
-    root of the mean square.
+    """Return by what share the experts that have to come in other draws differ from those of a
+    trace: the root of the mean square.
 
     An expert has to come in each step in which its gate chooses it and has not chosen it in the
     step before. In the other draws each token chooses by itself, by the same ``zipf`` and
@@ -152,7 +152,9 @@ def draw_spread(
 
 
 def _coming(steps: Iterable[Iterable[int]]) -> int:
-    """How many experts are chosen in a step and were not in the step before, over all steps."""
+    """Return how many experts are chosen in a step and were not in the step before, over all
+    steps.
+    """
     count, before = 0, frozenset[int]()
     for step in steps:
         now = frozenset(step)
@@ -163,7 +165,7 @@ def _coming(steps: Iterable[Iterable[int]]) -> int:
 def _by_tokens(
     random: Random, experts: int, tokens: int, top: int, steps: int, zipf: float, persistence: float
 ) -> Iterator[set[int]]:
-    """What a gate chooses in each step, where each of its tokens draws for itself."""
+    """Yield what a gate chooses in each step, where each of its tokens draws for itself."""
     weights = [(rank + 1) ** -zipf for rank in range(experts)]
     kept: list[list[int]] = [[] for _ in range(tokens)]
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""What does not go together in a run of a model, refused by name."""
+"""Describe what does not go together in a run of a model, refused by name."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _check_shards(config: Any, run: Run) -> None:
 
 
 def positions_of(config: Layered) -> int:
-    """How many positions a model has; 0: no limit."""
+    """Return how many positions a model has; 0: no limit."""
     return int(
         getattr(config, "max_position_embeddings", getattr(config, "max_target_positions", 0))
     )

@@ -65,8 +65,8 @@ def step(
 
 
 def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
-    """What each gate chooses: experts by every token, where all of them are on one device, and
-    blocks by all tokens together.
+    """Return what each gate chooses: experts by every token, where all of them are on one device,
+    and blocks by all tokens together.
     """
     found = []
     for count, shape in t.choices:

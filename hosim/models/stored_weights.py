@@ -121,7 +121,7 @@ def _layer(name: str) -> int:
 
 
 def stored_weights(keys: Keys) -> StoredWeights | None:
-    """What a config has under :data:`GGUF`; ``None`` where it has nothing. Raises
+    """Return what a config has under :data:`GGUF`; ``None`` where it has nothing. Raises
     :class:`InputError`.
     """
     said = keys.value(GGUF)

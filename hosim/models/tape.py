@@ -462,7 +462,7 @@ class Tape:
         return gradient
 
     def recorded(self) -> list[Note]:
-        """What was noted so far, which the tape then forgets: that of one forward pass among
+        """Return what was noted so far, which the tape then forgets: that of one forward pass among
         others.
         """
         notes, self._notes = self._notes or [], []
@@ -493,8 +493,8 @@ class Tape:
 
         ``run.kept_dtype``: the inputs are packed for that, and unpacked when they are read again.
         ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only
-        the other ops run again; with ``run.every_other_product``, of products those of the first,
-        the third and so on.
+        the other ops are recomputed; with ``run.every_other_product``, of products those of the
+        first, the third and so on.
         """
         if self._notes is None:
             return function(*inputs)

@@ -48,8 +48,8 @@ class Value:
         return tuple([part_name(self.tensor, part) for part in self.parts]) or (self.tensor,)
 
     def part(self, *names: str) -> Value:
-        """Of a tensor that is held in parts those of these names that it has; one that is not is
-        the same.
+        """Return, for a tensor that is held in parts, those of these names that it has; one that is
+        not is the same.
         """
         return replace(self, parts=tuple([part for part in self.parts if part in names]))
 

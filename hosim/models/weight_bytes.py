@@ -1,4 +1,4 @@
-"""Whether the weights of a builder are those of the checkpoint that a config is from, by their
+"""Tell whether the weights of a builder are those of the checkpoint that a config is from, by their
 bytes.
 """
 

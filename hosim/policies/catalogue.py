@@ -41,31 +41,31 @@ BUILT_IN = (
             "work": Parameter(
                 None,
                 "int",
-                "ends the search after so much work, as counted; none: where its effort is spent",
+                "ends the search after this amount of counted work; none: when its effort is spent",
             ),
             "within": Parameter(
                 0.0,
                 "share",
-                "ends the search at a plan at most so far above the lower bound, such as 1%",
+                "ends the search at the first plan within this gap to the lower bound, such as 1%",
             ),
             "alpha": Parameter(
                 None,
                 "float",
-                "of max(0, transfer - overlap) + alpha * residency, by which some sweeps rank; "
-                "none: no sweep does",
+                "weight in max(0, transfer - overlap) + alpha * residency, by which two sweeps "
+                "rank gaps; none: no sweep does",
             ),
             "seed": Parameter(0, "int", "of the search"),
             "reorder": Parameter(
                 None,
                 "bool",
-                "whether ops may trade places within their dependencies; none: if the workload "
-                "says so",
+                "whether ops may be reordered within their dependencies; none: if the workload "
+                "allows it",
             ),
             "recompute": Parameter(
                 None,
                 "bool",
-                "whether ops may run again instead of tensors being moved; none: if the workload "
-                "says so",
+                "whether tensors may be recomputed instead of moved; none: if the workload allows "
+                "it",
             ),
             "placement": _PLANNED,
         },
@@ -76,13 +76,14 @@ BUILT_IN = (
     *RULES_OF_THUMB,
     Policy(
         "hybrid",
-        "hyperoffload for the backbone; experts, which routing decides on, in a cache at run time",
+        "hyperoffload for the backbone; a cache at run time for routed experts",
         "hosim.policies.own.hybrid:plan",
         {
             "cache_bytes": Parameter(
                 None,
                 "size",
-                "memory for experts; none: what the backbone leaves, at least two decisions' worth",
+                "memory for experts; none: what the backbone leaves, at least enough for two "
+                "decisions",
             ),
             "predictor": Parameter(
                 "previous",
@@ -95,11 +96,12 @@ BUILT_IN = (
                 "float",
                 "predicted: the share of what a gate chooses that is prefetched, nothing else",
             ),
-            "seed": Parameter(0, "int", "predicted: draws which of it"),
+            "seed": Parameter(0, "int", "predicted: the seed of that draw"),
             "keeps": Parameter(
                 "lru",
                 "str",
-                "what gives way: lru, lfu; hottest: the most often chosen stay, the rest is lru",
+                "which experts are evicted: lru, lfu; hottest: the most frequently chosen stay, "
+                "the rest is lru",
             ),
             "top": Parameter(
                 None,
@@ -116,7 +118,7 @@ BUILT_IN = (
     ),
     Policy(
         "zero_inference",
-        "layerwise with all weights below",
+        "layerwise with all weights offloaded",
         "hosim.policies.own.zero_inference:plan",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
@@ -125,7 +127,7 @@ BUILT_IN = (
     ),
     Policy(
         "flexgen",
-        "percentages of weights (in FlexGen's own order), cache and activations below",
+        "offloads percentages of weights (in FlexGen's own order), cache and activations",
         "hosim.policies.own.flexgen:plan",
         {
             "weights": WEIGHTS,
@@ -147,7 +149,7 @@ BUILT_IN = (
     ),
     Policy(
         "zero_offload",
-        "optimizer states below, and the CPU updates (optimizer_on)",
+        "optimizer states offloaded, and the CPU updates (optimizer_on)",
         "hosim.policies.own.zero_offload:plan",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
@@ -157,7 +159,7 @@ BUILT_IN = (
     ),
     Policy(
         "zero_infinity",
-        "parameters and optimizer states below, streamed a layer ahead; the CPU updates "
+        "parameters and optimizer states offloaded, streamed a layer ahead; the CPU updates "
         "(optimizer_on)",
         "hosim.policies.own.zero_infinity:plan",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
@@ -193,8 +195,8 @@ BUILT_IN = (
     ),
     Policy(
         "llama_cpp",
-        "layers and experts computed where their weights lie: on the device as much as fits, the "
-        "rest on the CPU (layers_on)",
+        "layers and experts run where their weights are: as many as fit on the device, the rest "
+        "on the CPU (layers_on)",
         "hosim.policies.own.llama_cpp:plan",
         {
             "n_gpu_layers": Parameter(

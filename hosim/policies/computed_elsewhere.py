@@ -29,8 +29,8 @@ that are not the policy's own.
 
 @dataclass(frozen=True, slots=True)
 class ComputedElsewhere:
-    """What a system computes on the processor of a tier below: ``what``, which is with tensors of a
-    ``kind``.
+    """Describe what a system computes on the processor of a tier below: ``what``, which is with
+    tensors of a ``kind``.
 
     ``option`` of a builder names the tier; ``beside`` are others that it takes. ``chosen``: the
     plan says which ops of the part run there, so that the option is ``device/TIER``.

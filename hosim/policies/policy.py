@@ -1,5 +1,5 @@
-"""What a policy is to the rest of hosim: a name, a line, parameters, and a function that makes
-plans.
+"""Describe what a policy is to the rest of hosim: a name, a line, parameters, and a function that
+makes plans.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
 from hosim.schedule import planned_in_order_of_uses
-from hosim.units import parse_share, parse_size
+from hosim.units import human_size, parse_share, parse_size
 
 __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
 
@@ -279,7 +279,7 @@ class Policy(InCells):
 
     @property
     def is_own(self) -> bool:
-        """Whether it is hosim's own: what goes wrong with it is a bug of hosim."""
+        """Return whether it is hosim's own: what goes wrong with it is a bug of hosim."""
         return isinstance(self.make, str)
 
     def read(self, key: str, text: str) -> Any:
@@ -305,7 +305,7 @@ class Policy(InCells):
         return self._setting(key).read(text, f"policy {self.name}: {key}")
 
     def plans_for(self, graph: Graph) -> bool:
-        """Whether it plans for the processors that a workload's ops run on.
+        """Return whether it plans for the processors that a workload's ops run on.
 
         Parameters
         ----------
@@ -330,7 +330,7 @@ class Policy(InCells):
         graph
             The workload.
         hardware
-            The machine. Of what several devices share, the policy plans with a fair share.
+            The machine. The policy plans with a fair share of what several devices share.
         budget_bytes
             Bytes of the device tier that may be used; ``None``: all of it.
         **parameters
@@ -506,9 +506,9 @@ def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
     for op, needed in zip(graph.ops, graph.derived(needed_bytes), strict=True):
         if needed > budget:
             raise InfeasibleError(
-                f"out of memory: op {op.name!r} needs {needed:,} B of {hardware.device_tier} for "
-                "what it uses and its workspace; "
-                f"the budget is {budget:,} B: give it at least that"
+                f"out of memory: op {op.name!r} needs {_exact(needed)} of {hardware.device_tier} "
+                "for what it uses and its workspace; the budget is "
+                f"{_exact(budget)}: give it at least that"
             )
 
 
@@ -530,8 +530,9 @@ def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
             capacity = budget
         if size > capacity:
             text = (
-                f"out of memory: {plan.policy} has {size:,} B of tensors in {name} at time 0; "
-                f"there are {capacity:,} B"
+                f"out of memory: {plan.policy} has {_exact(size)} of tensors in {name} at "
+                "time 0; "
+                f"there are {_exact(capacity)}"
             )
             raise InfeasibleError(
                 text + (_below(held, hardware) if name == hardware.device_tier else "")
@@ -545,5 +546,13 @@ def _below(held: dict[str, int], hardware: Hardware) -> str:
     tiers = [
         tier for tier in hardware.tiers if tier.name != hardware.device_tier and held.get(tier.name)
     ]
-    lines = [f"{tier.name} {held[tier.name]:,} of {tier.capacity_bytes:,} B" for tier in tiers]
-    return f"; the tiers below hold {', '.join(lines)}" if lines else ""
+    lines = [
+        f"{tier.name} {human_size(held[tier.name])} of {human_size(tier.capacity_bytes)}"
+        for tier in tiers
+    ]
+    return f"; the lower tiers hold {', '.join(lines)}" if lines else ""
+
+
+def _exact(size: int) -> str:
+    """A size for people, with its bytes where that rounds them."""
+    return human_size(size) if size < 1024 else f"{human_size(size)} ({size:,} B)"

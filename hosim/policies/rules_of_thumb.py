@@ -17,20 +17,25 @@ PLACEMENT = Parameter(
     "by_kind/KIND=TIER/...)",
 )
 WEIGHTS = Parameter(
-    None, "float", "the share of the weights that lives below; none: the smallest that fits"
+    None, "float", "the share of the weights that is offloaded; none: the smallest that fits"
 )
 CACHE = Parameter(
-    None, "float", "the share of the KV cache that does; none: 0, unless all weights are not enough"
+    None,
+    "float",
+    "the share of the KV cache that is offloaded; none: 0, unless all weights are not enough",
 )
 ACTIVATIONS = Parameter(
-    None, "float", "the share of the activations; none: 0, unless those before are not enough"
+    None,
+    "float",
+    "the share of the activations that is offloaded; none: 0, unless weights and cache are not "
+    "enough",
 )
 LAYERS_AHEAD = Parameter(1, "int", "layers whose parameters are on their way while one computes")
 
 RULES_OF_THUMB = (
     Policy(
         "resident",
-        "everything in device memory; what lives below comes up once, at time 0",
+        "everything in device memory; tensors in lower tiers are fetched once, at time 0",
         "hosim.policies.own.resident:plan",
         models="frameworks without offload",
     ),
@@ -45,12 +50,12 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "unified_memory",
-        "reactive: what an op touches comes up with its neighbours in memory, what came first "
-        "goes first (CUDA unified memory)",
+        "reactive: fetch what an op touches with its neighbours in memory, evict what came first "
+        "(CUDA unified memory)",
         "hosim.policies.own.unified_memory:plan",
         {
             "block": Parameter(
-                2 * 2**20, "size", "bytes of memory whose tensors come up together; 0: none do"
+                2 * 2**20, "size", "bytes of memory that are fetched together; 0: none"
             ),
             "placement": PLACEMENT,
         },
@@ -63,7 +68,7 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "keep_first",
-        "reactive: what is used first stays, the rest is fetched for each use",
+        "reactive: keep what is used first, fetch the rest for each use",
         "hosim.policies.own.keep_first:plan",
         {"placement": PLACEMENT},
         runtime=True,
@@ -72,7 +77,7 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "lookahead",
-        "on_demand, and what the next k ops need is prefetched while there is room",
+        "on_demand, plus prefetching for the next k ops while there is room",
         "hosim.policies.own.lookahead:plan",
         {"k": Parameter(4, "int", "how many ops ahead it looks"), "placement": PLACEMENT},
         runtime=True,
@@ -82,14 +87,15 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "layerwise",
-        "parameters, and what else lives below, streamed a layer ahead (vLLM, diffusers, ZeRO)",
+        "parameters, and other tensors in lower tiers, streamed a layer ahead (vLLM, diffusers, "
+        "ZeRO)",
         "hosim.policies.own.layerwise:plan",
         {
             "layers_ahead": LAYERS_AHEAD,
             "kinds": Parameter(
                 "parameter/expert",
                 "str",
-                "kinds of tensors that are put below; what lives there is streamed in any case",
+                "kinds of tensors that are offloaded; tensors in lower tiers are always streamed",
             ),
             "placement": PLACEMENT,
         },
@@ -98,8 +104,8 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "static_split",
-        "a share of the weights below, evenly spread, fetched into a few buffers (vLLM, "
-        "Accelerate, llama.cpp)",
+        "offloads a share of the weights, evenly spread, and fetches them into a few buffers "
+        "(vLLM, Accelerate, llama.cpp)",
         "hosim.policies.own.static_split:plan",
         {
             "weights": WEIGHTS,
@@ -107,7 +113,8 @@ RULES_OF_THUMB = (
             "states": Parameter(
                 None,
                 "float",
-                "the share of the optimizer states; none: 0, unless those before are not enough",
+                "the share of the optimizer states that is offloaded; none: 0, unless weights and "
+                "cache are not enough",
             ),
             "activations": ACTIVATIONS,
             "ahead": Parameter(
@@ -125,7 +132,7 @@ RULES_OF_THUMB = (
             "spread": Parameter(
                 "even",
                 "str",
-                "which tensors live below: even (spread over the step), first or last (used "
+                "which tensors are offloaded: even (spread over the step), first or last (used "
                 "first, last)",
             ),
             "placement": PLACEMENT,
@@ -137,7 +144,7 @@ RULES_OF_THUMB = (
     ),
     Policy(
         "distance",
-        "what lies idle for many ops is moved (MindSpore 2.10)",
+        "moves tensors that are idle for many ops (MindSpore 2.10)",
         "hosim.policies.own.distance:plan",
         {
             "select_distance": Parameter(

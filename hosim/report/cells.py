@@ -66,13 +66,13 @@ def cell(of: object) -> str:
 
 
 def html(shown: RenderableType) -> str:
-    """What a terminal prints, as the HTML of a cell."""
+    """Return what a terminal prints, as the HTML of a cell."""
     return _joined(_parts(shown))
 
 
 def plan(of: Plan) -> RenderableType:
-    """What a plan moves: its cache ops by what they do and between which tiers, and where tensors
-    without a home lie at the start.
+    """Return what a plan moves: its cache ops by what they do and between which tiers, and where
+    tensors without a home lie at the start.
     """
     counts, sizes = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for op in of.cache_ops:
@@ -109,7 +109,7 @@ def _of_result(result: Result) -> str:
 
 
 def _figures(result: Result) -> RenderableType:
-    """What a result says without its plan and its machine."""
+    """Return what a result says without its plan and its machine."""
     if not result.feasible:
         return failures([result])
     stalls = open_table("Stalls", *STALL_CAUSES, left=0)
@@ -121,7 +121,7 @@ def _figures(result: Result) -> RenderableType:
 
 
 def _parts(shown: RenderableType) -> Iterator[str]:
-    """As :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its
+    """Like :func:`hosim.report.result_pages.html_of`, but what is drawn with characters keeps its
     lines.
     """
     if isinstance(shown, Group):

@@ -1,5 +1,5 @@
-"""What all planners and policies share: idle intervals, lower tiers, placement, bandwidth, and the
-insertion of cache ops.
+"""Describe what all planners and policies share: idle intervals, lower tiers, placement, bandwidth,
+and the insertion of cache ops.
 """
 
 from typing import TYPE_CHECKING

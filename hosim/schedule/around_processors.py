@@ -90,8 +90,8 @@ def _alone(
     initial: Mapping[int, tuple[str, ...]],
     moves: Sequence[CacheOp],
 ) -> Timeline:
-    """What happens if nothing but the forced moves does, and everything else is in the device
-    tier.
+    """Return what happens if nothing but the forced moves does, and everything else is in the
+    device tier.
     """
     forced = set(forced_tensors(graph))
     resident = {t: (hardware.device_tier,) for t in graph.initial if t not in forced}
@@ -166,8 +166,8 @@ def _standin(graph: Graph, hardware: Hardware, timeline: Timeline) -> Graph:
 
 
 def _arrivals(graph: Graph, hardware: Hardware, timeline: Timeline) -> Sequence[int]:
-    """When each op has ended and, of an op on another processor, what it has written has come to
-    the device tier, if it does.
+    """Return when each op has ended and, of an op on another processor, what it has written has
+    come to the device tier, if it does.
     """
     into = {
         channel.name for channel in hardware.channels if channel.destination == hardware.device_tier

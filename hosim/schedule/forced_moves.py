@@ -38,8 +38,8 @@ def forced_tensors(graph: Graph) -> tuple[int, ...]:
 
 
 def starts_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Where what only other processors use starts, if the workload leaves it free: in the tier of
-    their processor.
+    """Return where what only other processors use starts, if the workload leaves it free: in the
+    tier of their processor.
     """
     found = {}
     for t in graph.initial:
@@ -165,8 +165,8 @@ class _Itinerary:
         return self.device in self.start and self.graph.survives[self.tensor]
 
     def _leave(self, k: int) -> Iterator[_ForcedOp]:
-        """What lives below leaves the device tier after the ``k``-th user, unless one that soon
-        follows on its stream reads it.
+        """Yield the op with which a tensor from a lower tier leaves the device tier after the
+        ``k``-th user, unless one that soon follows on its stream reads it.
         """
         i = self.users[k]
         if (

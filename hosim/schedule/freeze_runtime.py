@@ -1,5 +1,5 @@
-"""What a runtime policy decided in one replay, as a plan: the same cache ops, in the graph from the
-start.
+"""Describe what a runtime policy decided in one replay, as a plan: the same cache ops, in the graph
+from the start.
 
 Each is issued where the op that it was decided for comes next on its stream. The time that the
 runtime spent deciding is gone, and with it the waiting until nothing else was under way, so the
@@ -31,7 +31,7 @@ def freeze_runtime(
     takes longer than ``to_beat_ns``.
 
     Where its decisions are no legal plan, it is what ``legal`` makes of them. A plan that has no
-    runtime is returned as it is. Of several devices the first one's decisions count.
+    runtime is returned as it is. With several devices the decisions of the first one count.
     """
     runtime = plan.runtime
     if runtime is None:

@@ -1,4 +1,4 @@
-"""Which gaps the static policies choose from, and what the device tier holds meanwhile.
+"""Describe which gaps the static policies choose from, and what the device tier holds meanwhile.
 
 Positions are those of ops; :data:`~hosim.cache_plan.AT_START` stands before the first and the
 number of ops behind the last. The account is in the plan's order, as the published planners keep
@@ -54,8 +54,8 @@ def _between_uses(graph: Graph) -> tuple[tuple[Gap, ...], ...]:
 def below_at_ends(
     graph: Graph, residency: Mapping[int, tuple[str, ...]], device_tier: str
 ) -> Iterator[Gap]:
-    """Where tensors that start below are away: until their first use, and if they are to survive,
-    from their last one on.
+    """Yield where tensors that start below are away: until their first use, and if they are to
+    survive, from their last one on.
 
     Unlike other gaps these need not have an op inside.
     """

@@ -242,7 +242,7 @@ class _Course:
         return read
 
     def _is_read(self, i: int) -> bool:
-        """Whether op ``i`` needs the contents."""
+        """Return whether op ``i`` needs the contents."""
         op = self.graph.ops[i]
         return self.tensor in op.inputs or self.tensor in op.mutates
 

@@ -88,8 +88,8 @@ def _next_use(graph: Graph, cache_op: CacheOp) -> int:
 
 
 def _is_safe(graph: Graph, now: int, before: int, place: int, after: int | None) -> bool:
-    """Whether ``place`` is later than ``now``, and surely between the places of the tensor's cache
-    ops ``before`` and ``after``.
+    """Return whether ``place`` is later than ``now``, and surely between the places of the tensor's
+    cache ops ``before`` and ``after``.
     """
     order = graph.derived(HappensBefore)
     return (

@@ -53,8 +53,8 @@ class Victims(Protocol):
 
 @dataclass(frozen=True)
 class PagingTable:
-    """What paging needs of graph and machine, computed once a plan: start tiers, tiers to evict to,
-    and static last writes.
+    """Describe what paging needs of graph and machine, computed once a plan: start tiers, tiers to
+    evict to, and static last writes.
     """
 
     graph: Graph
@@ -125,7 +125,7 @@ def _returns(
 def _tensors_of_ops(
     graph: Graph,
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """What each op uses, reads and writes."""
+    """Return what each op uses, reads and writes."""
     return (
         [op.uses for op in graph.ops],
         [op.reads for op in graph.ops],
@@ -249,7 +249,7 @@ class Paging:
     # -------------------------------------------------------------------------------------------
 
     def _withheld(self) -> list[CacheOp]:
-        """What is to be issued before anything else is decided."""
+        """Return what is to be issued before anything else is decided."""
         withheld, self.withheld = self.withheld, []
         return withheld
 
@@ -452,8 +452,8 @@ class Paging:
         return self._free(view) - (needed - arriving)
 
     def _may_come(self, t: int) -> bool:
-        """Whether it lies below, and nothing may overwrite it before it is read: its next user must
-        be one that reads it.
+        """Return whether it lies below, and nothing may overwrite it before it is read: its next
+        user must be one that reads it.
         """
         if self.here[t] or not self.below.get(t) or self.next_user[t] >= len(self.graph.users[t]):
             return False

@@ -1,4 +1,6 @@
-"""Where a step begins that is one of many, under a runtime that keeps what each step uses first."""
+"""Describe where a step begins that is one of many, under a runtime that keeps what each step uses
+first.
+"""
 
 from __future__ import annotations
 

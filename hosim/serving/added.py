@@ -1,4 +1,4 @@
-"""What this room adds to the core (:mod:`hosim.extensions`)."""
+"""Describe what this room adds to the core (:mod:`hosim.extensions`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it takes to choose the blocks that attention reads: one op a layer of the builders
+"""Describe what it takes to choose the blocks that attention reads: one op a layer of the builders
 (:mod:`hosim.models.sparse_attention`).
 """
 
@@ -68,5 +68,5 @@ def gate_of(parameters: Mapping[str, Any]) -> BlockGate:
 
 
 def is_gate(op: Op) -> bool:
-    """Whether it chooses blocks of the cache."""
+    """Return whether it chooses blocks of the cache."""
     return op.kind == "sort" and op.name.endswith(".select")

@@ -45,8 +45,8 @@ def serve_disaggregated(
     prefill: PrefillEngine | None = None,
     weights: WeightSetup | None = None,
 ) -> Served:
-    """As :func:`hosim.serving.instances.serve_on_instances`, on engines that prefill, whose number
-    ``link`` says, and those that decode.
+    """Like :func:`hosim.serving.instances.serve_on_instances`, on engines that prefill, whose
+    number ``link`` says, and those that decode.
 
     The router chooses one that prefills when a request arrives, and one that decodes when its
     prompt has been computed. There the request waits in the queue until blocks for all of its

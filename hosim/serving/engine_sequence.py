@@ -14,7 +14,7 @@ class HandedOver(Protocol):
 
     @property
     def is_computed(self) -> bool:
-        """Whether all of it has been computed."""
+        """Return whether all of it has been computed."""
 
     def fetch(self, blocks: int, after: Sequence[Awaited]) -> Awaited:
         """Bring the contents of its last ``blocks`` blocks, once all of ``after`` are over."""
@@ -66,7 +66,7 @@ class EngineSequence:
         return self.request.block_key(block, block_tokens) or (-1, self.number, block)
 
     def keys(self, block_tokens: int) -> Iterator[Hashable]:
-        """Of the full blocks before its last token, which has to be computed in any case."""
+        """The keys of the full blocks before its last token, which is always computed."""
         return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
 
     @property
@@ -76,14 +76,14 @@ class EngineSequence:
 
     @property
     def is_loading(self) -> bool:
-        """Whether its blocks are still on their way."""
+        """Return whether its blocks are still on their way."""
         if self.loads:
             self.loads = [load for load in self.loads if not load.over]
         return bool(self.loads)
 
     @property
     def is_received(self) -> bool:
-        """Whether its blocks are still on their way from another engine: until then they cannot be
-        given up.
+        """Return whether its blocks are still on their way from another engine: until then they
+        cannot be given up.
         """
         return self.handed is not None and self.is_loading

@@ -1,5 +1,5 @@
-"""Which of many things is given up first: the one with the least rank, and of equal ranks the one
-that was added first.
+"""Describe which of many things is given up first: the one with the least rank, and of equal ranks
+the one that was added first.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ def _read(
 
 
 def goodput(frame: DataFrame, span_ns: int, limits_ns: Mapping[str, int]) -> dict[str, Any]:
-    """Of the requests of a frame (:meth:`hosim.serving.served.Served.frame`) those that keep every
-    limit.
+    """Return, of the requests of a frame (:meth:`hosim.serving.served.Served.frame`) those that
+    keep every limit.
 
     Rates are those of these requests over ``span_ns``. A request with a single token has no time of
     each token after it, and keeps that limit.

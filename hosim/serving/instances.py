@@ -32,7 +32,7 @@ def serve_on_instances(
     kv: KvSetup | None = None,
     weights: WeightSetup | None = None,
 ) -> Served:
-    """As :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of
+    """Like :func:`hosim.serving.engine_loop.serve_requests`, on equal engines with a cache of
     ``blocks`` blocks each.
 
     With ``kv`` the caches go on in the tiers below, which engines share as far as the machine's
@@ -79,8 +79,8 @@ def of_engines(
     blocks: int,
     kv: KvFigures | None,
 ) -> Served:
-    """What several engines did, of which a request's first was ``begun`` and its last, which gives
-    the tokens, ``ended``.
+    """Return what several engines did, of which a request's first was ``begun`` and its last, which
+    gives the tokens, ``ended``.
     """
     samples = [
         replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples

@@ -161,7 +161,7 @@ class ModelledIterations:
 
     @cached_property
     def attended(self) -> AttendedTokens | None:
-        """What a step reads of a long cache; ``None``: all of it."""
+        """Return what a step reads of a long cache; ``None``: all of it."""
         if self.model.get("kv_block") is None:
             return None
         block, sinks, window, chosen = (
@@ -171,13 +171,13 @@ class ModelledIterations:
 
     @cached_property
     def gate(self) -> BlockGate | None:
-        """What chooses the blocks; ``None`` if all are read."""
+        """Return what chooses the blocks; ``None`` if all are read."""
         return None if self.attended is None else gate_of(self._parameters)
 
     @property
     def summary_bytes_per_token(self) -> Fraction:
-        """What a token has, beside the cache, of the summaries by which attention chooses blocks;
-        the device holds all of them.
+        """Return what a token has, beside the cache, of the summaries by which attention chooses
+        blocks; the device holds all of them.
         """
         return (
             Fraction(0)
@@ -229,14 +229,16 @@ class ModelledIterations:
 
     @cached_property
     def guessed_collectives(self) -> int:
-        """How many collectives of an iteration are timed as if links were as fast as the device
-        tier, as nothing says how fast they are.
+        """Return how many collectives of an iteration are timed as if links were as fast as the
+        device tier, as nothing says how fast they are.
         """
         return len(guessed_collectives(self.graph(_PROMPT), self.hardware))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What a reader of the figures has to know of the model and its times on the machine."""
+        """Return what a reader of the figures has to know of the model and its times on the
+        machine.
+        """
         return notes(self.graph(_PROMPT), self.hardware)
 
     def _at(self, tokens: int) -> int:
@@ -305,8 +307,8 @@ class ModelledIterations:
         return total
 
     def _gate_ns(self, queries: int, sequences: int, keys: int) -> int:
-        """What it takes in all layers to choose blocks for queries of sequences that have so many
-        keys each.
+        """Return what it takes in all layers to choose blocks for queries of sequences that have so
+        many keys each.
         """
         assert self.gate is not None
         older = -(-_rounded(keys) // self.gate.block_tokens) - self.gate.always_blocks
@@ -342,8 +344,8 @@ class ModelledIterations:
 
     @cached_property
     def _layers(self) -> Counter[tuple[str, tuple[int, ...], str]]:
-        """How many layers have an attention: its kernel, its sizes but those of the requests, and
-        its dtype.
+        """Return how many layers have an attention: its kernel, its sizes but those of the
+        requests, and its dtype.
         """
         return Counter((op.kernel, op.sizes[3:], op.dtype) for op in self._attention)
 
@@ -453,5 +455,5 @@ def _rounded(tokens: int) -> int:
 
 
 def is_head(op: Op) -> bool:
-    """Whether it makes logits, of which each sequence needs one row."""
+    """Return whether it makes logits, of which each sequence needs one row."""
     return op.name.endswith("lm_head") and op.kernel == "gemm"

@@ -42,7 +42,7 @@ class SentByLayers:
 
     @property
     def is_computed(self) -> bool:
-        """Whether all of the prompt has been computed."""
+        """Return whether all of the prompt has been computed."""
         return self._held is not None
 
     def filled(self, before: int, after: int) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-"""What became of requests that were served: latencies, throughput and the cache, as a frame and as
-figures.
+"""Describe what became of requests that were served: latencies, throughput and the cache, as a
+frame and as figures.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Sample:
 
 @dataclass(frozen=True, repr=False)
 class Served:
-    """What became of each request, by position: when it was first scheduled, when its tokens came,
-    and the engine along the way.
+    """Describe what became of each request, by position: when it was first scheduled, when its
+    tokens came, and the engine along the way.
 
     ``token_ns`` are the times of all of its tokens. ``hit_tokens`` are tokens of prompts that were
     in the cache already.
@@ -167,8 +167,8 @@ class Served:
         )
 
     def goodput(self, limits: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Of the requests those within limits such as ``ttft=2s,tpot=100ms``: how many, their
-        share, and their rates per second.
+        """Return, of the requests, those within limits such as ``ttft=2s,tpot=100ms``: how many,
+        their share, and their rates per second.
 
         Raises :class:`InputError`.
         """

@@ -66,7 +66,7 @@ class Thinned:
             sequence.gone, sequence.buffer = 0, []
 
     def _droppable(self, sequence: EngineSequence) -> int:
-        """How many more blocks of a sequence could go; none while its prompt is computed, or
+        """Return how many more blocks of a sequence could go; none while its prompt is computed, or
         computed again, which reads all of them.
         """
         decodes = sequence.computed == sequence.tokens - 1 or (

@@ -1,5 +1,5 @@
-"""What still bounds a channel that is given more bandwidth: a memory at its end, or a fabric
-narrower than it.
+"""Describe what still bounds a channel that is given more bandwidth: a memory at its end, or a
+fabric narrower than it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What ``hosim diff`` compares: a plan or a result, its file, or a policy that makes a plan."""
+"""Describe what ``hosim diff`` compares: a plan or a result, its file, or a policy that makes a
+plan.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which machine to book: one workload on several machines, and how much of each one's memory is
-enough.
+"""Describe which machine to book: one workload on several machines, and how much of each one's
+memory is enough.
 
 A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as
 if the device tier were large enough. The smallest one is found by bisection, to one part in
@@ -248,14 +248,14 @@ def _out_of_order(graph: Graph, lines: Sequence[OnMachine]) -> Iterator[Note]:
                 f"{ahead[0].name} is ahead of {machine.name}, whose memory has {more:.2g} times "
                 "its bandwidth, in a step that memory "
                 "bounds: that order comes from constants of kernels that nobody measured on these "
-                "machines, so do not go by it"
+                "machines, so do not rely on it"
             )
             yield Note("order", line)
 
 
 def _bound_by_bytes(graph: Graph, machine: Hardware) -> bool:
-    """Whether the bytes of ops take at least :data:`_BOUND_BY_BYTES` times as long on a machine as
-    their FLOP at its largest peak.
+    """Return whether the bytes of ops take at least :data:`_BOUND_BY_BYTES` times as long on a
+    machine as their FLOP at its largest peak.
     """
     if any(op.duration_ns is not None for op in graph.ops) or not machine.compute.peak_flops:
         return False

@@ -1,5 +1,5 @@
-"""What predicting the routing gains and what mispredictions cost, measured by replaying one plan
-with different predictors.
+"""Describe what predicting the routing gains and what mispredictions cost, measured by replaying
+one plan with different predictors.
 
 The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with perfect predictions,
 and with none. All four replays share the static plan of the backbone and the size of the cache, so
@@ -24,7 +24,7 @@ from hosim.schedule.experts import Fetch, Rule
 
 @dataclass(frozen=True, slots=True)
 class Mispredictions:
-    """How well a replay's gates were predicted. Counts are of experts' tensors, times in
+    """Describe how well a replay's gates were predicted. Counts are of experts' tensors, times in
     nanoseconds.
 
     Of the ``chosen`` tensors, ``resident`` were in the cache already, ``prefetched`` came through a
@@ -75,7 +75,7 @@ class Mispredictions:
 
 
 def predicts(plan: Plan) -> bool:
-    """Whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's
+    """Return whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's
     steps.
     """
     return isinstance(_ordered(plan).runtime, Deciding)
@@ -89,7 +89,8 @@ def _ordered(plan: Plan) -> Plan:
 def mispredictions(
     plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None
 ) -> Mispredictions | None:
-    """What the predictions of a ``hybrid`` plan are worth; ``None`` if the plan does not fit.
+    """Return what the predictions of a ``hybrid`` plan are worth; ``None`` if the plan does not
+    fit.
 
     ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises
     :class:`InputError` for a plan that does not predict.

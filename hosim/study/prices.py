@@ -51,7 +51,7 @@ class Price:
 
     @property
     def change(self) -> str:
-        """What is changed, of what and together with what."""
+        """Return what is changed, of what and together with what."""
         beside = f" (with {', '.join(self.together)})" if self.together else ""
         return f"{'+' if self.added[0].isdigit() else ''}{self.added} of {self.what}{beside}"
 
@@ -261,8 +261,8 @@ def _memory_and_processor(
 
 
 def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
-    """What to say where a machine with more FLOP/s is most like another one of those whose kernels
-    were measured.
+    """Return what to say where a machine with more FLOP/s is most like another one of those whose
+    kernels were measured.
     """
     if hardware.compute.processor is None:
         return ""
@@ -276,7 +276,9 @@ def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
 
 
 def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Iterator[_MoreOf]:
-    """Whether the tensors of a tier that copies to or from the device use are pinned."""
+    """Yield the change of whether the tensors of a tier that copies to or from the device use are
+    pinned.
+    """
     links = [
         channel
         for channel in used

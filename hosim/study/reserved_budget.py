@@ -120,7 +120,7 @@ def reserved_line(found: Reserved) -> str:
 
 
 def _has_waits(result: Result) -> bool:
-    """Whether an op waits for a transfer or for room, or transfers end after the last op."""
+    """Return whether an op waits for a transfer or for room, or transfers end after the last op."""
     return bool(result.drain_ns) or result.has_waits
 
 
@@ -224,6 +224,6 @@ class _BudgetSearch:
         return planned_in_order_of_uses(make, graph)
 
     def waits(self, found: Reserved) -> bool:
-        """Whether the plan takes longer with the allocator than without."""
+        """Return whether the plan takes longer with the allocator than without."""
         freely = replay(found.plan, self._hardware, found.planned_bytes, bounds=False)
         return found.makespan_ns > (freely.makespan_ns or 0)

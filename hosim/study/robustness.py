@@ -251,8 +251,8 @@ def percentiles(frame: DataFrame) -> DataFrame:
 
 
 def failures(frame: DataFrame) -> dict[str, str]:
-    """Why the first run that does not fit, of the rows of :func:`robustness`, does not; by policy,
-    those with such runs alone.
+    """Return why the first run that does not fit, of the rows of :func:`robustness`, does not; by
+    policy, those with such runs alone.
     """
     failed = frame[~frame["feasible"]].groupby("policy", sort=False)["error"].first()
     return {str(policy): str(error) for policy, error in failed.items()}

@@ -1,5 +1,5 @@
-"""Why what was varied changes nothing: studies whose rows all take the same time, by what their
-replays read.
+"""Describe why what was varied changes nothing: studies whose rows all take the same time, by what
+their replays read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Rows = Sequence[Mapping[str, Any]]
 def same_everywhere(
     question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
 ) -> str | None:
-    """Why every row has the same makespan, in a sentence: which of the varied fields no replay
-    read. ``None`` where there is no reason.
+    """Return why every row has the same makespan, in a sentence: which of the varied fields no
+    replay read. ``None`` where there is no reason.
     """
     makespans: set[Any] = {row["makespan_ns"] for row in rows}
     if len(rows) < 2 or len(makespans) > 1 or None in makespans:
@@ -50,7 +50,9 @@ def same_everywhere(
 
 
 def _unread(question: Question, field: str, rows: Rows) -> str | None:
-    """Why no replay read a field, or none waited for what it says; ``None`` if it may have."""
+    """Return why no replay read a field, or none waited for what it says; ``None`` if it may
+    have.
+    """
     hardware = question.hardware
     first, _, rest = field.partition(".")
     name, _, what = rest.partition(".")
@@ -83,7 +85,7 @@ def _unread(question: Question, field: str, rows: Rows) -> str | None:
 
 
 def _reads_times(question: Question, field: str) -> bool:
-    """Whether a field, of a profile, says how fast ops are."""
+    """Return whether a field, of a profile, says how fast ops are."""
     return (
         not field.startswith(POLICY)
         and rate_of(field.removeprefix(HARDWARE), question.hardware) is not None

@@ -38,7 +38,7 @@ class Measurements:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all of them."""
+        """The names of all of them."""
         return (*(trace.name for trace in self.traces), *(sweep.name for sweep in self.sweeps))
 
     @property

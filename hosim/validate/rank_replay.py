@@ -103,11 +103,13 @@ def ranks_to_dict(ranks: Sequence[ReplayedRank]) -> dict[str, Any]:
 
 
 def rank_complaint(rank: ReplayedRank, bound: float) -> str:
-    """Why a rank fails a test with this bound, as a share of its span; empty if it passes."""
+    """Return why a rank fails a test with this bound, as a share of its span; empty if it
+    passes.
+    """
     if not rank.explained:
         causes = dict.fromkeys(span.cause for span in rank.spans)
         return (
-            "not explained with the other ranks: "
+            "not validated with the other ranks: "
             f"{', '.join(causes) or 'a collective that waits for other ranks'}"
         )
     return beyond(rank.errors, bound)
@@ -168,7 +170,7 @@ def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
 
 
 def _offsets(traces: Sequence[KinetoTrace], matched: Sequence[Mapping[int, int]]) -> list[int]:
-    """By how much the clock of each rank is ahead of that of the first: the middle of the
+    """Return by how much the clock of each rank is ahead of that of the first: the middle of the
     differences of the ends of collectives.
     """
     offsets: dict[int, int] = {0: 0}

@@ -1,5 +1,5 @@
-"""What ``hosim validate`` finds in a folder of the kit for GPU machines: offload schemes predicted
-from the resident run, and plans.
+"""Describe what ``hosim validate`` finds in a folder of the kit for GPU machines: offload schemes
+predicted from the resident run, and plans.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ class Validation:
 
     @property
     def explained(self) -> bool | None:
-        """Whether the replay in time explains the recording; None if there is no such replay."""
+        """Return whether the replay in time explains the recording; None if there is no such
+        replay.
+        """
         return self.verdict.explained if self.verdict else None
 
     @property
@@ -100,8 +102,8 @@ def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
 
 
 def _reader(path: Path) -> Callable[[str | os.PathLike[str]], KinetoTrace] | None:
-    """What reads a recording of another program, by how it begins; ``None`` for other files. Long
-    recordings are not read for that.
+    """Return what reads a recording of another program, by how it begins; ``None`` for other files.
+    Long recordings are not read for that.
     """
     try:
         if not path.is_file():

@@ -79,7 +79,7 @@ def test_tables_and_json(trace: Path, tmp_path: Path) -> None:
         "pageable",
         "matmul",
         "launch of an op",
-        "Held out: made",
+        "Unseen: made",
         "makespan",
         "P95",
     ):

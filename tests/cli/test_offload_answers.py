@@ -16,9 +16,8 @@ FITS = (
     "100 B."
 )
 SLOW = (
-    "Do not offload: the link is too slow for this step. The fastest plan takes 240 ns; with "
-    "everything resident the step takes 100 ns, so "
-    "that the 2 devices which hold it take 200 ns together."
+    "Do not offload: the link is too slow for this step. The fastest plan takes 240 ns; 2 "
+    "devices hold the model and take 100 ns a step."
 )
 TWO = {  # the weights come up one after the other, a byte in a nanosecond: 60 + 50 + 80 + 50 ns
     "format": "hosim.workload/1",

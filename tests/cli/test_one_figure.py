@@ -132,12 +132,12 @@ def result_figures(asked: Asked, data: Any, ideal: bool = True) -> None:
 
 def shown(asked: Asked, text: str) -> None:
     """Tables of a replay, or of a comparison of the one policy, have the numbers of the answer."""
-    assert f"all resident peak {human_size(asked.resident.peak_bytes)}:" in text
+    assert f"baseline peak {human_size(asked.resident.peak_bytes)}:" in text
     assert f"budget {human_size(asked.budget_bytes)} of {asked.tier}" in text
     if (result := asked.result) is not None:
         assert result.makespan_ns is not None
         if asked.resident.makespan_ns:
-            assert f"all resident {human_time(asked.resident.makespan_ns)})" in text
+            assert f"baseline {human_time(asked.resident.makespan_ns)})" in text
         if asked.peak:
             time, peak = (
                 re.escape(human_time(result.makespan_ns)),
@@ -276,7 +276,7 @@ def frontier(asked: Asked) -> None:
         if asked.result is not None:
             peak, time = human_size(asked.peak), human_time(asked.result.makespan_ns or 0)
             assert f" {human_size(asked.budget_bytes)} {peak} {time} " in text
-    assert f"all resident {human_time(asked.resident.makespan_ns)})" in text
+    assert f"baseline {human_time(asked.resident.makespan_ns)})" in text
 
 
 def blame(asked: Asked) -> None:
@@ -343,7 +343,7 @@ def robustness(asked: Asked) -> None:
         asked.budget_bytes,
         asked.resident.makespan_ns,
     )
-    assert f"all resident {human_time(asked.resident.makespan_ns)})" in text
+    assert f"baseline {human_time(asked.resident.makespan_ns)})" in text
     if asked.result is not None:
         (row,) = data["policies"]
         assert (row["makespan_ns"]["nominal"], row["peak_bytes"]["nominal"]) == (

@@ -251,7 +251,7 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     )
     shown = lines(models([quantised, replace(quantised, name="other")]))
     assert (
-        "Left out of gpt-oss, other: the quantisation of the weights (mxfp4): all are in the "
+        "Not modelled of gpt-oss, other: the quantisation of the weights (mxfp4): all are in the "
         "dtype of the run." in shown
     )
     policies = {policy["name"]: policy for policy in listed("policies")["policies"]}

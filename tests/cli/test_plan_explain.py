@@ -251,6 +251,6 @@ def test_ops_on_other_processors_are_not_explained() -> None:
     )
     assert (outcome.exit_code, outcome.stdout) == (2, "")
     assert (
-        "runs on the processor of 'ddr': why tensors move is explained for plans with all ops on "
+        "runs on the processor of 'ddr': plans are explained only if all ops run on "
         "the device" in outcome.stderr
     )

@@ -179,9 +179,9 @@ def test_a_bound_on_the_error(tmp_path):
     outcome = run(tmp_path / "late", "--max-error", "1%")
     assert (outcome.exit_code, outcome.stderr) == (
         1,
-        f"{tmp_path / 'late'}: not explained: a wait on the device without cause\n",
+        f"{tmp_path / 'late'}: not validated: a wait on the device without cause\n",
     )
-    assert "not explained: 1 op" in outcome.stdout
+    assert "not validated: 1 op" in outcome.stdout
     assert run(tmp_path / "late").exit_code == 0
     outcome = run(tmp_path / "good", "--max-error", "3")
     assert (outcome.exit_code, outcome.stderr) == (

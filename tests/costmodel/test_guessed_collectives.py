@@ -228,7 +228,9 @@ def test_the_json_of_every_command_has_every_note(command, tmp_path: Path, monke
     outcome = CliRunner().invoke(app, ["-q", *JSON[command]])
     assert outcome.exit_code == 0, outcome.output
     notes = json.loads(outcome.stdout)["notes"]
-    assert {"left out: a head", "assumed: states of 4 B", "not in the file: a branch"} <= set(notes)
+    assert {"not modelled: a head", "assumed: states of 4 B", "not in the file: a branch"} <= set(
+        notes
+    )
     assert [
         sum(line.startswith(about) for line in notes) for about in ("unknown: 1 op", "guessed: ")
     ] == [1, 1]

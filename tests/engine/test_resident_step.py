@@ -165,7 +165,7 @@ def test_the_same_quantity_is_the_same_number_wherever_it_is_printed(
         )
         assert half is None or half["results"][0]["budget_bytes"] == resident.peak_bytes // 2
     if resident.makespan_ns:
-        assert f"all resident {human_time(resident.makespan_ns)}" in shown or not result["feasible"]
+        assert f"baseline {human_time(resident.makespan_ns)}" in shown or not result["feasible"]
     if (said := data.get("do_not_offload")) is not None:
         assert (said["resident_ns"], said["resident_bytes"]) == (
             resident.makespan_ns,

@@ -10,7 +10,7 @@ import hosim
 from hosim.cli.main import app
 from hosim.io import save_workload
 
-HEAD = "left out: a <head> and 5 % of | pipes"
+HEAD = "not modelled: a <head> and 5 % of | pipes"
 GIVEN = "durations: times as given for its 1 op"
 
 
@@ -23,7 +23,7 @@ def run(*arguments: str) -> str:
 def test_baselines_and_reports_have_the_notes_of_their_cases(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOSIM_CACHE", str(tmp_path / "kept"))
-    b = hosim.GraphBuilder("step", {"left_out": [HEAD.removeprefix("left out: ")]})
+    b = hosim.GraphBuilder("step", {"left_out": [HEAD.removeprefix("not modelled: ")]})
     _ = b.tensor("w", 40, "parameter"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
     save_workload(b.build(), "noted.json")
     graph = b.build()
@@ -47,7 +47,7 @@ def test_baselines_and_reports_have_the_notes_of_their_cases(tmp_path: Path, mon
     reports = ["--junit", "j.xml", "--summary", "s.md", "--html", "p.html"]
     noted, plain = json.loads(run("check", "-j", "1", "--json", *reports))["cases"]
     assert (noted["notes"], "notes" in plain) == ([GIVEN, HEAD], False)
-    assert "left out: a &lt;head&gt; and 5 % of | pipes" in Path("j.xml").read_text()
-    assert "noted: left out: a &lt;head&gt; and 5 % of | pipes" in Path("p.html").read_text()
-    assert "- noted: left out: a \\<head\\> and 5 % of \\| pipes" in Path("s.md").read_text()
+    assert "not modelled: a &lt;head&gt; and 5 % of | pipes" in Path("j.xml").read_text()
+    assert "noted: not modelled: a &lt;head&gt; and 5 % of | pipes" in Path("p.html").read_text()
+    assert "- noted: not modelled: a \\<head\\> and 5 % of \\| pipes" in Path("s.md").read_text()
     assert f"noted: {HEAD}" in run("check", "-j", "1")

@@ -83,7 +83,7 @@ def test_calls_of_one_module_use_the_same_weights() -> None:
     }
     assert graph.meta["unknown_uses_bytes"] == 1024
     assert (
-        "left out",
+        "not modelled",
         "which ops use 1.00 KiB that were allocated before the recording: all are taken to",
     ) in notes(graph)
     assert [t.size_bytes for t in graph.tensors[:3]] == [1024, SIZE, SIZE]

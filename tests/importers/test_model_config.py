@@ -21,7 +21,7 @@ from hosim.notes import notes
 
 
 def left_out(graph):
-    return tuple(line for about, line in notes(graph) if about == "left out")
+    return tuple(line for about, line in notes(graph) if about == "not modelled")
 
 
 @pytest.mark.parametrize("name", MODELS)

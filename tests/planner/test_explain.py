@@ -90,7 +90,7 @@ def test_a_moved_activation_that_computation_hides() -> None:
         None,
         None,
     )
-    assert one.why == f"moved: {NOT_JUDGED}; hidden"
+    assert one.why == f"moved: {NOT_JUDGED}; overlapped"
     assert (one.away_ns, one.saved_bytes, one.relief_byte_ns, one.exposed_ns) == (70, 10, 400, 0)
     down, up = (found.copies[k] for k in one.copies)
     assert [
@@ -143,7 +143,7 @@ def test_a_parameter_that_starts_below_is_away_at_both_ends_of_the_step() -> Non
     assert before.away_ns == 20  # fetched from 20 on, before f3 at 60
     assert after.away_ns == 40  # gone from 80 to 120
     assert (before.relief_byte_ns, after.relief_byte_ns) == (200, 400)
-    assert (before.effect, after.effect) == ("hidden", "no transfer")
+    assert (before.effect, after.effect) == ("overlapped", "no transfer")
 
 
 def test_what_lives_below_and_comes_up() -> None:
@@ -153,8 +153,8 @@ def test_what_lives_below_and_comes_up() -> None:
         1000,
     )
     assert {one.reason for one in found.lines} == {verdicts.FROM_HOME}
-    assert line(found, "w2").why == "moved: it lives in ddr; hidden"
-    assert line(found, "w0").why == "moved: it lives in ddr; op f0 waits 10 ns for its prefetch"
+    assert line(found, "w2").why == "moved: its home is ddr; overlapped"
+    assert line(found, "w0").why == "moved: its home is ddr; op f0 waits 10 ns for its prefetch"
     assert [one.saved_bytes for one in found.lines] == [0, 0, 0]
 
 
@@ -353,7 +353,7 @@ def test_local_search_is_named_where_it_decided_otherwise() -> None:
     found = explain(made, hw, 30)
     agrees(found)
     assert line(found, "a0").why == "kept: by local search, though selection took it"
-    assert line(found, "a1").why == "moved: by local search, though selection left it; hidden"
+    assert line(found, "a1").why == "moved: by local search, though selection left it; overlapped"
     assert line(found, "a2").reason == "enough"
     assert "local search then changed 2 of its decisions" in found.origin
 

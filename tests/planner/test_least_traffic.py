@@ -243,8 +243,8 @@ def test_a_share_knows_its_whole_machine_and_what_is_made_from_it_does_not():
 def test_an_explanation_says_what_stays_and_what_moves(kept):
     found = explain(kept, BESIDE, 2400)
     begin = (
-        "Transfers take far longer than ops, so as much stays as can, and the rest lies as "
-        "near as there is room."
+        "Transfers take far longer than ops, so as much as possible stays, and the rest "
+        "goes to the nearest tier with room."
     )
     assert found.origin == f"{begin} Tried as well: 1 placement rule."
     whys = {one.why.partition(";")[0] for one in found.lines}

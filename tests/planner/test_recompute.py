@@ -243,7 +243,7 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     assert verify(found.plan, FLAT, budget) == ()
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
     assert (
-        f" on the graph with {found.plan.recomputes} ops run again, "
+        f" on the graph with {found.plan.recomputes} ops recomputed, "
         in explain(found.plan, FLAT, budget).origin
     )
     with pytest.raises(InfeasibleError):

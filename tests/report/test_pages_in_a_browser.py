@@ -222,11 +222,11 @@ def test_a_click_on_a_recorded_op_marks_the_simulated_one(said: dict[str, Any]) 
     after = said["recorded"]
     assert after["all"] == after["again"] == [US, 5001 * US]
     assert after["told"].startswith(
-        "kernel: first, 0.005 ms to 1.000 ms (995 us); not explained, 0.001 ms to 0.500 ms: late "
+        "kernel: first, 0.005 ms to 1.000 ms (995 us); not validated, 0.001 ms to 0.500 ms: late "
         "<launch>"
     )
-    assert "not explained" not in after["plain"]
-    assert after["touched"] == "not explained, 0.001 ms to 0.500 ms: late <launch>"
+    assert "not validated" not in after["plain"]
+    assert after["touched"] == "not validated, 0.001 ms to 0.500 ms: late <launch>"
     assert after["same"].startswith("recorded kernel: first, ")
     assert after["other"].startswith("simulated kernel: first, ")
     assert after["same"].endswith(". The simulated one starts at the same time")

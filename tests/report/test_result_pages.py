@@ -359,7 +359,7 @@ def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
         )
         text = validation_page(data, [], None)
     body = text[text.index("</h1>") :]
-    assert body.startswith('</h1>\n<p class="verdict bad">Not explained: 2 ops; ')
+    assert body.startswith('</h1>\n<p class="verdict bad">Not validated: 2 ops; ')
     assert (
         "<ul><li>late &lt;launch&gt;: 1 span, the worst from 0 ns to 900 ns (f)</li></ul>" in body
     )

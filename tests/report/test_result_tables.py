@@ -156,22 +156,22 @@ POLICIES = [
 
 def test_a_comparison() -> None:
     assert lines(of_replays.comparison(toy(), MACHINE, HELD, COMPARED)) == table("""
-        ╭──────────────────────────────────────────────────────────────────────╮
-        │ workload      toy[1]: 4 ops, 4 tensors                               │
-        │ durations     times as given for all 4 ops                           │
-        │ all resident  peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
-        │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
-        │ budget        12.0 GiB of hbm, 75 % of the resident peak             │
-        ╰──────────────────────────────────────────────────────────────────────╯
+        ╭───────────────────────────────────────────────────────────────────╮
+        │ workload   toy[1]: 4 ops, 4 tensors                               │
+        │ durations  times as given for all 4 ops                           │
+        │ baseline   peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
+        │ hardware   box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
+        │ budget     12.0 GiB of hbm, 75 % of the resident peak             │
+        ╰───────────────────────────────────────────────────────────────────╯
         Time (lower bound 406 ms)
-                                  above  dependency  transfer  capacity  runtime      peak      of
-         policy         makespan  bound       stall     stall     stall    stall       hbm  budget
-         ─────────────────────────────────────────────────────────────────────────────────────────
-         belady[x]        540 ms  +33 %           -   11.0 ms   13.0 ms  17.0 ms  1.00 GiB   8.3 %
-         resident   does not fit      -           -         -         -        -         -       -
-         g10              999 ms  2.46x           -   33.0 ms   39.0 ms  51.0 ms  3.00 GiB    25 %
-         manual           540 ms  +33 %           -   44.0 ms   52.0 ms  68.0 ms  4.00 GiB    33 %
-         on_demand  does not fit      -           -         -         -        -         -       -
+                                  gap to  dependency  transfer  capacity  runtime      peak      of
+         policy         makespan   bound       stall     stall     stall    stall       hbm  budget
+         ──────────────────────────────────────────────────────────────────────────────────────────
+         belady[x]        540 ms   +33 %           -   11.0 ms   13.0 ms  17.0 ms  1.00 GiB   8.3 %
+         resident   does not fit       -           -         -         -        -         -       -
+         g10              999 ms   2.46x           -   33.0 ms   39.0 ms  51.0 ms  3.00 GiB    25 %
+         manual           540 ms   +33 %           -   44.0 ms   52.0 ms  68.0 ms  4.00 GiB    33 %
+         on_demand  does not fit       -           -         -         -        -         -       -
         Planning + replay took belady[x] 61.0 ms + 67.0 ms, resident 122 ms + 134 ms, g10 201 ms, manual 244 ms + 268 ms, on_demand 122 ms + 134 ms.
         Peak by kind of tensor
          policy     tier      peak  reached at  activation  workspace
@@ -180,15 +180,15 @@ def test_a_comparison() -> None:
          g10        hbm   3.00 GiB     57.0 ms    93.0 MiB   87.0 MiB
          manual     hbm   4.00 GiB     76.0 ms     124 MiB    116 MiB
         Channels
-                                                                                 mean
-         policy     channel  transfers     moved  utilization  hidden  exposed  queue  contention
-         ────────────────────────────────────────────────────────────────────────────────────────
-         belady[x]  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   <0.1       47 ns
-         belady[x]  p2p              1       1 B        0.1 %    90 %        -      -           -
-         g10        h2d          3,000   123 MiB         48 %    59 %   159 ns   <0.1      141 ns
-         g10        p2p              3       3 B        0.1 %    90 %        -      -           -
-         manual     h2d          4,000   164 MiB         64 %    59 %   212 ns   <0.1      188 ns
-         manual     p2p              4       4 B        0.1 %    90 %        -      -           -
+                                                                                     mean
+         policy     channel  transfers     moved  utilization  overlapped  exposed  queue  contention
+         ────────────────────────────────────────────────────────────────────────────────────────────
+         belady[x]  h2d          1,000  41.0 MiB         16 %        59 %    53 ns   <0.1       47 ns
+         belady[x]  p2p              1       1 B        0.1 %        90 %        -      -           -
+         g10        h2d          3,000   123 MiB         48 %        59 %   159 ns   <0.1      141 ns
+         g10        p2p              3       3 B        0.1 %        90 %        -      -           -
+         manual     h2d          4,000   164 MiB         64 %        59 %   212 ns   <0.1      188 ns
+         manual     p2p              4       4 B        0.1 %        90 %        -      -           -
         Allocator: caching
          policy     order    at             allocated  reserved  fragmentation  largest free  peak reserved
          ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,18 +203,18 @@ def test_a_comparison() -> None:
 
 def test_a_replay_of_two_streams() -> None:
     assert lines(of_replays.replay(toy(), MACHINE, HELD, STREAMED)) == table("""
-        ╭──────────────────────────────────────────────────────────────────────╮
-        │ workload      toy[1]: 4 ops, 4 tensors                               │
-        │ durations     times as given for all 4 ops                           │
-        │ all resident  peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
-        │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
-        │ budget        12.0 GiB of hbm, 75 % of the resident peak             │
-        ╰──────────────────────────────────────────────────────────────────────╯
+        ╭───────────────────────────────────────────────────────────────────╮
+        │ workload   toy[1]: 4 ops, 4 tensors                               │
+        │ durations  times as given for all 4 ops                           │
+        │ baseline   peak 16.0 GiB: parameter 15.0 GiB, activation 1.00 GiB │
+        │ hardware   box[1]: hbm 80.0 GiB, ddr 512 GiB                      │
+        │ budget     12.0 GiB of hbm, 75 % of the resident peak             │
+        ╰───────────────────────────────────────────────────────────────────╯
         Time (lower bound 409 ms)
-                           above  dependency  transfer  capacity  runtime      peak      of
-         policy  makespan  bound       stall     stall     stall    stall       hbm  budget
-         ──────────────────────────────────────────────────────────────────────────────────
-         manual    540 ms  +32 %           -   11.0 ms   13.0 ms  17.0 ms  1.00 GiB   8.3 %
+                           gap to  dependency  transfer  capacity  runtime      peak      of
+         policy  makespan   bound       stall     stall     stall    stall       hbm  budget
+         ───────────────────────────────────────────────────────────────────────────────────
+         manual    540 ms   +32 %           -   11.0 ms   13.0 ms  17.0 ms  1.00 GiB   8.3 %
         Planning + replay took manual 61.0 ms + 67.0 ms.
         Peak by kind of tensor
          policy  tier      peak  reached at  parameter  activation  workspace
@@ -222,11 +222,11 @@ def test_a_replay_of_two_streams() -> None:
          manual  hbm   1.00 GiB     19.0 ms          -    31.0 MiB   29.0 MiB
          manual  ddr   3.00 GiB     23.0 ms   37.0 MiB           -          -
         Channels
-                                                                              mean
-         policy  channel  transfers     moved  utilization  hidden  exposed  queue  contention
-         ─────────────────────────────────────────────────────────────────────────────────────
-         manual  h2d          1,000  41.0 MiB         16 %    59 %    53 ns   <0.1       47 ns
-         manual  p2p              1       1 B        0.1 %    90 %        -      -           -
+                                                                                  mean
+         policy  channel  transfers     moved  utilization  overlapped  exposed  queue  contention
+         ─────────────────────────────────────────────────────────────────────────────────────────
+         manual  h2d          1,000  41.0 MiB         16 %        59 %    53 ns   <0.1       47 ns
+         manual  p2p              1       1 B        0.1 %        90 %        -      -           -
         Streams
          stream     busy  dependency stall  transfer stall  capacity stall  runtime stall    drain
          ─────────────────────────────────────────────────────────────────────────────────────────
@@ -345,12 +345,12 @@ def test_figures_that_are_missing() -> None:
     endless = result("endless", None, feasible=True, error=None, lower_bound_ns=None)
     assert lines(of_replays.timing([bare, late, endless], MACHINE)) == table("""
         Time
-                                above  dependency  transfer  capacity  runtime  peak      of
-         policy       makespan  bound       stall     stall     stall    stall   hbm  budget
-         ───────────────────────────────────────────────────────────────────────────────────
-         bare           540 ms      -           -         -         -        -     -     0 %
-         late     does not fit      -           -         -         -        -     -       -
-         endless  does not fit      -           -         -         -        -     -       -
+                                gap to  dependency  transfer  capacity  runtime  peak      of
+         policy       makespan   bound       stall     stall     stall    stall   hbm  budget
+         ────────────────────────────────────────────────────────────────────────────────────
+         bare           540 ms       -           -         -         -        -     -     0 %
+         late     does not fit       -           -         -         -        -     -       -
+         endless  does not fit       -           -         -         -        -     -       -
     """)
     assert (
         of_replays.verdict([bare, late, endless])
@@ -373,13 +373,13 @@ def test_figures_that_are_missing() -> None:
          bare    hbm    0 B        0 ns    5 B
     """)
     assert lines(of_replays.header(toy(), MACHINE, 3, {})) == table("""
-        ╭─────────────────────────────────────────────────╮
-        │ workload      toy[1]: 4 ops, 4 tensors          │
-        │ durations     times as given for all 4 ops      │
-        │ all resident  peak 0 B: nothing                 │
-        │ hardware      box[1]: hbm 80.0 GiB, ddr 512 GiB │
-        │ budget        3 B of hbm                        │
-        ╰─────────────────────────────────────────────────╯
+        ╭──────────────────────────────────────────────╮
+        │ workload   toy[1]: 4 ops, 4 tensors          │
+        │ durations  times as given for all 4 ops      │
+        │ baseline   peak 0 B: nothing                 │
+        │ hardware   box[1]: hbm 80.0 GiB, ddr 512 GiB │
+        │ budget     3 B of hbm                        │
+        ╰──────────────────────────────────────────────╯
     """)
     for nothing in (of_replays.failures([bare]), of_replays.allocators([bare])):
         assert isinstance(nothing, Text)

@@ -95,7 +95,7 @@ def test_a_frontier() -> None:
 
     rows = [row(2, 1, fits=False), row(3, 0, best=True), row(5, 7)]
     assert lines(of_studies.frontier(rows, MACHINE, "the verdict")) == table("""
-        Peak memory against makespan (all resident 2.00 ms)
+        Peak memory against makespan (baseline 2.00 ms)
                        peak                                  on the
            budget       hbm      makespan  slowdown  stalls   curve
          ──────────────────────────────────────────────────────────
@@ -385,7 +385,7 @@ def test_robustness() -> None:
         ("peak_bytes", 13 << 20, 14 << 20, 15 << 20),
     )
     assert lines(robustness(pd.DataFrame(given), Jitter(17, 0.02, 0.053), 2 * 10**6)) == table("""
-        Robustness (sigma of op times 2.0 %, of transfer times 5.3 %; seed 17; all resident 2.00 ms)
+        Robustness (sigma of op times 2.0 %, of transfer times 5.3 %; seed 17; baseline 2.00 ms)
                      runs  makespan  makespan      makespan  slowdown    stall    stall         stall      peak      peak          peak
          policy  that fit   nominal       p50           p95       p95  nominal      p50           p95   nominal       p50           p95
          ──────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -101,7 +101,7 @@ def test_the_slowdown_against_everything_resident_stands_beside_the_bound(
         replace(result("resident", 1200 * MS), ideal_ns=500 * MS),
     ]
     output = text(of_replays.timing(found, hardware))
-    assert "Time (lower bound 400 ms, all resident 500 ms)" in output
+    assert "Time (lower bound 400 ms, baseline 500 ms)" in output
     assert row(output, "layerwise").startswith("layerwise 540 ms +35 % 1.080x -")
     assert row(output, "resident").startswith("resident 1.20 s 3.00x 2.40x -")
 

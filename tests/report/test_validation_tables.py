@@ -306,7 +306,7 @@ def test_a_calibration() -> None:
         " matmul  bf16   2,003   900 us  0.75 (0.71 to 0.78)         2.0 %  6.0 %",
         " norm    fp32   1,007  30.0 us  0.25 (0.24 to 0.27)         3.0 %  7.0 %",
         "not fitted: [memory]",
-        "Held out: made (3 iterations predict 2, between iterations)",
+        "Unseen: made (3 iterations predict 2, between iterations)",
         " what                            number  median error    P95  in total",
         " ─────────────────────────────────────────────────────────────────────",
         " ops                              1,200         1.3 %  4.1 %    +2.1 %",
@@ -328,7 +328,7 @@ def test_a_calibration_without_a_part_is_the_others(given: tuple[str, Any]) -> N
         "channels": "Channels of Toy",
         "efficiency": "Efficiency",
         "missing": "not fitted",
-        "held_out": "Held out",
+        "held_out": "Unseen",
     }[given[0]]
     gone = [line for line in whole if line not in less]
     assert gone[0].startswith(first)
@@ -364,7 +364,7 @@ def test_what_is_held_out_of_another_recording() -> None:
     ).split("\n")
     assert text[0] == "Channels"
     assert text[-4:] == [
-        "Held out: made (another recording)",
+        "Unseen: made (another recording)",
         " what  number  median error     P95  in total",
         " ────────────────────────────────────────────",
         " ops        1        50.0 %  60.0 %   +70.0 %",

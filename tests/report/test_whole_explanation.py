@@ -139,10 +139,10 @@ COUNTS = """
 """
 CHANNELS = """
     Channels
-                                                                            mean
-     policy  channel  transfers     moved  utilization  hidden  exposed    queue  contention
-     ───────────────────────────────────────────────────────────────────────────────────────
-     p [q]   up               3  1.00 MiB         25 %    64 %  4.00 ms  37383.2     13.0 ms
+                                                                                mean
+     policy  channel  transfers     moved  utilization  overlapped  exposed    queue  contention
+     ───────────────────────────────────────────────────────────────────────────────────────────
+     p [q]   up               3  1.00 MiB         25 %        64 %  4.00 ms  37383.2     13.0 ms
 """
 LOAD = """
     Load over the step

@@ -55,7 +55,7 @@ def test_what_a_frontier_says() -> None:
     )
     assert repr(curve) == str(curve)
     page = curve._repr_html_()
-    assert page.startswith("<h4>Peak memory against makespan (all resident 60 ns)</h4>\n<table>")
+    assert page.startswith("<h4>Peak memory against makespan (baseline 60 ns)</h4>\n<table>")
     assert page.endswith(f"<p>{curve}.</p>")
     assert (
         str(Frontier(QUESTION, found[:1], None, None, []))

@@ -118,4 +118,4 @@ def test_the_command(tmp_path: Path) -> None:
     paths[1].write_text(json.dumps(document(SLOWER, FAST)))
     outcome = run("--max-error", "1%")
     assert outcome.exit_code == 1
-    assert "rank0.json: not explained with the other ranks" in outcome.stderr
+    assert "rank0.json: not validated with the other ranks" in outcome.stderr

@@ -146,7 +146,7 @@ def test_an_explained_recording() -> None:
         True,
     )
     assert complaint(found, 0.01) == ""
-    assert complaint(None, 0.01) == "not explained: it cannot be replayed in time"
+    assert complaint(None, 0.01) == "not validated: it cannot be replayed in time"
 
 
 def delayed() -> KinetoTrace:
@@ -176,7 +176,7 @@ def test_a_delay_is_named_with_its_span_and_its_cause() -> None:
         max(abs(start - op.start_ns) for start, op in zip(given, recording.ops, strict=True))
         < 1_000
     )
-    assert complaint(found, 0.01) == "not explained: a wait on the device without cause"
+    assert complaint(found, 0.01) == "not validated: a wait on the device without cause"
 
 
 def test_reports_of_the_verdict() -> None:
@@ -196,7 +196,7 @@ def test_reports_of_the_verdict() -> None:
         "streams": [7],
     }
     assert verdict_lines(data)[0].startswith(
-        "not explained: 1 op; with their recorded times the rest is within 0.0"
+        "not validated: 1 op; with their recorded times the rest is within 0.0"
     )
     assert (
         verdict_lines(data)[1]
@@ -205,7 +205,7 @@ def test_reports_of_the_verdict() -> None:
     assert rival_rows(data["errors"])[0][0] == "makespan"
     rest = {**data, "errors": {**data["errors"], "rest_explained": False}}
     assert "a cause is not known" in verdict_lines(rest)[0]
-    assert verdict_lines({**data, "explained": True})[0].startswith("explained: ")
+    assert verdict_lines({**data, "explained": True})[0].startswith("validated: ")
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_the_assertion_for_tests(tmp_path: Path) -> None:
     bad.write_text(json.dumps(trace(*chain(40, {20: 500}))))
     assert assert_explained(good).explained
     for arguments, said in (
-        ({}, "bad.json: not explained: a wait on the device without cause"),
+        ({}, "bad.json: not validated: a wait on the device without cause"),
         ({"max_error": "2"}, "expected a share from 0 to 1 such as '1%', got '2'"),
     ):
         with pytest.raises(pytest.fail.Exception, match=said):
@@ -389,8 +389,8 @@ def test_a_real_recording_may_be_shifted_and_shuffled(shared: Path) -> None:
 @pytest.mark.parametrize(
     ("makespan", "p95", "said"),
     [
-        (1020, 5, "explained, but 2.00 % of the span off, more than 1.00 %"),
-        (995, 15, "explained, but 1.50 % of the span off, more than 1.00 %"),
+        (1020, 5, "validated, but 2.00 % of the span off, more than 1.00 %"),
+        (995, 15, "validated, but 1.50 % of the span off, more than 1.00 %"),
         (990, 10, ""),
     ],
 )

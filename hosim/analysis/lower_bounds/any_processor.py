@@ -86,8 +86,8 @@ def durations_by_processor(graph: Graph, hardware: Hardware) -> dict[str, dict[i
 
 
 def fits_on(graph: Graph, i: int, processor: str, hardware: Hardware, capacity_bytes: int) -> bool:
-    """Whether what op ``i`` needs at once fits into the tier of a processor; ``capacity_bytes`` is
-    that of the device tier.
+    """Return whether what op ``i`` needs at once fits into the tier of a processor;
+    ``capacity_bytes`` is that of the device tier.
     """
     room = (
         hardware.tiers[hardware.tier_index[processor]].capacity_bytes

@@ -139,7 +139,7 @@ class BoundSearch:
     # ----------------------------------------------------------------------------------------------
 
     def _time(self, limit: PassageLimit, crossing: Crossing) -> float:
-        """What the whole group of a crossing takes of a limit, in units of the program."""
+        """Return what the whole group of a crossing takes of a limit, in units of the program."""
         if crossing.channel not in limit.channels:
             return 0.0
         if limit.engines:
@@ -206,8 +206,8 @@ class BoundSearch:
         return len(found)
 
     def _add_row(self, weight: Any, least: Any, sharers: int, i: int, j: int) -> None:
-        """What crosses between point ``i - 1`` and point ``j`` takes no longer than lies between
-        them, or of several devices in all.
+        """Add the row: what crosses between point ``i - 1`` and point ``j`` takes no longer than
+        lies between them, or of several devices in all.
         """
         of = self._of
         sums: dict[int, float] = defaultdict(float)

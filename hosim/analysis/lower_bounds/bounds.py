@@ -152,8 +152,8 @@ class LowerBounds:
         homes_kept: bool,
         compete: bool | None,
     ) -> int:
-        """As :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload puts
-        below there.
+        """Like :func:`lower_bound_ns`; if ``homes_kept``, on plans that start what the workload
+        puts below there.
 
         ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
         """
@@ -212,7 +212,7 @@ class LowerBounds:
         return self._any_order[key]
 
     def given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
-        """Where tensors start whatever the plan, and how long each op takes."""
+        """Return where tensors start whatever the plan, and how long each op takes."""
         starts = homes_below(self._graph, self._hardware) if homes_kept else {}
         return starts, op_durations(self._graph, self._hardware)
 
@@ -298,7 +298,7 @@ def _bound(
 
 
 def _choices(graph: Graph, hardware: Hardware) -> int:
-    """How many choices of processors there are."""
+    """Return how many choices of processors there are."""
     return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
 
 

@@ -64,7 +64,7 @@ class LinearProgram:
 
     @property
     def entries(self) -> int:
-        """How many coefficients the rows have."""
+        """Return how many coefficients the rows have."""
         return len(self._value)
 
     def floor(

@@ -1,5 +1,5 @@
-"""What an answer says beside its figures: the strongest rival, what a plan was made for, what moves
-whole.
+"""Describe what an answer says beside its figures: the best alternative, what a plan was made for,
+what moves whole.
 """
 
 from typing import TYPE_CHECKING

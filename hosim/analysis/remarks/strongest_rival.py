@@ -1,4 +1,6 @@
-"""What a comparison is worth: its strongest rival, and how far ``hyperoffload`` is ahead of it."""
+"""Find the best alternative in a comparison, and how far ``hyperoffload`` is ahead
+of it.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ def least_in_parts(results: Iterable[Result]) -> int | None:
 
 
 def strongest_rival(results: Iterable[Result]) -> StrongestRival | None:
-    """The strongest rival among the results that fit; none without one, or without ``hyperoffload``
-    among them.
+    """The best alternative among the results that fit; none without one, or without
+    ``hyperoffload`` among them.
     """
     fitting = _fitting(results)
     ours = [makespan for makespan, policy in fitting if policy.partition(":")[0] == OURS]

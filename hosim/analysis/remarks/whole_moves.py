@@ -94,7 +94,7 @@ def _used(op: Op, t: int, sizes: Sequence[int]) -> int:
 
 
 def whole_moves(plan: Plan, device: str) -> tuple[WholeMoves, WholeMoves]:
-    """What the plan moves up to the device tier, and back from it, more of than ops use.
+    """Return what the plan moves up to the device tier, and back from it, more of than ops use.
 
     Of a policy that decides while ops run, what has to move: what starts below and is used comes up
     once, and goes back if it is written.
@@ -136,8 +136,8 @@ def _moved(graph: Graph, times: Mapping[int, int], used: Mapping[int, int]) -> W
 def whole_move_lines(
     graph: Graph, up: WholeMoves, down: WholeMoves, moved_bytes: int
 ) -> Iterator[str]:
-    """What a reader of the figures of such a plan has to know; nothing where it is little of the
-    ``moved_bytes`` of all channels.
+    """Yield what a reader of the figures of such a plan has to know; nothing where it is little of
+    the ``moved_bytes`` of all channels.
     """
     for moves, how, use in ((up, "moves up", "read"), (down, "goes back", "write")):
         if not moves.unused_bytes or moves.unused_bytes * _NAMELY < moved_bytes:

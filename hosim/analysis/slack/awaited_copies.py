@@ -1,5 +1,5 @@
-"""Which copies of a tensor each op that uses it waits for (docs/contract.md, rule 1: *Resident* and
-*Before*).
+"""Describe which copies of a tensor each op that uses it waits for (docs/contract.md, rule 1:
+*Resident* and *Before*).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What is wrong with a plan, or with edits of one: found by a walk that shares no code with the
-replay.
+"""Describe what is wrong with a plan, or with edits of one: found by a walk that shares no code
+with the replay.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""Whether an edited graph still computes what the workload computes: every op sees the contents
-that it saw there.
+"""Tell whether an edited graph still computes what the workload computes: every op sees the
+contents that it saw there.
 
 Independent of how edits are applied (:mod:`hosim.edits`): both graphs are walked with a name for
 the contents of each tensor, which says which op of the workload made them, as its how-manieth
@@ -21,7 +21,7 @@ there; ``("", tensor, 0)`` at time 0.
 
 
 def check_edits(graph: Graph, edits: Edits) -> Iterator[Finding]:
-    """What ``graph`` computes otherwise than the workload of ``edits``; O(uses)."""
+    """Yield what ``graph`` computes otherwise than the workload of ``edits``; O(uses)."""
     base = edits.base
     original = {entry.name: entry.op for entry in edits.recompute}
     chosen = dict(edits.processors)

@@ -1,4 +1,4 @@
-"""Which ops have surely ended when another one has: vector clocks over streams.
+"""Describe which ops have surely ended when another one has: vector clocks over streams.
 
 The clock of op x counts, for each stream, how many of its ops have ended whenever x has, in any
 replay. Ops of one stream run one at a time in listed order, so that the ops known to have ended are
@@ -48,7 +48,7 @@ class StreamClocks:
         self._last[stream] = i
 
     def ended_by(self, earlier: int, op: int) -> bool:
-        """Whether op ``earlier`` has surely ended when op ``op`` has;
+        """Return whether op ``earlier`` has surely ended when op ``op`` has;
         :data:`~hosim.cache_plan.AT_START` precedes every op.
         """
         if earlier in (AT_START, op):

@@ -117,7 +117,7 @@ def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> t
 
 
 def _malformed(cache_op: CacheOp, c: int, graph: Graph) -> Finding | None:
-    """What keeps the cache op from meaning anything."""
+    """Return what keeps the cache op from meaning anything."""
     tensors, ops = len(graph.tensors), len(graph.ops)
     if cache_op.op not in (PREFETCH, STORE, DETACH):
         wrong = f"unknown sort {cache_op.op!r}; expected {PREFETCH}, {STORE} or {DETACH}"
@@ -135,7 +135,7 @@ def _malformed(cache_op: CacheOp, c: int, graph: Graph) -> Finding | None:
 
 
 def _impossible(cache_op: CacheOp, c: int, graph: Graph, hardware: Hardware) -> Finding | None:
-    """What keeps the machine from doing it."""
+    """Return what keeps the machine from doing it."""
     tensor, source, destination = (
         graph.tensors[cache_op.tensor],
         cache_op.source,
@@ -170,7 +170,7 @@ def _impossible(cache_op: CacheOp, c: int, graph: Graph, hardware: Hardware) -> 
 
 
 def _joined(hardware: Hardware, source: str, destination: str) -> bool:
-    """Whether a channel, or several one after the other, lead from tier to tier."""
+    """Return whether a channel, or several one after the other, lead from tier to tier."""
     if (source, destination) in hardware.channel_between:
         return True
     reached, pending = {source}, [source]
@@ -211,7 +211,7 @@ def _initial(plan: Plan, hardware: Hardware) -> Iterator[Finding]:
 
 
 def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Iterator[Finding]:
-    """What fits under no circumstances."""
+    """Yield a finding for everything that cannot fit."""
     graph = plan.graph
     capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
     device = hardware.device_tier

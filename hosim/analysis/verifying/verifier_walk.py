@@ -22,8 +22,8 @@ from hosim.hardware import Hardware
 
 
 def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Finding]:
-    """What breaks a rule along ``plan``, considering the well-formed ``cache_ops`` (positions,
-    ascending).
+    """Return what breaks a rule along ``plan``, considering the well-formed ``cache_ops``
+    (positions, ascending).
     """
     after: dict[int, list[int]] = {}
     for c in cache_ops:
@@ -39,7 +39,7 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
 
 
 class _VerifierWalk:
-    """Where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly
+    """Describe where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly
     these.
     """
 
@@ -323,7 +323,9 @@ class _VerifierWalk:
         self.findings.append(Finding(rule, message, op, self.plan.cache_ops[c].tensor, c))
 
     def _needed(self, t: int, after: int) -> str:
-        """Why the contents of tensor ``t`` are needed after op ``after``; empty if they are not."""
+        """Return why the contents of tensor ``t`` are needed after op ``after``; empty if they are
+        not.
+        """
         users = self.graph.users[t]
         following = bisect_right(users, after)
         if following == len(users):
@@ -346,7 +348,9 @@ class _VerifierWalk:
         )
 
     def _where(self, t: int) -> str:
-        """Where tensor ``t`` is valid now, and why not elsewhere, as far as one clause can say."""
+        """Return where tensor ``t`` is valid now, and why not elsewhere, as far as one clause can
+        say.
+        """
         where = f"it is valid in {self._tiers(self.valid[t]) or 'no tier'} then"
         return (
             where

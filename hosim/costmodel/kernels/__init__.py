@@ -1,5 +1,5 @@
-"""How long kernels take by their sizes: one function for each class of kernels, with few constants
-that are fitted to measured times.
+"""Describe how long kernels take by their sizes: one function for each class of kernels, with few
+constants that are fitted to measured times.
 """
 
 from typing import TYPE_CHECKING

@@ -47,7 +47,9 @@ from hosim.costmodel.transfers import PASSES
 
 @dataclass(frozen=True, slots=True)
 class KernelDtype:
-    """What a kernel computes in, and the bytes of an element of what it reads and writes."""
+    """Describe what a kernel computes in, and the bytes of an element of what it reads and
+    writes.
+    """
 
     compute: str
     weight_bytes: float = 2
@@ -122,8 +124,8 @@ class KernelClass:
     def shapes(
         self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform"
     ) -> Shapes:
-        """What the function reads, from the sizes of many kernels of one dtype (:data:`DTYPES`) and
-        one distribution of tokens.
+        """Return what the function reads, from the sizes of many kernels of one dtype
+        (:data:`DTYPES`) and one distribution of tokens.
         """
         kind = DTYPES[dtype]
         count = len(next(iter(sizes.values())))

@@ -1,5 +1,5 @@
-"""Which constants a machine's kernels have: its profile's own, or those of the measured machine
-that is most like it.
+"""Describe which constants a machine's kernels have: its profile's own, or those of the measured
+machine that is most like it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def constants_for(hardware: Hardware, kernel: str, dtype: str) -> Any:
 
 
 def has_own_constants(hardware: Hardware, kernel: str, dtype: str) -> bool:
-    """Whether the constants that a class has in an op's dtype were fitted to this machine.
+    """Return whether the constants that a class has in an op's dtype were fitted to this machine.
 
     Either the profile has them, or its processor is one of those that were measured.
     """

@@ -1,5 +1,5 @@
-"""Which class of kernels a product or an attention is, and its sizes, from the shapes of its
-operands.
+"""Describe which class of kernels a product or an attention is, and its sizes, from the shapes of
+its operands.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def causal_kernel(
     query sees those up to its own.
 
     The last query is that of the last key. Values narrower than keys are those of latent attention.
-    Of the keys a query sees at most ``window``; attention over latents has no kernel of which that
+    A query sees at most ``window`` keys; attention over latents has no kernel of which that
     is known.
     """
     batch, heads, queries, width = query

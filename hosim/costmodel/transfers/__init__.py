@@ -1,4 +1,4 @@
-"""How long transfers take: routes over channels, shared bandwidth, collectives."""
+"""Describe how long transfers take: routes over channels, shared bandwidth, collectives."""
 
 from typing import TYPE_CHECKING
 

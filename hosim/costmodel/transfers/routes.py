@@ -131,7 +131,7 @@ def chunks_of(hardware: Hardware, size_bytes: int) -> list[int]:
 
 
 def _full_and_last(hardware: Hardware, size_bytes: int) -> tuple[int, int]:
-    """How many full chunks go ahead of the last one, and the bytes of that."""
+    """Return how many full chunks go ahead of the last one, and the bytes of that."""
     full = max(0, -(-size_bytes // hardware.chunk_bytes) - 1)
     return full, size_bytes - full * hardware.chunk_bytes
 
@@ -169,8 +169,8 @@ def route(
     """The channels that a tensor takes from tier to tier: the one that joins them, else those of
     the shortest path by :func:`route_ns`.
 
-    Of several as short, the one of fewer hops, and then the first by the names of its channels.
-    Empty if no path leads there.
+    Among equally short routes it is the one with fewer hops, and then the first by the names of its
+    channels. Empty if no path leads there.
     """
     joined = hardware.channel_between
     if (source, destination) in joined:

@@ -1,4 +1,6 @@
-"""How long one transfer takes on a channel that it has for itself (docs/contract.md, rule 6)."""
+"""Describe how long one transfer takes on a channel that it has for itself (docs/contract.md, rule
+6).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def alone_ns(
 
 
 def is_pageable(hardware: Hardware, channel: Channel, kind: str | None) -> bool:
-    """Whether a tensor of ``kind`` lies in pageable memory at an end of ``channel``."""
+    """Return whether a tensor of ``kind`` lies in pageable memory at an end of ``channel``."""
     return any(
         kind in hardware.tiers[hardware.tier_index[end]].pageable
         for end in (channel.source, channel.destination)
@@ -94,8 +96,8 @@ def named_channel(hardware: Hardware, name: str) -> Channel:
 
 
 def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> str:
-    """What to say of host memory whose copies are timed as pinned ones where the profile has no
-    rate for others; empty where it has.
+    """Return what to say of host memory whose copies are timed as pinned ones where the profile has
+    no rate for others; empty where it has.
 
     ``moved`` are the channels that carry something.
     """

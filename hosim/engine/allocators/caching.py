@@ -261,12 +261,14 @@ class CachingAllocator:
         return self._allocated, self._reserved
 
     def has_cached(self, size_bytes: int, stream: int = 0, pool_id: PoolId = SHARED_POOL) -> bool:
-        """Whether a cached block would serve the request, without asking the driver for memory."""
+        """Return whether a cached block would serve the request, without asking the driver for
+        memory.
+        """
         size = round_size(size_bytes, self._divisions)
         return self._best(self._pool(pool_id, small=size <= SMALL_LIMIT), size, stream) is not None
 
     def waits(self, address: int) -> bool:
-        """Whether a block at ``address`` was freed but waits for another stream."""
+        """Return whether a block at ``address`` was freed but waits for another stream."""
         return address in self._pending
 
     def block_bytes(self, address: int) -> int:

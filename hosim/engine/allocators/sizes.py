@@ -1,5 +1,5 @@
-"""How the caching allocator rounds: requests to blocks, blocks to segments (PyTorch's published
-constants).
+"""Describe how the caching allocator rounds: requests to blocks, blocks to segments (PyTorch's
+published constants).
 """
 
 from __future__ import annotations

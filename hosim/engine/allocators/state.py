@@ -37,7 +37,7 @@ class BlockState:
 class SegmentState:
     """Bytes held from the driver at consecutive addresses, divided into blocks without a hole.
 
-    Of an expandable segment this is one mapped range. ``base`` is then the first address that was
+    For an expandable segment this is one mapped range. ``base`` is then the first address that was
     reserved for the segment (None: the range's own), and ranges of one base, pool and stream are
     one segment.
     """
@@ -99,8 +99,8 @@ def _fraction(part: int, whole: int) -> float:
 
 
 class Driver:
-    """Where segments come from. This one gives addresses that only count upward; override it to
-    replay what another driver gave.
+    """Describe where segments come from. This one gives addresses that only count upward; override
+    it to replay what another driver gave.
     """
 
     def __init__(self, first_address: int = 1 << 40) -> None:
@@ -133,7 +133,7 @@ class Driver:
 
 
 def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
-    """What an allocator in this state says of a request that it cannot serve."""
+    """Return what an allocator in this state says of a request that it cannot serve."""
     message = (
         f"the caching allocator cannot serve {human_size(size_bytes)}: "
         f"{human_size(stats.reserved_bytes)} of "

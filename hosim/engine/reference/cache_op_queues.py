@@ -59,7 +59,7 @@ class Piece:
 
     @property
     def channel(self) -> Channel:
-        """What it crosses."""
+        """Return what it crosses."""
         return self.lane.channel
 
     @property
@@ -254,8 +254,8 @@ class Transfers:
         self.wake(self.device)
 
     def _terms(self, lane: Lane, size: int, kind: str) -> tuple[int, int | Fraction]:
-        """What transfers of tensors of a kind and this size cross, and the bytes a second that one
-        gets alone (rules 6 and 14).
+        """Return what transfers of tensors of a kind and this size cross, and the bytes a second
+        that one gets alone (rules 6 and 14).
         """
         if (size, kind) not in lane.terms:
             most = lane.channel.ceiling(size, is_pageable(self.hardware, lane.channel, kind))
@@ -264,8 +264,8 @@ class Transfers:
         return lane.terms[size, kind]
 
     def end(self) -> list[int]:
-        """What has crossed a hop at this instant: the tensors of which a move has arrived. The
-        others go on after all detaches.
+        """Return what has crossed a hop at this instant: the tensors of which a move has arrived.
+        The others go on after all detaches.
         """
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
@@ -294,8 +294,8 @@ class Transfers:
             self._join(chunk.move, chunk.hop + 1, chunk.size, chunk.start_ns)
 
     def is_under_way(self, t: int) -> bool:
-        """Whether a transfer of a tensor has begun and not ended, or a runtime policy has decided
-        on one.
+        """Return whether a transfer of a tensor has begun and not ended, or a runtime policy has
+        decided on one.
         """
         return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])
 

@@ -1,4 +1,4 @@
-"""What advances at rates that others change: bytes that flow, and ops that run beside them
+"""Describe what advances at rates that others change: bytes that flow, and ops that run beside them
 (docs/contract.md, rules 6, 13, 19, 22).
 """
 
@@ -108,8 +108,8 @@ class Progress:
 
 
 class FlowPath(NamedTuple):
-    """What flows over a channel and its fabrics at ``most`` bytes a second, or over those of
-    collectives (``channel`` is ``None``).
+    """Describe what flows over a channel and its fabrics at ``most`` bytes a second, or over those
+    of collectives (``channel`` is ``None``).
     """
 
     channel: Channel | None
@@ -117,8 +117,8 @@ class FlowPath(NamedTuple):
 
 
 class Speeds(dict[MemoryUse, Rate]):
-    """How fast ops go while copies take so many bytes a second of the memory that they use, each
-    worked out once.
+    """Describe how fast ops go while copies take so many bytes a second of the memory that they
+    use, each worked out once.
     """
 
     def __init__(self, taken: Fraction) -> None:
@@ -200,7 +200,7 @@ class Fluid:
         self.place_of = list(self.places)
 
     def _part(self, bandwidth: int, scope: str) -> Fraction:
-        """What the devices that are simulated have of a bandwidth."""
+        """Return what the devices that are simulated have of a bandwidth."""
         return Fraction(bandwidth, self.hardware.sharers(scope) if self.folded else 1)
 
     def flow(self, left: int, crossing: int, device: int) -> Steps:
@@ -298,8 +298,8 @@ class Fluid:
         return "channel", channel.name, at[self.hardware.channel_scope(channel)]
 
     def _carried(self, active: Set[Link], places: Sequence[DeviceRates]) -> Mapping[Link, Fraction]:
-        """What each link carries: less while bytes flow on a channel that disturbs it (rule 14,
-        ``beside``).
+        """Return what each link carries: less while bytes flow on a channel that disturbs it (rule
+        14, ``beside``).
         """
         carried = {link: self.capacity[link[:2]] for link in active}
         for channel, other, bandwidth in self.beside:
@@ -311,7 +311,9 @@ class Fluid:
         return carried
 
     def _speed(self, tier: str, device: int, use: MemoryUse) -> Rate:
-        """How fast an op goes while copies take what they take of the memory that it uses."""
+        """Return how fast an op goes while copies take what they take of the memory that it
+        uses.
+        """
         place = self.place_of[device]
         if tier not in place.speeds:
             taken = self._taken(tier, place)

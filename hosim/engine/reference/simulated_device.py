@@ -70,8 +70,8 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shared:
-    """What the devices of a replay have in common. ``machine`` is the one that copies find, with
-    the memories that they share (rule 13).
+    """Describe what the devices of a replay have in common. ``machine`` is the one that copies
+    find, with the memories that they share (rule 13).
 
     ``wake`` says that something is to be looked at again at this instant: at one device, or at all.
     ``order`` numbers transfers as they are issued, ``meetings`` are those of collectives and
@@ -166,8 +166,8 @@ class SimulatedDevice:
     # ----------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """What has ended at this instant takes effect on tensors: detaches, releases; and chunks go
-        on.
+        """Let what has ended at this instant take effect on tensors: detaches, releases; and chunks
+        go on.
         """
         touched, self.dying, transfers = self.dying, [], self.transfers
         if transfers.arrivals and transfers.arrivals[0].end_ns < self.env.now:
@@ -308,8 +308,8 @@ class SimulatedDevice:
             self.wake(self.position)
 
     def _work(self, i: int, takes: int) -> Steps:
-        """What an op does that alone takes so long, but longer beside copies: its bytes cross
-        links, or it computes.
+        """Return what an op does that alone takes so long, but longer beside copies: its bytes
+        cross links, or it computes.
         """
         fluid = self.shared.fluid
         if i in self.program.sent and takes:
@@ -324,16 +324,16 @@ class SimulatedDevice:
 
     @property
     def waits_for_room(self) -> bool:
-        """Whether an op could start if there were room: it may have to wait for a transfer that
-        starts now (rule 1, *Before*).
+        """Return whether an op could start if there were room: it may have to wait for a transfer
+        that starts now (rule 1, *Before*).
         """
         return any(
             [stream.residency_met >= 0 and stream.running is None for stream in self.streams]
         )
 
     def _meeting(self, i: int) -> Meeting:
-        """Where those come together who do an op together: devices in a collective (rule 19),
-        stages in an exchange (rule 21).
+        """Return where those come together who do an op together: devices in a collective (rule
+        19), stages in an exchange (rule 21).
         """
         key: tuple[int, int] | str
         if i in self.exchanges:
@@ -430,11 +430,11 @@ class SimulatedDevice:
         return sorted(self.storage.device.copies)
 
     def is_resident(self, tensor: int) -> bool:
-        """Whether the tensor holds bytes in the device tier now."""
+        """Return whether the tensor holds bytes in the device tier now."""
         return tensor in self.storage.device.copies
 
     def is_busy(self, tensor: int) -> bool:
-        """Whether an op that runs uses the tensor, or a cache op of it is issued and not yet
+        """Return whether an op that runs uses the tensor, or a cache op of it is issued and not yet
         done.
         """
         return tensor in self.transfers.pending or any(
@@ -455,7 +455,7 @@ class SimulatedDevice:
 
     @property
     def makespan_ns(self) -> int:
-        """When the last op or transfer has ended."""
+        """Return when the last op or transfer has ended."""
         return max([self.transfers.last_end, *[stream.free_since for stream in self.streams]])
 
     def report(self) -> str | None:
@@ -466,8 +466,8 @@ class SimulatedDevice:
         return self.arena.failure() if self.arena is not None else None
 
     def _culprit(self) -> str:
-        """Who is in the way (rule 4): the first op that does not fit, else transfer, else the first
-        op that waits in vain or for others.
+        """Return who is in the way (rule 4): the first op that does not fit, else transfer, else
+        the first op that waits in vain or for others.
         """
         blocked = [(stream, i) for stream in self.streams if (i := stream.head) is not None]
         for stream, i in blocked:
@@ -494,7 +494,7 @@ class SimulatedDevice:
         )
 
     def outcome(self, error: str | None) -> Outcome:
-        """What it has done."""
+        """Return what it has done."""
         return Outcome(
             error=error,
             makespan_ns=self.makespan_ns,

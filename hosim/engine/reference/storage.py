@@ -1,4 +1,4 @@
-"""What lies where on one device: copies of its tensors, and the bytes that they hold
+"""Describe what lies where on one device: copies of its tensors, and the bytes that they hold
 (docs/contract.md, rules 4, 9, 11, 14, 17).
 """
 
@@ -61,7 +61,7 @@ class TierRoom:
     # ----------------------------------------------------------------------------------------------
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes more find room.
+        """Return whether so many bytes more find room.
 
         Where one device stands for all, :class:`UncoveredError` says that it is too little for all
         of them: who has it decides their order.
@@ -170,7 +170,7 @@ class TierRoom:
             self.arena.end_op(i)
 
     def full(self) -> FullTier:
-        """What an out-of-memory report says of the tier."""
+        """Return what an out-of-memory report says of the tier."""
         own = self.ledgers[0] if len(self.ledgers) > 1 else None
         return FullTier(
             self.graph,

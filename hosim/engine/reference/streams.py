@@ -30,7 +30,7 @@ Tensors = list[tuple[int, ...]]
 
 
 def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
-    """What each op reads, writes and uses."""
+    """Return what each op reads, writes and uses."""
     return (
         [op.reads for op in graph.ops],
         [op.writes for op in graph.ops],
@@ -39,8 +39,8 @@ def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
 
 
 class PlannedOps:
-    """What a plan says of each op, whichever device runs it: the tier ``where`` it reads and writes
-    (rule 20), its tensors, its time.
+    """Describe what a plan says of each op, whichever device runs it: the tier ``where`` it reads
+    and writes (rule 20), its tensors, its time.
 
     ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that
     cross links (rule 19). ``after`` are the cache ops that an op's end issues, ``awaited`` those
@@ -84,7 +84,7 @@ class OpStream:
     """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead``
     of it. ``begins``: the head does.
 
-    Of the head it says since when it has what rule 8 divides its wait by.
+    It has the instants by which rule 8 divides the wait of its head.
     """
 
     name: str
@@ -108,12 +108,12 @@ class OpStream:
         self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
 
     def figures(self, makespan_ns: int) -> StreamFigures:
-        """How its time is divided."""
+        """Return how its time is divided."""
         return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
 
 
 class Rules:
-    """What the rules say of the ops of one device."""
+    """Describe what the rules say of the ops of one device."""
 
     def __init__(self, program: PlannedOps, storage: Storage, transfers: Transfers) -> None:
         self.program, self.graph, self.storage, self.transfers = (
@@ -138,7 +138,7 @@ class Rules:
     # ------------------------------------------------------------------------------------
 
     def is_resident(self, i: int) -> bool:
-        """Whether an op waits for no transfer any more."""
+        """Return whether an op waits for no transfer any more."""
         transfers, copies = self.transfers, self.where[i].copies
         if not transfers.done.issuperset(self.program.awaited[i]):
             return False
@@ -224,8 +224,8 @@ class Rules:
     # ------------------------------------------------------------------
 
     def blamed(self, i: int) -> Piece | None:
-        """Of the transfers that have arrived at this instant, the last one that an op waited
-        for.
+        """Return, of the transfers that have arrived at this instant, the last one that an op
+        waited for.
         """
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
         found = [
@@ -236,8 +236,9 @@ class Rules:
         return max(found, key=lambda x: x.order, default=None)
 
     def check_end(self) -> None:
-        """What survives is valid again wherever it was at time 0, or a
-        :class:`hosim.errors.PlanError` says what is not.
+        """Check that what survives is valid again wherever it was at time 0.
+
+        Raises :class:`hosim.errors.PlanError`, which names what is not.
         """
         storage = self.storage
         restored = [

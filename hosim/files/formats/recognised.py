@@ -1,5 +1,5 @@
-"""What a file of another kind than was expected seems to be, by how it begins and what it is
-called, and what to do with it.
+"""Describe what a file of another kind than was expected seems to be, by how it begins and what it
+is called, and what to do with it.
 
 Every reader that cannot use a file asks here, so that all commands give the same answer to the same
 file.
@@ -19,7 +19,7 @@ from hosim.files.formats.sources import format_of_source, read_source
 
 @dataclass(frozen=True, slots=True)
 class Seeming:
-    """What a file seems to be, with its article, and what to do with it."""
+    """Describe what a file seems to be, with its article, and what to do with it."""
 
     what: str
     advice: str
@@ -38,7 +38,7 @@ class _Look:
     if_so: Callable[[bytes], bool] = lambda head: True
 
     def fits(self, head: bytes, name: str) -> bool:
-        """Whether a file that begins like this and has this name is of the kind."""
+        """Return whether a file that begins like this and has this name is of the kind."""
         return (
             name.endswith(self.ends) if self.ends else head.startswith(self.begins)
         ) and self.if_so(head)
@@ -81,8 +81,8 @@ def _holds(*parts: bytes) -> Callable[[bytes], bool]:
 
 
 def _has(*names: str) -> Callable[[bytes], bool]:
-    """Whether a zip archive has an entry whose name ends or goes on like one of these, and no
-    exported program.
+    """Return whether a zip archive has an entry whose name ends or goes on like one of these, and
+    no exported program.
     """
     ends = re.compile("|".join(map(re.escape, names)).encode())
     return lambda head: b"/models/" not in head and ends.search(head) is not None
@@ -161,7 +161,7 @@ _OWN = {
 
 
 def of_events(events: Iterable[object]) -> Seeming | None:
-    """What a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's
+    """Return what a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's
     profiler on a CUDA or HIP device.
     """
     for event in events:
@@ -189,10 +189,10 @@ def of_events(events: Iterable[object]) -> Seeming | None:
 
 
 def seeming(head: bytes, name: str = "") -> Seeming | None:
-    """What a file of another program than hosim reads seems to be, by its contents or else by its
-    ``name``; ``None`` if nobody knows.
+    """Return what a file of another program than hosim reads seems to be, by its contents or else
+    by its ``name``; ``None`` if nobody knows.
 
-    Of a zip archive the contents are its directory, if there is one, after its first bytes.
+    The contents of a zip archive are its directory, if there is one, after its first bytes.
     """
     if not head:
         return Seeming("an empty file", "write or download it again")
@@ -202,8 +202,8 @@ def seeming(head: bytes, name: str = "") -> Seeming | None:
 
 
 def recognised(source: str) -> Seeming | None:
-    """What the file or folder ``source`` seems to be, what hosim can read included; ``None`` if
-    nobody knows.
+    """Return what the file or folder ``source`` seems to be, what hosim can read included; ``None``
+    if nobody knows.
     """
     try:
         found = read_source(Path(source))

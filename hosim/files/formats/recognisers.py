@@ -1,5 +1,5 @@
-"""What the files of other programs begin with: each function says of the first bytes of a file
-whether it is of its format.
+"""Describe what the files of other programs begin with: each function says of the first bytes of a
+file whether it is of its format.
 
 They stand below all that reads these formats, so that an error can say what a file seems to be.
 """
@@ -20,7 +20,7 @@ _MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 
 
 def is_kineto(head: bytes) -> bool:
-    """Whether a Chrome trace begins like this, as the PyTorch profiler writes it: JSON with
+    """Return whether a Chrome trace begins like this, as the PyTorch profiler writes it: JSON with
     ``traceEvents``, or first its version.
     """
     return head.lstrip()[:1] == b"{" and (
@@ -29,15 +29,15 @@ def is_kineto(head: bytes) -> bool:
 
 
 def is_torch_trace(head: bytes) -> bool:
-    """Whether an execution trace begins like this: JSON with a schema version and nodes of the
-    observer.
+    """Return whether an execution trace begins like this: JSON with a schema version and nodes of
+    the observer.
     """
     return head.lstrip()[:1] == b"{" and b"[pytorch|profiler|execution_" in head
 
 
 def is_onnx(head: bytes) -> bool:
-    """Whether an ONNX model begins like this: protobuf with a version of the format, and a graph or
-    operator sets.
+    """Return whether an ONNX model begins like this: protobuf with a version of the format, and a
+    graph or operator sets.
 
     A graph that does not end in ``head`` is the last field that is seen: it has to begin like one,
     unless the version came before it.
@@ -67,11 +67,11 @@ def is_onnx(head: bytes) -> bool:
 
 
 def is_model_config(head: bytes) -> bool:
-    """Whether a file that begins with ``head`` is one, by its ``model_type``."""
+    """Return whether a file that begins with ``head`` is one, by its ``model_type``."""
     return head.lstrip().startswith(b"{") and _MODEL_TYPE.search(head) is not None
 
 
 def is_model_folder(path: Path) -> bool:
-    """Whether a folder is a checkpoint as transformers writes it, by its ``config.json``."""
+    """Return whether a folder is a checkpoint as transformers writes it, by its ``config.json``."""
     config = path / "config.json"
     return config.is_file() and is_model_config(read_head(os.fspath(config)))

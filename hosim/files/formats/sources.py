@@ -69,8 +69,8 @@ _OWN: Mapping[str, Callable[[Source], bool]] = {
 
 @cache
 def known_formats() -> Mapping[str, Callable[[Source], bool]]:
-    """How each format that can be imported is recognised, by its title, in the order in which they
-    are tried.
+    """Return how each format that can be imported is recognised, by its title, in the order in
+    which they are tried.
     """
     return with_added(_OWN, "formats")
 

@@ -76,8 +76,8 @@ class Reader:
 
 
 def is_message(data: Part, at: int, end: int, types: Mapping[int, Collection[int]]) -> bool:
-    """Whether a message from ``at`` to ``end`` has fields of these wire types by number, in their
-    order; ``data`` may end within it.
+    """Return whether a message from ``at`` to ``end`` has fields of these wire types by number, in
+    their order; ``data`` may end within it.
     """
     last = 0
     try:
@@ -117,7 +117,7 @@ def places(message: Part, at: int = 0) -> Iterator[tuple[int, int, int | None, i
 
 
 def header(number: int, size: int) -> bytes:
-    """What comes before the bytes of a field with a length."""
+    """Return what comes before the bytes of a field with a length."""
     return _encoded(number << 3 | 2) + _encoded(size)
 
 

@@ -87,8 +87,8 @@ def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
 
 
 def exported(plan: Plan, hardware: Hardware, budget_bytes: int, target: Result) -> dict[str, Any]:
-    """What ``hosim export --llama-cpp --json`` prints: options, their replay beside the plan's
-    (``target``), and what they do not say.
+    """Return what ``hosim export --llama-cpp --json`` prints: options, their replay beside the
+    plan's (``target``), and what they do not say.
     """
     options = options_of(plan, hardware)
     unsaid, result = list(options.unsaid), None
@@ -180,8 +180,8 @@ def _first_experts(layers: Sequence[int], below: Collection[int], first: int) ->
 def _layers_on_device(
     plan: Plan, of: Sequence[int], count: int, below: Mapping[str, bool], device: str
 ) -> list[bool]:
-    """Whether each layer is on the device: its attention with the cache, or where it has none, most
-    of its weights but experts.
+    """Return whether each layer is on the device: its attention with the cache, or where it has
+    none, most of its weights but experts.
     """
     graph, residency = plan.graph, plan.residency(device)
     said: dict[int, list[bool]] = {}
@@ -256,7 +256,7 @@ def _unsaid(
             "the back alone"
         )
     if plan.edits is not None and (plan.edits.order or plan.edits.recompute):
-        lines.append("another order of ops, or ops that run again")
+        lines.append("another order of ops, or recomputation")
     if any(
         [
             name

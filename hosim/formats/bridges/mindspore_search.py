@@ -71,7 +71,7 @@ class Tried:
 
     @property
     def fits(self) -> bool:
-        """Whether its replay stays within the budget."""
+        """Return whether its replay stays within the budget."""
         return self.result is not None and self.result.feasible
 
     @property

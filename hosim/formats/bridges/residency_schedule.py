@@ -235,8 +235,8 @@ class _Away:
 
 
 def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
-    """When tensors are away, in program order and within the limit, sorted by the start of their
-    copies up.
+    """Return when tensors are away, in program order and within the limit, sorted by the start of
+    their copies up.
     """
     graph = plan.graph
     result = replay(plan, hardware, limit, record=True)

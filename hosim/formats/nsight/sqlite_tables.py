@@ -73,7 +73,7 @@ def plain_tables(
 
 
 def _permitted(action: int, first: str | None, second: str | None, names: Collection[str]) -> int:
-    """Whether SQLite may do what a query asks for."""
+    """Return whether SQLite may do what a query asks for."""
     if action == sqlite3.SQLITE_SELECT:
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_READ and first is not None:
@@ -86,8 +86,8 @@ def _permitted(action: int, first: str | None, second: str | None, names: Collec
 
 
 def _tables(connection: sqlite3.Connection, names: Collection[str]) -> list[str]:
-    """Which of the tables there are. Raises :class:`InputError` if one of the names is not that of
-    a plain table.
+    """Return which of the tables there are. Raises :class:`InputError` if one of the names is not
+    that of a plain table.
     """
     folded = {name.casefold(): name for name in names}
     found = []

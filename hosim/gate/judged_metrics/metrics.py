@@ -59,13 +59,13 @@ _PARTS = {
 """What a metric of a family may be named after its dot, where it is not a name of the machine."""
 
 LARGER = (THROUGHPUT, GOODPUT, FOUND)
-"""Of these larger is better."""
+"""Metrics for which larger is better."""
 
 HOUR = 3600
 """Rates are whole numbers an hour."""
 
 SUMS = (PEAK, FOUND, MAKESPAN, WAIT, STALL, MOVED, COUNT)
-"""Of these a record that does not have one has nothing of it: 0."""
+"""Metrics that are 0 in a record that does not list them."""
 
 _BYTES, _SHARES = (PEAK, MOVED), (*LARGER, COUNT)
 
@@ -74,15 +74,15 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How much a metric may differ from its baseline: a number of its unit, or a share of the
-    baseline; ``None``: any amount.
+    """Describe how much a metric may differ from its baseline: a number of its unit, or a share of
+    the baseline; ``None``: any amount.
     """
 
     absolute: int | None = None
     share: Fraction | None = None
 
     def allows(self, before: int, now: int) -> bool:
-        """Whether the difference is within the tolerance."""
+        """Return whether the difference is within the tolerance."""
         if self.share is not None:
             return abs(now - before) <= before * self.share
         return self.absolute is None or abs(now - before) <= self.absolute
@@ -143,7 +143,7 @@ def human(metric: str, value: int) -> str:
 
 
 def worsens(metric: str, by: int) -> bool:
-    """Whether a change of a metric makes it worse.
+    """Return whether a change of a metric makes it worse.
 
     >>> worsens("makespan", 3), worsens("throughput.output", 3)
     (True, False)

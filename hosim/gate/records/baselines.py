@@ -137,7 +137,7 @@ def _profile(record: Record) -> dict[str, str]:
 
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
-    """As :func:`save`, for the given text."""
+    """Like :func:`save`, for the given text."""
     from hosim.files import write_bytes
 
     target = Path(path)
@@ -326,7 +326,7 @@ def of_word(word: str) -> str:
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a file has the format of a baseline in its first lines."""
+    """Return whether a file has the format of a baseline in its first lines."""
     with suppress(OSError), path.open("rb") as stream:
         return b'format = "hosim.baseline' in stream.read(_FIRST)
     return False

@@ -107,7 +107,7 @@ def absolute(text: str, name: str) -> str:
 
 
 def _plain(number: str) -> bool:
-    """Whether Python writes a number this way."""
+    """Return whether Python writes a number this way."""
     return str(int(number)) == number
 
 

@@ -47,7 +47,7 @@ class Listing:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left out."""
+        """Return whether nothing is left out."""
         return not self.others
 
     @property
@@ -133,7 +133,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Why a tensor is in a tier at its peak.
+    """Describe why a tensor is in a tier at its peak.
 
     ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it
     and has not; ``fetched_after`` is the op after which its copy was issued. Each is ``None`` if

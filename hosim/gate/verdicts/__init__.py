@@ -1,4 +1,4 @@
-"""What a later measurement changes, why, and the verdict on it."""
+"""Describe what a later measurement changes, why, and the verdict on it."""
 
 from typing import TYPE_CHECKING
 

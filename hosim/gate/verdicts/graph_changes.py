@@ -1,5 +1,5 @@
-"""What was changed in a graph: the bytes of tensors, what ops take, and what they read and write,
-by role.
+"""Describe what was changed in a graph: the bytes of tensors, what ops take, and what they read and
+write, by role.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _of_ops(
     past: str,
     say: Callable[[int], str],
 ) -> Iterator[Change]:
-    """What ops that the baseline has take of something."""
+    """Yield the changes of a quantity of ops that the baseline has."""
     for was, item in paired(old, new, now.positions.keys()):
         one = item or was
         assert one is not None
@@ -153,8 +153,8 @@ def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[C
 
 
 def _uses(was: str, shape: str, names: Sequence[str]) -> str:
-    """How an op differs from what it was, in words; ``names`` are the tensors that it uses, the
-    oldest first.
+    """Return how an op differs from what it was, in words; ``names`` are the tensors that it uses,
+    the oldest first.
     """
     (old_kind, _, old), (kind, _, new) = _words(was), _words(shape)
     said = [f"is of kind {kind}, was {old_kind}"] * (kind != old_kind)
@@ -173,7 +173,7 @@ def _named(role: str, names: Sequence[str]) -> str:
 
 
 def _before(count: int) -> str:
-    """How many of some tensors an op used."""
+    """Return how many of some tensors an op used."""
     return f"{count} of them before" if count else "did not"
 
 

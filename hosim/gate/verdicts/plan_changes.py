@@ -1,5 +1,5 @@
-"""How a plan differs from the baseline's: what it moves, and when it keeps the tensors that are
-held at the peak.
+"""Describe how a plan differs from the baseline's: what it moves, and when it keeps the tensors
+that are held at the peak.
 """
 
 from __future__ import annotations

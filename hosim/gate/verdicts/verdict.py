@@ -127,16 +127,18 @@ class CaseVerdict:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the figures has to know."""
+        """Return what a reader of the figures has to know."""
         return () if self.now is None else self.now.notes
 
     @property
     def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """What the device tier holds over time, before and now; empty if unknown."""
+        """Return what the device tier holds over time, before and now; empty if unknown."""
         return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())
 
     def fails(self, strict: bool = False) -> bool:
-        """Whether the case fails; ``strict`` also fails improvements that are not committed."""
+        """Return whether the case fails; ``strict`` also fails improvements that are not
+        committed.
+        """
         return self.verdict in FAILING or (strict and self.verdict in (IMPROVEMENT, NEW))
 
 

@@ -173,8 +173,8 @@ def _projected_attention(call: ContribCall) -> Answer:
 
 
 def _quantised_attention(call: ContribCall) -> Answer:
-    """As :func:`_projected_attention`, where scales and zero points stand between, and the past is
-    the ninth input.
+    """Like :func:`_projected_attention`, where scales and zero points stand between, and the past
+    is the ninth input.
     """
     inputs = (call.at(0), call.at(1), call.at(2), None, call.at(8))
     return _projected_attention(ContribCall(inputs, call.attributes))

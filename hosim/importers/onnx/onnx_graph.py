@@ -16,7 +16,7 @@ The mapping:
   operators of onnxruntime (``com.microsoft``) those of :mod:`hosim.importers.onnx.onnx_contrib`; an
   op without FLOP is bound by the bytes it moves. Operators of anybody
   else are named in ``meta["unknown_ops"]``.
-- Functions are inlined. Of an ``If`` whose condition depends on data, the branch with more FLOP is
+- Functions are inlined. For an ``If`` whose condition depends on data, the branch with more FLOP is
   taken, without the constants of the other, and ``meta["missing"]`` says how often. ``Loop``,
   ``Scan`` and sequences are refused.
 

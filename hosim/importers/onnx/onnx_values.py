@@ -64,7 +64,9 @@ class OnnxValue:
 
     @property
     def is_number(self) -> bool:
-        """Whether this is a number or a list of sizes, which takes no memory worth counting."""
+        """Return whether this is a number or a list of sizes, which takes no memory worth
+        counting.
+        """
         if self.known is None:
             return False
         return not self.shape or (

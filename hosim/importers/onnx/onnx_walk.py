@@ -269,7 +269,7 @@ class _OnnxWalk:
         values.update(found)
 
     def _fixed(self, node: onnx.NodeProto, given: Mapping[str, OnnxValue]) -> str:
-        """What the file says of sizes, where those that were given do not fit: of the node's
+        """Return what the file says of sizes, where those that were given do not fit: of the node's
         values, or else of the model's.
         """
         main = self.model.graph
@@ -402,7 +402,9 @@ class _OnnxWalk:
 def _contributed(
     node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]
 ) -> Answer | None:
-    """What is known of an operator of onnxruntime, some of which it has among those of ONNX."""
+    """Return what is known of an operator of onnxruntime, some of which it has among those of
+    ONNX.
+    """
     if node.domain != "com.microsoft" and not (
         node.domain in _OWN and node.op_type.endswith("LayerNormalization")
     ):
@@ -441,7 +443,7 @@ def _shape_text(given: onnx.ValueInfoProto) -> str:
 
 
 def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Whether a size is free; some exporters write -1 for that."""
+    """Return whether a size is free; some exporters write -1 for that."""
     return not dim.HasField("dim_value") or dim.dim_value == -1
 
 

@@ -1,4 +1,6 @@
-"""What profilers record, and what times of kernels are measured: Kineto, Nsight Systems, tables."""
+"""Describe what profilers record, and what times of kernels are measured: Kineto, Nsight Systems,
+tables.
+"""
 
 from typing import TYPE_CHECKING
 

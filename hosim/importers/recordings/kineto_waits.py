@@ -160,7 +160,7 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
 
 
 def blocks(op: DeviceOp, call: HostCall) -> bool:
-    """Whether the call that asks for a copy blocks the host until the copy is done.
+    """Return whether the call that asks for a copy blocks the host until the copy is done.
 
     Copies to pageable memory do, and large ones from it, whatever the call is named, and so do
     calls without "Async" in their name. If the recording lacks the kind of memory, a copy blocks if

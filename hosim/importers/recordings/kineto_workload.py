@@ -140,7 +140,7 @@ def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None)
 
 
 def _uncertain(unknown_bytes: int, uses: _BlockUses) -> Iterator[str]:
-    """What a reader of what-ifs has to know, one line each."""
+    """Yield what a reader of what-ifs has to know, one line each."""
     if unknown_bytes:
         yield (
             f"which ops use {human_size(unknown_bytes)} that were allocated before the "
@@ -162,7 +162,7 @@ def _missing(
     before: Sequence[BeforeTensor],
     by_storages: bool,
 ) -> Iterator[str]:
-    """What the file lacks, one line each."""
+    """Yield what the file lacks, one line each."""
     yield "idle time of the device: the host, and what waits for it, are left out"
     unlaunched = sum(op.call is None for op in trace.ops)
     if unlaunched:

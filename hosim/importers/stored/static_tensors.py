@@ -215,8 +215,8 @@ class Recording:
         shown: ViewedBytes | None,
         scattered: int | None,
     ) -> list[Use]:
-        """What an operator does: it reads what is ``shown`` of the first or ``gathered`` bytes of
-        it, and writes ``scattered`` ones.
+        """Return what an operator does: it reads what is ``shown`` of the first or ``gathered``
+        bytes of it, and writes ``scattered`` ones.
         """
         which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(
             self._steps
@@ -269,7 +269,7 @@ class Recording:
         return taken.result
 
     def missing(self) -> dict[str, list[str]]:
-        """What the data would have said, for ``meta``."""
+        """Return what the data would have said, for ``meta``."""
         if not self._branches:
             return {}
         return {

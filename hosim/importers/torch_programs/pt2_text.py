@@ -178,7 +178,7 @@ def _is_arithmetic(node: ast.AST) -> bool:
 
 
 def _is_symbol(call: ast.Call) -> bool:
-    """Whether a call is ``Symbol("s0", positive=True)``."""
+    """Return whether a call is ``Symbol("s0", positive=True)``."""
     return (
         len(call.args) == 1
         and isinstance(call.args[0], ast.Constant)
@@ -196,8 +196,8 @@ def _is_symbol(call: ast.Call) -> bool:
 
 
 def _is_function(call: ast.Call) -> bool:
-    """Whether a call is of a function on the list, with arithmetic as its arguments; sympy writes
-    ``Float('1.5', precision=53)``.
+    """Return whether a call is of a function on the list, with arithmetic as its arguments; sympy
+    writes ``Float('1.5', precision=53)``.
     """
     if not isinstance(call.func, ast.Name) or call.func.id not in _FUNCTIONS:
         return False
@@ -269,7 +269,9 @@ def _is_container(node: Any) -> bool:
 
 
 def _is_context(kind: str, context: Any) -> bool:
-    """Whether a description's context is that of its type: the keys of a dict, for instance."""
+    """Return whether a description's context is that of its type: the keys of a dict, for
+    instance.
+    """
     if kind == "collections.namedtuple":
         return isinstance(context, str) and bool(_DOTTED.fullmatch(context))
     value = json.loads(context) if isinstance(context, str) else context
@@ -295,7 +297,9 @@ def _is_context(kind: str, context: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value has no key with two underscores, by which torch marks what it imports."""
+    """Return whether a value has no key with two underscores, by which torch marks what it
+    imports.
+    """
     if isinstance(value, dict):
         return all(["__" not in key and _is_plain(item) for key, item in value.items()])
     if isinstance(value, list):

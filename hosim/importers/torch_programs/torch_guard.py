@@ -1,4 +1,4 @@
-"""What may run while a program is imported, checked before each call. Imports torch."""
+"""Describe what may run while a program is imported, checked before each call. Imports torch."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ def check_number(node: Node, value: Any) -> None:
 
 
 def pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """How many tensors an op gives that cuts one into equal parts; ``None`` for every other op."""
+    """Return how many tensors an op gives that cuts one into equal parts; ``None`` for every other
+    op.
+    """
     if packet not in _CUTS:
         return None
     given = {**dict(zip(("self", *_CUTS[packet]), args, strict=False)), **kwargs}

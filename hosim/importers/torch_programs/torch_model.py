@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_torch_model(value: object) -> TypeGuard[ExportedProgram | Module]:
-    """Whether a value is an exported program or a module; torch is not imported for it.
+    """Return whether a value is an exported program or a module; torch is not imported for it.
 
     >>> is_torch_model("llama-3.1-8b-prefill-4k")
     False

@@ -95,7 +95,7 @@ class _TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """What a kernel computes."""
+    """Describe what a kernel computes."""
 
     flops: int | None
     bytes_accessed: int

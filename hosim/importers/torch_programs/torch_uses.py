@@ -1,5 +1,5 @@
-"""Which part of a storage a kernel of torch reads or writes: what its arguments show, and what
-indices choose of it. Imports torch.
+"""Describe which part of a storage a kernel of torch reads or writes: what its arguments show, and
+what indices choose of it. Imports torch.
 
 The contents of indices are never looked at: an index of so many entries chooses so many rows, as if
 all were different.
@@ -84,7 +84,7 @@ def uses_of(
     watched: Sequence[tuple[int, torch.Tensor, bool | None]],
     which: Callable[[torch.Tensor], Hashable],
 ) -> Iterator[Use]:
-    """What a kernel does with tensors that are ``watched``: (number of its storage, tensor,
+    """Yield what a kernel does with tensors that are ``watched``: (number of its storage, tensor,
     ``None`` if read, else whether it is ``out``).
 
     ``which`` tells the contents of two index tensors apart.
@@ -127,7 +127,7 @@ def uses_of(
 
 
 def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an op that writes where an index says reads what was there."""
+    """Return whether an op that writes where an index says reads what was there."""
     if packet is aten.index_put_:
         return bool(args[3] if len(args) > 3 else kwargs.get("accumulate", False))
     return packet in _ADDS or "reduce" in kwargs
@@ -136,8 +136,8 @@ def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _chosen(
     packet: Any, args: Sequence[Any], which: Callable[[torch.Tensor], Hashable]
 ) -> tuple[tuple[int | None, Hashable], str]:
-    """How many bytes of its first argument an op touches by an index, and what tells which; or why
-    that is not known.
+    """Return how many bytes of its first argument an op touches by an index, and what tells which;
+    or why that is not known.
     """
     if packet in _MASKS:
         return (None, None), MASKED

@@ -112,7 +112,7 @@ for _schema, _kernel in (
 
 
 def overload(name: str, arguments: Collection[str]) -> str:
-    """Which overload of one of these ops has arguments of these names."""
+    """Return which overload of one of these ops has arguments of these names."""
     taken = getattr(getattr(torch.ops, NAMESPACE), name)
     fitting = [
         each

@@ -46,7 +46,7 @@ class TracedTensor:
 
     @property
     def on_accelerator(self) -> bool:
-        """Whether it is on an accelerator, not in host memory and not on the meta device."""
+        """Return whether it is on an accelerator, not in host memory and not on the meta device."""
         return self.device not in ("", "cpu", "meta")
 
 
@@ -117,7 +117,7 @@ class Storages:
         self._now: dict[int, int] = {}
 
     def knows(self, tensor: TracedTensor) -> bool:
-        """Whether the storage of ``tensor`` has been seen."""
+        """Return whether the storage of ``tensor`` has been seen."""
         return tensor.storage in self._now
 
     def existing(self, tensor: TracedTensor) -> int:

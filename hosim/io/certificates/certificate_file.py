@@ -97,7 +97,7 @@ def to_certificate(
 
 
 def _plan(plan: Plan, hardware: Hardware, repeats: bool) -> dict[str, Any]:
-    """What the plan says; ``at_home``: it starts what the workload puts below there."""
+    """Return what the plan says; ``at_home``: it starts what the workload puts below there."""
     homes, _ = plan.graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     return {
         "policy": plan.policy,
@@ -120,7 +120,7 @@ def _source(plan: Plan) -> str:
 
 
 def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
-    """What the proof takes for granted: the ops and their tensors, and the machine."""
+    """Return what the proof takes for granted: the ops and their tensors, and the machine."""
     graph = plan.graph
     machine = machine_of_copies(graph, hardware)
     devices = range(hardware.devices)
@@ -183,7 +183,7 @@ def _ops(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> list[dic
 
 
 def _device(plan: Plan, timeline: Timeline, hardware: Hardware) -> dict[str, Any]:
-    """What happened on one device, and the copies that a runtime policy decided on there."""
+    """Return what happened on one device, and the copies that a runtime policy decided on there."""
     channels = {c.name: c for c in hardware.channels}
     planned = [(x.cache_op, x) for x in timeline.transfers if x.cache_op != DECIDED]
     moves: list[list[Any]] = []

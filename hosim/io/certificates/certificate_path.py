@@ -49,7 +49,7 @@ def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[
 
 
 class _LongestPath:
-    """What has to move in each leg, by prices."""
+    """Describe what has to move in each leg, by prices."""
 
     def __init__(self, c: Mapping[str, Any]) -> None:
         self.c = c
@@ -174,8 +174,8 @@ class _LongestPath:
     def coming(
         self, a: Place, queue: Sequence[int], ends: set[Place], whole: bool
     ) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
-        """What has to come for the ops of a stream from op ``a`` to each of ``ends``, and to the
-        end of the step.
+        """Yield what has to come for the ops of a stream from op ``a`` to each of ``ends``, and to
+        the end of the step.
         """
         ours, writers = set(queue), self.program.writers
         seen = set() if a is None else set(self.program.uses[a])
@@ -205,8 +205,8 @@ class _LongestPath:
     def going(
         self, b: int, queue: Sequence[int], starts: set[Place]
     ) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
-        """What the ops of a stream from each of ``starts``, and from time 0, to op ``b`` make and
-        is needed later.
+        """Yield what the ops of a stream from each of ``starts``, and from time 0, to op ``b`` make
+        and is needed later.
         """
         ours, program = set(queue), self.program
         moving: Counter[_MovingAlike] = Counter()
@@ -286,8 +286,8 @@ class _LongestPath:
 def _leg(
     a: Place, b: Place, come: Mapping[int, Any], gone: Mapping[int, Any]
 ) -> tuple[float, dict[str, Any]]:
-    """What a leg takes over the link that has the most to carry, and the leg as a certificate says
-    it.
+    """Return what a leg takes over the link that has the most to carry, and the leg as a
+    certificate says it.
     """
     none: tuple[float, Mapping[str, Fraction]] = (0.0, {})
     sums = {link: come.get(link, none)[0] + gone.get(link, none)[0] for link in (*come, *gone)}

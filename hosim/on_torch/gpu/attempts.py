@@ -32,7 +32,7 @@ class Attempts:
         self._until_s = None if minutes is None else since_s + 60 * minutes
 
     def may_begin(self, name: str) -> bool:
-        """Whether there is time for work of this name; if not, that is noted."""
+        """Return whether there is time for work of this name; if not, that is noted."""
         is_over = self._until_s is not None and time.monotonic() >= self._until_s
         self._note(
             name,
@@ -83,7 +83,7 @@ class Attempts:
 
 
 def noted_failures(out: Path) -> Mapping[str, str]:
-    """What has failed in a folder and not succeeded since: the reason by name. Raises
+    """Return what has failed in a folder and not succeeded since: the reason by name. Raises
     :class:`InputError` for a damaged file.
     """
     path = out / FAILED

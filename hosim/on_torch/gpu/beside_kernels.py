@@ -1,5 +1,5 @@
-"""What copies and kernels lose beside one another: a product of matrices and an addition, alone and
-with copies in each direction.
+"""Describe what copies and kernels lose beside one another: a product of matrices and an addition,
+alone and with copies in each direction.
 """
 
 from __future__ import annotations

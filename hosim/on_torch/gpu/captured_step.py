@@ -31,7 +31,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Work:
-    """What one captured step computes."""
+    """Describe what one captured step computes."""
 
     config: str
     mode: str

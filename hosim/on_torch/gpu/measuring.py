@@ -65,7 +65,7 @@ def measure_step(device: Device, path: Path, work: Work, steps: int) -> None:
 
 
 def run_mapping(work: Work, ran: Ran) -> dict[str, Any]:
-    """What the folder of a captured step's run says about it."""
+    """Return what the folder of a captured step's run says about it."""
     return {
         "format": FORMAT,
         "step": {

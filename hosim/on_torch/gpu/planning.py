@@ -89,7 +89,7 @@ def _plan(
 
 
 def _is_planned(path: Path, about: Mapping[str, Any]) -> bool:
-    """Whether a folder has what was planned for this budget by this policy."""
+    """Return whether a folder has what was planned for this budget by this policy."""
     kept = path / "predicted.json"
     if not kept.exists():
         return False

@@ -1,4 +1,4 @@
-"""What the kit says while it works."""
+"""Describe what the kit says while it works."""
 
 import sys
 

@@ -195,8 +195,8 @@ class Workload:
         return group
 
     def _saving(self, index: int, group: Any) -> contextlib.AbstractContextManager[Any]:
-        """How autograd saves what layer ``index`` needs again: views of a streamed group by their
-        place in it, activations on the host.
+        """Return how autograd saves what layer ``index`` needs again: views of a streamed group by
+        their place in it, activations on the host.
 
         The activations of the last layer stay, because they are needed at once.
         """
@@ -246,8 +246,8 @@ class Workload:
         return leaves
 
     def _worth_moving(self, tensor: Any) -> bool:
-        """Whether it is on the device (the seeds of an attention kernel need not be), and large
-        enough.
+        """Return whether it is on the device (the seeds of an attention kernel need not be), and
+        large enough.
         """
         on_device = tensor.device.type == self.mover.device.kind
         return bool(on_device and tensor.untyped_storage().nbytes() >= self._smallest)

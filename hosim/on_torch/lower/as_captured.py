@@ -1,5 +1,5 @@
-"""What a captured program takes as given of its model, which must still be so at each call. Imports
-torch.
+"""Describe what a captured program takes as given of its model, which must still be so at each
+call. Imports torch.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ def _modes(model: torch.nn.Module) -> list[bool]:
 
 
 def is_autocast() -> bool:
-    """Whether ops compute under autocast here."""
+    """Return whether ops compute under autocast here."""
     return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))

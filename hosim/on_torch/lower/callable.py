@@ -1,5 +1,5 @@
-"""What :func:`hosim.offload` returns: a captured model, its plan and the executor that runs it.
-Imports torch.
+"""Describe what :func:`hosim.offload` returns: a captured model, its plan and the executor that
+runs it. Imports torch.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class PlannedProgram:
         ).copy_(value)
 
     def fits(self, name: str, value: torch.Tensor) -> bool:
-        """Whether a tensor has the layout and the storage of the example."""
+        """Return whether a tensor has the layout and the storage of the example."""
         return bool(
             value.stride() == self._examples[name].stride()
             and value.untyped_storage().nbytes() == self._bytes.get(name)
@@ -268,7 +268,7 @@ class OffloadedModel:
 
     @property
     def memory(self) -> RunMemory:
-        """What the last call held of the device's memory at most: allocated, still read by
+        """Return what the last call held of the device's memory at most: allocated, still read by
         transfers, both at once, and reserved.
         """
         memory: RunMemory = self.executor.device.memory

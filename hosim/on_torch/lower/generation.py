@@ -83,8 +83,8 @@ class OffloadedGenerator(OffloadedModel):
         return [one.planned.result for one in self._programs.values()]
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model's ``generate`` returns for these arguments; with a static cache unless a
-        cache is given.
+        """Return what the model's ``generate`` returns for these arguments; with a static cache
+        unless a cache is given.
 
         The first call for a prompt of some length captures and plans a program for it, and one for
         each further token. The cache, which stays in device memory between programs, counts.
@@ -205,7 +205,7 @@ class _Program:
     traced: _Traced
 
     def result(self, run: Any, leaves: Sequence[Any], cache: Any) -> Any:
-        """What the model returns, with the cache as it leaves it."""
+        """Return what the model returns, with the cache as it leaves it."""
         traced = self.traced
         own = [tensor for layer in cache.layers for tensor in _tensors(layer).values()]
         given = [
@@ -384,7 +384,7 @@ def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: 
 
 
 def _cache_name(model: Any) -> str:
-    """What this model's ``forward`` calls its cache: ``cache`` since transformers 5.24."""
+    """Return what this model's ``forward`` calls its cache: ``cache`` since transformers 5.24."""
     return _FORMER if _FORMER in inspect.signature(model.forward).parameters else "cache"
 
 
@@ -408,8 +408,8 @@ def _static_layers(cache: Any) -> Sequence[Any]:
 
 
 def _counts(before: Any, after: Any) -> bool:
-    """Whether a layer has a number that differs after each call, so that each token would need
-    another program.
+    """Return whether a layer has a number that differs after each call, so that each token would
+    need another program.
     """
     old = {key: value for key, value in vars(before).items() if type(value) is int}
     return any(vars(after)[key] != value for key, value in old.items())
@@ -420,7 +420,7 @@ def _tensors(layer: Any) -> dict[str, torch.Tensor]:
 
 
 def _kind(value: Any) -> Any:
-    """What a program depends on of an argument."""
+    """Return what a program depends on of an argument."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.device
     if isinstance(value, (*_CONSTANTS, torch.Size, torch.device)):

@@ -1,5 +1,5 @@
-"""How many bytes of the device tier a lowered graph holds in program order, step by step. Imports
-torch.
+"""Describe how many bytes of the device tier a lowered graph holds in program order, step by step.
+Imports torch.
 """
 
 from __future__ import annotations

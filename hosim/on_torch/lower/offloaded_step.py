@@ -344,7 +344,7 @@ def training(
 
 
 def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) -> MethodType:
-    """What ``optimizer.step()`` is until the offloaded step is closed."""
+    """Return what ``optimizer.step()`` is until the offloaded step is closed."""
     found = weakref.ref(offloaded)
 
     def step(self: torch.optim.Optimizer, closure: Any = None) -> Any:

@@ -142,7 +142,7 @@ class Update:
         return self._numbers
 
     def _calls(self) -> list[_UpdateOp]:
-        """What the optimizer does now."""
+        """Return what the optimizer does now."""
         log = _UpdateLog()
         with quiet(), self._mode, log:
             for p in self._with_gradient:
@@ -199,8 +199,8 @@ def tensor_settings(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer would rebind, if it did not write into tensors: the storages of parameters,
-    and its states.
+    """Return what an optimizer would rebind, if it did not write into tensors: the storages of
+    parameters, and its states.
     """
     storages = [
         p.untyped_storage()._cdata for group in optimizer.param_groups for p in group["params"]
@@ -217,7 +217,9 @@ def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def _counts(target: Any) -> bool:
-    """Whether a call is an op that computes: questions about a tensor and detaching do not."""
+    """Return whether a call is an op that computes: questions about a tensor and detaching do
+    not.
+    """
     return (
         isinstance(target, torch._ops.OpOverload)
         and target.namespace != "prim"
@@ -269,7 +271,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _without_tensors(value: Any) -> Iterator[Any]:
-    """What stands in nested arguments, with a word for each tensor."""
+    """Yield what stands in nested arguments, with a word for each tensor."""
     if isinstance(value, (list, tuple)):
         yield len(value)
         for item in value:

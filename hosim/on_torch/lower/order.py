@@ -116,7 +116,7 @@ def _sources(lowered: Lowered) -> Iterator[tuple[Node, tuple[Node, ...]]]:
 
 
 def _is_item(node: Node, lowered: Lowered) -> bool:
-    """Whether a node is one of several results of a step."""
+    """Return whether a node is one of several results of a step."""
     while node.target is operator.getitem and isinstance(node.args[0], Node):
         node = node.args[0]
         if node.name in lowered.op_of:

@@ -187,7 +187,9 @@ class _Reads(TorchFunctionMode):  # type: ignore[misc]  # torch is not there for
         return function(*args, **kwargs)
 
     def are_replaced(self, before: Any, now: Any) -> bool:
-        """Whether a tensor of an attribute has been read, and the attribute has it no longer."""
+        """Return whether a tensor of an attribute has been read, and the attribute has it no
+        longer.
+        """
         if not self.read:
             return False
         left = {id(t) for t in _tensors(now)}

@@ -47,7 +47,7 @@ _DRAWING = (
 _BOXES = (list, MutableMapping, set, deque, bytearray, numpy.ndarray, *_DRAWING)
 _MISSING = object()
 _MANY = 10_000
-"""Of a container with more items only their number is watched."""
+"""For a container with more items only their number is watched."""
 _DEPTH = 6
 """How deep in one another containers are compared; below, an object counts by which one it is."""
 _INSTALLED = tuple(
@@ -114,8 +114,8 @@ class _Contents:
 
 
 class Reached:
-    """What ``model`` and ``functions`` (by what to call each) reach now. ``modules`` are those of
-    the model and of the functions.
+    """Describe what ``model`` and ``functions`` (by what to call each) reach now. ``modules`` are
+    those of the model and of the functions.
     """
 
     def __init__(self, model: torch.nn.Module, functions: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class Reached:
         return found
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """Where a tensor, or one that shares its storage, was found."""
+        """Return where a tensor, or one that shares its storage, was found."""
         storage = tensor.untyped_storage()._cdata
 
         def is_it(value: Any) -> bool:
@@ -386,13 +386,13 @@ def _named(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_own(function: types.FunctionType) -> bool:
-    """Whether a function is the user's, and not of an installed package."""
+    """Return whether a function is the user's, and not of an installed package."""
     return not function.__code__.co_filename.startswith(_INSTALLED)
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """What a value says by itself: numbers and texts, in containers as well; other objects count by
-    which one they are.
+    """Return what a value says by itself: numbers and texts, in containers as well; other objects
+    count by which one they are.
     """
     if isinstance(value, _PLAIN):
         return "nan" if value != value else value
@@ -406,8 +406,8 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _moved(slot: _Slot, now: Any) -> bool:
-    """Whether a name holds another thing for a call; one that lets a tensor of a module go frees
-    memory, as users do.
+    """Return whether a name holds another thing for a call; one that lets a tensor of a module go
+    frees memory, as users do.
     """
     if isinstance(slot.before, torch.Tensor):
         return now is not None
@@ -415,8 +415,8 @@ def _moved(slot: _Slot, now: Any) -> bool:
 
 
 def _moved_by_forward(slot: _Slot, now: Any) -> bool:
-    """Whether code moves a name from one number to another: what it makes anew, or keeps once,
-    another call makes as well.
+    """Return whether code moves a name from one number to another: what it makes anew, or keeps
+    once, another call makes as well.
     """
     if isinstance(slot.before, _PLAIN):
         return (
@@ -437,7 +437,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _copied(box: Any) -> Any:
-    """What a container holds, or the state of a generator."""
+    """Return what a container holds, or the state of a generator."""
     if isinstance(box, MutableMapping):
         return dict(box) if len(box) <= _MANY else len(box)
     if isinstance(box, (list, deque)):
@@ -455,7 +455,7 @@ def _copied(box: Any) -> Any:
 
 
 def _state_of(drawing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """How to read and to set the state of a random generator."""
+    """Return how to read and to set the state of a random generator."""
     if isinstance(drawing, random.Random):
         return drawing.getstate, drawing.setstate
     if isinstance(drawing, torch.Generator):

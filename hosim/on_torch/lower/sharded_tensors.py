@@ -17,7 +17,7 @@ def sharded_modules(model: torch.nn.Module) -> list[tuple[torch.nn.Module, Any]]
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
-    """Whether ``fully_shard`` has sharded this module itself."""
+    """Return whether ``fully_shard`` has sharded this module itself."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 

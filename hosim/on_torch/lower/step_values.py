@@ -69,11 +69,11 @@ class StepValues:
         return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
     def is_kept(self, node: Node) -> bool:
-        """Whether a node's value is kept for a step."""
+        """Return whether a node's value is kept for a step."""
         return node in self._needed
 
     def is_attribute(self, node: Node) -> bool:
-        """Whether a node is an attribute of the module."""
+        """Return whether a node is an attribute of the module."""
         return bool(node.op == "get_attr")
 
     def attribute(self, node: Node) -> Any:
@@ -81,7 +81,7 @@ class StepValues:
         return operator.attrgetter(str(node.target))(self._lowered.module)
 
     def is_cache_op(self, node: Node) -> bool:
-        """Whether a node is a cache op, whose value is that of its argument."""
+        """Return whether a node is a cache op, whose value is that of its argument."""
         return node.name in self._lowered.cache_op_of
 
 

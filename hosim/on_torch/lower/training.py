@@ -359,8 +359,8 @@ class _TracedStep:
 
 @dataclass(frozen=True)
 class _Stepping:
-    """What a step is traced on: the tensors of ``given`` are fakes, and those of the model and the
-    optimizer are ``fakes`` by address.
+    """Describe what a step is traced on: the tensors of ``given`` are fakes, and those of the model
+    and the optimizer are ``fakes`` by address.
     """
 
     model: torch.nn.Module
@@ -487,7 +487,7 @@ def _marked(module: GraphModule) -> tuple[list[Node], str | None]:
 
 
 def _draws(node: Node) -> bool:
-    """Whether an op of torch draws random numbers; attention does with dropout alone."""
+    """Return whether an op of torch draws random numbers; attention does with dropout alone."""
     op = node.target
     if (
         not isinstance(op, torch._ops.OpOverload)

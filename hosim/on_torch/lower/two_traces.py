@@ -25,8 +25,8 @@ T = TypeVar("T")
 def settled(
     first: Sequence[Any], made: Sequence[Made], trace: Callable[[], tuple[T, Sequence[Any]]]
 ) -> T:
-    """What ``trace`` gives, with its calls (:func:`written`): a trace that is the same as the one
-    before, at first ``first``.
+    """Return what ``trace`` gives, with its calls (:func:`written`): a trace that is the same as
+    the one before, at first ``first``.
 
     ``made`` are the tensors that the first one kept. The very first trace in a process may differ
     in a copy, by what torch itself keeps, so that a third one may settle it. Raises
@@ -118,8 +118,8 @@ def _is_same(first: Any, second: Any) -> bool:
 
 
 def _is_same_constant(first: Any, second: Any) -> bool:
-    """Whether two constants have the same contents; a module of torch, as control flow has, is
-    compared by its text.
+    """Return whether two constants have the same contents; a module of torch, as control flow has,
+    is compared by its text.
     """
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         if isinstance(first, FakeTensor) or isinstance(second, FakeTensor):

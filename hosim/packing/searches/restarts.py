@@ -1,4 +1,4 @@
-"""How long the attempts of a search are that starts anew again and again."""
+"""Describe how long the attempts of a search are that starts anew again and again."""
 
 
 def restart_length(attempt: int) -> int:

@@ -1,5 +1,5 @@
-"""What the sweep over time chooses from: who takes whose place, which holes there are, and the
-orders that are left.
+"""Describe what the sweep over time chooses from: who takes whose place, which holes there are, and
+the orders that are left.
 """
 
 from typing import TYPE_CHECKING

@@ -20,7 +20,7 @@ _Moments = TypeVar("_Moments", tuple[int, int], tuple[int, int, int])
 
 
 class Guess(IntEnum):
-    """How much of the free memory is guessed."""
+    """Describe how much of the free memory is guessed."""
 
     NOTHING = 0
     PAIRS = 1
@@ -45,8 +45,8 @@ def guessed_holes(
 
 
 class _Guessing:
-    """What becomes free at the start of each section, less what is taken there; and what is free in
-    it: both without the holes so far.
+    """Describe what becomes free at the start of each section, less what is taken there; and what
+    is free in it: both without the holes so far.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""What a plan may decide on a small graph: every absence and every store that an optimal plan could
-need.
+"""Describe what a plan may decide on a small graph: every absence and every store that an optimal
+plan could need.
 
 The decisions are those of docs/contract.md and no others: where persistent tensors start (the
 device tier, copies below, both), which gaps a tensor spends below, to which tiers each version of
@@ -77,7 +77,7 @@ class Movable:
 
     @property
     def starts(self) -> bool:
-        """Whether it holds contents at time 0."""
+        """Return whether it holds contents at time 0."""
         return self.home is not None
 
 
@@ -110,7 +110,7 @@ class Space:
 
     @cached_property
     def order(self) -> OpOrder:
-        """Which ops have ended for certain when another one starts."""
+        """Return which ops have ended for certain when another one starts."""
         return OpOrder(self.graph)
 
     def uses_before(self, a: OptionalAbsence) -> tuple[int, ...]:
@@ -132,7 +132,7 @@ class Space:
         return self.order.ended_when_any(self.uses_before(a), range(a.after, a.before))
 
     def inside(self, a: OptionalAbsence, i: int) -> bool:
-        """Whether op ``i`` lies between the uses around an absence, whatever the timing."""
+        """Return whether op ``i`` lies between the uses around an absence, whatever the timing."""
         if self.order.single:
             return a.after < i < a.before
         precedes = self.order.precedes
@@ -141,8 +141,8 @@ class Space:
         )
 
     def surely_held(self, t: int, i: int) -> bool:
-        """Whether tensor ``t`` holds bytes while op ``i`` runs, in the device tier or, during a gap
-        that has surely begun, elsewhere.
+        """Return whether tensor ``t`` holds bytes while op ``i`` runs, in the device tier or,
+        during a gap that has surely begun, elsewhere.
         """
         users = self.graph.users[t]
         if i in users:
@@ -310,8 +310,8 @@ def _span(graph: Graph, t: int, starts: bool) -> tuple[int, int]:
 
 
 def knows_all_starts(graph: Graph, hardware: Hardware) -> bool:
-    """Whether the space has every place where a plan may start a tensor, so that what is proved in
-    it holds for all plans.
+    """Return whether the space has every place where a plan may start a tensor, so that what is
+    proved in it holds for all plans.
 
     It does not know that contents of the device tier which do not persist may start below, nor that
     what is written before it is read may start nowhere.

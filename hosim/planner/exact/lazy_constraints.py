@@ -1,5 +1,5 @@
-"""What the engine does not wait for: constraints that a schedule of the exact model may break,
-added when it does.
+"""Describe what the engine does not wait for: constraints that a schedule of the exact model may
+break, added when it does.
 
 The model of :mod:`hosim.planner.exact.constraint_model` may delay anything. The engine starts an op
 as soon as all it reads is there and its memory is free, before any transfer of that instant (rule
@@ -134,8 +134,8 @@ def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
 def _fits(
     space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int
 ) -> bool:
-    """Whether ``wanted`` bytes are free at an instant once it has released, or (``before`` 1) just
-    before it.
+    """Return whether ``wanted`` bytes are free at an instant once it has released, or (``before``
+    1) just before it.
     """
     return (
         sum(size for start, end, size in held if start < at < end + before) + wanted
@@ -144,7 +144,7 @@ def _fits(
 
 
 def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
-    """Whether all that op ``i`` waits for, but memory, has ended by an instant."""
+    """Return whether all that op ``i`` waits for, but memory, has ended by an instant."""
     if any(back_until(space, away) > at for away in schedule.aways if away.absence.before == i):
         return False
     writes = space.graph.ops[i].writes
@@ -152,8 +152,8 @@ def _ready(space: Space, schedule: Schedule, i: int, at: int) -> bool:
 
 
 def _channel_busy(space: Space, schedule: Schedule, away: TakenAbsence, at: int) -> bool:
-    """Whether another transfer on the same channel starts before this one and has not ended just
-    before ``at``.
+    """Return whether another transfer on the same channel starts before this one and has not ended
+    just before ``at``.
     """
     others = [
         other

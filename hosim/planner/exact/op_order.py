@@ -1,5 +1,5 @@
-"""Which ops have ended for certain when another one starts, whatever the timing: what several
-streams leave of the listed order.
+"""Describe which ops have ended for certain when another one starts, whatever the timing: what
+several streams leave of the listed order.
 
 On one stream it is the listed order. On several it follows from producers and from the order of
 each stream (docs/contract.md, rule 1). Like all of the exact solver it shares no code with the
@@ -35,7 +35,7 @@ class OpOrder:
             self.direct.append(tuple(sorted(direct)))
 
     def precedes(self, i: int, j: int) -> bool:
-        """Whether op ``i`` has ended when op ``j`` starts, in every replay. :data:`AT_START`
+        """Return whether op ``i`` has ended when op ``j`` starts, in every replay. :data:`AT_START`
         precedes all, and all precede the end.
         """
         if i == AT_START or j >= self.count:
@@ -43,7 +43,7 @@ class OpOrder:
         return j != AT_START and bool(self._before[j] >> i & 1)
 
     def ended_by(self, i: int, j: int) -> bool:
-        """Whether op ``i`` has ended when op ``j`` has."""
+        """Return whether op ``i`` has ended when op ``j`` has."""
         return i == j or self.precedes(i, j)
 
     def last(self, ops: Sequence[int]) -> list[int]:

@@ -27,8 +27,8 @@ from hosim.planner.exact.lazy_constraints import back_until, need
 
 
 def hurries(model: Model) -> bool:
-    """Whether these constraints hold: on several streams, where the model has all sizes exactly and
-    says of each tensor where it is.
+    """Return whether these constraints hold: on several streams, where the model has all sizes
+    exactly and says of each tensor where it is.
     """
     return not model.space.order.single and not model.space.idle and model.exact
 
@@ -129,8 +129,8 @@ def _short(model: Model, at: Any, wanted_bytes: int, *, then_for: int | None = N
 
 
 def _goes_first(space: Space, owner: int | None, i: int) -> bool:
-    """Whether what op ``owner`` allocates at an instant could go before op ``i`` of that instant
-    (rule 0): transfers go after all ops.
+    """Return whether what op ``owner`` allocates at an instant could go before op ``i`` of that
+    instant (rule 0): transfers go after all ops.
     """
     if owner is None:
         return False
@@ -156,7 +156,7 @@ class Delay:
 
 
 def delays(space: Space, schedule: Schedule) -> list[Delay]:
-    """Of each op the first such instant in a schedule."""
+    """Return the first such instant of each op in a schedule."""
     ends = [
         start + duration
         for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)
@@ -230,7 +230,7 @@ def _none_of(model: Model, literals: Sequence[Any]) -> Any:
 
 
 def _ready_ns(space: Space, schedule: Schedule, ends: Sequence[int], i: int) -> int:
-    """When all has ended that op ``i`` waits for, but memory."""
+    """Return when all has ended that op ``i`` waits for, but memory."""
     known = [0, *(ends[p] for p in space.order.direct[i])]
     known += [
         back_until(space, away) for away in schedule.aways if i in space.uses_after(away.absence)
@@ -245,7 +245,7 @@ def _ready_ns(space: Space, schedule: Schedule, ends: Sequence[int], i: int) -> 
 
 
 def _written_before(space: Space, t: int, version: int, i: int) -> bool:
-    """Whether a version of a tensor is of an op listed before ``i``."""
+    """Return whether a version of a tensor is of an op listed before ``i``."""
     movable = next(m for m in space.movables if m.tensor == t)
     return movable.writers[version] < i
 

@@ -102,8 +102,8 @@ def _absent(model: Model, var: AbsenceVars, i: int, at_start: bool) -> Any:
 
 
 def _over_by(space: Space, a: OptionalAbsence, j: int) -> bool:
-    """Whether an absence is over when op ``j`` (the end of the step) starts: an op that waits for
-    the transfer back is j or before it.
+    """Return whether an absence is over when op ``j`` (the end of the step) starts: an op that
+    waits for the transfer back is j or before it.
     """
     if space.order.single or a.before == len(space.graph.ops):
         return a.before <= j
@@ -111,7 +111,7 @@ def _over_by(space: Space, a: OptionalAbsence, j: int) -> bool:
 
 
 def _since(space: Space, a: OptionalAbsence, i: int) -> bool:
-    """Whether an absence begins after op ``i`` has ended."""
+    """Return whether an absence begins after op ``i`` has ended."""
     if space.order.single or AT_START in (i, a.after):
         return a.after >= i
     return any(space.order.ended_by(i, u) for u in space.uses_before(a))

@@ -106,7 +106,7 @@ class _Move:
 
 
 def placed_on_streams(space: Space, schedule: Schedule) -> list[Placed]:
-    """As :func:`placed`, on several streams: each cache op after an op by whose end the tensor's
+    """Like :func:`placed`, on several streams: each cache op after an op by whose end the tensor's
     cache op before it has surely been issued.
 
     Empty if there is no such op.
@@ -217,7 +217,7 @@ def _at_home(space: Space, t: int) -> bool:
 
 
 def _last_from(space: Space, schedule: Schedule, t: int, after: int, tier: str) -> bool:
-    """Whether no later absence needs the copy in the tier, nor the end of the step."""
+    """Return whether no later absence needs the copy in the tier, nor the end of the step."""
     movable = next(c for c in space.movables if c.tensor == t)
     version = next(a.version for a in movable.absences if a.after == after)
     later = any(

@@ -66,7 +66,7 @@ class Solution:
 
     @property
     def proved(self) -> bool:
-        """Whether no plan is better."""
+        """Return whether no plan is better."""
         return self.makespan_ns == self.bound_ns
 
 

@@ -224,8 +224,8 @@ def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
 
 
 def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Where nothing fits: everything that can move moves, or all is filled from the farthest tier
-    on.
+    """Try, if nothing fits, that everything that can move moves, or all is filled from the farthest
+    tier on.
     """
     if not search.nothing_fits:
         return

@@ -69,7 +69,7 @@ class GapFigures:
 
     @property
     def exposed_ns(self) -> int:
-        """What computation inside the gap cannot cover of the round trip: ``max(0, C_trans -
+        """Return what computation inside the gap cannot cover of the round trip: ``max(0, C_trans -
         C_comp_overlap)``.
         """
         return max(0, self.transfer_ns - self.covered_ns)
@@ -160,8 +160,8 @@ def _below(problem: Problem, t: int, tiers: dict[str, LowerTier]) -> LowerTier |
 
 
 def _clean(problem: Problem, gap: Gap) -> bool:
-    """Whether a valid copy can lie below all along: of contents from before the step that no op
-    changes, or not before the gap ends.
+    """Return whether a valid copy can lie below all along: of contents from before the step that no
+    op changes, or not before the gap ends.
     """
     t = gap.tensor
     if t in problem.starts_below:

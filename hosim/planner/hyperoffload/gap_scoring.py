@@ -36,7 +36,7 @@ _LONG = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How candidates are judged.
+    """Describe how candidates are judged.
 
     ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the
     nanoseconds of stall. ``lead_ns`` is how long before its use a prefetch should have ended,
@@ -61,8 +61,8 @@ class Weights:
 
 
 class Departure(NamedTuple):
-    """How a tensor leaves: where it starts, when its store and its store at the end of the step
-    begin, and how late they are.
+    """Describe how a tensor leaves: where it starts, when its store and its store at the end of the
+    step begin, and how late they are.
     """
 
     start: str
@@ -92,7 +92,8 @@ class GapScore(NamedTuple):
 
 
 class RoundTrip(NamedTuple):
-    """What a tensor of some size takes ``down`` to a tier and ``up`` again, in nanoseconds.
+    """Describe what a tensor of some size takes ``down`` to a tier and ``up`` again, in
+    nanoseconds.
 
     ``stored`` and ``clean`` are the parts of that, in both directions and up only, that its bytes
     would take on the fastest tier: near 0 for a small tensor, whose latency keeps the channel from
@@ -314,8 +315,8 @@ class GapScoring:
         return (*first, Departure(start, store_at, None, late))
 
     def _final(self, t: int, channel: ChannelTimeline, down: int) -> Departure:
-        """How a tensor that the step writes leaves if it starts below: it must be there again at
-        the end.
+        """Return how a tensor that the step writes leaves if it starts below: it must be there
+        again at the end.
         """
         final_at = channel.earliest(self._written_ns[t], down)
         return Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))
@@ -365,7 +366,7 @@ class GapScoring:
         return min(back if again else max(back, i), gap.before - 1)
 
     def _clean(self, gap: Gap, start: str) -> bool:
-        """Whether a valid copy of the gap's contents is below."""
+        """Return whether a valid copy of the gap's contents is below."""
         if (gap.tensor, gap.version) in self.versions:
             return True
         return gap.version == 0 and (

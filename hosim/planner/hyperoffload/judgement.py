@@ -1,5 +1,5 @@
-"""Where a plan of hosim's planner comes from, and why each of its gaps is used or not: what ``hosim
-plan --explain`` shows.
+"""Describe where a plan of hosim's planner comes from, and why each of its gaps is used or not:
+what ``hosim plan --explain`` shows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ after these, moving all that can move, another policy, or letting as much as can
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan` carries it,
-    and no file does.
+    """Describe what the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan`
+    carries it, and no file does.
 
     ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local
     search began with; ``rival`` names the policy whose plan was taken because it was better, in
@@ -46,7 +46,7 @@ class Judgement:
 
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:
-        """What selection made of each gap."""
+        """Return what selection made of each gap."""
         return (
             {judged.gap: judged for judged in judged_gaps(self.selection)}
             if self.selection is not None
@@ -54,7 +54,7 @@ class Judgement:
         )
 
     def changed(self, gap: Gap) -> bool:
-        """Whether a later pass decided otherwise than selection."""
+        """Return whether a later pass decided otherwise than selection."""
         judged = self.by_gap.get(gap)
         count = len(self.selection.problem.graph.ops) if self.selection is not None else 0
         return judged is not None and judged.taken != uses_gap(self.choices, gap, count)

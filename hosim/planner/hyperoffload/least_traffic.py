@@ -78,8 +78,8 @@ def from_the_farthest(
 
 
 def _holds(problem: Problem, budget_bytes: int, outcome: Evaluation) -> bool:
-    """Whether an outcome fits, on the whole machine, too: where tiers are full, devices that share
-    them do not all find room at once.
+    """Return whether an outcome fits, on the whole machine, too: where tiers are full, devices that
+    share them do not all find room at once.
     """
     whole = problem.hardware.whole
     return not outcome.cost.infeasible and (

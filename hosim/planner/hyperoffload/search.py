@@ -100,14 +100,14 @@ class PlannedGraph:
 
     @cached_property
     def least_ns(self) -> int:
-        """What no plan for this graph beats."""
+        """Return what no plan for this graph beats."""
         self.evaluate.work.done += _BOUNDED * len(self.problem.graph.ops)
         bounds = self.problem.graph.derived_on(self.problem.hardware, LowerBounds)
         return max(self.problem.horizon_ns, bounds.quick_ns(self.evaluate.budget_bytes))
 
     def simulated(self, outcome: Evaluation) -> PlanSimulator:
-        """What judges the choices of local searches; what a judge counts beside bytes leaves them
-        no more room than ``outcome`` has.
+        """Return what judges the choices of local searches; what a judge counts beside bytes leaves
+        them no more room than ``outcome`` has.
         """
         if self._simulator is None:
             graph, within = self.problem.graph, self.evaluate.budget_bytes
@@ -134,8 +134,8 @@ class Found:
 
     @cached_property
     def slack(self) -> int:
-        """How much later its copies may be at no cost: the mean, in thousandths of the makespan;
-        all of it where nothing is copied.
+        """Return how much later its copies may be at no cost: the mean, in thousandths of the
+        makespan; all of it where nothing is copied.
         """
         evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
         evaluate.work.done += _OF_SLACK * (len(plan.graph.ops) + len(plan.cache_ops))
@@ -149,8 +149,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a search ends: at so many times the work of ``effort=1``, and before where it has done
-    ``work``.
+    """Describe where a search ends: at so many times the work of ``effort=1``, and before where it
+    has done ``work``.
 
     Also where the makespan of its plan is ``within`` that part of the lower bound above it
     (:attr:`hosim.result.Result.above_bound`).
@@ -162,7 +162,7 @@ class Ends:
 
 
 class _Arm(ABC):
-    """What a search may go on with."""
+    """Describe what a search may go on with."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
@@ -181,7 +181,7 @@ class _Arm(ABC):
     @property
     @abstractmethod
     def least_ns(self) -> int:
-        """What it cannot beat."""
+        """Return what it cannot beat."""
 
     def promised_ns(self, work: int) -> float:
         """The makespan to be expected after so much work; where nothing fits yet, what only ranks
@@ -267,8 +267,8 @@ class _Pooled(_Arm):
 
 
 def _gain(before: Found | None, after: Found | None) -> float:
-    """What part of the makespan was saved; that something fits at last does not say that more of
-    the same helps.
+    """Return what part of the makespan was saved; that something fits at last does not say that
+    more of the same helps.
     """
     if after is None or before is None or before.outcome.cost.infeasible:
         return 0.0
@@ -276,7 +276,7 @@ def _gain(before: Found | None, after: Found | None) -> float:
 
 
 def _unlike(one: Found, other: Found) -> bool:
-    """Whether two plans for a graph have other tensors away."""
+    """Return whether two plans for a graph have other tensors away."""
     sizes = [tensor.size_bytes for tensor in one.planned.problem.graph.tensors]
     first, second = (
         {(t, after) for t, choice in found.outcome.choices.items() for after in choice.away}
@@ -346,7 +346,7 @@ class Search:
         )
 
     def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
-        """What annealing makes of a plan; None where it cannot be searched from."""
+        """Return what annealing makes of a plan; None where it cannot be searched from."""
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
@@ -375,7 +375,7 @@ class Search:
         )
 
     def note_full(self, full: str) -> None:
-        """Which lower tiers were full in a sweep, in words."""
+        """Note which lower tiers were full in a sweep, in words."""
         self.full = max(self.full, full, key=len)
 
     # -- plans in hand
@@ -397,8 +397,8 @@ class Search:
             self.chosen = found
 
     def _steadier(self, found: Found, chosen: Found) -> bool:
-        """Whether a plan is to be returned instead of another: as it is faster or, where it is
-        hardly that, as its copies have more slack.
+        """Return whether a plan is to be returned instead of another: as it is faster or, where it
+        is hardly that, as its copies have more slack.
 
         So more work never makes what is returned slower. What is there for other reasons than speed
         decides by speed alone: a rival's plan, of which ours is to be no slower, and one without
@@ -435,13 +435,13 @@ class Search:
 
     @property
     def nothing_fits(self) -> bool:
-        """Whether no plan so far fits."""
+        """Return whether no plan so far fits."""
         return self.best is None or self.best.outcome.cost.infeasible
 
     @property
     def done(self) -> bool:
-        """Whether no plan can be better: the ops of the graph as it is take so long, or none of
-        them waits.
+        """Return whether no plan can be better: the ops of the graph as it is take so long, or none
+        of them waits.
         """
         if self.best is None or self.nothing_fits:
             return False
@@ -497,7 +497,7 @@ class Search:
                 pass
 
     def _ends(self, ends: Ends, limit: int) -> bool:
-        """Whether the search ends here, with work left."""
+        """Return whether the search ends here, with work left."""
         best = None if self.nothing_fits else self.chosen
         takes_ns = bound_ns = None
         near = False
@@ -512,14 +512,14 @@ class Search:
         )
 
     def _quick_bound_ns(self, found: Found) -> int:
-        """What no plan like that beats, for whoever is told: it is not counted as work."""
+        """Return what no plan like that beats, for whoever is told: it is not counted as work."""
         bounds = self.plain.problem.graph.derived_on(self.hardware, LowerBounds)
         if found.planned is self.plain:
             return max(self.plain.problem.horizon_ns, bounds.quick_ns(self.budget_bytes))
         return bounds.any_order_ns(self.budget_bytes, repeats=True, homes_kept=True, compete=None)
 
     def _above_bound(self, found: Found) -> float:
-        """How far a plan that fits is above the lower bound that its result will have."""
+        """Return how far a plan that fits is above the lower bound that its result will have."""
         if self._bounded is None or self._bounded[0] is not found:
             outcome, edits = found.outcome, found.planned.edits
             plan = outcome.plan if edits is None else replace(outcome.plan, edits=edits)
@@ -537,7 +537,7 @@ class Search:
         )
 
     def _pays(self, arm: _Arm, left: int) -> bool:
-        """Whether enough is to be expected of the rest of the work."""
+        """Return whether enough is to be expected of the rest of the work."""
         if self.best is None or self.nothing_fits:
             return self.best is None or left + _WITHOUT_A_PLAN * self.whole > 0
         return left > 0 and arm.promised_ns(left) < self.best.outcome.cost.makespan_ns * (

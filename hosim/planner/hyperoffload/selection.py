@@ -1,5 +1,5 @@
-"""Which tensors leave, and when they come back: one sweep over the ops that reserves time on the
-channels.
+"""Describe which tensors leave, and when they come back: one sweep over the ops that reserves time
+on the channels.
 
 Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where
 that exceeds the budget, it takes the best of the gaps that are open there, until it fits. A gap is
@@ -63,7 +63,7 @@ def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
 
 
 def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
-    """Whether the tensor is away in a gap by these choices; ``count`` is the number of ops.
+    """Return whether the tensor is away in a gap by these choices; ``count`` is the number of ops.
 
     A tensor that starts below leaves again after its last use, without an absence of its own.
     """
@@ -150,7 +150,7 @@ class GapSweep:
         )
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
-        """What it would bring to take a gap at op i; None if no tier can have the tensor."""
+        """Return what it would bring to take a gap at op i; None if no tier can have the tensor."""
         self.judged += 1
         return self.scoring.judge(gap, i)
 
@@ -200,7 +200,7 @@ class GapSweep:
         self.stall += self._time_up(gap)
 
     def _open(self, gap: Gap, i: int) -> bool:
-        """Whether a gap spans op i and its tensor has not gone for good by then."""
+        """Return whether a gap spans op i and its tensor has not gone for good by then."""
         if gap.after == AT_START:
             users = self.problem.graph.users[gap.tensor]
             last = users[-1] if users else self.count

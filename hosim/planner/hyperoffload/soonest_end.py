@@ -58,8 +58,8 @@ def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, i
 
 
 def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
-    """When the last op or transfer ends on a single stream, if transfers wait for their channels,
-    and ops for their transfers, alone.
+    """Return when the last op or transfer ends on a single stream, if transfers wait for their
+    channels, and ops for their transfers, alone.
     """
     graph, device = plan.graph, hardware.device_tier
     ends = list(
@@ -93,7 +93,7 @@ def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
 
 
 class _Alone:
-    """What each tensor's transfer takes on a channel that it has for itself."""
+    """Describe what each tensor's transfer takes on a channel that it has for itself."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.machine = machine_of_copies(plan.graph, hardware)

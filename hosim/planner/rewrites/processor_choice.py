@@ -1,5 +1,5 @@
-"""Which processor runs each op that may run on several (``also_on``): plans for fixed processors,
-compared by their replays.
+"""Describe which processor runs each op that may run on several (``also_on``): plans for fixed
+processors, compared by their replays.
 
 Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which
 stays together, unless few ops have a choice at all. Uniform choices come
@@ -186,7 +186,7 @@ class _ChoiceSearch:
 
     @property
     def by_kind(self) -> bool:
-        """Whether every kind of op on each of its processors is few enough choices."""
+        """Return whether every kind of op on each of its processors is few enough choices."""
         return prod([len(allowed) for _, allowed in set(self._kinds)]) <= _ALL
 
     def uniform(self) -> list[Choice]:
@@ -207,7 +207,7 @@ class _ChoiceSearch:
             self.judge(choice)
 
     def judge(self, choice: Choice) -> bool:
-        """Whether the choice is the best so far; what cannot be is not planned."""
+        """Return whether the choice is the best so far; what cannot be is not planned."""
         before = self.best
         if choice not in self.plans:
             if before is not None and self._least_ns(choice) > self._cost(before).makespan_ns:
@@ -276,8 +276,8 @@ class _ChoiceSearch:
         return None if best is None else self._cost(best).makespan_ns
 
     def proved_ns(self, choice: Choice, most_ns: int, parameters: Mapping[str, Any]) -> int:
-        """What no plan with these processors can beat that keeps the order of ops; ``most_ns`` if
-        all of them take at least that.
+        """Return what no plan with these processors can beat that keeps the order of ops;
+        ``most_ns`` if all of them take at least that.
         """
         least = self._least_ns(choice)
         if least >= most_ns:
@@ -307,7 +307,7 @@ class _ChoiceSearch:
         )
 
     def _least_ns(self, choice: Choice) -> int:
-        """What no plan with these processors can beat, in whatever order its ops run."""
+        """Return what no plan with these processors can beat, in whatever order its ops run."""
         if choice not in self.bounds:
             graph = on_processors(self.graph, self._chosen(choice))
             self.bounds[choice] = free_order_bound_ns(
@@ -454,7 +454,7 @@ class _Trials:
     left: int
 
     def judge(self, choice: Choice) -> bool:
-        """Whether the choice is the best so far."""
+        """Return whether the choice is the best so far."""
         if choice in self.search.plans:
             return False
         self.left -= 1

@@ -141,7 +141,7 @@ def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -
 
 
 class _Producers:
-    """Who writes each tensor, and when it is used; positions ascending."""
+    """Describe who writes each tensor, and when it is used; positions ascending."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -177,14 +177,14 @@ class _Producers:
         return self.graph.users[t][bisect_left(self.graph.users[t], at) - 1]
 
     def alive(self, t: int, at: int) -> bool:
-        """Whether the tensor is still there at op ``at`` if nothing is dropped: it survives, or
-        somebody uses it then or later.
+        """Return whether the tensor is still there at op ``at`` if nothing is dropped: it survives,
+        or somebody uses it then or later.
         """
         return self.graph.survives[t] or self.graph.users[t][-1] >= at
 
 
 def recomputes(graph: Graph, drops: Iterable[Drop]) -> tuple[Recompute, ...]:
-    """The ops that run again if ``drops`` are made, in the order in which they do; O(uses +
+    """The ops that are recomputed if ``drops`` are made, in the order in which they do; O(uses +
     drops).
     """
     return _RecomputeWalk(graph, drops).run()

@@ -45,7 +45,7 @@ needed again so soon that it seldom helps to drop them, and it helps to drop the
 where little is above the budget.
 """
 _SHARES = (0.1, 0.25, 0.5, 1.0)
-"""Of what could be recomputed instead of moved."""
+"""Shares of what could be recomputed instead of moved."""
 SMALL = 200
 """Ops up to which sets of drops are improved one by one."""
 _LOOKS = 400

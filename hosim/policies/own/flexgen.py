@@ -107,7 +107,9 @@ def plan(
 
 
 def _middles(graph: Graph) -> dict[int, float]:
-    """Of each weight that some op uses the middle of its share of its unit, from 0 to 1."""
+    """Return, for each weight that some op uses, the middle of its share of its unit, from 0 to
+    1.
+    """
     found: dict[int, float] = {}
     for unit in units(graph):
         sizes = [sum([graph.tensors[t].size_bytes for t in weight]) for weight in unit]

@@ -3,9 +3,9 @@
 PyTorch's ``FSDP(cpu_offload=CPUOffload(offload_params=True))`` and FSDP2's ``CPUOffloadPolicy``:
 shards of parameters live in host memory, come up in fp32 each time before they are gathered, and
 shards of gradients go down once they are reduced; the optimizer runs on the CPU. The workload says
-so: ``data``, ``zero=3``, ``shards_home`` and ``optimizer_on``. Of several micro-batches torch adds
-gradients up on the CPU, where each one's goes down; here they are added up on the device, and go
-down once.
+so: ``data``, ``zero=3``, ``shards_home`` and ``optimizer_on``. With several micro-batches torch
+adds gradients up on the CPU, where each one's goes down; here they are added up on the device, and
+go down once.
 
 Where the optimizer runs on the device it is :mod:`hosim.policies.own.layerwise`: shards that live
 below are streamed.

@@ -190,7 +190,7 @@ class _G10:
     # -------------------------------------------------------------------------------------
 
     def start_below(self) -> None:
-        """What starts below comes up in the last free slots before its first use, and leaves in the
+        """Fetch what starts below in the last free slots before its first use, and store it in the
         first ones after its last.
         """
         end = len(self.graph.ops)
@@ -244,7 +244,7 @@ class _G10:
                 above.drop(a, b, self.held[a:b] <= self.line)
 
     def fits(self) -> bool:
-        """Whether no op is over the line by the account so far."""
+        """Return whether no op is over the line by the account so far."""
         return not (self.held > self.line).any()
 
     def evict_unreserved(self) -> None:
@@ -315,7 +315,7 @@ class _G10:
         return any(self._place_in(below, gap) for below in dict.fromkeys((*free, *fitting)))
 
     def _contended(self, below: LowerTier, gap: Gap) -> bool:
-        """Whether an eviction there ends in a later op than it would on an idle channel."""
+        """Return whether an eviction there ends in a later op than it would on an idle channel."""
         ns = self._time(below.down.name, gap.tensor)
         alone = int(np.searchsorted(self.begins, self.begins[gap.after + 1] + ns))
         return self.down[below.name].end_after(gap.after + 1, ns) > alone

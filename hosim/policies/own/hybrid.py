@@ -179,7 +179,7 @@ def plan(
 
 
 def _knew(rule: Rule, table: ExpertTable) -> str:
-    """What the plan knows of what gates choose, and when; and what stays in the cache."""
+    """Return what the plan knows of what gates choose, and when; and what stays in the cache."""
     by = {
         "previous": "each gate's last choice, as a guess at its next one (predicted: previous)",
         "popular": "each gate's most frequent choices so far, as a guess at its next one "
@@ -204,7 +204,7 @@ def _knew(rule: Rule, table: ExpertTable) -> str:
 
 
 def _all_fits(graph: Graph, dynamic: Routed, hardware: Hardware, budget_bytes: int) -> bool:
-    """Whether no expert lives below, and none has to."""
+    """Return whether no expert lives below, and none has to."""
     device = hardware.device_tier
     return (
         all([graph.tensors[t].home in (None, device) for t in dynamic.marked])

@@ -1,5 +1,5 @@
-"""``layerwise``: what lives below is streamed a layer ahead, double buffered: parameters, and what
-else has its home there.
+"""``layerwise``: streams tensors in lower tiers a layer ahead, double buffered: parameters, and
+what else has its home there.
 
 Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload
 with a stream), parameter offload of ZeRO-3, and ZeRO-Inference: while layer n computes, layer n +
@@ -99,7 +99,7 @@ def _kinds(text: str) -> frozenset[str]:
 def _absences(
     graph: Graph, t: int, visited: Sequence[LayerVisit], mine: Sequence[int], ahead: int, tier: str
 ) -> Iterator[Absence]:
-    """Where tensor ``t`` is away: before its first visit, between visits further apart than
+    """Yield where tensor ``t`` is away: before its first visit, between visits further apart than
     ``ahead``, and after its last one.
     """
     users, end = graph.users[t], len(graph.ops)

@@ -86,8 +86,8 @@ def placed(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What lies where: how many layers from the back are on the device, which layers' experts are
-    not, and what comes before that.
+    """Describe what lies where: how many layers from the back are on the device, which layers'
+    experts are not, and what comes before that.
     """
 
     n_gpu_layers: int
@@ -130,8 +130,8 @@ def read_overrides(text: str) -> tuple[tuple[re.Pattern[str], bool], ...]:
 
 
 def _ends_soon(pattern: str) -> bool:
-    """Whether matching a name takes few steps: matching goes back and tries again, with nested
-    repeats for longer than anybody waits.
+    """Return whether matching a name takes few steps: matching goes back and tries again, with
+    nested repeats for longer than anybody waits.
     """
     bare = re.sub(r"\\.|\[\^?\]?[^\]]*\]", "x", pattern)
     repeats = len(re.findall(r"[*+{]", bare))
@@ -145,7 +145,7 @@ def _ends_soon(pattern: str) -> bool:
 
 
 def _fitted(layers: _Layers, fitting: Callable[[Split], Plan | None], most: int) -> Plan:
-    """What ``--fit`` comes to."""
+    """Return what ``--fit`` comes to."""
     everything, experts = Split(layers.count + 1, frozenset()), layers.with_experts
     dense = Split(layers.count + 1, frozenset(experts))
     found = fitting(everything)
@@ -214,8 +214,8 @@ def _rows(graph: Graph, i: int) -> int:
 
 
 def _initial(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Where tensors lie that the workload leaves free: where they are used; parts that nobody uses,
-    beside the others of their tensor.
+    """Return where tensors lie that the workload leaves free: where they are used; parts that
+    nobody uses, beside the others of their tensor.
     """
     device = hardware.device_tier
     used: dict[str, set[str]] = {}
@@ -284,7 +284,7 @@ class _Layers:
 
     @cached_property
     def count(self) -> int:
-        """How many layers there are, beside the output layer."""
+        """Return how many layers there are, beside the output layer."""
         numbered = [
             n for op, n in zip(self.graph.ops, self.of, strict=True) if _NUMBER.search(op.name)
         ]
@@ -332,7 +332,9 @@ class _Layers:
             )
 
     def _side(self, i: int, split: Split) -> bool | None:
-        """Whether an op is on the CPU by its weights or its cache; ``None``: it has neither."""
+        """Return whether an op is on the CPU by its weights or its cache; ``None``: it has
+        neither.
+        """
         op, layer = self.graph.ops[i], self.of[i]
         if not op.also_on and op.processor:
             return True
@@ -350,7 +352,7 @@ class _Layers:
         return layer < 0 or layer < self.count + 1 - split.n_gpu_layers
 
     def _overridden(self, i: int, weights: Sequence[int], split: Split) -> bool | None:
-        """Where ``override_tensor`` has an op's weights; ``None``: nowhere."""
+        """Return where ``override_tensor`` has an op's weights; ``None``: nowhere."""
         held = dict.fromkeys([self.graph.tensors[t].whole for t in weights])
         unknown = [tensor for tensor in held if not gguf_names(tensor)]
         if unknown:

@@ -128,11 +128,11 @@ class _KernelClock:
         self._starts = [0, *accumulate(known)]
 
     def ops_after(self, op: int, ns: float) -> int:
-        """How many ops after ``op`` begin within ``ns`` of its end."""
+        """Return how many ops after ``op`` begin within ``ns`` of its end."""
         return max(0, bisect_left(self._starts, self._starts[op + 1] + ns) - (op + 1))
 
     def ops_before(self, op: int, ns: float) -> int:
-        """How many ops before ``op`` are to have begun at least ``ns`` before it does, the
+        """Return how many ops before ``op`` are to have begun at least ``ns`` before it does, the
         fewest.
         """
         return max(0, op - max(0, bisect_left(self._starts, self._starts[op] - ns + 1) - 1))

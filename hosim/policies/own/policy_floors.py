@@ -62,8 +62,8 @@ class PolicyFloors:
         self._placement = placement
 
     def ns(self, policy: str) -> int:
-        """Of a policy with its defaults; 0 where nothing is known of it. It is seen from the
-        policy's own rules at once.
+        """Return the floor of a policy with its defaults; 0 if nothing is known about it. It is
+        seen from the policy's own rules at once.
         """
         inspect_ns = 0 if policy in _FORESEEING else self._hardware.inspect_ns
         if policy in AT_HOME_IF_THEY_FIT:

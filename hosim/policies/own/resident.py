@@ -1,6 +1,6 @@
 """``resident``: everything in the device tier, as frameworks do it by default.
 
-A tensor that lives below is prefetched once, at time 0, in the order of first uses; one that no op
+A tensor in a lower tier is prefetched once, at time 0, in the order of first uses; one that no op
 uses stays where it is. What the step writes of it is stored back after its last write (rule 2); a
 clean copy below just stays. What is at home in the device tier never moves.
 """

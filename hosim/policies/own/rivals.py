@@ -104,10 +104,10 @@ def static_rivals(
     """The rivals' plans that are legal ahead of the run, each with the policy's name and settings
     as ``--policy`` takes them.
 
-    ``to_beat`` says the makespan of the plan in hand. A policy that takes longer than that whatever
-    it decides (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan: None stands for
-    it. ``placement`` is the rule by which all of them choose tiers below; without one each has its
-    default.
+    ``to_beat`` says the makespan of the best plan so far. A policy that takes longer than that
+    whatever it decides (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan: None
+    stands for it. ``placement`` is the rule by which all of them choose tiers below; without one
+    each has its default.
     """
     rule = None if placement is None else read_placement(placement, hardware)
     floors = PolicyFloors(graph, hardware, budget_bytes, rule)

@@ -1,4 +1,4 @@
-"""``static_split``: a fixed share of the weights lives below, evenly spread over the step, and is
+"""``static_split``: a fixed share of the weights is offloaded, evenly spread over the step, and is
 fetched ahead of each use into buffers.
 
 What people run today, and its settings here:

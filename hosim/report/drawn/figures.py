@@ -1,4 +1,5 @@
-"""What all pictures share: styles that differ in black and white, units, and reproducible files.
+"""Describe what all pictures share: styles that differ in black and white, units, and reproducible
+files.
 
 A picture is a function that draws on the caller's axes and returns them. The commands make and save
 figures within :func:`style`, which no matplotlib setting of the machine changes.

@@ -26,7 +26,9 @@ _CURVES: Sequence[dict[str, Any]] = (
 
 
 def start_errors(axes: Axes, starts_ns: Sequence[int], errors_ns: Sequence[int]) -> Axes:
-    """By how much each op of the replay starts late (above 0) or early, over its recorded start."""
+    """Return by how much each op of the replay starts late (above 0) or early, over its recorded
+    start.
+    """
     unit, name = time_unit(max(starts_ns, default=0) - min(starts_ns, default=0))
     small, small_name = time_unit(max(map(abs, errors_ns), default=0))
     axes.axhline(0, color="0.6", linewidth=0.8)

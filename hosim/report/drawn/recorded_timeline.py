@@ -79,7 +79,7 @@ def recorded_widget(ops: Sequence[DrawnOp], unexplained: Sequence[Span]) -> str:
         says += (
             " What the replay does not explain is red: point at it, or touch it, for the reason."
         )
-    marked = key("not explained", _UNEXPLAINED, "") if spans else ""
+    marked = key("not validated", _UNEXPLAINED, "") if spans else ""
     return element(
         encoder, groups, end, says, more, marked, '<button data-does="far">furthest off</button> '
     )

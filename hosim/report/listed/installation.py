@@ -1,4 +1,4 @@
-"""What is installed, what each extra is for, and what is missing for it."""
+"""Describe what is installed, what each extra is for, and what is missing for it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _name(requirement: str) -> str:
 
 
 def _enough(version: str | None, needed: str | None) -> bool:
-    """Whether a version is there, and is not below the least one."""
+    """Return whether a version is there, and is not below the least one."""
     least = next(
         (part.removeprefix(">=") for part in (needed or "").split(",") if part.startswith(">=")),
         "0",

@@ -39,11 +39,11 @@ class Listed(Protocol):
 
     @property
     def models(self) -> str:
-        """Whose system it models; empty if it does not say."""
+        """Return whose system it models; empty if it does not say."""
 
     @property
     def leaves_out(self) -> str:
-        """What of that it does not model."""
+        """Return what of that it does not model."""
 
 
 def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
@@ -269,7 +269,7 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
             human_size(model.weights_bytes),
             ", ".join(model.phases),
         )
-    lines = [f"Left out of {', '.join(names)}: {line}." for line, names in left_out.items()]
+    lines = [f"Not modelled of {', '.join(names)}: {line}." for line, names in left_out.items()]
     return Group(
         table,
         paragraph(*lines, space=True),

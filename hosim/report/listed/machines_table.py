@@ -34,7 +34,7 @@ def machine_comparison(
         "budget",
         "makespan",
         "slowdown",
-        "above\nbound",
+        "gap to\nbound",
         "peak",
         enough,
     )
@@ -44,7 +44,7 @@ def machine_comparison(
         *names,
         "of\nmemory",
         left=1 + len(several),
-        spare=("above\nbound", "of\nmemory", "peak"),
+        spare=("gap to\nbound", "of\nmemory", "peak"),
     )
     best = min((row["makespan_ns"] for row in rows if row["makespan_ns"] is not None), default=None)
     for row in rows:

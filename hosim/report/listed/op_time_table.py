@@ -1,5 +1,5 @@
-"""How long the ops of a workload take on a machine, and where that is from: measured, a table, the
-fitted model, or a guess.
+"""Describe how long the ops of a workload take on a machine, and where that is from: measured, a
+table, the fitted model, or a guess.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
 
 
 def under_load(hardware: Hardware) -> str:
-    """What a clock is followed by where the processor sustains a lower one, at which peaks count;
-    else nothing.
+    """Return what a clock is followed by where the processor sustains a lower one, at which peaks
+    count; else nothing.
     """
     figures = hardware.compute.processor
     return (
@@ -70,8 +70,8 @@ def under_load(hardware: Hardware) -> str:
 
 
 def origin_lines(graph: Graph, hardware: Hardware) -> list[str]:
-    """How much of the ops' time is from where, in one line; none for a profile without a processor,
-    where all is measured or guessed.
+    """Return how much of the ops' time is from where, in one line; none for a profile without a
+    processor, where all is measured or guessed.
     """
     if hardware.compute.processor is None:
         return []

@@ -24,7 +24,7 @@ def ranks_table(data: Mapping[str, Any]) -> RenderableType:
         ),
     )
     table = open_table(
-        "Ranks that wait for each other", "rank", "clock", "collectives", "explained", *columns
+        "Ranks that wait for each other", "rank", "clock", "collectives", "validated", *columns
     )
     for rank in data["ranks"]:
         starts = (_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host"))

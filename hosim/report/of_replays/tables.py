@@ -101,7 +101,7 @@ def header(
     for word, line in notes(graph, hardware):
         grid.add_row(word, lines_of(line))
     grid.add_row(
-        "all resident", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}")
+        "baseline", WholeFigures(f"peak {human_size(peak)}: {printable(composition(resident))}")
     )
     grid.add_row("hardware", begins_bold(hardware.name, f": {tier_line(hardware)}"))
     share = _share_of_peak(budget_bytes, peak)
@@ -112,6 +112,8 @@ def header(
 
 
 def _share_of_peak(budget_bytes: int, peak: int) -> str:
+    if budget_bytes > peak > 0:
+        return f"; everything resident needs {human_size(peak)}"
     return f", {percent(budget_bytes, peak)} of the resident peak" if peak else ""
 
 
@@ -170,7 +172,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def above(value: int, bound: int | None) -> str:
-    """How far ``value`` is above ``bound``: in percent, or as a multiple from 2 on.
+    """Return how far ``value`` is above ``bound``: in percent, or as a multiple from 2 on.
 
     >>> above(101, 100), above(270, 100), above(100, 100), above(5, None)
     ('+1.0 %', '2.70x', '+0 %', '-')
@@ -214,11 +216,11 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
     bound = least_bound(results)
     ideal = next((result.ideal_ns for result in results if result.ideal_ns), None)
     compared = [f"lower bound {human_time(bound)}"] if bound else []
-    compared += [f"all resident {human_time(ideal)}"] if ideal else []
+    compared += [f"baseline {human_time(ideal)}"] if ideal else []
     title = f"Time ({', '.join(compared)})" if compared else "Time"
     slower = [f"slowdown vs\n{base}" if base else "slowdown"] if ideal else []
     again = (
-        ["ops run\nagain"]
+        ["ops\nrecomputed"]
         if any(result.feasible and result.plan.get("recomputes") for result in results)
         else []
     )
@@ -232,7 +234,7 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
         title,
         "policy",
         "makespan",
-        "above\nbound",
+        "gap to\nbound",
         *slower,
         *stalls,
         *drain,
@@ -278,8 +280,8 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
 
 
 def strongest(results: Sequence[Result]) -> Text:
-    """The strongest rival and how far hyperoffload is ahead of it, in one line; nothing if the
-    comparison has no two to compare.
+    """The best alternative and how far hyperoffload is ahead of it, in one line; empty if the
+    comparison has only one policy.
     """
     rival = strongest_rival(results)
     if rival is None:
@@ -289,7 +291,7 @@ def strongest(results: Sequence[Result]) -> Text:
         f"takes {share} {'less' if rival.ahead > 0 else 'more'}" if rival.ahead else "takes as long"
     )
     return paragraph(
-        f"Strongest rival: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.",
+        f"Best alternative: {rival.policy}, {human_time(rival.makespan_ns)}; {OURS} {how}.",
         space=True,
     )
 
@@ -338,7 +340,7 @@ def of_plans(results: Sequence[Result], graph: Graph, hardware: Hardware) -> Tex
 
 
 def effort(results: Sequence[Result]) -> Text:
-    """How long planning and replaying took on this machine, in one line."""
+    """Return how long planning and replaying took on this machine, in one line."""
     if len(results) == 1 and not results[0].planning_s:
         return paragraph(
             f"Replay took {human_time(round(results[0].replay_s * 1e9))}.", style="dim", space=True
@@ -386,8 +388,8 @@ def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = 
 
 
 def channels(results: Sequence[Result]) -> RenderableType:
-    """What each policy moved over each channel, what part of the time it was busy, and how much of
-    that computation covered.
+    """Return what each policy moved over each channel, what part of the time it was busy, and how
+    much of that computation covered.
 
     The mean queue is how many transfers wait for the channel, on average over the makespan.
     """
@@ -397,7 +399,7 @@ def channels(results: Sequence[Result]) -> RenderableType:
         "transfers",
         "moved",
         "utilization",
-        "hidden",
+        "overlapped",
         "exposed",
         "mean\nqueue",
         "contention",
@@ -421,7 +423,7 @@ def channels(results: Sequence[Result]) -> RenderableType:
 
 
 def _mean(spent_ns: int, makespan_ns: int | None) -> str:
-    """How many of what spends this time there are on average."""
+    """Return how many of what spends this time there are on average."""
     if not spent_ns or not makespan_ns:
         return NOTHING
     mean = spent_ns / makespan_ns

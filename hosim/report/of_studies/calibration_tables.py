@@ -125,7 +125,7 @@ def _held_out(held: Mapping[str, Any]) -> RenderableType:
         else ""
     )
     table = open_table(
-        f"Held out: {held['trace']} ({parts}{held['parted']})",
+        f"Unseen: {held['trace']} ({parts}{held['parted']})",
         "what",
         "number",
         "median error",

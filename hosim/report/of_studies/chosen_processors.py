@@ -1,4 +1,4 @@
-"""Where a plan lets ops run that may run on several processors: a table for people."""
+"""Describe where a plan lets ops run that may run on several processors: a table for people."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: boo
     )
     title = (
         f"Robustness ({'order of ops drawn; ' if order else ''}{sigmas}; seed {jitter.seed}; "
-        f"all resident {human_time(ideal_ns)})"
+        f"baseline {human_time(ideal_ns)})"
     )
     names = [f"{label}\n{column}" for _, label, _ in _SHOWN for column in _COLUMNS]
     after = len(_COLUMNS)
@@ -68,8 +68,8 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: boo
 
 
 def reasons(percentiles: DataFrame, failures: Mapping[str, str]) -> Text:
-    """Of each policy with runs that do not fit, how many these are and why the first of them does
-    not.
+    """Return, for each policy with runs that do not fit, how many these are and why the first of
+    them does not.
     """
     lines = []
     for policy, group in percentiles.groupby("policy", sort=False):

@@ -127,7 +127,7 @@ def column_title(column: str) -> str:
 def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
     """One row per budget, with those on the curve marked, and the curve in a sentence."""
     tier = hardware.device_tier
-    title = f"Peak memory against makespan (all resident {human_time(rows[0]['ideal_ns'])})"
+    title = f"Peak memory against makespan (baseline {human_time(rows[0]['ideal_ns'])})"
     costs = {"cost_per_million_tokens": "cost of\n1M tokens", "cost": "cost of\na step"}
     column = next(
         (name for name in costs if any([row.get(name) is not None for row in rows])), None

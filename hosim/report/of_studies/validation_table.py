@@ -213,10 +213,10 @@ RIVALS = ("error of", "the replay", "launches alone", "launches and waits")
 
 
 def verdict_lines(data: Mapping[str, Any]) -> list[str]:
-    """The verdict in one line, and a line for each cause of what is not explained."""
+    """The verdict in one line, and a line for each cause of what is not validated."""
     if data["explained"]:
         return [
-            "explained: makespan and starts are within 1 % of the span, and no trivial prediction "
+            "validated: makespan and starts are within 1 % of the span, and no trivial prediction "
             "is closer by more than 0.3 %"
         ]
     if not data["errors"]["rest_explained"]:
@@ -235,7 +235,7 @@ def verdict_lines(data: Mapping[str, Any]) -> list[str]:
         " and ".join(counted(n, name) for n, name in zip(named, ("op", "call"), strict=True) if n)
         or "nothing can be named"
     )
-    lines = [f"not explained: {what}{rest if reasons else ''}"]
+    lines = [f"not validated: {what}{rest if reasons else ''}"]
     causes = list(dict.fromkeys(reason["cause"] for reason in reasons))
     for cause in causes:
         of_cause = [reason for reason in reasons if reason["cause"] == cause]

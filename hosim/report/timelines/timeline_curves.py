@@ -1,4 +1,6 @@
-"""What a timeline says of every instant, as arrays of numpy that a picture has room for."""
+"""Describe what a timeline says of every instant, as arrays of numpy that a picture has room
+for.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def end_ns(result: Result) -> int:
-    """When everything recorded has ended: the makespan, or the last instant known of a replay that
-    ran out of memory.
+    """Return when everything recorded has ended: the makespan, or the last instant known of a
+    replay that ran out of memory.
     """
     if result.makespan_ns is not None or result.timeline is None:
         return result.makespan_ns or 0

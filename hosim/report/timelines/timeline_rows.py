@@ -50,7 +50,7 @@ class Row:
 
 
 def timeline_of(result: Result) -> Timeline:
-    """What a replay recorded. Raises :class:`ValueError` if it recorded nothing."""
+    """Return what a replay recorded. Raises :class:`ValueError` if it recorded nothing."""
     if result.timeline is None:
         raise ValueError("the result has no timeline: replay with record=True")
     return result.timeline
@@ -103,7 +103,7 @@ def _channels(timeline: Timeline) -> Iterator[Row]:
 
 
 def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
-    """What a person calls a bar: the op, what is moved, or what is waited for."""
+    """Return what a person calls a bar: the op, what is moved, or what is waited for."""
     if bar.what == OP:
         return plan.graph.ops[bar.number].name
     if bar.what == TRANSFER:
@@ -112,7 +112,9 @@ def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
 
 
 def awaited_name(plan: Plan, timeline: Timeline, bar: Bar) -> str | None:
-    """What a stall's bar is blamed on, as tensor and channel; ``None`` if that is no transfer."""
+    """Return what a stall's bar is blamed on, as tensor and channel; ``None`` if that is no
+    transfer.
+    """
     x = blamed(timeline, timeline.stalls[bar.number])
     return None if x is None else f"{plan.graph.tensors[x.tensor].name} on {x.channel}"
 
@@ -122,8 +124,8 @@ def waits(graph: Graph, timeline: Timeline, to_device: Sequence[bool]) -> Iterat
 
     A copy to the device tier is needed by the first op that starts after it and uses the tensor;
     and an op that waited needed the transfer that its stall is blamed on, a store perhaps.
-    ``to_device`` says of each transfer whether it ends in the device tier. Of a copy in chunks only
-    the last to arrive counts.
+    ``to_device`` says of each transfer whether it ends in the device tier. For a copy in chunks
+    only the last to arrive counts.
     """
     last: dict[tuple[int, int], int] = {}
     for k, x in enumerate(timeline.transfers):

@@ -27,7 +27,7 @@ class OverTime:
         return np.concatenate(([0], np.cumsum(self._over_ns)))
 
     def within_each(self, begins: _Durations, ends: _Durations) -> _Durations:
-        """What :meth:`within` gives for each of many stretches."""
+        """Return what :meth:`within` gives for each of many stretches."""
         sums = self._sums_before()
         return sums[ends] - sums[begins]
 
@@ -43,8 +43,8 @@ class OverTime:
         return int(total)
 
     def drop(self, begin: int, end: int, under: _Marks) -> None:
-        """Of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the line no
-        more.
+        """Return, of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the
+        line no more.
         """
         (fallen,) = np.nonzero(self._over[begin:end] & under)
         self._over[begin:end] &= ~under

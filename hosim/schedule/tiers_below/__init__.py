@@ -1,4 +1,4 @@
-"""Which tier below takes a tensor."""
+"""Describe which tier below takes a tensor."""
 
 from typing import TYPE_CHECKING
 

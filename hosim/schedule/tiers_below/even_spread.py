@@ -1,5 +1,5 @@
-"""An even spread: which of many tensors live below if so many bytes of them have to, so that their
-transfers are as far apart as can be.
+"""An even spread: which of many tensors are offloaded if so many bytes of them have to be, so that
+their transfers are as far apart as can be.
 """
 
 from __future__ import annotations

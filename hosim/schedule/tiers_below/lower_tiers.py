@@ -39,8 +39,8 @@ class LowerTier:
     """A tier below the device tier with a route each way; ``up`` leads to the device tier, ``down``
     away from it.
 
-    Of a route over several channels the slowest one stands for all: it sets the pace, and transfers
-    wait for each other there.
+    For a route over several channels the slowest one stands for all: it sets the pace, and
+    transfers wait for each other there.
     """
 
     name: str
@@ -65,7 +65,7 @@ def _lower_tiers(hardware: Hardware) -> Iterator[LowerTier]:
 
 
 def has_hops(hardware: Hardware, tier: LowerTier) -> bool:
-    """Whether the route to or from the tier has more than one channel."""
+    """Return whether the route to or from the tier has more than one channel."""
     device, joined = hardware.device_tier, hardware.channel_between
     return (tier.name, device) not in joined or (device, tier.name) not in joined
 

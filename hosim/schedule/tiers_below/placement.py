@@ -82,7 +82,7 @@ def read_placement(text: str, hardware: Hardware) -> Placement:
 
 
 def planned_placement(text: str, hardware: Hardware) -> Placement | None:
-    """As :func:`read_placement`, but none for :data:`PLANNED`."""
+    """Like :func:`read_placement`, but none for :data:`PLANNED`."""
     return None if text == PLANNED else read_placement(text, hardware)
 
 
@@ -157,7 +157,7 @@ class TierSpace:
         return quickest
 
     def fits(self, tensor: int, start: int, tier: str) -> bool:
-        """Whether the tier has room for the tensor from op position ``start`` on (or has it
+        """Return whether the tier has room for the tensor from op position ``start`` on (or has it
         already).
         """
         if self._ample[tier] or tier in self._initial.get(tensor, ()):

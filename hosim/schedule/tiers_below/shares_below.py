@@ -1,5 +1,5 @@
-"""Which tensors live below under a static split: a given share of each group of kinds, or the
-smallest with which all fits.
+"""Choose the tensors that a static split offloads: a given share of each group of kinds, or
+the smallest with which all fits.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ given.
 """
 
 EVEN, FIRST, LAST = SPREADS = ("even", "first", "last")
-"""Which tensors of a group live below: some of everywhere, those that are used first, or those that
-are used last.
+"""Which tensors of a group are offloaded: some of everywhere, those that are used first, or those
+that are used last.
 """
 
 _STEPS = 2048
@@ -48,8 +48,8 @@ def tensors_below(
     ways: int,
     lacking: Lacking,
 ) -> tuple[list[int], int]:
-    """The tensors that live below, in the order of their first uses, and the number of the way in
-    which they fit.
+    """The tensors that are offloaded, in the order of their first uses, and the number of the way
+    in which they fit.
 
     ``shares`` has the part of each group's bytes, ``None`` for the smallest: the groups go below
     one after the other, and of the last of them no more than lets all fit. Of the ``ways``, the

@@ -1,4 +1,4 @@
-"""What becomes of a figure over seeds: percentiles of the runs of each point."""
+"""Describe what becomes of a figure over seeds: percentiles of the runs of each point."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class EngineChannels:
                 group.settle(now)
 
     def _ceiling(self, channel: ChannelQueue) -> Fraction | None:
-        """What the head of a queue reaches at most."""
+        """Return what the head of a queue reaches at most."""
         head = channel.queue[0]
         kind = self._waiting[head.number][1]
         found = [

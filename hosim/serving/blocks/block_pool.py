@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Reach(NamedTuple):
-    """Where the contents of a prompt are, from its first block: a block of the device, or ``-1 -
-    j`` for the ``j``-th of ``below``.
+    """Describe where the contents of a prompt are, from its first block: a block of the device, or
+    ``-1 - j`` for the ``j``-th of ``below``.
 
-    Of those ``below`` it has the place of the tier and the name.
+    For those ``below`` it has the place of the tier and the name.
     """
 
     slots: list[int]
@@ -42,12 +42,12 @@ class BlockPool:
 
     @property
     def count(self) -> int:
-        """How many blocks there are."""
+        """Return how many blocks there are."""
         return self._count
 
     @property
     def free(self) -> int:
-        """How many blocks nobody holds."""
+        """Return how many blocks nobody holds."""
         return self._count - len(self._holders) + len(self._freed)
 
     def found(self, keys: Iterable[Hashable]) -> list[int]:
@@ -67,12 +67,14 @@ class BlockPool:
         return Reach(self.found(keys), [])
 
     def has_room(self, reach: Reach, count: int) -> bool:
-        """Whether ``count`` blocks can be held that begin with those reached."""
+        """Return whether ``count`` blocks can be held that begin with those reached."""
         device = [slot for slot in reach.slots if slot >= 0] if reach.below else reach.slots
         return count - len(device) <= self.free - self.idle(device)
 
     def not_held(self, reach: Reach) -> int:
-        """How many blocks of what was reached are below, or held by nobody: these take room."""
+        """Return how many blocks of what was reached are below, or held by nobody: these take
+        room.
+        """
         return len(reach.below) + self.idle(slot for slot in reach.slots if slot >= 0)
 
     def claim(self, reach: Reach, hit: bool = True) -> tuple[list[int], list[Awaited]]:
@@ -81,7 +83,7 @@ class BlockPool:
         return reach.slots, []
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks nobody holds."""
+        """Return how many of these blocks nobody holds."""
         return sum(self._holders[block] == 0 for block in blocks)
 
     def hold(self, blocks: Iterable[int]) -> None:

@@ -1,5 +1,5 @@
-"""What became of a cache with tiers below the device: hits and peaks by tier, traffic by channel,
-and who waited for it.
+"""Describe what became of a cache with tiers below the device: hits and peaks by tier, traffic by
+channel, and who waited for it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class KvChannelFigures:
 
 @dataclass(frozen=True, slots=True)
 class SparseFigures:
-    """What attention that reads few blocks had below: the assumption about which it reads, and the
-    times sequences were thinned.
+    """Describe what attention that reads few blocks had below: the assumption about which it reads,
+    and the times sequences were thinned.
 
     ``fetched_bytes`` came up on each device of all engines for iterations that read them.
     """
@@ -92,8 +92,8 @@ class KvFigures:
 
 @dataclass(frozen=True, slots=True)
 class KvTransferFigures:
-    """What went over ``link`` from engines that prefill to those that decode, and how many of
-    either there are.
+    """Describe what went over ``link`` from engines that prefill to those that decode, and how many
+    of either there are.
 
     ``transfers``, ``bytes`` (of each device) and ``busy_ns`` are sums over all pairs of engines.
     ``wait_ns`` is the sum of what requests waited from the end of their prefill until their blocks
@@ -114,8 +114,8 @@ class KvTransferFigures:
 
 @dataclass(frozen=True, slots=True)
 class HandOvers:
-    """Of each request the engine that prefilled it, when that was done, and when its blocks were on
-    the other engine; and the figures.
+    """Return, for each request, the engine that prefilled it, when that was done, and when its
+    blocks were on the other engine; and the figures.
     """
 
     prefill_instances: tuple[int, ...]

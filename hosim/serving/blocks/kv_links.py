@@ -45,7 +45,7 @@ class KvLink:
 
 
 def _slowest(hardware: Hardware, tier: str) -> int:
-    """What the slowest channel between the device tier and another one moves in a second."""
+    """Return what the slowest channel between the device tier and another one moves in a second."""
     ends = {hardware.device_tier, tier}
     return min(
         [
@@ -227,7 +227,9 @@ class KvTransfers:
         self._channels.issue(self._channels.ways[ends], size, copy)
 
     def hand_overs(self, senders: Sequence[int], decodes: int, stall_ns: int) -> HandOvers:
-        """What was moved and waited for; request i was prefilled by engine ``senders[i]``."""
+        """Return what was moved and waited for; request i was prefilled by engine
+        ``senders[i]``.
+        """
         ways = self._channels.ways.values()
         moved = KvTransferFigures(
             self._link.name,

@@ -22,7 +22,7 @@ from hosim.units import parse_size
 
 @dataclass(frozen=True)
 class KvSetup:
-    """What :func:`kv_setup` found: each time it is called it makes empty caches.
+    """Describe what :func:`kv_setup` found: each time it is called it makes empty caches.
 
     ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each
     has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.
@@ -126,7 +126,7 @@ def kv_setup(
 
 
 def engines_per_host(hardware: Hardware, devices: int) -> int | None:
-    """How many engines of so many devices each host has; ``None``: one host has all."""
+    """Return how many engines of so many devices each host has; ``None``: one host has all."""
     return (
         None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
     )

@@ -1,5 +1,5 @@
-"""Which blocks of a long cache attention reads in a step, and how many of these have to come up
-from the tier below.
+"""Describe which blocks of a long cache attention reads in a step, and how many of these have to
+come up from the tier below.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hosim.units import human_percent
 
 @dataclass(frozen=True, slots=True)
 class AttendedTokens:
-    """What a step of decoding reads of a sequence: its first ``sinks`` and last ``window`` tokens,
-    and ``chosen`` of those between.
+    """Describe what a step of decoding reads of a sequence: its first ``sinks`` and last ``window``
+    tokens, and ``chosen`` of those between.
     """
 
     sinks: int
@@ -78,7 +78,7 @@ class SparseReads:
 
     @property
     def assumption(self) -> str:
-        """What is assumed, in a sentence."""
+        """Return what is assumed, in a sentence."""
         if self.hit is not None:
             said = f"{human_percent(float(self.hit))} of the chosen blocks are in the buffer"
         else:
@@ -104,8 +104,8 @@ def sparse_reads(
     block_tokens: int,
     summaries: Fraction = Fraction(0),
 ) -> SparseReads:
-    """What the parameters of the policy ``sparse`` say, for a model that reads such tokens. Raises
-    :class:`InputError`.
+    """Return what the parameters of the policy ``sparse`` say, for a model that reads such tokens.
+    Raises :class:`InputError`.
 
     ``summaries`` are those of a block by which the model chooses, as a share of its bytes.
     """

@@ -75,7 +75,7 @@ class TieredPool(BlockPool):
 
     @property
     def free(self) -> int:
-        """How many blocks of the device nobody holds."""
+        """Return how many blocks of the device nobody holds."""
         return self._count - len(self._holders) + len(self._order)
 
     # -- the device's blocks
@@ -129,7 +129,7 @@ class TieredPool(BlockPool):
     # -----------------------------------------------------------------------------------
 
     def reach(self, keys: Iterable[Hashable]) -> Reach:
-        """What of these is in the device or below, up to the first that is nowhere."""
+        """Return what of these is in the device or below, up to the first that is nowhere."""
         slots: list[int] = []
         below: list[tuple[int, Hashable]] = []
         for key in keys:
@@ -190,11 +190,11 @@ class TieredPool(BlockPool):
     # -------------------------------------------------------------
 
     def is_below(self, key: Hashable) -> bool:
-        """Whether the first tier below has these contents, or is getting them."""
+        """Return whether the first tier below has these contents, or is getting them."""
         return bool(self.tiers) and key in self.tiers[0]
 
     def held_once(self, blocks: Iterable[int]) -> int:
-        """How many of these blocks of the device one sequence alone holds."""
+        """Return how many of these blocks of the device one sequence alone holds."""
         return sum(self._holders[block] == 1 for block in blocks)
 
     def pin(self, keys: Iterable[Hashable]) -> None:

@@ -38,8 +38,8 @@ def serve(given: Given) -> None:
     """Serve requests over time on one engine, as vLLM does.
 
     One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal
-    prefixes, and preemption. With --kv the cache goes on in the tiers below the device, and with
-    --weights so do weights. With --measured the latencies stand beside a real server's.
+    prefixes, and preemption. --kv extends the cache to lower tiers, and --weights offloads weights.
+    --measured compares the latencies with a real server's.
     """
     from hosim.importers import builder_parameters
     from hosim.plain_text import counted

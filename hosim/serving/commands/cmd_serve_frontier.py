@@ -34,8 +34,8 @@ _OPTIONS = serving_options(
 def serve_frontier(given: Given) -> None:
     """Trade cache or devices against throughput.
 
-    It serves once for each combination of values, as serve-sweep does, and marks the points that no
-    other one beats: as much for less, or more for the same.
+    It serves once for each combination of values, like serve-sweep, and marks the points on the
+    Pareto frontier.
     """
     from hosim.serving.api import COSTS, RATES
     from hosim.serving.api import serve_frontier as traced

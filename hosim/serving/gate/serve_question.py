@@ -1,5 +1,5 @@
-"""What ``serve`` of a case asks: a model, requests, options of :func:`hosim.serve`, and ``limit``
-for the goodput.
+"""Describe what ``serve`` of a case asks: a model, requests, options of :func:`hosim.serve`, and
+``limit`` for the goodput.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class AskedServing:
-    """What a case serves, with paths that can be opened."""
+    """Describe what a case serves, with paths that can be opened."""
 
     model: Mapping[str, Any]
     requests: str
@@ -92,7 +92,7 @@ class AskedServing:
 
 
 def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> AskedServing:
-    """What ``serve`` of a case asks; ``beside`` finds paths relative to the case's file."""
+    """Return what ``serve`` of a case asks; ``beside`` finds paths relative to the case's file."""
     from hosim.serving.requests import changed_text, is_drawn, setting_of
 
     given = dict(serve)

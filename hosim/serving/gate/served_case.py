@@ -104,7 +104,9 @@ def measure_served(case: Case) -> Measured:
 
 
 class _Held:
-    """What each tier of a machine holds: weights and the cache on each device, the cache below."""
+    """Describe what each tier of a machine holds: weights and the cache on each device, the cache
+    below.
+    """
 
     def __init__(
         self, model: Mapping[str, Any], device: str, hardware: Any, served: Served

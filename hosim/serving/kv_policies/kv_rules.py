@@ -1,5 +1,5 @@
-"""What a policy decides about the cache: :class:`KvRules` evict what was used least recently;
-others override them.
+"""Describe what a policy decides about the cache: :class:`KvRules` evict what was used least
+recently; others override them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class KvRules:
     watches_queue = False
 
     def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
-        """Whether a block goes before others, which is asked when nobody holds it any longer: the
-        least rank goes first.
+        """Return whether a block goes before others, which is asked when nobody holds it any
+        longer: the least rank goes first.
 
         ``key`` names its contents, if it has a name. ``tick`` counts what was asked.
         """

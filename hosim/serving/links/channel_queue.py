@@ -34,7 +34,7 @@ class IssuedTransfer:
 
     @property
     def volume(self) -> int:
-        """What has to flow, in bytes times nanoseconds a second."""
+        """Return what has to flow, in bytes times nanoseconds a second."""
         return self.size * NS_PER_S
 
 

@@ -30,7 +30,7 @@ _SHOWN = (
 
 
 def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
-    """A row a point: the varied columns and the main figures; errors are below. Of several seeds
+    """A row a point: the varied columns and the main figures; errors are below. With several seeds
     P50, P5 and P95 are shown.
     """
     seeds = "requests.seed" in varied and len({row["requests.seed"] for row in rows}) > 1

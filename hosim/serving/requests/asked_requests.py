@@ -41,8 +41,8 @@ def asked_requests(text: str | os.PathLike[str]) -> RequestRows:
 
 
 def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -> RequestRows:
-    """As :func:`asked_requests`, with other parameters of a process; of a file, ``rate`` moves the
-    arrivals closer together or apart.
+    """Like :func:`asked_requests`, with other parameters of a process; of a file, ``rate`` moves
+    the arrivals closer together or apart.
 
     The mean rate of a file is that from its first to its last arrival. Raises
     :class:`hosim.InputError`.
@@ -78,7 +78,7 @@ def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -
 
 
 def changeable(text: str | os.PathLike[str]) -> tuple[str, ...]:
-    """What :func:`changed_requests` can change: of a file the rate alone.
+    """Return what :func:`changed_requests` can change: of a file the rate alone.
 
     >>> changeable("requests.jsonl"), "size" in changeable("bursts:rate=10")
     (('rate',), True)

@@ -73,7 +73,7 @@ _COMMON = ("rate", "count", "duration", "prompt", "output", "lengths", "priority
 
 
 def is_drawn(text: str) -> bool:
-    """Whether a text names a process of arrivals and not a file.
+    """Return whether a text names a process of arrivals and not a file.
 
     >>> is_drawn("poisson:rate=10"), is_drawn("poisson.jsonl")
     (True, False)
@@ -82,7 +82,7 @@ def is_drawn(text: str) -> bool:
 
 
 def setting_of(text: str, name: str) -> str | None:
-    """What a text that draws requests says of a parameter; ``None`` if it does not name it.
+    """Return what a text that draws requests says of a parameter; ``None`` if it does not name it.
 
     >>> setting_of("poisson:rate=10:count=3", "count")
     '3'
@@ -181,7 +181,7 @@ def _arrivals(gaps: _Gaps, draw: Random, mean_ns: float) -> Iterator[int]:
 
 
 def _lengths(name: str, asked: Mapping[str, str]) -> Callable[[Random], tuple[int, int]]:
-    """What draws the tokens of a prompt and of its answer."""
+    """Return what draws the tokens of a prompt and of its answer."""
     if "lengths" in asked:
         if "prompt" in asked or "output" in asked:
             raise InputError("give lengths, or prompt and output", source=f"requests {name}")

@@ -36,7 +36,7 @@ class _Layout:
     mark: str = ""
 
     def names(self, keys: Collection[str]) -> bool:
-        """Whether a row with these keys is of this layout."""
+        """Return whether a row with these keys is of this layout."""
         return {self.arrival, self.prompt, self.output, *filter(None, [self.mark])} <= set(keys)
 
 
@@ -66,7 +66,7 @@ class RequestRows:
 
     @property
     def unanswered(self) -> int:
-        """How many rows have no answer, and are left out."""
+        """Return how many rows have no answer, and are left out."""
         return self.count - len(self.requests)
 
 
@@ -85,7 +85,7 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
 
 
 def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
-    """As :func:`read_requests`, and the rows in which the requests stand."""
+    """Like :func:`read_requests`, and the rows in which the requests stand."""
     source = os.fspath(path)
     text = decode(read_bytes(source), source)
     found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)

@@ -1,4 +1,4 @@
-"""What became of weights that a policy planned: where they are, what came up, and how long
+"""Describe what became of weights that a policy planned: where they are, what came up, and how long
 iterations waited for it.
 """
 

@@ -22,8 +22,8 @@ _PROMPT = 16
 
 
 class _VisitParts(NamedTuple):
-    """What the visits of layers have of an iteration: nanoseconds of most kernels, how many
-    attentions, how many heads.
+    """Describe what the visits of layers have of an iteration: nanoseconds of most kernels, how
+    many attentions, how many heads.
     """
 
     dense_ns: tuple[int, ...]
@@ -43,7 +43,7 @@ class WeightLayers:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     reads: tuple[int, ...]
-    """Of each visit the layer, by position."""
+    """The layer of each visit, by position."""
     _parts: dict[int, _VisitParts] = field(default_factory=dict, repr=False)
 
     @property
@@ -125,7 +125,7 @@ def weight_layers(modelled: ModelledIterations) -> WeightLayers:
 
 
 def _weights(graph: Graph) -> set[int]:
-    """What policies move: parameters and experts that some op uses."""
+    """Return what policies move: parameters and experts that some op uses."""
     return {
         t for t, tensor in enumerate(graph.tensors) if tensor.kind in WEIGHTS and graph.users[t]
     }

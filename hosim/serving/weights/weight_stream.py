@@ -28,8 +28,8 @@ Until = Callable[[Sequence[Awaited]], Generator[simpy.Event, Any, None]]
 
 @dataclass(frozen=True)
 class WeightSetup:
-    """What engines do with weights: ``policy`` planned the ``program``. ``machine`` has the devices
-    of one engine.
+    """Describe what engines do with weights: ``policy`` planned the ``program``. ``machine`` has
+    the devices of one engine.
 
     An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of
     ``beside_bytes`` stay in the device. Each host has ``per_host`` engines; ``None``: one host has
@@ -76,7 +76,7 @@ class WeightStream:
             passed = list(accumulate(self._setup.parts(iteration), initial=0))
 
             def computed(visits: int) -> int:
-                """When so many visits have computed, if none of those to come waits."""
+                """Return when so many visits have computed, if none of those to come waits."""
                 share = (took_ns - lead) * passed[visits] // passed[-1] if passed[-1] else 0
                 return began + lead + share + self.stall_ns - stalled
 

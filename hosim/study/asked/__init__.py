@@ -1,4 +1,4 @@
-"""What a study is asked: policies with settings, axes, steps of routing."""
+"""Describe what a study is asked: policies with settings, axes, steps of routing."""
 
 from typing import TYPE_CHECKING
 

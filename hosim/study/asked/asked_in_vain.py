@@ -1,5 +1,5 @@
-"""What was asked for and has no effect, or less than it seems: of a machine, refused; of a policy,
-a note.
+"""Describe what was asked for and has no effect, or less than it seems: of a machine, refused; of a
+policy, a note.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def check_pinning(hardware: Hardware, results: Sequence[Result]) -> None:
 
 
 def notes_on_choice(choice: PolicyChoice, graph: Graph, hardware: Hardware) -> Iterator[Note]:
-    """What a policy's parameters leave out that their words seem to have: experts are weights, but
-    of a kind of their own.
+    """Yield what a policy's parameters leave out that their words seem to have: experts are
+    weights, but of a kind of their own.
     """
     asked = choice.parameters.get("placement")
     if not isinstance(asked, str) or not asked.startswith(f"{BY_KIND}/"):

@@ -395,7 +395,7 @@ def _field(key: object) -> str:
 
 
 def _is_value(value: object) -> bool:
-    """Whether a field of a point may have it: nothing, a text, or a number that a table can
+    """Return whether a field of a point may have it: nothing, a text, or a number that a table can
     hold.
     """
     return (

@@ -1,5 +1,5 @@
-"""What ends the searches of a question before they are done, and who is told how far they are:
-``--within``, ``--time`` and ``--work``.
+"""Describe what ends the searches of a question before they are done, and who is told how far they
+are: ``--within``, ``--time`` and ``--work``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ AS_LONG = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class SearchEnds:
-    """Where searches end: at a plan ``within`` that share of the bound, after so many ``seconds``
-    each, or after so much ``work``.
+    """Describe where searches end: at a plan ``within`` that share of the bound, after so many
+    ``seconds`` each, or after so much ``work``.
     """
 
     within: float | None = None
@@ -112,7 +112,7 @@ def read_search_ends(within: object = None, time: object = None, work: object = 
 def searching(
     ends: SearchEnds, tell: Callable[[str], None], progress: Tell | None = None
 ) -> Iterator[tuple[SearchControl, Callable[[str], None]]]:
-    """What ends the searches of this block, and a function that is told what begins.
+    """Yield what ends the searches of this block, and a function that is told what begins.
 
     ``tell`` gets lines: what begins, and how far its search is. ``progress`` is called at each
     checkpoint, and may end the search.

@@ -84,7 +84,7 @@ def _run(tasks: Sequence[AnyTask], scheduler: str | Client) -> Iterator[dict[str
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """What Dask logs of a scheduler that has gone is said by the error."""
+    """Silence what Dask logs about a scheduler that has gone: the error says it."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -97,7 +97,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def _rows(tasks: Sequence[AnyTask], client: Any) -> Iterator[dict[str, Value]]:
-    """What the tasks yield. Raises :class:`HosimError` when the connection to the scheduler
+    """Yield what the tasks yield. Raises :class:`HosimError` when the connection to the scheduler
     breaks.
     """
     from distributed import as_completed

@@ -47,8 +47,8 @@ def pool(jobs: int) -> Runner:
 
 
 def processes(jobs: int) -> int:
-    """How many processes ``--jobs`` asks for (-1: one per core). Raises :class:`InputError` for an
-    invalid number, or for too many.
+    """Return how many processes ``--jobs`` asks for (-1: one per core). Raises :class:`InputError`
+    for an invalid number, or for too many.
 
     >>> processes(4)
     4
@@ -61,7 +61,7 @@ def processes(jobs: int) -> int:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -122,7 +122,7 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
 
 
 def _silently(do: Callable[[], T]) -> T:
-    """What ``do`` returns, without one message of loky's.
+    """Return what ``do`` returns, without one message of loky's.
 
     A pool that ends early forgets the tasks that wait and kills its processes. Its thread may then
     look for a task that it had not handed over, and end with a KeyError when all is done: Python

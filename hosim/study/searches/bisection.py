@@ -24,11 +24,11 @@ class Probed(Protocol):
 
     @property
     def within(self) -> bool:
-        """Whether it is within the limits."""
+        """Return whether it is within the limits."""
 
     @property
     def why(self) -> str:
-        """Why it is not."""
+        """Return why it is not."""
 
 
 _Probe = TypeVar("_Probe", bound=Probed)
@@ -36,7 +36,7 @@ _Probe = TypeVar("_Probe", bound=Probed)
 
 @dataclass(frozen=True)
 class Bisected(Generic[_Probe]):
-    """What a search has tried, by position.
+    """Describe what a search has tried, by position.
 
     ``answer`` is the last position within the limits, from the easiest on, and ``beyond`` the first
     one tried outside them after it. ``contradictions`` are lines about values that are outside

@@ -79,7 +79,7 @@ class Fit(InCells):
 
     @property
     def exact(self) -> bool:
-        """Whether no value lies between the answer and the one beyond it."""
+        """Return whether no value lies between the answer and the one beyond it."""
         return self.answer is not None and (
             self.beyond is None or abs(self.answer.position - self.beyond.position) == 1
         )
@@ -197,8 +197,8 @@ def sought(
     source: str,
     given: str = "largest='FIELD=A..B' and smallest='FIELD=A..B'",
 ) -> tuple[Wanted, str]:
-    """Which end of a range is wanted, and the text of the range. Raises :class:`InputError` unless
-    exactly one of the two is a text.
+    """Return which end of a range is wanted, and the text of the range. Raises :class:`InputError`
+    unless exactly one of the two is a text.
 
     >>> sought(None, "blocks=1..64", "fit")
     ('smallest', 'blocks=1..64')

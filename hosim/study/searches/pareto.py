@@ -1,4 +1,4 @@
-"""Which points of a study no other one beats."""
+"""Describe which points of a study no other one beats."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 
 def pareto(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
-    """Whether each point, a cost and a gain, is on the curve: no other has more gain for as little
-    cost, or as much for less.
+    """Return whether each point, a cost and a gain, is on the curve: no other has more gain for as
+    little cost, or as much for less.
 
     Of equal points the first is on it. Points without one of the two are not.
 

@@ -80,7 +80,7 @@ class ChannelFit:
 
     @property
     def tells_bandwidth(self) -> bool:
-        """Whether some copies were large enough to tell the bandwidth."""
+        """Return whether some copies were large enough to tell the bandwidth."""
         return self.sizes[1] >= _LARGE
 
     def predict(self, size_bytes: int) -> float:

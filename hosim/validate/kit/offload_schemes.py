@@ -12,7 +12,9 @@ SMALLEST_OFFLOAD = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OffloadScheme:
-    """Which tensors of the layers live in host memory. Embedding and head stay on the device."""
+    """Describe which tensors of the layers live in host memory. Embedding and head stay on the
+    device.
+    """
 
     name: str
     parameters: bool = False

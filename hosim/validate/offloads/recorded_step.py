@@ -70,12 +70,12 @@ class RecordedStep:
         )
 
     def begin_of(self, name: str) -> int:
-        """When the host entered the phase."""
+        """Return when the host entered the phase."""
         return self.phases[self.phase_index[name]].begin_ns
 
     @property
     def trains(self) -> bool:
-        """Whether it is a training step, and not a prefill."""
+        """Return whether it is a training step, and not a prefill."""
         return "layer.0.update" in self.phase_index
 
     def kept_blocks(self, layer: int, smallest: int) -> tuple[RecordedBlock, ...]:

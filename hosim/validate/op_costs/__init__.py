@@ -1,4 +1,4 @@
-"""What recorded ops take and compute: learnt by kind, and fitted as efficiencies."""
+"""Describe what recorded ops take and compute: learnt by kind, and fitted as efficiencies."""
 
 from typing import TYPE_CHECKING
 

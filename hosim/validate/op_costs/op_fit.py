@@ -71,8 +71,8 @@ picosecond.
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """Of a kind and dtype: the fraction of the roofline reached (as fitted; above 1 the profile
-    gets 1), and the time of its ops in ns.
+    """The fit of a kind and dtype: the fraction of the roofline reached (as fitted; above 1 the
+    profile gets 1), and the time of its ops in ns.
     """
 
     kind: str

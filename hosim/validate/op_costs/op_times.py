@@ -84,7 +84,7 @@ def keys_of(trace: KinetoTrace, starts_ns: Sequence[int]) -> tuple[Keys, ...]:
 
 
 def is_transfer(op: DeviceOp) -> bool:
-    """Whether an op is a copy to or from the host."""
+    """Return whether an op is a copy to or from the host."""
     return op.kind == "copy" and op.direction in ("h2d", "d2h")
 
 

@@ -171,8 +171,8 @@ _OF_LISTS = ("cat", "_cat")
 
 
 def _of_lists(operator: CpuOp, name: str) -> tuple[int, int] | None:
-    """Of an operator on lists of tensors, whose type is not recorded: in single precision, until
-    the kernels say which it is.
+    """The FLOP and bytes of an operator on lists of tensors, whose type is not recorded: in single
+    precision, until the kernels say which it is.
     """
     lists, own = _lists(operator), tensors_of(operator)
     if not lists:

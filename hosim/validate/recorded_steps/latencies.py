@@ -74,7 +74,7 @@ class Latencies:
 
     @property
     def count(self) -> int:
-        """How many numbers these are."""
+        """Return how many numbers these are."""
         return len(self.listed)
 
     @property
@@ -117,12 +117,12 @@ _LATE_NS = 20_000
 
 
 def in_one_graph(before: DeviceOp, op: DeviceOp) -> bool:
-    """Whether one call launched both: they are nodes of a CUDA graph."""
+    """Return whether one call launched both: they are nodes of a CUDA graph."""
     return op.call is not None and op.call == before.call
 
 
 def returns_late(op: DeviceOp, call: HostCall) -> bool:
-    """Whether a launch was still under way long after its op had started."""
+    """Return whether a launch was still under way long after its op had started."""
     return op.start_ns < call.end_ns - _LATE_NS
 
 

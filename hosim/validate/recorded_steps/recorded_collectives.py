@@ -11,5 +11,5 @@ _COLLECTIVE = re.compile(
 
 
 def is_collective(name: str) -> bool:
-    """Whether a kernel's name is that of a collective, which waits for other ranks."""
+    """Return whether a kernel's name is that of a collective, which waits for other ranks."""
     return _COLLECTIVE.search(name) is not None

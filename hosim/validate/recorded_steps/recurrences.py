@@ -1,5 +1,5 @@
-"""What a recording does not say, but repeats: ops that wait for another stream, or that are late by
-the same time again and again.
+"""Describe what a recording does not say, but repeats: ops that wait for another stream, or that
+are late by the same time again and again.
 
 An op may be later than its launch, its stream and its recorded waits say: what it waits for is
 inside a CUDA graph, or in an older schema that does not list waits. Ops are alike if they are at
@@ -114,8 +114,8 @@ def _first_of_busy_devices(built: Structure, late: Sequence[int]) -> frozenset[i
 def _more(
     built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[int]]
 ) -> Known | None:
-    """What is known with the recurrences of ops that are that late in this structure; None if there
-    are none.
+    """Return what is known with the recurrences of ops that are that late in this structure; None
+    if there are none.
     """
     least = min(max(built.trace.span_ns // 10_000, _LATE_NS[0]), _LATE_NS[1])
     late = {i: by for i, by in enumerate(late_ns) if by >= least}
@@ -251,7 +251,7 @@ def _places(built: Structure) -> Mapping[int, Place]:
 
 
 def _period(names: Sequence[str], before: Sequence[int]) -> int:
-    """How many ops later on their stream most of these ops have their repetition."""
+    """Return how many ops later on their stream most of these ops have their repetition."""
     import numpy as np
 
     sequence = numbered(names)
@@ -303,8 +303,8 @@ class _Awaited:
         return {}
 
     def followed(self, i: int) -> dict[int, tuple[int, ...]]:
-        """What one op waits for: the last of those that ended just before it whose repetitions an
-        op like it followed at once.
+        """Return what one op waits for: the last of those that ended just before it whose
+        repetitions an op like it followed at once.
         """
         op = self._ops[i]
         began = self._began[stream_of(op), op.name]

@@ -58,7 +58,9 @@ def repetitions(trace: KinetoTrace) -> Repetitions:
 
 
 def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
-    """What the host began before that instant, and the device's work for it, whenever it ran."""
+    """Return what the host began before that instant, and the device's work for it, whenever it
+    ran.
+    """
     calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
     kept = {call.correlation for call in trace.calls[:calls]}
     return replace(
@@ -99,7 +101,7 @@ def numbered(names: Sequence[str]) -> Any:
 
 
 def _repeated(names: Sequence[str]) -> list[int]:
-    """Where each repetition begins."""
+    """Return where each repetition begins."""
     import numpy as np
 
     sequence = numbered(names)

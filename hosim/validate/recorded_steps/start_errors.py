@@ -1,5 +1,5 @@
-"""How far predicted starts are from recorded ones, in ways that neither a late beginning nor an
-idle device hides.
+"""Describe how far predicted starts are from recorded ones, in ways that neither a late beginning
+nor an idle device hides.
 
 Besides the errors on the recording's clock: those after aligning the first op, those of the gaps
 between successive ops of a stream, and both as a share of the time in which the device idles or
@@ -62,7 +62,7 @@ class StartErrors:
 
 
 def percentile95(errors: Sequence[int]) -> int:
-    """What 95 % of the errors do not exceed, without their sign; 0 without errors."""
+    """Return what 95 % of the errors do not exceed, without their sign; 0 without errors."""
     ordered = sorted(abs(error) for error in errors)
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else 0
 

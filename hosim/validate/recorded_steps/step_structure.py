@@ -173,7 +173,7 @@ class Structure:
 
     @property
     def waits(self) -> Waits:
-        """Which ops and calls wait for which ops."""
+        """Return which ops and calls wait for which ops."""
         return self.known.waits
 
 
@@ -373,7 +373,7 @@ class _Builder:
         self._returned(thread)
 
     def _entered(self, call: HostCall, i: int) -> int:
-        """When a call that blocks for its copy has done its own work before it.
+        """Return when a call that blocks for its copy has done its own work before it.
 
         On a stream that was free it is what the call took beyond the copy and its return; else the
         constant, as nobody sees it.
@@ -393,8 +393,8 @@ class _Builder:
     def _room_in_queue(
         self, call: HostCall, thread: _Thread, op: int, deps: Sequence[int]
     ) -> Sequence[int]:
-        """What a launch waits for before it goes on: with as many pending as a stream takes, the
-        end of the first of them.
+        """Return what a launch waits for before it goes on: with as many pending as a stream takes,
+        the end of the first of them.
         """
         place = self._place[op]
         if place < QUEUE_DEPTH:

@@ -1,5 +1,5 @@
-"""Whether the replay of a recorded step is close, beside trivial predictors, and what explains its
-delays.
+"""Tell whether the replay of a recorded step is close, beside trivial predictors, and what explains
+its delays.
 """
 
 from typing import TYPE_CHECKING

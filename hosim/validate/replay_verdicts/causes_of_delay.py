@@ -1,5 +1,5 @@
-"""Why an op of a recording started, or a call returned, when nothing in the recording's structure
-says so.
+"""Describe why an op of a recording started, or a call returned, when nothing in the recording's
+structure says so.
 """
 
 from __future__ import annotations
@@ -146,14 +146,16 @@ class _Causes:
         return "a wait on the device without cause"
 
     def _few_samples(self, i: int) -> bool:
-        """Whether a constant on which an op's start depends has too few samples to be unusual."""
+        """Return whether a constant on which an op's start depends has too few samples to be
+        unusual.
+        """
         built = self._built
         kind = label(built.trace.ops[i])
         names = [f"launch {kind}", f"entry {kind}"] if i not in built.waits.of_ops else ["wait"]
         return any(0 < built.latencies.samples.get(name, 0) < FEWEST for name in names)
 
     def _waited(self, trace: KinetoTrace, c: int) -> bool:
-        """Whether the thread asked for a wait between its launch before and this one."""
+        """Return whether the thread asked for a wait between its launch before and this one."""
         call = trace.calls[c]
         launches, asked = self._launches[call.thread], self._waits.get(call.thread, [])
         at = bisect_left(launches, call.start_ns)

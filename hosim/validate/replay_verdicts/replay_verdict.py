@@ -1,4 +1,4 @@
-"""Whether a replay explains a recording, and if not, which parts of it and why.
+"""Tell whether a replay explains a recording, and if not, which parts of it and why.
 
 A recording is *explained* if makespan and starts (95th percentile) are within :data:`WITHIN` of its
 span, and if the worst of these and of the starts after aligning the first op is not behind the
@@ -63,43 +63,45 @@ class Verdict:
 
     @property
     def rest_explained(self) -> bool:
-        """Whether the named spans are all that is wrong."""
+        """Return whether the named spans are all that is wrong."""
         return self.rest is None or within(self.rest)
 
 
 def within(errors: StartErrors, bound: float = WITHIN) -> bool:
-    """Whether makespan and starts are off by no more than this share of the span."""
+    """Return whether makespan and starts are off by no more than this share of the span."""
     return max(abs(errors.makespan_ns - errors.span_ns), errors.p95_ns) <= bound * errors.span_ns
 
 
 def behind(errors: StartErrors, *rivals: StartErrors) -> int:
-    """By how many nanoseconds the worst error is larger than that of the best rival; 0 if it is
-    not.
+    """Return by how many nanoseconds the worst error is larger than that of the best rival; 0 if it
+    is not.
     """
     return max(0, errors.worst_ns - min(rival.worst_ns for rival in rivals))
 
 
 def complaint(verdict: Verdict | None, bound: float) -> str:
-    """Why a recording fails a test with this bound, as a share of its span; empty if it passes."""
+    """Return why a recording fails a test with this bound, as a share of its span; empty if it
+    passes.
+    """
     if verdict is None:
-        return "not explained: it cannot be replayed in time"
+        return "not validated: it cannot be replayed in time"
     if not verdict.explained:
         causes = (
             ", ".join(dict.fromkeys(span.cause for span in verdict.spans)) or "nothing can be named"
         )
-        return f"not explained: {causes}"
+        return f"not validated: {causes}"
     return beyond(verdict.errors, bound)
 
 
 def beyond(errors: StartErrors, bound: float) -> str:
-    """By how much the errors of what is explained are beyond a bound, as a share of the span; empty
-    if they are within it.
+    """Return by how much the errors of what is explained are beyond a bound, as a share of the
+    span; empty if they are within it.
     """
     if within(errors, bound):
         return ""
     off = max(abs(errors.makespan_error), errors.p95_ns / max(errors.span_ns, 1))
     return (
-        f"explained, but {human_percent(off, 2)} of the span off, more than "
+        f"validated, but {human_percent(off, 2)} of the span off, more than "
         f"{human_percent(bound, 2)}"
     )
 
@@ -146,7 +148,7 @@ def _rivals(built: Structure) -> Rivals:
 
 
 def explains(errors: StartErrors, *rivals: StartErrors) -> bool:
-    """Whether errors are within the bounds, beside those of the trivial predictions."""
+    """Return whether errors are within the bounds, beside those of the trivial predictions."""
     return within(errors) and behind(errors, *rivals) <= BEHIND * errors.span_ns
 
 
@@ -174,8 +176,8 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
 
 @dataclass(frozen=True, slots=True)
 class _Naming:
-    """What is named, the simulated start of each op given its recorded times, and the errors of all
-    other ops.
+    """Describe what is named, the simulated start of each op given its recorded times, and the
+    errors of all other ops.
     """
 
     named: GivenTimes
@@ -194,8 +196,8 @@ def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
 
 
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
-    """What is named and the ops at which the error on their stream grows: waits for room on the
-    device are not seen one by one.
+    """Return what is named and the ops at which the error on their stream grows: waits for room on
+    the device are not seen one by one.
     """
     jumps = set()
     for queue in built.streams:

@@ -117,7 +117,7 @@ class MemoryReplay:
 
     @property
     def measured_reserved_growth_bytes(self) -> int | None:
-        """How much the recorded reserve exceeds the first recorded one."""
+        """Return how much the recorded reserve exceeds the first recorded one."""
         curve = self.measured_reserved_bytes
         return None if curve is None else int((curve - curve[0]).max())
 
@@ -209,8 +209,8 @@ _NO_BLOCKS = "its recorded allocations lack addresses or totals"
 def _unknown_start(
     trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None
 ) -> str | None:
-    """Why what the allocator held at the start does not follow from a recording, in words; None if
-    it held nothing.
+    """Return why what the allocator held at the start does not follow from a recording, in words;
+    None if it held nothing.
     """
     if reserved is None:
         return "the recording does not say what was reserved when it began"
@@ -235,7 +235,9 @@ def _unknown_start(
 
 
 def _apart(trace: KinetoTrace) -> str | None:
-    """What has free memory of its own in a recording, which does not say whose an allocation is."""
+    """Return what has free memory of its own in a recording, which does not say whose an allocation
+    is.
+    """
     if any("BeginCapture" in call.name for call in trace.calls):
         return "graphs that it captures have memory of their own"
     streams = len({(op.device, op.stream) for op in trace.ops})
@@ -249,7 +251,7 @@ def _bounds(
     totals: Curve | None,
     reserved: Curve | None,
 ) -> tuple[int | None, int | None]:
-    """What the reserved peak is at least and at most; None if that is not known."""
+    """Return what the reserved peak is at least and at most; None if that is not known."""
     peak = _peak(totals)
     if reserved is None:
         return peak, None

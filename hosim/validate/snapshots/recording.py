@@ -95,7 +95,7 @@ class Snapshot:
 
 _LARGEST = (1 << 62) - 1
 _LARGEST_SIZE = 1 << 42
-"""Of a segment or a block: sums over a whole history stay below 64 bits."""
+"""The largest size of a segment or a block: sums over a whole history stay below 64 bits."""
 
 
 def read_snapshot(path: Path | str) -> Snapshot:

@@ -1,5 +1,5 @@
-"""What the caching allocator reserves for a recorded sequence of allocations and frees, whose
-initial cache may be unknown.
+"""Describe what the caching allocator reserves for a recorded sequence of allocations and frees,
+whose initial cache may be unknown.
 
 A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has
 bounds (:func:`most_growth`).
@@ -31,7 +31,7 @@ Change = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReservedReplay:
-    """What the allocator reserved: at the start, after each change, and how many of its
+    """Describe what the allocator reserved: at the start, after each change, and how many of its
     ``allocations`` got the recorded address.
     """
 
@@ -47,7 +47,7 @@ class ReservedReplay:
 
     @property
     def growth_bytes(self) -> int:
-        """How much that exceeds the start."""
+        """Return how much that exceeds the start."""
         return self.peak_bytes - self.start_bytes
 
 
@@ -75,8 +75,8 @@ def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> Reserved
 
 
 def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
-    """How much may be reserved beyond the start at most: nothing that was free at the start serves
-    an allocation.
+    """Return how much may be reserved beyond the start at most: nothing that was free at the start
+    serves an allocation.
 
     Blocks from before the sequence that it frees serve allocations, or stay apart between blocks
     that are held: what takes more counts. Of 3,000 random sequences whose allocator had a hidden

@@ -250,8 +250,8 @@ class _Rewinding:
 
 
 def _small_pages(history: Sequence[Entry], index: int) -> bool:
-    """Whether the pages unmapped by the entry at ``index`` were of the small pool: 2 MiB each,
-    where the large one has 20 MiB.
+    """Return whether the pages unmapped by the entry at ``index`` were of the small pool: 2 MiB
+    each, where the large one has 20 MiB.
     """
     unmapped = history[index]
     if unmapped.size_bytes % LARGE_SEGMENT:

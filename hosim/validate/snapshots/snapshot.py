@@ -55,7 +55,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReplay:
-    """What came of living through a history again.
+    """Describe what came of living through a history again.
 
     ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of
     ``segment_entries`` (segments and pages that came and went) were the allocator's own decision,
@@ -80,7 +80,7 @@ class SnapshotReplay:
 
     @property
     def exact(self) -> bool:
-        """Whether every choice equals the recorded one."""
+        """Return whether every choice equals the recorded one."""
         return not self.mismatches and self.same_end
 
 
@@ -296,8 +296,8 @@ class _Replaying:
 
 
 def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
-    """Where an allocation may have run out of memory first: from the first of the entries that this
-    made to the allocation.
+    """Return where an allocation may have run out of memory first: from the first of the entries
+    that this made to the allocation.
 
     These are, right before it: blocks whose wait for other streams ended, then segments or pages
     given back, then new ones.
@@ -324,8 +324,8 @@ def _back(history: tuple[Entry, ...], index: int, actions: tuple[str, ...]) -> i
 
 
 def _outline(segments: tuple[SegmentState, ...]) -> object:
-    """What has to agree at the end: every segment with its blocks, but not what was asked for in
-    blocks that are free.
+    """Return what has to agree at the end: every segment with its blocks, but not what was asked
+    for in blocks that are free.
     """
     return sorted(
         (

@@ -24,7 +24,7 @@ _KEYS = 64
 
 @dataclass(frozen=True, slots=True)
 class ContextConstants:
-    """What is fitted for attention over a context."""
+    """The constants fitted for attention over a context."""
 
     fixed_cycles: float
     """Launch and end: of the kernel that rotates positions and writes the cache, and of attention
@@ -117,8 +117,8 @@ def context_gradient_us(constants: ContextConstants, processor: Processor, shape
 
 @dataclass(frozen=True, slots=True)
 class FlashShares:
-    """How much of the peak in 16 bits the products of a library's attention reach, going forward
-    and in the gradient.
+    """Describe how much of the peak in 16 bits the products of a library's attention reach, going
+    forward and in the gradient.
     """
 
     forward: float
@@ -147,8 +147,8 @@ geometric mean.
 def flash_us(
     library: str, *, gradient: bool
 ) -> Callable[[ContextConstants, Processor, Shapes], Array]:
-    """What gives the microseconds of :func:`context_us`, or of its gradient, by the kernels of one
-    of :data:`FLASH`.
+    """Return what gives the microseconds of :func:`context_us`, or of its gradient, by the kernels
+    of one of :data:`FLASH`.
     """
 
     def us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
@@ -180,8 +180,8 @@ _PART = 256
 
 @dataclass(frozen=True, slots=True)
 class GenerationConstants:
-    """What is fitted for generation: where one block takes all heads that share keys, and where
-    each head goes over the cache by itself.
+    """The constants fitted for generation: where one block takes all heads that share keys, and
+    where each head goes over the cache by itself.
 
     The limits of both, as in TensorRT-LLM, are the constants of this module.
     """

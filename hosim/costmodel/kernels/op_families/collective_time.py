@@ -22,7 +22,7 @@ add up.
 
 @dataclass(frozen=True, slots=True)
 class CollectiveConstants:
-    """What is fitted for one kind of collective on one kind of link."""
+    """The constants fitted for one kind of collective on one kind of link."""
 
     fixed_cycles: float
     """Launch and end between two ranks."""
@@ -60,7 +60,7 @@ def collective_us(constants: CollectiveConstants, processor: Processor, shapes: 
 
 @dataclass(frozen=True, slots=True)
 class CustomConstants:
-    """What is fitted for the all-reduce in which each rank reads what all others have."""
+    """The constants fitted for the all-reduce in which each rank reads what all others have."""
 
     fixed_cycles: float
     """Launch and end between two ranks."""

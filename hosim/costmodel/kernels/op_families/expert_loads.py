@@ -1,4 +1,4 @@
-"""How a mixture's tokens spread over its experts: what the busiest rank has to do.
+"""Describe how a mixture's tokens spread over its experts: what the busiest rank has to do.
 
 Two distributions, and recorded loads (:func:`busiest`). *uniform*: every choice of a token is any
 expert. *power_law_A*: an expert's share is drawn from a density that falls as ``share ** -A``
@@ -38,8 +38,8 @@ class ExpertLoads:
 def expected_loads(
     tokens: int, top: int, experts: int, ranks: int, distribution: str
 ) -> ExpertLoads:
-    """What the busiest of ``ranks`` has on average, if each of ``tokens`` tokens chooses ``top`` of
-    ``experts`` experts.
+    """Return what the busiest of ``ranks`` has on average, if each of ``tokens`` tokens chooses
+    ``top`` of ``experts`` experts.
 
     ``distribution`` is ``uniform`` or ``power_law_A``. Raises :class:`ValueError` for another one.
     """

@@ -55,7 +55,7 @@ memory's bandwidth at four rows, and this says 0.6 and 0.57.
 
 @dataclass(frozen=True, slots=True)
 class GemmConstants:
-    """What is fitted for products in one dtype."""
+    """The constants fitted for products in one dtype."""
 
     fixed_cycles: float
     """Launch and end of the kernel."""

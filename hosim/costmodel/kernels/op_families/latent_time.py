@@ -21,7 +21,7 @@ _ELEMENT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class LatentConstants:
-    """What is fitted for generation with latent attention."""
+    """The constants fitted for generation with latent attention."""
 
     fixed_cycles: float
     """Launch and end: of attention itself and of what prepares its queries."""

@@ -21,7 +21,7 @@ _COLUMNS = (64, 128, 256)
 
 @dataclass(frozen=True, slots=True)
 class MoeConstants:
-    """What is fitted for mixtures of experts in one dtype."""
+    """The constants fitted for mixtures of experts in one dtype."""
 
     fixed_cycles: float
     """Launch and end of all kernels: sorting, products, adding up."""

@@ -1,4 +1,6 @@
-"""What the vendor of a processor says of it, as far as the times of its kernels depend on that."""
+"""Describe what the vendor of a processor says of it, as far as the times of its kernels depend on
+that.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the caching allocator picks among free blocks: the best one for a request, and those to give
-back when memory is short.
+"""Describe what the caching allocator picks among free blocks: the best one for a request, and
+those to give back when memory is short.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class SegmentBlock:
 
     @property
     def whole(self) -> bool:
-        """Whether this is its segment's only block."""
+        """Return whether this is its segment's only block."""
         return self.prev is None and self.next is None
 
     @property
@@ -121,7 +121,7 @@ class SegmentBlock:
         return start, max(end - start, 0)
 
     def has_room(self, size: int) -> bool:
-        """Whether ``size`` bytes from this block's start on are free or unmapped."""
+        """Return whether ``size`` bytes from this block's start on are free or unmapped."""
         block: SegmentBlock | None = self
         while size > 0 and block is not None and block.use == "free":
             size -= block.size

@@ -133,7 +133,7 @@ def _function(call: WrapperCall, names: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _told(roles: Sequence[str]) -> Callable[..., None]:
-    """What a compiled kernel does to fake tensors: it says what it reads and writes."""
+    """Return what a compiled kernel does to fake tensors: it says what it reads and writes."""
 
     def kernel(*tensors: torch.Tensor) -> None:
         by_role = {

@@ -1,4 +1,6 @@
-"""What ``torch.compile`` has made of a model, and which of it can be offloaded. Imports torch."""
+"""Describe what ``torch.compile`` has made of a model, and which of it can be offloaded. Imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """What ``torch.compile`` has made of a model (``module``), and the settings of inductor."""
+    """Describe what ``torch.compile`` has made of a model (``module``), and the settings of
+    inductor.
+    """
 
     module: Any = field(repr=False)
     settings: Mapping[str, Any]

@@ -31,7 +31,7 @@ class StepOp(OwnOp):
         self._function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """Return what the function returns."""
         return self._function(*args, **kwargs)
 
     def __str__(self) -> str:

@@ -97,7 +97,7 @@ def _kernel(node: ast.stmt) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _roles(code: str) -> Iterator[str]:
-    """What a C++ kernel does with each argument, by its declaration: inductor calls them
+    """Yield what a C++ kernel does with each argument, by its declaration: inductor calls them
     ``in_ptr0``, ``out_ptr0`` or ``in_out_ptr0``.
     """
     declared = re.search(r"\bkernel\((.*?)\)", code, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Where plans run: a GPU, or a CPU that acts as one; their memory, queues and pace."""
+"""Describe where plans run: a GPU, or a CPU that acts as one; their memory, queues and pace."""
 
 from typing import TYPE_CHECKING
 

@@ -28,7 +28,7 @@ class CudaEvent:
         self.queue = queue
 
     def done(self) -> bool:
-        """Whether the GPU has reached it."""
+        """Return whether the GPU has reached it."""
         return bool(self._end.query())
 
     def wait(self) -> None:
@@ -57,7 +57,7 @@ class ThreadEvent:
         self.queue = queue
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self._future.done()
 
     def wait(self) -> None:
@@ -85,7 +85,7 @@ class TimedWork:
 
 @dataclass(slots=True)
 class LaunchedRun:
-    """What the queues of a device note of the run under way.
+    """Describe what the queues of a device note of the run under way.
 
     ``label`` is that of the work being launched and ``culprits`` those of errors in threads by the
     error's identity; ``calls`` wait for events. With ``recording``, ``timed`` has the work that is

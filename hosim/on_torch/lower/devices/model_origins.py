@@ -1,5 +1,5 @@
-"""Where the contents of an offloaded model come from if its tensors are not on the machine: a CPU's
-memory, or a loader. Imports torch.
+"""Describe where the contents of an offloaded model come from if its tensors are not on the
+machine: a CPU's memory, or a loader. Imports torch.
 
 A model on the CPU may be larger than a GPU, and one on meta larger than the host's memory. Tensors
 go one by one from where they are to where the plan has them at time 0; only what begins in the
@@ -55,7 +55,9 @@ class CpuOrigin:
 
 
 class LoadedOrigin:
-    """What a loader gives for a tensor on meta. It goes nowhere back: the tensor stays on meta."""
+    """Describe what a loader gives for a tensor on meta. It goes nowhere back: the tensor stays on
+    meta.
+    """
 
     returns = False
 
@@ -98,7 +100,7 @@ class LoadedOrigin:
         return HostBytes(torch.empty(0, dtype=torch.uint8).set_(storage, start, (size,), (1,)))
 
     def _loaded(self) -> Any:
-        """What the loader gives for the first of the tensor's names that it knows."""
+        """Return what the loader gives for the first of the tensor's names that it knows."""
         for name in self._names[:-1]:
             with suppress(KeyError):
                 return self._load(name)

@@ -143,7 +143,7 @@ class CpuQueue:
     launch = submit
 
     def head_ready(self) -> bool:
-        """Whether the work at the head can start."""
+        """Return whether the work at the head can start."""
         return bool(self.items) and self.items[0].ready()
 
     def step(self) -> None:
@@ -497,7 +497,7 @@ class CpuDevice:
             moved(end - at)
 
     def has(self, tensor: Any) -> bool:
-        """Whether a tensor is in memory of the CPU."""
+        """Return whether a tensor is in memory of the CPU."""
         return bool(tensor.device.type == "cpu")
 
     def to_host(self, tensor: Any) -> Any:

@@ -148,7 +148,7 @@ class CudaDevice:
 
     @property
     def recording(self) -> bool:
-        """Whether to keep what :meth:`take_record` gives."""
+        """Return whether to keep what :meth:`take_record` gives."""
         return self._run.recording
 
     @recording.setter
@@ -168,7 +168,7 @@ class CudaDevice:
 
     @property
     def memory(self) -> RunMemory:
-        """What the last run held at most."""
+        """Return what the last run held at most."""
         return self._memory.use
 
     # -- a run
@@ -292,7 +292,7 @@ class CudaDevice:
         part_of(destination, start, stop).copy_(part_of(source, start, stop), non_blocking=True)
 
     def has(self, tensor: Any) -> bool:
-        """Whether a tensor is on this GPU."""
+        """Return whether a tensor is on this GPU."""
         return torch_gpu.is_on(tensor, self.torch_device)
 
     def to_host(self, tensor: Any) -> Any:
@@ -335,7 +335,7 @@ class CudaDevice:
 
 
 def allocator_of_torch() -> str:
-    """Which of the allocators that hosim knows torch uses on a GPU, by the environment."""
+    """Return which of the allocators that hosim knows torch uses on a GPU, by the environment."""
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get(
         "PYTORCH_ALLOC_CONF", ""
     )

@@ -20,7 +20,7 @@ def gpu(index: int) -> Any:
 
 
 def is_on(tensor: Any, device: Any) -> bool:
-    """Whether a tensor is on the device."""
+    """Return whether a tensor is on the device."""
     return bool(tensor.device == device)
 
 

@@ -1,4 +1,6 @@
-"""Which channels the copies of a plan take, and in which parts: worked out once for all runs."""
+"""Describe which channels the copies of a plan take, and in which parts: worked out once for all
+runs.
+"""
 
 from __future__ import annotations
 

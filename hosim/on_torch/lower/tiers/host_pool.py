@@ -27,7 +27,7 @@ Later = Callable[[Sequence[Event], Callable[[], None]], None]
 
 
 class Pinning(Protocol):
-    """What fixes host memory, so that a device copies it by itself."""
+    """Describe what fixes host memory, so that a device copies it by itself."""
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Pin memory. Raises :class:`ExecutionError` if that fails."""
@@ -50,7 +50,7 @@ class Slab:
 
     @property
     def is_unused(self) -> bool:
-        """Whether all of it is free."""
+        """Return whether all of it is free."""
         return self.free == [(0, self.size_bytes)]
 
     def take(self, size_bytes: int) -> int | None:

@@ -1,5 +1,5 @@
-"""Where the copies of tensors are on a machine that runs a plan: before a run, according to the
-queued work, and after it.
+"""Describe where the copies of tensors are on a machine that runs a plan: before a run, according
+to the queued work, and after it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Residents:
             )
 
     def wants(self, t: int) -> bool:
-        """Whether a tensor is tracked and not placed yet."""
+        """Return whether a tensor is tracked and not placed yet."""
         return t in self._uses and t not in self._now
 
     def place(self, t: int, storage: Any, origin: Origin | None = None) -> None:

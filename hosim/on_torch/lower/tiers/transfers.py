@@ -19,13 +19,13 @@ class Event(Protocol):
     """The end of one piece of work."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a piece of work is: op number ``op`` of the plan's graph, or part of cache op number
-    ``cache_op``; ``text`` for messages.
+    """Describe what a piece of work is: op number ``op`` of the plan's graph, or part of cache op
+    number ``cache_op``; ``text`` for messages.
 
     A cache op also has the ``kind`` of its tensor, and the number of bytes that this work moves.
     """
@@ -78,7 +78,7 @@ class RunMemory:
 
 
 class Place(Protocol):
-    """Where the bytes of one tensor are, in some tier."""
+    """Describe where the bytes of one tensor are, in some tier."""
 
     size_bytes: int
 
@@ -97,7 +97,7 @@ class TierBlock(Place, Protocol):
 
 
 class Origin(Protocol):
-    """Where the contents of a placed storage come from, if they are not in it."""
+    """Describe where the contents of a placed storage come from, if they are not in it."""
 
     returns: bool
     """Whether the contents go back there."""
@@ -169,14 +169,14 @@ class Device(Protocol):
     """
 
     def has(self, tensor: Any) -> bool:
-        """Whether a tensor is in the device tier's memory."""
+        """Return whether a tensor is in the device tier's memory."""
 
     def to_host(self, tensor: Any) -> Any:
         """A copy of a tensor in the host's memory."""
 
     @property
     def memory(self) -> RunMemory:
-        """What the last run held at most."""
+        """Return what the last run held at most."""
 
     @property
     def compute(self) -> LaunchQueue:

@@ -214,7 +214,7 @@ class _Parts:
         self._ns: dict[tuple[str, int], Fraction] = {}
 
     def end_ns(self, tier: str, size: int) -> Fraction:
-        """When a tier's channel has brought up a tensor of this size after all others."""
+        """Return when a tier's channel has brought up a tensor of this size after all others."""
         key = tier, size
         if key not in self._ns:
             self._ns[key] = self._latency[tier] + Fraction(size * 10**9, self._rate[tier])
@@ -247,7 +247,7 @@ def usual_bytes(problem: Problem) -> int:
 
 
 def _forced(problem: Problem) -> Mapping[int, TensorChoice]:
-    """What lives below comes up for its first use."""
+    """Return the choices that fetch tensors from lower tiers for their first use."""
     graph = problem.graph
     return {
         t: TensorChoice(tier, HOME, {AT_START: graph.users[t][0] - 1})

@@ -1,4 +1,4 @@
-"""Why each tensor moves or stays: what the planner judged, and what the replay of the plan
+"""Describe why each tensor moves or stays: what the planner judged, and what the replay of the plan
 shows.
 """
 

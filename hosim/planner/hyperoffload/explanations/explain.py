@@ -1,4 +1,5 @@
-"""Why each tensor moves or stays: what the planner judged, and what the replay of the plan shows.
+"""Describe why each tensor moves or stays: what the planner judged, and what the replay of the plan
+shows.
 
 A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`),
 so each gap has the score by which selection took or left it, and the pass that decided otherwise if
@@ -108,7 +109,7 @@ class Line:
 
     @property
     def score(self) -> float | None:
-        """What selection ranked the gap by, in nanoseconds; None if it did not judge it."""
+        """Return what selection ranked the gap by, in nanoseconds; None if it did not judge it."""
         return (
             self.judged.score.score
             if self.judged is not None and self.judged.score is not None
@@ -170,7 +171,7 @@ class Explanation:
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
-    """Why ``plan`` moves what it moves and keeps what it keeps, and what its replay within
+    """Return why ``plan`` moves what it moves and keeps what it keeps, and what its replay within
     ``budget_bytes`` of the device tier shows.
 
     Raises :class:`InputError` for a plan whose policy decides during the replay or with ops on
@@ -180,9 +181,7 @@ def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
         raise InputError(
             f"policy {plan.policy} decides during the replay: there is no plan to explain"
         )
-    refuse_other_processors(
-        plan.graph, "why tensors move is explained for plans with all ops on the device"
-    )
+    refuse_other_processors(plan.graph, "plans are explained only if all ops run on the device")
     plan = _as_planned(plan, hardware, budget_bytes)
     result = replay(plan, hardware, budget_bytes, record=True)
     timeline = result.timeline
@@ -258,8 +257,8 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
 
 
 def _decided(plan: Plan) -> list[tuple[int, str, str, str, int]]:
-    """What moves and when it leaves; what comes up may be issued later than was chosen, so that the
-    plan fits where times vary.
+    """Return what moves and when it leaves; what comes up may be issued later than was chosen, so
+    that the plan fits where times vary.
     """
     return sorted(
         (c.tensor, c.op, c.source, c.destination or "", AT_START if c.op == PREFETCH else c.after)
@@ -303,22 +302,23 @@ def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> st
         )
     again = plan.recomputes
     changes = ["in another order"] if plan.edits is not None and plan.edits.order else []
-    changes += [f"with {counted(again, 'op')} run again"] if again else []
+    changes += [f"with {counted(again, 'op')} recomputed"] if again else []
     changed = " and ".join(changes)
     graph = f" on the graph {changed}" if changed else ""
     if judgement.source == EVERYTHING:
         return (
-            f"No selection fits{graph}, so all that can move does, and returns as late as it can."
+            f"No selection fits{graph}, so every movable tensor moves, and returns as late as "
+            "it can."
         )
     if judgement.source == SPREAD:
         return (
-            f"Parameters that fit are kept{graph}, the others come up for each use and leave "
-            "after it, spread evenly over the step."
+            f"Parameters that fit are kept{graph}, the others are fetched for each use and "
+            "freed after it, spread evenly over the step."
         )
     if judgement.source == LEAST_TRAFFIC:
         return (
-            f"Transfers take far longer than ops{graph}, so as much stays as can, and the rest "
-            "lies as near as there is room."
+            f"Transfers take far longer than ops{graph}, so as much as possible stays, and the "
+            "rest goes to the nearest tier with room."
         )
     if judgement.selection is None:
         return (
@@ -446,7 +446,7 @@ class _Lines:
         judged = (
             self.judgement.by_gap.get(gap) if self.judgement is not None and not from_home else None
         )
-        reason, detail = FROM_HOME, f"it lives in {self.problem.starts_below.get(gap.tensor)}"
+        reason, detail = FROM_HOME, f"its home is {self.problem.starts_below.get(gap.tensor)}"
         if not from_home:
             reason, detail = self._verdict(gap, moved, judged)
         effect, exposed_ns = self._effect(owned) if moved else ("", 0)
@@ -468,7 +468,7 @@ class _Lines:
         )
 
     def _absent(self, gap: Gap) -> list[Interval]:
-        """When the tensor is out of the device tier in a gap, in the time of the replay."""
+        """Return when the tensor is out of the device tier in a gap, in the time of the replay."""
         held = self.residence.get(gap.tensor)
         at = self.timeline.op_end_ns[gap.after] if gap.after != AT_START else 0
         end = (
@@ -487,7 +487,7 @@ class _Lines:
         return [(a, b) for a, b in absent if b > a]
 
     def _spans_peak(self, start: int, end: int) -> bool:
-        """Whether an absence lasts throughout the op of the largest occupancy."""
+        """Return whether an absence lasts throughout the op of the largest occupancy."""
         op = self.peak_op
         return (
             op >= 0
@@ -499,12 +499,12 @@ class _Lines:
     # ----------------------------------------------------------------------------------------------
 
     def _effect(self, owned: Sequence[int]) -> tuple[str, int]:
-        """What the replay shows about the transfers of a gap, in words, and what ops waited for
-        them.
+        """Return what the replay shows about the transfers of a gap, in words, and what ops waited
+        for them.
         """
         exposed = [self.copies[k] for k in owned if self.copies[k].exposed_ns]
         if not exposed:
-            return "hidden" if owned else "no transfer", 0
+            return "overlapped" if owned else "no transfer", 0
         total = sum(copy.exposed_ns for copy in exposed)
         others = sum(len(copy.waiting) for copy in exposed) - 1
         name = self.graph.ops[exposed[0].waiting[0]].name + (
@@ -528,7 +528,7 @@ class _Lines:
                 "chosen, but at no point of the step is it safe to detach it, as streams overlap",
             )
         if judgement.source == EVERYTHING and moved:
-            return EVERYTHING, "no selection fits, so all that can move does"
+            return EVERYTHING, "no selection fits, so every movable tensor moves"
         if judgement.source == SPREAD:
             even = "what moves is spread evenly over the step"
             return (SPREAD, even) if moved else (SPREAD_KEPT, f"{even}, and the rest fits")
@@ -547,7 +547,7 @@ class _Lines:
         return judged.reason, self._words(judged)
 
     def _words(self, judged: JudgedGap) -> str:
-        """Why selection took or left a gap."""
+        """Return why selection took or left a gap."""
         if judged.reason == STARTS_BELOW:
             return "it starts below, so it leaves after its last use too"
         if judged.reason == NO_PRESSURE:

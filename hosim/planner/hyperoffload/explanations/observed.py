@@ -1,5 +1,5 @@
-"""What a recorded replay shows about the transfers of a plan: what computation covers each, which
-ops wait, when it could begin; loads.
+"""Describe what a recorded replay shows about the transfers of a plan: what computation covers
+each, which ops wait, when it could begin; loads.
 
 Figures of a timeline alone, whoever made the plan;
 :mod:`hosim.planner.hyperoffload.explanations.explain` puts them together with the gaps.
@@ -58,18 +58,18 @@ class ObservedTransfer:
 
     @property
     def queue_ns(self) -> int:
-        """What it waited between issue and start."""
+        """Return what it waited between issue and start."""
         return self.transfer.start_ns - self.transfer.issue_ns
 
     @property
     def alone_ns(self) -> int:
-        """What it would have taken had it shared nothing."""
+        """Return what it would have taken had it shared nothing."""
         return self.transfer.end_ns - self.transfer.start_ns - self.transfer.contention_ns
 
     @property
     def too_long(self) -> bool:
-        """Whether :data:`RULE_OF_THUMB` says that it is not fully hidden: alone it takes more than
-        a tenth of the overlap.
+        """Return whether :data:`RULE_OF_THUMB` says that it is not fully hidden: alone it takes
+        more than a tenth of the overlap.
         """
         return 10 * self.alone_ns > self.overlap_ns
 
@@ -155,8 +155,8 @@ _WINDOW = (
 
 
 def notes(found: Sequence[ObservedTransfer]) -> tuple[str, ...]:
-    """What a reader of the transfers has to know, a line each: what their windows are, and what a
-    rule of thumb says of them.
+    """Return what a reader of the transfers has to know, a line each: what their windows are, and
+    what a rule of thumb says of them.
     """
     if not found:
         return ()

@@ -30,7 +30,7 @@ class BestChoices:
 
     @property
     def at_floor(self) -> bool:
-        """Whether nothing better can be."""
+        """Return whether nothing better can be."""
         return not self.cost[0] and self.cost[1] <= self.floor_ns
 
     def take(self, changes: Changes) -> bool:

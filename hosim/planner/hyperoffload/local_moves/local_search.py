@@ -49,7 +49,7 @@ class LocalSearch:
 
     @property
     def some(self) -> bool:
-        """Whether anything can be moved."""
+        """Return whether anything can be moved."""
         return self._moves.some and not self._kept.at_floor
 
     def best(self) -> Choices:

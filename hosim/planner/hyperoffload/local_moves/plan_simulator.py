@@ -1,5 +1,5 @@
-"""What choices cost, at any size of the graph: a run of the engine's loop from the last snapshot
-before a change begins to matter.
+"""Describe what choices cost, at any size of the graph: a run of the engine's loop from the last
+snapshot before a change begins to matter.
 
 The simulator keeps the run of the present choices as snapshots, one every few ops. A change of a
 few choices is put into the program table, judged by a run from the last snapshot before the first
@@ -124,8 +124,8 @@ class PlanSimulator:
         return [tier.name for tier in self.problem.below if tier.name in self._compiler.direct]
 
     def covers(self, choices: Choices) -> bool:
-        """Whether the engine says the same: not where tensors take several channels, or devices do
-        not all do the same.
+        """Return whether the engine says the same: not where tensors take several channels, or
+        devices do not all do the same.
         """
         used = {
             tier for choice in choices.values() for tier in (choice.below, *choice.tiers.values())
@@ -321,7 +321,7 @@ class PlanSimulator:
         return self._snapshots[k - 1] if k else self._start
 
     def _passed(self, i: int) -> int:
-        """How many snapshots there are at which an op has not ended."""
+        """Return how many snapshots there are at which an op has not ended."""
         if i == AT_START:
             return 0
         if not self._several:

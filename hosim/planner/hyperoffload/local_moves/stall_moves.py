@@ -126,7 +126,7 @@ class StallMoves:
 
     @property
     def some(self) -> bool:
-        """Whether anything can be moved."""
+        """Return whether anything can be moved."""
         return bool(self._gap)
 
     # -- where

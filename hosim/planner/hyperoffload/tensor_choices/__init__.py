@@ -1,5 +1,5 @@
-"""What the planner decides on: the gaps of each tensor, a choice for each, the plan that choices
-make, and what it costs.
+"""Describe what the planner decides on: the gaps of each tensor, a choice for each, the plan that
+choices make, and what it costs.
 """
 
 from typing import TYPE_CHECKING

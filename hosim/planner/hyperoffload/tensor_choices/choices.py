@@ -1,4 +1,5 @@
-"""What a plan decides for each tensor that it moves, and the cache ops that follow from it.
+"""Describe what a plan decides for each tensor that it moves, and the cache ops that follow from
+it.
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every
 rule of docs/contract.md by construction, for any choices: it says when each tensor is away, and
@@ -54,7 +55,7 @@ class TensorChoice:
     leaves: Mapping[int, int] = field(default_factory=dict)
 
     def key(self) -> tuple[object, ...]:
-        """What is the same for the same choices alone, and can be a key."""
+        """Return what is the same for the same choices alone, and can be a key."""
         parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns, self.leaves)
         return (self.below, self.start, *[tuple(part.items()) for part in parts])
 
@@ -175,7 +176,7 @@ def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
 
 
 def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, ...]:
-    """Where a tensor with this choice has valid copies at time 0, if it has any."""
+    """Return where a tensor with this choice has valid copies at time 0, if it has any."""
     if t not in problem.initial:
         return ()
     if t in problem.starts_below:

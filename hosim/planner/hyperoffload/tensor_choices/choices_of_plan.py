@@ -19,8 +19,8 @@ from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 
 
 def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
-    """What a plan decides for each tensor that it moves, as far as choices can say it: one way up
-    and down for each absence.
+    """Return what a plan decides for each tensor that it moves, as far as choices can say it: one
+    way up and down for each absence.
 
     Without ``leaves`` each tensor leaves as soon as can be: where the streams overtake each other,
     a runtime's detaches are no plan's.

@@ -1,4 +1,4 @@
-"""What choices cost: the plan that follows from them, replayed.
+"""Describe what choices cost: the plan that follows from them, replayed.
 
 The engine is the judge of every plan, so nothing that it models can be forgotten here. What is
 replayed is counted as work.
@@ -45,8 +45,8 @@ class Evaluation:
 
     @property
     def waits(self) -> bool:
-        """Whether an op of any stream waits for a transfer or for room, or a transfer ends after
-        the last op of all.
+        """Return whether an op of any stream waits for a transfer or for room, or a transfer ends
+        after the last op of all.
         """
         result = self.result
         drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
@@ -54,15 +54,15 @@ class Evaluation:
 
     @property
     def slowed(self) -> bool:
-        """Whether copies slow ops down by the memory bandwidth that they use: fewer of them might
-        do better, though nothing waits.
+        """Return whether copies slow ops down by the memory bandwidth that they use: fewer of them
+        might do better, though nothing waits.
         """
         return bool(self.result.slowed_ns) and self.cost.moved_bytes > 0
 
 
 @dataclass
 class WorkDone:
-    """What a search has ``done``, in units of about 0.4 microseconds: an instant of a
+    """Describe what a search has ``done``, in units of about 0.4 microseconds: an instant of a
     simulation.
     """
 
@@ -125,8 +125,8 @@ class Evaluator:
 def of_another(
     judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None
 ) -> Result:
-    """What ``judge`` says of another policy's plan: on a device's share of a machine or, if it does
-    not fit there, on all of it.
+    """Return what ``judge`` says of another policy's plan: on a device's share of a machine or, if
+    it does not fit there, on all of it.
 
     ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not
     all need room for a chunk at the same time. So what a share has no room for may fit all the
@@ -148,7 +148,7 @@ def of_another(
 
 
 def plan_cost(plan: Plan, result: Result) -> PlanCost:
-    """How good the replay of a plan is."""
+    """Return how good the replay of a plan is."""
     return PlanCost(not result.feasible, result.makespan_ns or 0, moved_bytes(plan))
 
 
