@@ -79,7 +79,7 @@ def fit(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Fit a runtime to lines of your own logs: step times, tokens/s and memory."""
+    """Fit a runtime to lines of your own logs."""
     from hosim.api import runtime_fit
     from hosim.files import write
     from hosim.io.runtimes import runtime_to_dict
