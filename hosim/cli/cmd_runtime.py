@@ -84,7 +84,7 @@ def show(given: Given) -> None:
 @app.command()
 @command(*declared("log base output json", *_FIT))
 def fit(given: Given) -> None:
-    """Fit a runtime to lines of your own logs: step times, tokens/s and memory."""
+    """Fit a runtime to lines of your own logs."""
     from hosim.api import runtime_fit
     from hosim.files import write
     from hosim.io.runtimes import runtime_to_dict

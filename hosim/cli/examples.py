@@ -60,7 +60,11 @@ EXAMPLES = {
         "hosim workload show llama-3.1-8b-prefill-4k -H h100",
     ),
     "hardware": ("hosim hardware list", "hosim hardware show h100"),
-    "runtime": ("hosim runtime list", "hosim runtime show torchtitan-compiled"),
+    "runtime": (
+        "hosim runtime list",
+        "hosim runtime show torchtitan-compiled",
+        "hosim runtime fit my.log --base torchtune -o mine.yaml",
+    ),
 }
 """Lines for a shell, by command."""
 

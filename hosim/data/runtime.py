@@ -164,6 +164,11 @@ class Runtime:
         for name in ("ahead", "gathers", "tokens", "sequences"):
             if getattr(self, name).value % 1:
                 raise HardwareError("expected a whole number", where=f"{name}.value")
+        if self.pads and (
+            set(self.pads) != {"hidden", "intermediate"}
+            or not all([type(each) is int and 0 < each <= 2**20 for each in self.pads.values()])
+        ):
+            raise HardwareError("expected hidden and intermediate, from 1 to 2^20", where="pads")
         if set(self.pins) - set(COPIES):
             raise HardwareError(f"expected {' and '.join(COPIES)} alone", where="pins")
         if self.cpu_optimizer.value > 1:

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from both_engines import compared
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import cases, several
@@ -11,6 +12,7 @@ from timeline_check import check_result
 
 from hosim.analysis import canonical_places
 from hosim.costmodel import op_durations
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.io import result_to_dict, to_json
@@ -129,3 +131,17 @@ def test_runtime_policies_decide_on_each_device(policy, case, data):
     alone = replay(plan, machine)
     for device in replay(plan, own, fold=False).by_device:
         assert replace(device, error=None) == replace(alone, error=None)
+
+
+@given(cases(max_ops=6, max_streams=2, roomy=None), st.data())
+def test_hosts_of_devices_that_do_the_same_do_the_same(case, data):
+    """One device stands for all, each with its own host (rule 23), to the same result."""
+    _, machine, plan = case
+    figures = {
+        "host": data.draw(st.sampled_from((0, 5))),
+        "ahead": data.draw(st.sampled_from((0, 2))),
+    }
+    blocks = data.draw(st.sampled_from(((), ("prefetch",), ("matmul", "store"))))
+    known = {name: RuntimeFigure(float(value)) for name, value in figures.items()}
+    host = Runtime("drawn", blocks=blocks, **known)
+    compared(plan, replace(data.draw(several(machine)), software=host))

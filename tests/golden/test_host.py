@@ -4,6 +4,7 @@ nanosecond.
 
 from dataclasses import replace
 
+from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 
 from hosim.data.runtime import Runtime, RuntimeFigure
@@ -135,3 +136,23 @@ def test_pinning_takes_the_host_a_constant_and_its_bytes():
     assert done.moves == [("prefetch", "a", 15, 15, 35), ("prefetch", "b", 40, 40, 50)]
     assert done.ops == {"f": (35, 40), "g": (50, 55)}
     assert done.stalls == {"runtime": 15, "transfer": 20 + 10}
+
+
+def test_a_host_that_waits_finds_freed_memory_in_program_order():
+    """Each gathered tensor is used on another stream, so that its block is free once its user has
+    ended.
+
+    A host without end allocates all three before that: 90 bytes. One that is a gather ahead
+    allocates w1 when f has ended at 30, and w2 when g has at 60: 30 bytes.
+    """
+    tensors = {f"w{n}": (30, "activation") for n in range(3)}
+    ops = {}
+    for n, user in enumerate("fgh"):
+        ops[f"gather{n}"] = {"kind": "all_gather", "ns": 10, "outputs": [f"w{n}"], "stream": "comm"}
+        ops[user] = {"ns": 20, "inputs": [f"w{n}"]}
+    the_plan = plan(workload(tensors, ops))
+    told = [
+        replay(the_plan, hardware, account="program").allocator.peak_reserved_bytes
+        for hardware in (machine(), under(ahead=100), under(gathers=1), under(blocks=("any",)))
+    ]
+    assert told == [90, 90, 30, 30]

@@ -248,3 +248,9 @@ def test_a_damaged_table_in_parquet_is_refused(tmp_path):
     path.write_bytes(b"PAR1" + bytes(8) + b"PAR1")
     with pytest.raises(InputError, match="is no Parquet file"):
         read_kernel_tables(path)
+
+
+def test_layers_of_one_model_are_no_kernels(tmp_path):
+    (tmp_path / "dense.csv").write_text("layer,tokens,time_us\nact_fn,1,2.592\n")
+    with pytest.raises(InputError, match="--iterations"):
+        read_kernel_tables(tmp_path / "dense.csv")

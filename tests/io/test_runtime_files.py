@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.errors import InputError
+from hosim.data.runtime import Runtime, RuntimeFigure
+from hosim.errors import HardwareError, InputError
 from hosim.io import load_named
 from hosim.io.runtimes import (
     load_runtime,
@@ -51,6 +52,13 @@ def test_the_shipped_ones() -> None:
         ({"cpu_optimizer": {"value": 1.5}}, "cpu_optimizer.value"),
         ({"speed": {"value": 1.0, "one_row": "yes"}}, "speed.one_row"),
         ({"fast": {"value": 1.0}}, "fast"),
+        ({"ahead": {"value": 1.5}}, "ahead.value"),
+        ({"gathers": {"value": 0}}, "gathers.value"),
+        ({"pads": {"hidden": 0, "intermediate": 128}}, "pads.hidden"),
+        ({"pads": {"hidden": 256}}, "pads.intermediate"),
+        ({"pins": ["detach"]}, "pins[0]"),
+        ({"blocks": "prefetch"}, "blocks"),
+        ({"runs": ["sleep"]}, "runs[0]"),
         ({"options": {"fused": [1]}}, "options.fused"),
     ],
 )
@@ -182,3 +190,20 @@ def test_a_question_without_a_runtime_names_those_that_run_such_steps() -> None:
         "compare-policies", STEP, "-H", "h100", "-p", "resident", "--runtime", "torchtune"
     ).output
     assert "No runtime is named" not in named
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pins": ("detach",)},
+        {"pads": {"hidden": 256}},
+        {"pads": {"hidden": 0, "intermediate": 1}},
+        {"pads": {"hidden": True, "intermediate": 1}},
+        {"ahead": RuntimeFigure(0.5)},
+        {"blocks": "prefetch"},
+        {"blocks": (1,)},
+    ],
+)
+def test_what_is_no_runtime_is_refused_as_it_is_made(wrong) -> None:
+    with pytest.raises(HardwareError):
+        Runtime("mine", **wrong)

@@ -150,6 +150,12 @@ def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame,
     """The rows of a file, its column of times, and the kind of table that its columns are."""
     frame = _frame(source, tell)
     time = next((name for name in ("latency_us", "latency") if name in frame), None)
+    if time is None and {"time_us"} < set(frame.columns):
+        raise InputError(
+            "has times of one model's layers, as LLMServingSim records them, without the sizes of "
+            "kernels: hosim serve reads their folder (--iterations)",
+            source=source,
+        )
     if time is None:
         raise InputError(
             "expected a column latency_us, or latency in milliseconds",
