@@ -97,7 +97,10 @@ def test_constants_are_fitted_into_a_profile(folder: Path) -> None:
         ([], "calibrate: nothing to fit: give a TRACE, or --kernels TABLE"),
         (["--machine", "a"], "calibrate: --machine requires --kernels"),
         (["--kernels", "rows.csv"], "calibrate: --kernels requires --base"),
-        (["t.json", "--kernels", "rows.csv"], "calibrate: --kernels and TRACE exclude each other: it fits tables alone"),
+        (
+            ["t.json", "--kernels", "rows.csv"],
+            "calibrate: --kernels and TRACE exclude each other: it fits tables alone",
+        ),
         (
             ["--kernels", "rows.csv", "--base", "toy"],
             "toy: compute.processor: lacks the vendor's figures",
