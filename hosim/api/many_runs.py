@@ -58,8 +58,7 @@ def compare(
     budget: Budget = None,
     **options: Any,
 ) -> DataFrame:
-    """Compare policies on one workload, one machine and one budget; or machines, of which each says
-    how much memory is enough.
+    """Compare policies on one machine, or machines by how much of their memory is enough.
 
     Parameters
     ----------
@@ -355,8 +354,7 @@ def robustness(
     budget: Budget = None,
     **options: Any,
 ) -> DataFrame:
-    """Replay each policy's plan with op and transfer times that vary, or with its ops in other
-    orders.
+    """Replay each policy's plan with varied times of ops and transfers, or other orders of ops.
 
     Every policy plans on nominal times, and all policies meet the same variations.
 

@@ -24,8 +24,7 @@ def frontier(
     budget: Budget = None,
     **options: Any,
 ) -> Frontier:
-    """Trace peak memory against makespan, down to the smallest budget for which the policy finds a
-    plan.
+    """Trace peak memory against makespan, down to the smallest budget that has a plan.
 
     Returns
     -------

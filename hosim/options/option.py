@@ -181,7 +181,7 @@ def check_together(
         if option.needs and not any([name in there for name in option.needs]):
             said = f"requires {' or '.join(named[name] for name in option.needs)}"
         for other, why in option.excludes.items():
-            if other in there:
+            if other in there and said is None:
                 said = f"and {named[other]} exclude each other: {why or 'give one of them'}"
         if said is not None:
             raise InputError(f"{named[option.name]} {said}", source=source, where=where)

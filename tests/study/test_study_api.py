@@ -406,7 +406,6 @@ def test_what_is_not_given() -> None:
         "serve token_budget": 2048,
         "serve max_sequences": 256,
         "serve memory_share": 0.9,
-        "serve overhead": 0,
         "serve ahead": True,
         "serve instances": 1,
         "serve prefill_instances": 0,

@@ -84,8 +84,7 @@ def offload(
     optimizer: Any = None,
     **options: Any,
 ) -> OffloadedModel:
-    """Make a callable that computes exactly what a torch model computes, with its tensors where
-    hosim's plan puts them.
+    """Make a callable that computes what a torch model does, its tensors where a plan has them.
 
     The tensors of the model belong to the callable until it is closed. Until then they cannot be
     read, written, copied or saved, and the model cannot be called. The callable closes as a context

@@ -25,8 +25,7 @@ def serve(
     requests: str | os.PathLike[str] | RequestRows | Sequence[Request],
     **options: Any,
 ) -> Served:
-    """Serve requests over time on one engine, or on several, with a paged key-value cache, as vLLM
-    does.
+    """Serve requests over time on one engine or several with a paged cache, as vLLM does.
 
     Batching is continuous, prompts are prefilled in chunks, the cache shares blocks of equal
     prefixes, and the sequence that was admitted last is preempted where blocks lack. The cache is

@@ -244,8 +244,7 @@ def serve_fit(
     within: str | Mapping[str, Any],
     **options: Any,
 ) -> ServingFit:
-    """Find the largest or the smallest value of a field at which statistics of latencies keep their
-    limits.
+    """Find the largest or smallest value of a field at which latencies keep their limits.
 
     Parameters
     ----------
