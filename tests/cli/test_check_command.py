@@ -116,8 +116,8 @@ def test_the_reports_say_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch)
     summary = Path("s.md").read_text()
     assert step.read_text() == "before\n" + summary
     assert all(line in summary for line in explained)
-    assert "before: 20 B to" not in summary
-    assert "now: 70 B to 90 B" in summary
+    assert "This change raises the peak HBM of toy by 20 B (+28.6 %): " in summary.splitlines()[1]
+    assert "Device memory over time" not in summary  # a committed baseline has no curve
     assert all(len(line) <= 61 for line in summary.splitlines() if line.startswith(("│", "└")))
 
 
@@ -130,7 +130,7 @@ def test_reports_of_a_check_that_passes_name_no_failure(folder: Path) -> None:
     assert not told
     assert ET.parse("j.xml").getroot().get("failures") == "0"
     assert not json.loads(Path("s.json").read_text())["runs"][0]["results"]
-    assert Path("s.md").read_text().startswith("### hosim: 1 same\n")
+    assert Path("s.md").read_text().startswith("<!-- hosim check -->\n### hosim: 1 same\n")
 
 
 def test_what_no_longer_fits_is_exit_code_3_and_gets_no_baseline(folder: Path) -> None:
@@ -178,9 +178,9 @@ def test_cases_in_pyproject_and_from_a_folder_below(
 def test_two_processes_give_what_one_gives(folder: Path) -> None:
     (folder / "hosim.toml").write_text(CASES + CASES.replace("cases.toy", "cases.other"))
     hosim("baseline", "write", "--jobs", "2")
-    other = [path.read_bytes() for path in sorted(Path("hosim-baselines").iterdir())]
+    other = [path.read_bytes() for path in sorted(Path("hosim-baselines").glob("*.toml"))]
     hosim("baseline", "update", "--jobs", "1", "--no-cache")
-    assert [path.read_bytes() for path in sorted(Path("hosim-baselines").iterdir())] == other
+    assert [path.read_bytes() for path in sorted(Path("hosim-baselines").glob("*.toml"))] == other
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_one_case_that_cannot_be_read_leaves_the_others_their_verdicts_and_repor
         "error: case bad: none.json: no file and no shipped workload"
     )
     assert told.endswith("(and 1 more)\n")
-    assert sorted(path.name for path in Path("hosim-baselines").iterdir()) == [
+    assert sorted(path.name for path in Path("hosim-baselines").glob("*.toml")) == [
         "last.toml",
         "toy.toml",
     ]
@@ -412,7 +412,7 @@ def test_update_removes_no_file_that_is_no_baseline(folder: Path) -> None:
     (folder / "settings").mkdir()
     (folder / "settings" / "mine.toml").write_text("x = 1\n")
     hosim("baseline", "update", "-j", "1")
-    assert sorted(path.name for path in (folder / "settings").iterdir()) == [
+    assert sorted(path.name for path in (folder / "settings").glob("*.toml")) == [
         "mine.toml",
         "toy.toml",
     ]

@@ -111,6 +111,20 @@ def test_how_each_tensor_came_to_be_held() -> None:
     ]
 
 
+def test_what_stays_longer_is_what_came_if_the_peak_is_that_of_the_next_layer() -> None:
+    """The residual of the second layer takes the place of the first one's, which is there, too."""
+    before = residents(Item("activation", "add", 30, "", "f"), Item("activation", "wide", 31))
+    after = residents(
+        Item("activation", "add", 30, "", "h"),
+        Item("activation", "add_1", 30, "", "h"),
+        Item("activation", "wide", 31),
+        op="h",
+    )
+    assert at_the_peak(before, after) == [
+        "`add` (activation) now stays resident until op `h` (#2), was until `f`: +30 B at the peak"
+    ]
+
+
 def test_what_has_grown_gone_and_stayed_for_longer() -> None:
     before = residents(
         Item("optimizer_state", "m", 100),

@@ -147,7 +147,7 @@ def test_transfers_between_engines_are_shown(folder: Path) -> None:
 
 def test_a_baseline_written_and_checked(folder: Path) -> None:
     suite = suite_of(folder)
-    assert [path.name for path in write(suite)] == ["chat.toml"]
+    assert [path.parent.name for path in write(suite)] == [suite.baselines.name, "machines"]
     first = suite.baseline("chat").read_bytes()
     assert write(suite) == []  # the same bytes
     assert [one.verdict for one in check(suite)] == ["same"]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hosim.gate.judged_metrics import MAKESPAN, MOVED, PEAK, STALL, MetricVerdict, family
-from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
+from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay, role_of
 from hosim.gate.verdicts.changes import Change, in_lines, op_named, signed, thing, was_named
 from hosim.gate.verdicts.graph_changes import graph_changes
-from hosim.gate.verdicts.pairs import paired
+from hosim.gate.verdicts.pairs import Pair, paired
 from hosim.result import WORKSPACE
 from hosim.units import human_size, human_time
 
@@ -180,13 +180,17 @@ def _residents(
     old = before.residents if before is not None else Listing()
     away = {item.name for item in before.away.items} if before is not None else set()
     device = measured.record is not None and measured.record.machine.get("device_tier") == tier
-    moved = before is not None and before.op != now.op
+    pairs = paired(old, now.residents, _names(measured), away | known)
+    longer = _kept_longer(pairs, measured) if before is not None and before.op != now.op else {}
+    instead = {item for _, item in longer.values() if item is not None}
     changes: list[Change] = []
     gone: list[Item] = []
-    for was, item in paired(old, now.residents, _names(measured), away | known):
+    for was, item in pairs:
         if item is None:
             assert was is not None
             gone.append(was)
+        elif item in instead:
+            continue
         elif was is None:
             arrival = (
                 _arrival(item, tier, away, measured) if device else f"{thing(item)} lies in {tier}"
@@ -200,11 +204,14 @@ def _residents(
                 f"{human_size(was.value)}"
             )
             changes.append(Change(by, f"{grown}: {signed(by)} at the peak", item.name))
-        elif moved and was.name == item.name and (longer := _longer(item, was, measured)):
-            # a tensor that is held for longer may have moved the peak, but its bytes are no
-            # difference
-            said = f"{thing(item)} now stays resident {longer}: {human_size(item.value)}"
-            changes.append(Change(0, said, item.name, weight=item.value))
+        elif item in longer:
+            span, other = longer[item]
+            # it may have moved the peak, but its bytes are a difference only if another is held
+            # there, too
+            by = 0 if other is None else item.value
+            told = f"{signed(by)} at the peak" if by else human_size(item.value)
+            said = f"{thing(item)} now stays resident {span}: {told}"
+            changes.append(Change(by, said, item.name, weight=item.value))
     if gone and changes:
         first = max(gone, key=lambda item: (item.value, item.name))
         rest = f" and {len(gone) - 1} more" if len(gone) > 1 else ""
@@ -220,6 +227,28 @@ def _residents(
     if (small := total - sum(change.by for change in changes)) and changes:
         changes.append(Change(small, f"what the baseline does not list: {signed(small)}", group=1))
     return changes
+
+
+def _kept_longer(pairs: Sequence[Pair], measured: Measured) -> dict[Item, tuple[str, Item | None]]:
+    """Tensors at a peak that has moved which are held for longer: from and until when, and the
+    tensor of their role and size that would be held there without them, if there is one.
+    """
+
+    def role(item: Item) -> tuple[str, str, int]:
+        # torch numbers its names from the second on: add, add_1
+        return item.label, role_of(item.name).removesuffix("_{}"), item.value
+
+    arrived = [item for was, item in pairs if was is None and item is not None]
+    found: dict[Item, tuple[str, Item | None]] = {}
+    for was, item in pairs:
+        if was is None or item is None or (was.name, was.value) != (item.name, item.value):
+            continue
+        if span := _longer(item, was, measured):
+            other = next((one for one in arrived if role(one) == role(item)), None)
+            if other is not None:
+                arrived.remove(other)
+            found[item] = span, other
+    return found
 
 
 def _names(measured: Measured) -> set[str]:
