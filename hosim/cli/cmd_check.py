@@ -53,9 +53,7 @@ Strict = Annotated[
 ]
 JUnit = Annotated[Path | None, written("--junit", says="Write JUnit XML.")]
 Sarif = Annotated[Path | None, written("--sarif", says="Write SARIF 2.1.0.")]
-Summary = Annotated[
-    Path | None, written("--summary", says="Write a Markdown summary, with memory curves.")
-]
+Summary = Annotated[Path | None, written("--summary", says="Write a Markdown summary.")]
 Html = Annotated[
     Path | None,
     written(

@@ -29,6 +29,9 @@ from hosim.units import LARGEST
 
 _NS_PER_S = 10**9
 
+_WIDE = ("fp32", "fp64")
+"""Dtypes in which no kernel of attention was measured."""
+
 
 def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     """Nanoseconds that each op holds its stream, by op position.
@@ -68,7 +71,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
         if op.flops:
             if op.dtype not in peaks:
                 peaks[op.dtype] = _peak(op, hardware)
-            busy = max(busy, -(-op.flops * scale // (peaks[op.dtype] * share)))
+            busy = max(busy, -(-_computed(op) * scale // (peaks[op.dtype] * share)))
         if over_links is not None and i in sent:
             busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
         if busy > LARGEST:
@@ -83,6 +86,22 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
         if hardware.software is None
         else durations_under(graph, hardware.software, durations)
     )
+
+
+def _computed(op: Op) -> int:
+    """The FLOP of an op that a kernel computes.
+
+    By custom those of causal attention count all keys for each query; a kernel leaves out what the
+    mask hides. In other dtypes its time is measured, or guessed with all of them.
+    """
+    if op.kernel not in ("context_attention", "context_gradient") or op.dtype not in _WIDE:
+        return op.flops
+    _, queries, before, *_, window = op.sizes
+    seen = min(before + queries, window)
+    full = max(before + queries - window, 0)  # the last queries, whose window is full
+    growing = max(queries - full, 0)
+    hidden = growing * (2 * seen - 2 * before - growing - 1) // 2 if growing else 0
+    return op.flops - op.flops * hidden // (queries * seen)
 
 
 def _elsewhere_ns(op: Op, hardware: Hardware) -> int:

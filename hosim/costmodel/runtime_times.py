@@ -1,8 +1,7 @@
 """A machine under a runtime, and the times of its ops there.
 
-Ops on the device take what they take alone over the runtime's ``speed``. A host thread issues ops
-in the order of the program, and the n-th one is there after n times ``host``: the wait of the
-stream ``compute`` for that is part of the op that waits.
+Ops on the device take what they take alone over the runtime's ``speed``. When the host issues them
+a replay says (docs/contract.md, rule 23).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hosim.data.runtime import RUNTIME, Runtime, from_data
-from hosim.graph import KINDS, MAIN_STREAM, Graph
+from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware, Tier
 
 _OPTIMIZER, _FP32 = "optimizer", "fp32"
@@ -73,17 +72,9 @@ def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) ->
     Measured ones (``duration_ns``) are those of some runtime already and stay as they are, as do
     ops on other processors.
     """
-    speed, host = Fraction(str(runtime.speed.value)), round(runtime.host.value)
+    speed = Fraction(str(runtime.speed.value))
     found: list[int] = []
-    free = 0
-    for n, (op, ns) in enumerate(zip(graph.ops, durations, strict=True), start=1):
-        if op.duration_ns is not None or op.processor:
-            found.append(ns)
-            continue
-        taken = -(-ns * speed.denominator // speed.numerator)
-        if host and op.stream == MAIN_STREAM:
-            waited = max(0, n * host - free)
-            free += waited + taken
-            taken += waited
-        found.append(taken)
+    for op, ns in zip(graph.ops, durations, strict=True):
+        kept = op.duration_ns is not None or op.processor
+        found.append(ns if kept else -(-ns * speed.denominator // speed.numerator))
     return tuple(found)

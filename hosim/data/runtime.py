@@ -20,6 +20,9 @@ from hosim.plain_text import named
 DEVIATIONS = 1.6449
 """So many standard deviations to either side have 90 % of a normal distribution."""
 
+COPIES = ("prefetch", "store")
+"""The cache ops that copy, as :mod:`hosim.cache_plan` names them."""
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeFigure:
@@ -64,13 +67,23 @@ class Runtime:
     ----------
     name
         Its name; ``software`` says which versions of what it is.
+    runs
+        Which steps it runs: ``train`` and ``inference``.
     options
         Parameters of a builder that it sets, such as ``fused``; what a user gives wins.
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
     host
-        Nanoseconds in which a host thread issues one op: the n-th op of a program does not start
-        before n times as much.
+        Nanoseconds that a call of the host thread takes: of an op, or of a copy (docs/contract.md,
+        rule 23).
+    ahead, gathers
+        So many ops, and gathers whose results are in use, the host is ahead of the device at most;
+        0: without end.
+    blocks
+        After whose call the host waits for the end: kinds of ops, and ``prefetch`` and ``store``.
+    pins, pin, pin_rate
+        For which of ``prefetch`` and ``store`` the host pins the tensor's host memory, each time,
+        and what that takes: nanoseconds each, and bytes per second (0: bytes take no time).
     cpu_optimizer
         The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the
         profile says.
@@ -85,6 +98,13 @@ class Runtime:
         what hosim computes for it.
     sampling
         How many times the fp32 logits of all its sequences it holds to choose the next tokens.
+    counted
+        Bytes outside its allocator that such an engine counts then; 0: all of ``context``,
+        ``collectives`` and ``graphs``.
+    tokens, sequences
+        What an iteration has at most unless told, on a device of 70 GiB and more; 0: as elsewhere.
+    pads
+        Of what the sizes of experts in mxfp4 are multiples: ``hidden`` and ``intermediate``.
     context, collectives, graphs
         Bytes of the device beside the allocator's: modules and context, buffers of collectives
         where several devices run, captured graphs.
@@ -111,9 +131,16 @@ class Runtime:
     name: str
     software: str = field(default="", compare=False)
     source: str = field(default="", compare=False)
+    runs: tuple[str, ...] = ()
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     speed: RuntimeFigure = ONE
     host: RuntimeFigure = NONE
+    ahead: RuntimeFigure = NONE
+    gathers: RuntimeFigure = NONE
+    blocks: tuple[str, ...] = ()
+    pins: tuple[str, ...] = ()
+    pin: RuntimeFigure = NONE
+    pin_rate: RuntimeFigure = NONE
     cpu_optimizer: RuntimeFigure = NONE
     pageable: RuntimeFigure = NONE
     buffers: RuntimeFigure = NONE
@@ -121,6 +148,10 @@ class Runtime:
     reserved: RuntimeFigure = ONE
     iteration: RuntimeFigure = ONE
     sampling: RuntimeFigure = NONE
+    counted: RuntimeFigure = NONE
+    tokens: RuntimeFigure = NONE
+    sequences: RuntimeFigure = NONE
+    pads: Mapping[str, int] = field(default_factory=dict)
     context: RuntimeFigure = NONE
     collectives: RuntimeFigure = NONE
     graphs: RuntimeFigure = NONE
@@ -130,10 +161,31 @@ class Runtime:
         for name in ("speed", "allocated", "reserved", "iteration"):
             if getattr(self, name).value <= 0:
                 raise HardwareError("expected a value above 0", where=f"{name}.value")
+        for name in ("ahead", "gathers", "tokens", "sequences"):
+            if getattr(self, name).value % 1:
+                raise HardwareError("expected a whole number", where=f"{name}.value")
+        if set(self.pins) - set(COPIES):
+            raise HardwareError(f"expected {' and '.join(COPIES)} alone", where="pins")
         if self.cpu_optimizer.value > 1:
             raise HardwareError(
                 "expected at most 1: a share of the bandwidth", where="cpu_optimizer.value"
             )
+
+    @property
+    def _limits(self) -> tuple[tuple[RuntimeFigure, str], ...]:
+        return (self.ahead, "ops"), (self.gathers, "gathers")
+
+    @property
+    def has_host(self) -> bool:
+        """Whether the host is a process of a replay: it takes time for calls or pinning, is ahead
+        by a limit or waits.
+        """
+        return bool(self.host.value or self.pins or self.waits)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host waits for the device."""
+        return bool(self.ahead.value or self.gathers.value or self.blocks)
 
     @property
     def known(self) -> Mapping[str, RuntimeFigure]:
@@ -150,8 +202,15 @@ class Runtime:
             else []
         )
         said += (
-            [f"{self.host.value / 1000:g} us of the host for each op"] if self.host.value else []
+            [f"{self.host.value / 1000:g} us of the host for each call"] if self.host.value else []
         )
+        said += [
+            f"the host is {figure.value:g} {what} ahead at most"
+            for figure, what in self._limits
+            if figure.value
+        ]
+        said += [f"the host waits for each {', '.join(self.blocks)}"] if self.blocks else []
+        said += [f"the host pins memory for each {', '.join(self.pins)}"] if self.pins else []
         one = [name for name, figure in self.known.items() if figure.one_row]
         rests = (
             f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement"

@@ -11,9 +11,9 @@ it. Another stream that used it (an op's there, or the channel's of a store that
 waited for: once freed the block is *pending*, until everything has passed that was queued on that
 stream by then. The allocator looks at each allocation, so what has passed depends on how far ahead
 the host is. It is taken to be a number of ops ahead of the device, :data:`LAUNCH_QUEUE` unless
-told; ops and transfers end when the replay in time says. What a route stages in the device tier on
-its way between two others is not
-counted. When memory is short the host waits for all of them, as PyTorch does before it gives up.
+told, and no further than a runtime's host is (rule 23); ops and transfers end when the replay in
+time says. What a route stages in the device tier on its way between two others is not counted. When
+memory is short the host waits for all of them, as PyTorch does before it gives up.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from itertools import accumulate
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine.allocators import CachingAllocator
 from hosim.engine.arenas import caching_figures, streams_of_tensors
+from hosim.engine.host_calls import called_at, host_calls
 from hosim.engine.result_figures import without_timelines
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -290,6 +291,20 @@ class _Host:
         self._queued: dict[int | str, int] = {}
         self._used: dict[int, set[int | str]] = {}
         self._dead: set[int] = set()
+        self._called = self._calls(plan, hardware)
+
+    def _calls(self, plan: Plan, hardware: Hardware) -> list[int]:
+        """When each op is allocated for, as far as is known: it is not before its call begins, nor
+        more than so many ops ahead.
+        """
+        ends = list(accumulate(self._timeline.op_end_ns, max))
+        called = [ends[i - 1 - self._ahead] if i > self._ahead else 0 for i in range(len(ends))]
+        calls = host_calls(plan, hardware)
+        if calls is None:
+            return called
+        copy_ends = {transfer.cache_op: transfer.end_ns for transfer in self._timeline.transfers}
+        at = called_at(calls, self._timeline.op_end_ns, copy_ends)
+        return [max(least, over - calls.op_ns) for least, over in zip(called, at, strict=True)]
 
     def run(self) -> str | None:
         """Go to the end; returns who wanted how much where there was no room."""
@@ -301,11 +316,10 @@ class _Host:
                     f"{_size(graph.tensors[t].size_bytes)}"
                 )
         failed = self._cache_ops_at(AT_START)
-        ended = list(accumulate(self._timeline.op_end_ns, max))
         for i, op in enumerate(graph.ops):
             if failed is not None:
                 return failed
-            blocks.pass_time(ended[i - 1 - self._ahead] if i > self._ahead else 0)
+            blocks.pass_time(self._called[i])
             stream = self._stream_of[i]
             wanted = [t for t in op.outputs if t not in self._used]
             if not (

@@ -52,6 +52,8 @@ def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
     """
     if recorded:
         raise UncoveredError("timelines and allocators")
+    if hardware.software is not None and hardware.software.has_host:
+        raise UncoveredError("a host that issues ops and copies one by one")
     if hardware.devices > 1 and not folded:
         raise UncoveredError("devices that do not do the same")
 

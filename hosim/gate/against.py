@@ -76,10 +76,16 @@ def baselines_at(
                 root, tree, config.relative_to(root), names, made, Path(folder) / "tree", write
             )
         for name, content in json.loads(text or "{}").items():
+            (made / name).parent.mkdir(exist_ok=True)
             (made / name).write_text(content)
         if text is None and kept is not None and not failed:
             keep_text(
-                json.dumps({path.name: path.read_text() for path in sorted(made.glob("*"))}),
+                json.dumps(
+                    {
+                        path.relative_to(made).as_posix(): path.read_text()
+                        for path in sorted(made.rglob("*.toml"))
+                    }
+                ),
                 kept,
                 key,
             )

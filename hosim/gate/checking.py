@@ -21,7 +21,15 @@ from hosim.gate.cases import Case, Suite
 from hosim.gate.judged_metrics import DRIFT, MISSING, NEW
 from hosim.gate.measured_case import measure, measure_lines
 from hosim.gate.places import place_of
-from hosim.gate.records import Measured, read_matrix, read_record, save_matrix, save_record
+from hosim.gate.records import (
+    Measured,
+    machine_files,
+    read_matrix,
+    read_record,
+    remove_unused_machines,
+    save_matrix,
+    save_record,
+)
 from hosim.gate.verdicts import ERROR, CaseVerdict, judge
 from hosim.plain_text import one_line
 from hosim.study.runs import cores
@@ -82,7 +90,7 @@ def _check_against(
             jobs=jobs,
             kept=kept,
             tell=lambda doing: tell(f"{doing} at {revision}"),
-            apart=True,
+            for_now=True,
         )
 
     with baselines_at(
@@ -162,7 +170,7 @@ def write(
     jobs: int = 1,
     kept: Path | None = None,
     tell: Telling = lambda doing: None,
-    apart: bool = False,
+    for_now: bool = False,
 ) -> list[Path]:
     """Write the baseline of each case of ``names`` (all cases without names); returns the files
     that changed.
@@ -170,8 +178,9 @@ def write(
     ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that
     belong to no case. A matrix has a line for a case that does not fit. For another such case
     raises :class:`InfeasibleError`, and for one that cannot be measured :class:`HosimError`, once
-    everything else is written. ``apart``: not in this process. Raises :class:`InputError` for a
-    damaged file that is to be kept.
+    everything else is written. ``for_now``: the baselines are for one check, so they have memory
+    curves, and are measured in other processes. Raises :class:`InputError` for a damaged file that
+    is to be kept.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
@@ -186,14 +195,15 @@ def write(
         )
     )
     changed, failed, errors = [], [], []
-    for case, now in zip(cases, measured(cases, jobs, kept, tell, apart=apart), strict=True):
+    machines = machine_files(suite.baselines)
+    for case, now in zip(cases, measured(cases, jobs, kept, tell, apart=for_now), strict=True):
         if isinstance(now, CaseError):
             errors.append(now)
         elif case.matrix is not None:
             matrices[case.matrix][case.name] = now
         elif now.record is None:
             failed.append(f"{case.name}: {now.error}")
-        elif save_record(now.record, suite.baseline(case.name)):
+        elif save_record(now.record, suite.baseline(case.name), curve=for_now):
             changed.append(suite.baseline(case.name))
     listed = {case.name for case in suite.cases}
     for matrix, lines in matrices.items():
@@ -207,6 +217,9 @@ def write(
     for name in [] if wanted or only_new else suite.without_case():
         suite.baseline(name).unlink(missing_ok=True)
         changed.append(suite.baseline(name))
+    if not only_new:
+        remove_unused_machines(suite.baselines)
+    changed += sorted(machines ^ machine_files(suite.baselines))
     if errors:
         raise errors_in_one(errors)
     if failed:

@@ -8,6 +8,7 @@ cannot be read, or was not written by this user's hosim, is imported again.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -56,7 +57,8 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
     """The graph that ``package.module:function`` returns; its package may lie in ``folder``.
 
     The function returns a :class:`Graph`, or a torch model and its example inputs (a tuple, or a
-    mapping by name). It is called each time, because what it depends on is unknown. Raises
+    mapping by name); for a training step also the loss and the optimizer (:func:`graph_of_model`).
+    It is called each time, because what it depends on is unknown. Raises
     :class:`InputError`.
     """
     module, _, name = entry.partition(":")
@@ -86,19 +88,25 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
             raise InputError(_raised(error), source=entry) from error
     if isinstance(given, Graph):
         return given
-    if not isinstance(given, tuple) or len(given) != 2:
+    if not isinstance(given, tuple) or len(given) not in (2, 4):
         raise InputError(
-            "expected the function to return a model and its example inputs, or a hosim.Graph",
+            "expected the function to return a model and its example inputs (and the loss and the "
+            "optimizer, for a training step), or a hosim.Graph",
             source=entry,
         )
     return graph_of_model(*given, name=name, source=entry)
 
 
-def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
+def graph_of_model(
+    model: Any, inputs: Any, loss: Any = None, optimizer: Any = None, *, name: str, source: str
+) -> Graph:
     """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by
-    name). Raises :class:`InputError`.
+    name).
+
+    With an optimizer of torch it is a whole training step: ``loss(model, inputs)``, with the inputs
+    by name, is differentiated, by default ``model(**inputs).loss``. Raises :class:`InputError`.
     """
-    from hosim.importers.torch_programs import import_exported, require_torch
+    from hosim.importers.torch_programs import import_exported, import_training, require_torch
 
     require_torch()
     import torch
@@ -107,6 +115,23 @@ def graph_of_model(model: Any, inputs: Any, *, name: str, source: str) -> Graph:
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source=source)
     by_name = dict(inputs) if isinstance(inputs, dict) else {}
     positional = () if by_name else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    if optimizer is not None:
+        if not isinstance(optimizer, torch.optim.Optimizer) or not (loss is None or callable(loss)):
+            got = f"{type(loss).__name__} and {type(optimizer).__name__}"
+            raise InputError(
+                f"expected a loss(model, inputs) and an optimizer of torch, got {got}",
+                source=source,
+            )
+        try:
+            given = by_name or inspect.signature(model.forward).bind_partial(*positional).arguments
+            with redirect_stdout(sys.stderr):
+                return import_training(model, given, name=name, optimizer=optimizer, loss=loss)
+        except TypeError as error:
+            raise InputError(f"wrong example inputs: {_line(error)}", source=source) from error
+        except InputError as error:
+            raise InputError(error.message, source=source) from error
+    if loss is not None:
+        raise InputError("there is a loss, and no optimizer to train with", source=source)
     try:
         with redirect_stdout(sys.stderr):
             program = torch.export.export(model, positional, by_name, strict=False)

@@ -47,16 +47,21 @@ class SimulatedStep:
         self._graph: Graph | None = None
         self._measured: Measured | None = None
 
-    def model(self, model: Any, inputs: Any = ()) -> SimulatedStep:
+    def model(
+        self, model: Any, inputs: Any = (), loss: Any = None, optimizer: Any = None
+    ) -> SimulatedStep:
         """Take a torch model called with ``inputs`` (a tuple, one tensor, or a dictionary by name),
-        or a :class:`hosim.Graph`.
+        or a :class:`hosim.Graph`; with an optimizer, a training step of the model that
+        differentiates ``loss(model, inputs)``.
         """
         __tracebackhide__ = True
         try:
             self._graph = (
                 model
                 if isinstance(model, Graph)
-                else graph_of_model(model, inputs, name=self._case.name, source="model")
+                else graph_of_model(
+                    model, inputs, loss, optimizer, name=self._case.name, source="model"
+                )
             )
         except HosimError as error:
             _fail(str(error))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels import UNKNOWN, KernelSizes, causal_kernel, product_kernel
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes, causal_kernel, full_kernel, product_kernel
 from hosim.importers.flop_formulas import (
     Dims,
     attention_flops,
@@ -245,8 +245,8 @@ _FLASH = {"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_atte
 
 
 def aten_kernel(call: CallShapes, flops: int) -> KernelSizes:
-    """The class and sizes of products of rows with one matrix, of causal attention, and of one
-    query's attention.
+    """The class and sizes of products of rows with one matrix, and of attention that is causal or
+    has no mask.
     """
     second, made = (
         call.at(_SECOND_OPERAND.get(call.operator, len(call.shapes))),
@@ -256,7 +256,9 @@ def aten_kernel(call: CallShapes, flops: int) -> KernelSizes:
         return product_kernel(made, second, flops)
     if call.operator in _FLASH and flops:
         query, key, value = map(call.dims, range(3))
-        causal = call.value(4) is True and query[2] == key[2]
-        if call.at(5) is None and (causal or query[2] == 1):
+        causal = call.value(4)
+        if call.at(5) is None and query[2] in ((1, key[2]) if causal is True else (1,)):
             return causal_kernel(query, key, value[3])
+        if call.at(5) is None and causal is False:
+            return full_kernel(query, key, value[3])
     return UNKNOWN

@@ -126,7 +126,7 @@ def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
     }
 
     def make() -> Any:
-        module = _module(model, _dtype_of(model.get("dtype", "bf16")))
+        module = _module(model, _dtype_of(model.get("dtype", "bf16"))).train()
         if training.get("checkpoint"):
             enable = (
                 getattr(module, "activation_checkpointing_enable", None)

@@ -9,7 +9,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
     from hosim.serving.engine_loop import serve_requests
-    from hosim.serving.engine_memory import cache_blocks, cache_room, weight_room
+    from hosim.serving.engine_memory import cache_blocks, cache_room, engine_limits, weight_room
     from hosim.serving.goodput import beyond, latency_limits, statistic_limits
     from hosim.serving.instances import serve_on_instances
     from hosim.serving.measured_server import (
@@ -32,7 +32,7 @@ else:
         {
             "disaggregated": "PrefillEngine serve_disaggregated",
             "engine_loop": "serve_requests",
-            "engine_memory": "cache_blocks cache_room weight_room",
+            "engine_memory": "cache_blocks cache_room engine_limits weight_room",
             "goodput": "beyond latency_limits statistic_limits",
             "instances": "serve_on_instances",
             "measured_server": "MeasuredRequests as_served beside_measured check_measured "
@@ -49,7 +49,7 @@ else:
 __all__ = [
     "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations",
     "PrefillEngine", "Sample", "Scheduler", "Served", "WaitingByPriority", "as_served",
-    "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured",
+    "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured", "engine_limits",
     "fitted_overhead_ns", "latency_limits", "read_measured_requests", "read_recorded_iterations",
     "serve_disaggregated", "serve_on_instances", "serve_requests", "statistic_limits",
     "weight_room",

@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from hosim.data.runtime import Runtime, RuntimeFigure
-from hosim.data.seen_peaks import DRIVER_BYTES, beside_allocator, seen
-from hosim.errors import InfeasibleError
+from hosim.data.seen_peaks import DRIVER_BYTES, seen
+from hosim.errors import InfeasibleError, InputError
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.scheduler import EngineLimits
 from hosim.units import human_percent, human_size
 
 MEMORY_SHARE = 0.9
 """How much of the device's memory an engine takes, as vLLM's ``gpu_memory_utilization``."""
+
+LARGE_BYTES = 70 * 2**30
+"""From here on vLLM takes larger iterations unless told, but on A100 (``vllm/engine/arg_utils.py``,
+``get_batch_defaults``)."""
 
 
 def cache_blocks(
@@ -81,6 +85,7 @@ def cache_room(
     machine, block = model.hardware, _block_bytes(model, limits)
     assert machine.software is not None
     weights = model.weight_bytes if weight_bytes is None else weight_bytes
+    weights += padding_bytes(model, machine.software)
     beside = seen(beside_weights(model, limits, machine.software))
     usable = int((machine.device.capacity_bytes - DRIVER_BYTES) * memory_share) - weights
     blocks = (usable - beside.bytes) // block
@@ -103,15 +108,62 @@ def beside_weights(
     """What an engine of a runtime holds beside weights and cache: its largest iteration, what
     chooses tokens, and what no allocator has.
     """
-    working, logits = (
-        model.working_bytes(limits.token_budget),
-        limits.max_sequences * model.logit_bytes,
-    )
+    working = model.working_bytes(limits.token_budget)
+    logits = limits.max_sequences * model.logit_bytes * model.devices  # gathered on each device
     iteration, sampling = runtime.iteration, runtime.sampling
+    outside = (runtime.counted,) if runtime.counted.value else (runtime.context, runtime.graphs)
     return (
         RuntimeFigure(working * iteration.value, iteration.spread),
         RuntimeFigure(logits * sampling.value, sampling.spread),
-        *beside_allocator(runtime, model.devices),
+        *outside,
+        *([runtime.collectives] if model.devices > 1 else []),
+    )
+
+
+def padding_bytes(model: ModelledIterations, runtime: Runtime) -> int:
+    """What a runtime's layout of experts in mxfp4 takes beyond their weights.
+
+    vLLM's Marlin layout of gpt-oss-120b rounds 2,880 x 2,880 up to 3,072 x 2,944: 65.97 GiB are
+    loaded (vllm-project/vllm#23278), 5.2 more than the weights have.
+
+    Raises :class:`InputError` for a runtime that does not say how it lays them out.
+    """
+    experts = model.mxfp4_experts
+    if experts is None:
+        return 0
+    if not runtime.pads:
+        raise InputError(
+            f"{runtime.name} does not say how it lays out experts in mxfp4 (pads), and with it "
+            "what is left for a cache; name a runtime that does, such as vllm, or the blocks",
+            source="runtime",
+        )
+    size, hidden, intermediate = experts
+    rows, columns = (
+        -(-of // runtime.pads[name]) * runtime.pads[name]
+        for name, of in (("hidden", hidden), ("intermediate", intermediate))
+    )
+    return size * rows * columns // (hidden * intermediate) - size
+
+
+def engine_limits(
+    model: ModelledIterations,
+    token_budget: int | None,
+    max_sequences: int | None,
+    block_tokens: int,
+    by_priority: bool,
+) -> EngineLimits:
+    """The limits of an engine: those that a user gives, or what its runtime takes on the device."""
+    runtime, device = model.hardware.software, model.hardware.device
+    large = device.capacity_bytes >= LARGE_BYTES and "a100" not in model.hardware.name
+    known = runtime if runtime is not None and large else None
+    tokens = round(known.tokens.value) if known is not None else 0
+    sequences = round(known.sequences.value) if known is not None else 0
+    default = EngineLimits()
+    return EngineLimits(
+        (tokens or default.token_budget) if token_budget is None else token_budget,
+        (sequences or default.max_sequences) if max_sequences is None else max_sequences,
+        block_tokens,
+        by_priority,
     )
 
 

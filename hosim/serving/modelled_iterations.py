@@ -130,10 +130,19 @@ class ModelledIterations:
 
     def __call__(self, iteration: Iteration) -> int:
         """Nanoseconds of an iteration."""
-        kernels = self.head_ns(iteration) + self.attention_ns(iteration)
-        if self.hardware.software is not None:  # as the times of ops already are
-            kernels = round(kernels / self.hardware.software.speed.value)
-        return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
+        kernels, runtime = (
+            self.head_ns(iteration) + self.attention_ns(iteration),
+            self.hardware.software,
+        )
+        if runtime is None:
+            return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
+        kernels = round(kernels / runtime.speed.value)  # as the times of ops already are
+        issued = (
+            round(runtime.host.value) * len(self.graph(iteration.tokens).ops)
+            if runtime.host.value
+            else 0
+        )
+        return max(self.dense_ns(iteration.tokens) + kernels, issued) + self.overhead_ns
 
     @property
     def layers(self) -> int:
@@ -189,6 +198,18 @@ class ModelledIterations:
     def logit_bytes(self) -> int:
         """Bytes of the logits of one sequence in fp32, of the device's part of the vocabulary."""
         return 4 * sum([head.sizes[1] for head in self._heads])
+
+    @property
+    def mxfp4_experts(self) -> tuple[int, int, int] | None:
+        """Bytes of the experts of a device that are packed in mxfp4, and an expert's sizes there;
+        ``None`` without such.
+        """
+        graph = self.graph(1)
+        found = next((op.sizes for op in graph.ops if op.kernel == "moe"), None)
+        if self.model.get("weights") != "mxfp4" or found is None:
+            return None
+        size = sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "expert")
+        return size, found[1], found[2] // max(1, found[5])
 
     def working_bytes(self, tokens: int) -> int:
         """Bytes that an iteration of so many new tokens takes beside weights and cache."""

@@ -208,10 +208,16 @@ class _View:
             elif stall.cause == "dependency":
                 yield self._producer(stall)
             else:
-                inspect = human_time(self.hardware.inspect_ns)
-                yield self._explained(
-                    stall, f"a plan made beforehand: inspecting an op takes {inspect}"
-                )
+                yield self._explained(stall, self._runtime_remedy())
+
+    def _runtime_remedy(self) -> str:
+        """What would prevent a wait for a runtime policy, or for the host of a runtime."""
+        runtime = self.hardware.software
+        if runtime is not None and runtime.has_host:
+            return f"a host that is there earlier: {runtime.line}"
+        return (
+            f"a plan made beforehand: inspecting an op takes {human_time(self.hardware.inspect_ns)}"
+        )
 
     def _explained(self, stall: Stall, prevented_by: str) -> ExplainedStall:
         op = self.graph.ops[stall.op]

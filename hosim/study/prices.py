@@ -15,6 +15,7 @@ from hosim import engine
 from hosim.cache_plan import Plan
 from hosim.costmodel import copies_compete
 from hosim.costmodel.transfers import sent_bytes, taken_as_pinned
+from hosim.data.runtime import NONE
 from hosim.errors import InputError, PlanError, UnitError
 from hosim.graph import KINDS
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -196,6 +197,26 @@ def _changes(plan: Plan, hardware: Hardware, result: Result, more: int) -> Itera
         ):
             yield from _memory_and_processor(plan, hardware, tier, more)
             yield from _host_memory(hardware, tier, used)
+    yield from _host(hardware)
+
+
+def _host(hardware: Hardware) -> Iterator[_MoreOf]:
+    """A host without each of the settings of its runtime that hold it up (docs/contract.md, rule
+    23).
+    """
+    runtime = hardware.software
+    if runtime is None:
+        return
+    without = {
+        "host": replace(runtime, host=NONE),
+        "ahead": replace(runtime, ahead=NONE),
+        "gathers": replace(runtime, gathers=NONE),
+        "blocks": replace(runtime, blocks=()),
+        "pins": replace(runtime, pins=()),
+    }
+    for name, other in without.items():
+        if other != runtime:
+            yield _MoreOf(runtime.name, f"no {name}", replace(hardware, software=other))
 
 
 def _memory_and_processor(

@@ -129,19 +129,6 @@ def test_gaps_are_so_many_nanoseconds_of_each_op() -> None:
     assert gaps.std() == pytest.approx(GAP_NS, rel=0.01)
 
 
-def test_a_wait_for_the_host_is_drawn_as_the_host_is() -> None:
-    """Ops of 1 us of which a host issues one each 10 us: all of the step is the host's, and spreads
-    as it does.
-    """
-    runtime = Runtime("eager", host=RuntimeFigure(10_000.0, 0.3))
-    machine = machine_under(MACHINE, runtime)
-    graph = toy(*[10**6] * 20)
-    nominal = op_durations(graph, machine)
-    assert sum(nominal) == pytest.approx(20 * 10_000 + 1_000)
-    whole = DrawnTimes(graph, machine).durations(nominal, DRAWS).sum(axis=1)
-    assert np.log(whole).std() == pytest.approx(0.3, rel=0.03)
-
-
 def test_machines_have_factors_of_their_own_and_share_the_others() -> None:
     builder = GraphBuilder("g")
     builder.tensor("w", 10, "parameter", home="ddr")

@@ -129,6 +129,14 @@ def test_the_gradient_of_attention_has_five_products_for_the_two_going_forward()
     )
 
 
+def test_without_a_mask_every_block_reads_all_keys() -> None:
+    sizes = {"batch": 10, "queries": 512, "heads": 1, "kv_heads": 1, "width": 128}
+    unit = 4 * 128 * 128 / 1e6
+    # 4 blocks of 1,000 keys, in steps of 64; the causal ones above read 128, 256, 384 and 512
+    assert us("full_attention", CONTEXT, **sizes, keys=1000) == pytest.approx(unit * 4 * 1024)
+    assert us("full_gradient", CONTEXT, **sizes, keys=1000) == pytest.approx(2.5 * unit * 4 * 1024)
+
+
 @pytest.mark.parametrize(
     ("kernel", "before", "since"),
     [

@@ -95,3 +95,17 @@ def test_it_is_the_first_whole_nanosecond_at_which_the_work_is_done(flops, peak,
     # work done in t ns, times 100e9: peak * percent * t
     assert peak * percent * ns >= flops * 100 * 10**9
     assert ns == 0 or peak * percent * (ns - 1) < flops * 100 * 10**9
+
+
+@given(st.integers(1, 40), st.integers(0, 30), st.integers(1, 80))
+def test_in_fp32_causal_attention_computes_the_scores_that_the_mask_leaves(queries, before, window):
+    """Its FLOP count all keys for each query, and no kernel was measured in this dtype."""
+    seen = [min(before + i, window) for i in range(1, queries + 1)]
+    for kernel in ("context_attention", "context_gradient"):
+        op = {"kernel": kernel, "sizes": (1, queries, before, 1, 1, 4, window)}
+        slow = machine({"fp32": 10**9, "bf16": 10**9})
+        assert duration(slow, dtype="fp32", flops=5 * queries * seen[-1], **op) == 5 * sum(seen)
+        assert (
+            duration(slow, dtype="bf16", flops=5 * queries * seen[-1], **op)
+            == 5 * queries * seen[-1]
+        )

@@ -2,7 +2,14 @@
 
 import pytest
 
-from hosim.costmodel.kernels import CLASSES, NO_WINDOW, UNKNOWN, causal_kernel, product_kernel
+from hosim.costmodel.kernels import (
+    CLASSES,
+    NO_WINDOW,
+    UNKNOWN,
+    causal_kernel,
+    full_kernel,
+    product_kernel,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,3 +45,16 @@ def test_products(made, second, depth, sizes) -> None:
 def test_attention(query, key, out_width, expected) -> None:
     assert causal_kernel(query, key, out_width) == expected
     assert len(expected[1]) == len(CLASSES[expected[0]].sizes)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "out_width", "expected"),
+    [
+        ((2, 8, 5, 16), (2, 2, 9, 16), 16, ("full_attention", (2, 5, 9, 8, 2, 16))),
+        ((2, 8, 1, 16), (2, 2, 9, 16), 16, ("generation_attention", (2, 9, 8, 2, 16))),
+        ((2, 8, 5, 24), (2, 8, 9, 24), 16, UNKNOWN),
+    ],
+)
+def test_attention_without_a_mask(query, key, out_width, expected) -> None:
+    assert full_kernel(query, key, out_width) == expected
+    assert not expected[0] or len(expected[1]) == len(CLASSES[expected[0]].sizes)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_replay import NaiveReplay
-from strategies import cases, graphs, hardware, sized, wild_plans
+from strategies import OP_KINDS, cases, graphs, hardware, sized, wild_plans
 
 from hosim.cache_plan import CacheOp, Plan
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import GraphBuilder
@@ -144,6 +145,49 @@ def test_a_store_while_its_writer_waits_for_room(size, to, transfer):
     compare(plan, machine, None)
     stalls = replay(plan, machine).stall_ns
     assert (stalls["transfer"], stalls["capacity"]) == (transfer, 50 - transfer)
+
+
+@st.composite
+def hosts(draw):
+    """A runtime whose host is a process."""
+    counts = {name: draw(st.sampled_from((0, 0, 1, 2, 3))) for name in ("ahead", "gathers")}
+    blocks = draw(
+        st.lists(st.sampled_from(("prefetch", "store", *OP_KINDS)), max_size=2, unique=True)
+    )
+    figures = {
+        "host": draw(st.sampled_from((0, 1, 7, 25))),
+        "pin": draw(st.sampled_from((0, 4))),
+        **counts,
+    }
+    figures["pin_rate"] = draw(st.sampled_from((0, 10**9, 3 * 10**9)))
+    pins = draw(st.sampled_from(((), ("prefetch",), ("prefetch", "store"))))
+    return Runtime(
+        "drawn",
+        blocks=tuple(blocks),
+        pins=pins,
+        **{name: RuntimeFigure(float(value)) for name, value in figures.items()},
+    )
+
+
+@given(cases(max_ops=9, max_streams=3, roomy=None), hosts(), st.integers(0, 3))
+def test_legal_plans_under_a_host(case, host, gathers):
+    graph, machine, plan = case
+    ops = tuple(
+        [
+            replace(op, kind="all_gather") if i % 4 < gathers else op
+            for i, op in enumerate(graph.ops)
+        ]
+    )
+    compare(replace(plan, graph=replace(graph, ops=ops)), replace(machine, software=host), None)
+
+
+@given(st.data())
+def test_any_plan_under_a_host(data):
+    graph = data.draw(graphs(max_ops=6, max_streams=2))
+    machine = data.draw(hardware(fabrics=True))
+    compare(
+        data.draw(wild_plans(graph, machine)), replace(machine, software=data.draw(hosts())), None
+    )
 
 
 @settings(max_examples=2 * settings.default.max_examples)

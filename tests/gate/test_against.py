@@ -66,6 +66,7 @@ def test_what_is_not_committed_is_compared_with_a_revision(
         worse, new = check(load_suite(shop / "hosim.toml"), against="main", kept=kept)
         assert (worse.verdict, new.verdict, new.note) == ("regression", "new", "not at main")
         assert worse.explanation[0] == "`w` (parameter) has 200 B, had 100 B"
+        assert list(map(set, worse.curves)) == [{100}, {200}]  # committed baselines keep none
         assert worse.place == ((shop / "against_shop" / "nets.py").as_posix(), 7)
         (text,) = kept.glob("*")
         assert b"case = " in text.read_bytes()

@@ -2,7 +2,9 @@
 whole.
 """
 
+import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -59,7 +61,9 @@ format = "hosim.baseline/1"
 case = "step"
 hosim = "0.5"
 semantics = 7
-curve = [1, 2]
+machine = "toy-3524ac3c"
+budget = "2 kB"
+fingerprints = {graph = "0a", plan = "1b"}
 
 [versions]
 "planner" = 3
@@ -67,10 +71,6 @@ curve = [1, 2]
 [asked]
 "policy" = "a \\"b\\""
 "workload" = "w.json"
-
-[fingerprints]
-"graph" = "0a"
-"plan" = "1b"
 
 [metrics]
 "makespan" = 1500  # 1.50 us
@@ -116,6 +116,11 @@ items = [
   "add 11 x",  # 11 ns
   "matmul 10 l.{0-1}.f",  # 2 x 10 ns = 20 ns
 ]
+"""
+
+MACHINE = f"""\
+{TEXT.splitlines()[0]}
+format = "hosim.machine/1"
 
 [machine]
 "devices" = "1"
@@ -135,7 +140,7 @@ def test_its_text_in_full(tmp_path: Path) -> None:
         asked={"workload": "w.json", "policy": 'a "b"'},
         fingerprints={"plan": "1b", "graph": "0a"},
         metrics={"peak.hbm": 2048, "makespan": 1500, "moved.h2d": 0},
-        machine={"name": "toy", "devices": "1"},
+        machine={"name": "toy", "devices": "1", "budget": "2 kB"},
         peaks={
             "hbm": PeakRecord(
                 "l.1.f",
@@ -157,7 +162,61 @@ def test_its_text_in_full(tmp_path: Path) -> None:
     assert record_text(written) == TEXT
     path = tmp_path / "below" / "x.toml"
     assert save_record(written, path)
+    assert read_record(path) == replace(written, curve=())
+    (kept,) = (path.parent / "machines").iterdir()
+    assert (kept.name, kept.read_text()) == ("toy-3524ac3c.toml", MACHINE)
+    assert save_record(written, path, curve=True)
     assert read_record(path) == written
+
+
+def test_a_baseline_of_before_has_its_machine_and_its_curve(record: Record, tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    lines = record_text(record, curve=True).splitlines()
+    tables = {"machine": record.machine, "fingerprints": record.fingerprints}
+    old = [line for line in lines if line.split(" ")[0] not in (*tables, "budget")]
+    for name, values in tables.items():
+        old += [f"[{name}]", *(f'"{key}" = "{value}"' for key, value in values.items())]
+    path.write_text("\n".join(old))
+    again = read_record(path)
+    assert (again.machine, again.fingerprints) == (record.machine, record.fingerprints)
+    assert again.curve == record.curve
+
+
+def test_machines_are_kept_once_and_go_with_the_last_baseline(tmp_path: Path) -> None:
+    put(tmp_path, offloading(step()), machine(), offloads=True)
+    cases = suite(tmp_path, offloads=True)
+    two = replace(cases, cases=(cases.cases[0], replace(cases.cases[0], name="other")))
+    first = write(two)
+    assert [path.parent.name for path in first] == ["hosim-baselines"] * 2 + ["machines"]
+    put(tmp_path, offloading(step()), machine(h2d=2), offloads=True)
+    changed = write(two, ["step"])
+    assert len(changed) == 2  # the other baseline still names the first machine
+    assert (first[2].is_file(), changed[1].is_file()) == (True, True)
+    assert write(two) == [first[1], first[2]]
+    assert not first[2].exists()
+    changed[1].unlink()
+    with pytest.raises(InputError, match=r"machine: there is no .*'hosim baseline update' writes"):
+        read_record(cases.baseline("step"))
+
+
+@pytest.mark.parametrize("name", ["../small", "a/b", "a.toml", "\x00"])
+def test_a_machine_is_a_file_of_its_folder(record: Record, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x.toml"
+    text = re.sub(
+        'machine = "[^"]*"', lambda _: f"machine = {json.dumps(name)}", record_text(record)
+    )
+    path.write_text(text)
+    with pytest.raises(InputError, match="machine: expected"):
+        read_record(path)
+
+
+def test_branches_that_change_one_case_collide_in_one_line(record: Record) -> None:
+    """Git merges what differs in lines apart: what both did is only known when it is measured."""
+    prints = {key: f"{value[:-1]}x" for key, value in record.fingerprints.items()}
+    was, now = (
+        record_text(one).splitlines() for one in (record, replace(record, fingerprints=prints))
+    )
+    assert [now.index(line) for line in now if line not in was] == [7]
 
 
 WORDS = st.one_of(
@@ -339,12 +398,12 @@ def test_long_lists_are_cut_to_the_largest_and_their_sum_is_kept(
         ('format = "hosim.baseline/1"', 'format = "hosim.baseline/9"', "newer hosim"),
         ('format = "hosim.baseline/1"', "", "begins with format"),
         (f"semantics = {SEMANTICS}", "semantics = -1", "expected at least 0"),
-        ("[machine]", "[machines]", "unknown key 'machines'; did you mean 'machine'"),
+        ("machine = ", "machines = ", "unknown key 'machines'; did you mean 'machine'"),
         ('"activation 17 ', '"activation x ', "expected a label, a whole number and a name"),
-        ("[machine]", "[machine", "broken TOML"),
+        ("[asked]", "[asked", "broken TOML"),
         (
-            "[machine]",
-            "<<<<<<< HEAD\n[machine]",
+            "[asked]",
+            "<<<<<<< HEAD\n[asked]",
             "line [0-9]+: a merge conflict: .*'hosim baseline update'",
         ),
         ('  "4 matmul ', '  "x matmul ', r"graph\.shapes.*expected a whole number and an op"),
@@ -354,6 +413,7 @@ def test_what_is_wrong_is_said_in_one_line(
     record: Record, tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     path = tmp_path / "x.toml"
+    save_record(record, path)
     text = record_text(record).replace("activation 30 ", "activation 17 ")
     assert old in text
     path.write_text(text.replace(old, new))

@@ -12,8 +12,8 @@ import pytest
 from gate_toys import figures, machine, offloading, put, step, suite, verdict
 
 from hosim.cache_plan import Plan
-from hosim.gate import check, check_page, write
-from hosim.gate.records import Record
+from hosim.gate import check, check_page, measure, write
+from hosim.gate.records import Record, save_record
 from hosim.gate.verdicts import CaseVerdict, PlanChange, plan_changes
 from hosim.graph import Graph
 from hosim.report.drawn import Curve, memory_change
@@ -23,7 +23,10 @@ from hosim.report.drawn import Curve, memory_change
 def never_away(tmp_path: Path) -> CaseVerdict:
     """A plan that no longer moves the first layer's activation."""
     put(tmp_path, offloading(step()), machine(), offloads=True)
-    write(suite(tmp_path, offloads=True))
+    cases = suite(tmp_path, offloads=True)
+    made = measure(cases.cases[0]).record
+    assert made is not None
+    save_record(made, cases.baseline("step"), curve=True)
     put(tmp_path, Plan(step(), "manual"), machine(), offloads=True)
     return verdict(tmp_path, offloads=True)
 

@@ -100,7 +100,10 @@ def test_what_an_entry_may_raise_is_one_short_line(tmp_path: Path) -> None:
     assert raised("def f(): raise ValueError(' \\n ')") == "raised ValueError: ValueError"
     assert raised("def f(): raise ValueError('one\\ntwo')") == "raised ValueError: one"
     assert raised("g = 3") == "module gate_entry_3 has no 'f'"
-    expected = "expected the function to return a model and its example inputs, or a hosim.Graph"
+    expected = (
+        "expected the function to return a model and its example inputs (and the loss and the "
+        "optimizer, for a training step), or a hosim.Graph"
+    )
     assert raised("def f(): return 1, 2, 3") == raised("def f(): return [1, 2]") == expected
     assert (
         raised(

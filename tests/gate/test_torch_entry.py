@@ -34,10 +34,46 @@ def wider():
 """
 
 
-def config(folder: Path, function: str) -> Path:
+TRAINED = """
+import torch
+from torch.utils.checkpoint import checkpoint
+
+
+class Net(torch.nn.Module):
+    def __init__(self, keep):
+        super().__init__()
+        self.keep = keep
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(16, 256), torch.nn.GELU(), torch.nn.Linear(256, 16))
+            for _ in range(3)
+        )
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x) if self.keep else checkpoint(block, x, use_reentrant=False)
+        return x
+
+
+def step(keep=False):
+    net = Net(keep)
+    batch = {"x": torch.zeros(512, 16), "y": torch.zeros(512, 16)}
+
+    def loss(model, given):
+        print("a step")
+        return torch.nn.functional.mse_loss(model(given["x"]), given["y"])
+
+    return net, batch, loss, torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+
+def kept():
+    return step(keep=True)
+"""
+
+
+def config(folder: Path, function: str, package: str = "gate_shop") -> Path:
     path = folder / "hosim.toml"
     path.write_text(
-        f'[cases.net]\nentry = "gate_shop.nets:{function}"\nhardware = "h100-80gb-sxm"\npolicy = '
+        f'[cases.net]\nentry = "{package}.nets:{function}"\nhardware = "h100-80gb-sxm"\npolicy = '
         '"resident"\n'
     )
     return path
@@ -71,3 +107,78 @@ def test_what_torch_cannot_export_is_one_line() -> None:
     assert "\n" not in str(raised.value)
     with pytest.raises(InputError, match=r"expected a torch\.nn\.Module, got int"):
         graph_of_model(3, (), name="x", source="here")
+
+
+def test_a_removed_checkpoint_is_a_regression_of_a_training_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gate_trained").mkdir()
+    (tmp_path / "gate_trained" / "nets.py").write_text(TRAINED)
+    write(load_suite(config(tmp_path, "step", "gate_trained")))
+    (worse,) = check(load_suite(config(tmp_path, "kept", "gate_trained")))
+    assert worse.now is not None
+    held = worse.now.peaks["hbm"].composition
+    learned = 3 * 4 * (2 * 16 * 256 + 256 + 16)
+    assert held["parameter"] == learned
+    assert held["optimizer_state"] == 2 * learned + 6 * 2 * 4  # and a counter of each parameter
+    assert (worse.verdict, capsys.readouterr().out) == (REGRESSION, "")
+    # two blocks of three keep the wide activations before and after GELU, instead of their input
+    more = {m.name: m.change for m in worse.metrics}["peak.hbm"]
+    assert abs(more - 4 * 512 * 256 * 4) < 512 * 16 * 4
+    for name in ("gate_trained.nets", "gate_trained"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+def test_a_training_step_leaves_model_and_optimizer_alone() -> None:
+    """Inputs that are no tensors reach the loss as they are."""
+    net = torch.nn.Linear(4, 2).eval()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    seen = []
+
+    def loss(model: "torch.nn.Module", given: "dict[str, torch.Tensor]") -> "torch.Tensor":
+        seen.append((model is net, model.training, given["scale"]))
+        return given["scale"] * model(given["x"]).sum()
+
+    inputs = {"x": torch.zeros(3, 4), "scale": 3}
+    graph = graph_of_model(net, inputs, loss, optimizer, name="net", source="here")
+    kinds = {t.name: t.kind for t in graph.tensors}
+    assert (kinds["weight"], kinds["weight.momentum_buffer"]) == ("parameter", "optimizer_state")
+    assert sum(kind == "gradient" for kind in kinds.values()) == 2
+    assert seen == [(False, False, 3)]
+    assert all((before[name] == value).all() for name, value in net.state_dict().items())
+    assert net.weight.grad is None
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize(
+    ("loss", "optimizer", "said"),
+    [
+        (None, 3, "expected a loss"),
+        (3, "own", "expected a loss"),
+        (None, "other", "has parameters that the model does not learn"),
+        ("other", "own", "no parameter gets a gradient"),
+        ("sum", None, "there is a loss, and no optimizer"),
+        ("none", "own", "no loss to differentiate"),
+        ("sum", "many", "wrong example inputs: too many positional arguments"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_line(loss: object, optimizer: object, said: str) -> None:
+    net, other = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+    losses = {
+        "sum": lambda model, given: model(**given).sum(),
+        "other": lambda model, given: other(**given).sum(),
+        "none": lambda model, given: 3,
+    }
+    made = {"own": net, "other": other, "many": net}
+    inputs = [torch.zeros(3, 4)] * (2 if optimizer == "many" else 1)
+    with pytest.raises(InputError, match=f"^here: .*{said}") as raised:
+        graph_of_model(
+            net,
+            inputs,
+            losses.get(loss, loss) if isinstance(loss, str) else loss,
+            torch.optim.SGD(made[optimizer].parameters()) if optimizer in made else optimizer,
+            name="net",
+            source="here",
+        )
+    assert "\n" not in str(raised.value)

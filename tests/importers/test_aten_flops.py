@@ -137,10 +137,7 @@ def test_kernels() -> None:
     q = [2, 8, 5, 4]
     flash = CallShapes("_scaled_dot_product_flash_attention", [q, q, q], (0, 0, 0, 0.0, True))
     assert aten_kernel(flash, 1) == ("context_attention", (2, 5, 0, 8, 8, 4, 2**40))
-    assert (
-        aten_kernel(
-            CallShapes("_scaled_dot_product_flash_attention", [q, q, q], (0, 0, 0, 0.0, False)), 1
-        )[0]
-        == ""
-    )
+    for causal, expected in ((False, ("full_attention", (2, 5, 5, 8, 8, 4))), (None, ("", ()))):
+        said = CallShapes("_scaled_dot_product_flash_attention", [q, q, q], (0, 0, 0, 0.0, causal))
+        assert aten_kernel(said, 1) == expected
     assert aten_kernel(CallShapes("relu", [q]), 0)[0] == ""

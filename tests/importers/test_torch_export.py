@@ -329,7 +329,7 @@ def sdpa(**options):
         (
             sdpa(),
             (rand(2, 4, 6, 8), rand(2, 4, 6, 8), rand(2, 4, 6, 8)),
-            ("", ()),
+            ("full_attention", (2, 6, 6, 4, 4, 8)),
         ),  # every query sees every key
         (
             sdpa(is_causal=True),

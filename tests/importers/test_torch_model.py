@@ -78,3 +78,40 @@ def test_what_cannot_be_loaded_is_one_line(workload, inputs, error):
     with pytest.raises(InputError, match=error) as raised:
         hosim.load(workload, inputs=inputs)
     assert "\n" not in str(raised.value)
+
+
+def _mixed():
+    """Calls whose tensors have two dtypes, by name; torch runs some of them on the CPU."""
+    functional, half, x = torch.nn.functional, torch.zeros(8, 8).bfloat16(), torch.zeros(4, 8)
+    first = torch.zeros(2, dtype=torch.long)
+    return {
+        "linear": lambda: functional.linear(x, half),
+        "bias": lambda: functional.linear(x.bfloat16(), half, torch.zeros(8)),
+        "vector": lambda: x @ half[0],
+        "norm": lambda: functional.layer_norm(x, (8,), half[0], half[0]),
+        "mixed norm": lambda: functional.layer_norm(x.bfloat16(), (8,), x[0], x[0]),
+        "groups": lambda: functional.group_norm(x, 2, half[0], half[0]),
+        "batch": lambda: functional.batch_norm(x, None, None, half[0], half[0], training=True),
+        "index": lambda: x.index_add(0, first, half[:2]),
+        "put": lambda: x.index_put((first,), half[:2]),
+        "sum": lambda: x + half[0],
+        "convolution": lambda: functional.conv1d(x[None], half[:, :4, None]),
+        "rows": lambda: functional.linear(x.bfloat16(), half, half[0]),
+    }
+
+
+@pytest.mark.parametrize("name", list(_mixed()))
+def test_dtypes_that_torch_refuses_are_refused(name):
+    """Fakes let most of them through; the truth is torch on real tensors."""
+
+    class Calling(torch.nn.Module):
+        def forward(self, x):
+            return _mixed()[name]() + x
+
+    try:
+        _mixed()[name]()
+    except RuntimeError:
+        with pytest.raises(InputError):
+            hosim.load(Calling(), inputs=[torch.zeros(())])
+    else:
+        assert hosim.load(Calling(), inputs=[torch.zeros(())]).ops

@@ -233,18 +233,22 @@ def test_llama_with_the_sizes_of_8b():
 
 
 class Attending(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, causal=True):
         super().__init__()
         self.first = torch.nn.Linear(8, 8, bias=False)
+        self.causal = causal
 
     def forward(self, x):
         q = self.first(x).view(1, 2, 32, 4)
-        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=self.causal)
 
 
-def test_products_attention_and_their_gradients_say_which_kernel_they_are():
-    graph = trace(Attending, optimizer="none")
-    heads = (1, 32, 0, 2, 2, 4, 2**40)
+@pytest.mark.parametrize(
+    ("causal", "name", "heads"),
+    [(True, "context", (1, 32, 0, 2, 2, 4, 2**40)), (False, "full", (1, 32, 32, 2, 2, 4))],
+)
+def test_products_attention_and_their_gradients_say_which_kernel_they_are(causal, name, heads):
+    graph = trace(lambda: Attending(causal), optimizer="none")
     assert [(op.kernel, op.sizes) for op in graph.ops if op.kernel] == [
-        ("gemm", (32, 8, 8)), ("context_attention", heads), ("context_gradient", heads), ("gemm", (8, 8, 32)),
+        ("gemm", (32, 8, 8)), (f"{name}_attention", heads), (f"{name}_gradient", heads), ("gemm", (8, 8, 32)),
     ]  # fmt: skip

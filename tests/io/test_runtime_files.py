@@ -11,7 +11,13 @@ import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.io import load_named
-from hosim.io.runtimes import load_runtime, runtime_from_dict, runtime_to_dict, under_runtime
+from hosim.io.runtimes import (
+    load_runtime,
+    runtime_from_dict,
+    runtime_to_dict,
+    runtimes_for,
+    under_runtime,
+)
 from hosim.shipped import find_runtime, runtimes
 
 NAMED = (
@@ -162,3 +168,17 @@ def test_fit_takes_it() -> None:
     )
     assert fitted.exit_code == 0
     assert any(note.startswith("runtime: torchtune") for note in json.loads(fitted.stdout)["notes"])
+
+
+def test_a_question_without_a_runtime_names_those_that_run_such_steps() -> None:
+    """Only of a builder's step; one that names a runtime, and one that nobody built, has none."""
+    trains = runtimes_for(load_named(STEP))
+    assert [each.name for each in trains if each.name in ("torchtune", "vllm")] == ["torchtune"]
+    assert [each.speed.value for each in trains] == sorted(each.speed.value for each in trains)
+    assert runtimes_for(under_runtime(load_named(STEP), "torchtune")) == []
+    shown = run("compare-policies", STEP, "-H", "h100", "-p", "resident").output
+    assert "No runtime is named" in shown
+    named = run(
+        "compare-policies", STEP, "-H", "h100", "-p", "resident", "--runtime", "torchtune"
+    ).output
+    assert "No runtime is named" not in named

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from collective_rule import TOGETHER, pace, sent
+from naive_host import NaiveHost
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import op_durations
@@ -78,7 +79,7 @@ def fill(flows, links, own):
         rising = [x for x in rising if x.rate < own[id(x)] and not any(x in on for on in full)]
 
 
-class NaiveReplay:
+class NaiveReplay(NaiveHost):
     """Runs on construction; the figures are in ``figures``, or ``error`` says what did not fit."""
 
     def __init__(self, plan, hardware, budget=None, compete=False):
@@ -133,6 +134,7 @@ class NaiveReplay:
         }
         self.waits: list[tuple] = []  # (op, cause, start, end, what the wait is blamed on)
         self.error: tuple[str, str] | None = None
+        self.host_starts()
         self._run()
 
     # -- words of the rules
@@ -294,7 +296,8 @@ class NaiveReplay:
             if sum(self.held(tier).values()) > capacity:
                 self.error = ("initial", tier)
                 return
-        self.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after == -1])
+        if self.host is None:
+            self.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after == -1])
         while True:
             while self.one_round():
                 pass
@@ -331,13 +334,16 @@ class NaiveReplay:
     def one_round(self):
         """Ends, issues, op starts, transfer starts; says whether anything happened."""
         ends = self.end_all()
-        if ends:
+        if self.host is not None:
+            calls = self.host_goes_on()
+            self.issue(self.newly_due())
+        elif ends:
             self.issue([k for k, c in enumerate(self.plan.cache_ops) if c.after in ends[0]])
         starts = [self.start_op(stream) for stream in self.streams]
         moves = [self.start_transfer(x) for x in list(self.issued)]
         self.set_rates()
         self.set_speeds()
-        return bool(ends) or any(starts) or any(moves)
+        return bool(ends) or any(starts) or any(moves) or bool(self.host and calls)
 
     def finished(self):
         """The running ops that have done all their work."""
@@ -560,7 +566,7 @@ class NaiveReplay:
 
     def start_op(self, stream):
         i = self.head(stream)
-        if i is None or not all(self.ended[j] for j in self.producers[i]):
+        if i is None or not self.is_called(i) or not all(self.ended[j] for j in self.producers[i]):
             return False
         if not self.residency_met(i):
             self.residency_since.pop(i, None)
@@ -584,7 +590,8 @@ class NaiveReplay:
 
     def divide(self, i, stream):
         op, free = self.ops[i], self.free_since(stream)
-        t_dep = max([free, *(self.op_end[j] for j in self.producers[i])])
+        called = free if self.host is None else max(free, self.ops_over[i])
+        t_dep = max([called, *(self.op_end[j] for j in self.producers[i])])
         t_res = max(t_dep, self.residency_since[i])
         last = None
         if t_res > t_dep:
@@ -603,11 +610,13 @@ class NaiveReplay:
             last = max(met, key=lambda x: (x.end, self.issued.index(x)))
             if stream == self.main:
                 self.exposed[last.channel.name] += t_res - t_dep
-        for cause, start, end in (
-            ("dependency", free, t_dep),
-            ("transfer", t_dep, t_res),
-            ("capacity", t_res, self.now),
-        ):
+        ends = {
+            "runtime": (free, called),
+            "dependency": (called, t_dep),
+            "transfer": (t_dep, t_res),
+            "capacity": (t_res, self.now),
+        }
+        for cause, (start, end) in ends.items():
             self.stalls[stream][cause] += end - start
             if end > start:
                 self.waits.append(
@@ -808,6 +817,8 @@ class NaiveReplay:
                 times.append(x.flows_from)
             else:
                 times.append(self.now - int(-x.left // x.rate))
+        if self.call_over is not None and self.call_over > self.now:
+            times.append(self.call_over)
         return min(times, default=None)
 
     # -- figures
@@ -823,6 +834,7 @@ class NaiveReplay:
             i = self.head(stream)
             if (
                 i is not None
+                and self.is_called(i)
                 and all(self.ended[j] for j in self.producers[i])
                 and self.residency_met(i)
             ):
@@ -837,7 +849,11 @@ class NaiveReplay:
                 return ("transfer", self.tensors[x.tensor].name)
         for stream in self.streams:
             i = self.head(stream)
-            if i is not None and all(self.ended[j] for j in self.producers[i]):
+            if (
+                i is not None
+                and self.is_called(i)
+                and all(self.ended[j] for j in self.producers[i])
+            ):
                 return ("vain", self.ops[i].name)
         for i in self.running():
             return ("others", self.ops[i].name)

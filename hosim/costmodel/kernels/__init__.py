@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         UNKNOWN,
         KernelSizes,
         causal_kernel,
+        full_kernel,
         product_kernel,
     )
     from hosim.costmodel.kernels.table_lookup import TimeTable
@@ -35,7 +36,7 @@ else:
             "most_like",
             "op_kernels": "kernel_times kernel_us processor_for",
             "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel "
-            "product_kernel",
+            "full_kernel product_kernel",
             "table_lookup": "TimeTable",
         },
     )
@@ -43,6 +44,6 @@ else:
 __all__ = [
     "CLASSES", "CONSTANTS_OF", "CUSTOM_BYTES", "DTYPES", "FITTED", "LABELS", "NO_WINDOW", "UNKNOWN",
     "KernelClass", "KernelSizes", "TimeTable", "causal_kernel", "check_constants", "constants_for",
-    "first_wrong", "has_own_constants", "kernel_times", "kernel_us", "most_like", "processor_for",
-    "product_kernel",
+    "first_wrong", "full_kernel", "has_own_constants", "kernel_times", "kernel_us", "most_like",
+    "processor_for", "product_kernel",
 ]  # fmt: skip

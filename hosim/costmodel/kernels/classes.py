@@ -34,6 +34,8 @@ from hosim.costmodel.kernels.op_families import (
     expected_loads,
     expert_product_us,
     flash_us,
+    full_gradient_us,
+    full_us,
     gemm_us,
     generation_us,
     latent_us,
@@ -228,6 +230,7 @@ _MIXTURE = {
 }
 
 _CONTEXT = "batch queries before heads kv_heads width window"
+_FULL = "batch queries keys heads kv_heads width"
 _HEAD = {"width": 128.0, "value_width": 128.0, "before": 0.0, "window": float(NO_WINDOW)}
 
 CLASSES: Mapping[str, KernelClass] = {
@@ -250,6 +253,8 @@ CLASSES: Mapping[str, KernelClass] = {
         ),
         _context("context_attention", _CONTEXT, _HEAD),
         _context("context_gradient", _CONTEXT, _HEAD, context_gradient_us),
+        _context("full_attention", _FULL, _HEAD, full_us),
+        _context("full_gradient", _FULL, _HEAD, full_gradient_us),
         *(
             _context(f"{library}_attention", _CONTEXT, _HEAD, flash_us(library, gradient=False))
             for library in FLASH

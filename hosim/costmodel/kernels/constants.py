@@ -23,6 +23,8 @@ FITTED: Mapping[str, Constants] = {"a100_sxm": A100, "h100_sxm": H100}
 CONSTANTS_OF = {
     "expert_product": "moe",
     "context_gradient": "context_attention",
+    "full_attention": "context_attention",
+    "full_gradient": "context_attention",
     **{
         f"{library}_{pass_}": "context_attention"
         for library in FLASH

@@ -37,6 +37,20 @@ def product_kernel(made: Sequence[int], second: Sequence[int], flops: int) -> Ke
     return "gemm", (elements // made[-1], made[-1], flops // (2 * elements))
 
 
+def full_kernel(query: Sequence[int], key: Sequence[int], out_width: int) -> KernelSizes:
+    """The fused kernel of queries [batch, heads, tokens, width] that each see all keys.
+
+    One query has the kernel of :func:`causal_kernel`. Values narrower than keys have none that is
+    known.
+    """
+    batch, heads, queries, width = query
+    if queries == 1:
+        return causal_kernel(query, key, out_width)
+    if out_width < width:
+        return UNKNOWN
+    return "full_attention", (batch, queries, key[2], heads, key[1], width)
+
+
 def causal_kernel(
     query: Sequence[int], key: Sequence[int], out_width: int, window: int = NO_WINDOW
 ) -> KernelSizes:

@@ -45,7 +45,7 @@ from hosim.costmodel.transfers import is_pageable
 from hosim.data.draws import DRAWS
 from hosim.data.expert_routing import draw_spread_of
 from hosim.data.runtime import ONE
-from hosim.graph import MAIN_STREAM, Graph
+from hosim.graph import Graph
 from hosim.hardware import Channel, Hardware
 
 COPIES = 0.085
@@ -177,8 +177,6 @@ class DrawnTimes:
     def durations(self, nominal: Sequence[int], count: int) -> npt.NDArray[np.int64]:
         """Nanoseconds of each op in each of so many draws; ``nominal`` are those as they are said
         to be.
-
-        The wait for a runtime's host, which is part of an op's time, is worked out for each draw.
         """
         said, ops = np.array(nominal, float), self._graph.ops
         unsure = (self._group >= 0) & (said > 0)
@@ -189,33 +187,16 @@ class DrawnTimes:
             by_cpu = np.array([bool(op.processor) and op.kind == "optimizer" for op in ops], bool)
             factor[by_cpu & unsure] = self._runtime_factor("cpu_optimizer", count)
         gaps = np.where(unsure[:, None], GAP_NS * self._gaps.logs[:count], 0.0)
-        drawn = self._with_host(said, factor, gaps)
+        drawn = said[:, None] * factor + gaps
         least = np.minimum(said, 1)[:, None]
         whole: npt.NDArray[np.int64] = np.rint(
             np.clip(drawn, least, said[:, None] * LARGEST_FACTOR + least)
         ).astype(np.int64)
         return whole.T
 
-    def _with_host(self, said: Floats, factor: Floats, gaps: Floats) -> Floats:
-        """Nanoseconds of ops by draw, where the time of a runtime's host is drawn as well
-        (:mod:`hosim.costmodel.runtime_times`).
-        """
-        drawn: Floats = said[:, None] * factor + gaps
-        software = self._hardware.software
-        if software is None or not round(software.host.value):
-            return drawn
-        ns = round(software.host.value)
-        by_draw = ns * self._runtime_factor("host", drawn.shape[1])
-        free, said_free = np.zeros(drawn.shape[1]), 0.0
-        for i, op in enumerate(self._graph.ops):
-            if op.duration_ns is None and not op.processor and op.stream == MAIN_STREAM:
-                alone = said[i] - max(0.0, (i + 1) * ns - said_free)
-                drawn[i] = np.maximum(0, (i + 1) * by_draw - free) + np.maximum(
-                    alone * factor[i] + gaps[i], 1
-                )
-                said_free += said[i]
-                free += drawn[i]
-        return drawn
+    def host(self, count: int) -> Any:
+        """By what the waits for a runtime's host (docs/contract.md, rule 23) are multiplied."""
+        return self._runtime_factor("host", count)
 
     def _runtime_factor(self, name: str, count: int) -> Any:
         return np.exp(self._runtime[name].logs[:count]) if name in self._runtime else 1.0

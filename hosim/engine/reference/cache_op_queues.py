@@ -298,3 +298,11 @@ class Transfers:
         on one.
         """
         return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])
+
+    def is_over(self, k: int, t: int) -> bool:
+        """Whether the plan's cache op ``k``, of tensor ``t``, has ended; one of a tensor that was
+        released before does nothing.
+        """
+        return k in self.done or (
+            t in self.dead and all([move.k != k for move in self.pending.get(t, ())])
+        )

@@ -23,6 +23,7 @@ from hosim.costmodel.transfers import (
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.hops import resolve_hop
+from hosim.engine.host_calls import HostThread, host_calls
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.recorder import TimelineRecorder
 from hosim.engine.reference.cache_op_queues import Piece, Transfers
@@ -138,7 +139,13 @@ class SimulatedDevice:
             else jittered(plan, program.durations, jitter, position, self.meets)
         )
         self.dying: list[int] = []
-        self.due = list(program.after.get(AT_START, ()))
+        calls = host_calls(plan, hardware)
+        self.host = (
+            None
+            if calls is None
+            else HostThread(calls, self.rules.ended.__contains__, self._is_over)
+        )
+        self.due = list(program.after.get(AT_START, ())) if self.host is None else []
         given = shared.policy if position == 0 else None
         self.policy = given if given is not None or plan.runtime is None else plan.runtime()
         self.inspected = getattr(self.policy, "inspected", None)
@@ -175,6 +182,8 @@ class SimulatedDevice:
                 self.storage.release(t)
         if transfers.crossed:
             transfers.go_on()
+        if self.host is not None:
+            self._call(self.host)
 
     def issue(self) -> None:
         """Issue the cache ops that name an op that has ended at this instant, in the plan's
@@ -183,6 +192,20 @@ class SimulatedDevice:
         due, self.due = self.due, []
         for k in sorted(due):
             self.transfers.issue(k, self.plan.cache_ops[k], self.rules.detach)
+
+    def _is_over(self, k: int) -> bool:
+        return self.transfers.is_over(k, self.plan.cache_ops[k].tensor)
+
+    def _call(self, host: HostThread) -> None:
+        """The host goes on (rule 23): cache ops are issued whose op has ended already."""
+        passed = host.passed
+        takes = host.go_on(self.env.now)
+        for place in range(passed - 1, host.passed - 1):
+            if place == AT_START or place in self.rules.ended:
+                self.due += self.program.after.get(place, ())
+        if takes:
+            self.env.going += 1
+            self.env.process(self._lapse(takes))
 
     def start_ops(self) -> None:
         """Start what can start, stream by stream; again where a policy's decisions may have set
@@ -198,6 +221,8 @@ class SimulatedDevice:
     def _start(self, stream: OpStream) -> None:
         i, rules, now = stream.head, self.rules, self.env.now
         if i is None or (self.policy is not None and not self._inspect(stream, i)):
+            return
+        if self.host is not None and i >= len(self.host.called_at):
             return
         if stream.dependency_met < 0:
             if not rules.ended.issuperset(self.graph.producers[i]):
@@ -223,8 +248,9 @@ class SimulatedDevice:
     def _divide(self, stream: OpStream, i: int) -> None:
         """The idle time before an op, by cause (rule 8)."""
         begin = stream.free_since
+        called_at = begin if self.host is None else self.host.called_at[i]
         for cause, at in (
-            ("runtime", stream.inspected_at),
+            ("runtime", max(stream.inspected_at, called_at)),
             ("dependency", stream.dependency_met),
             ("transfer", stream.residency_met),
             ("capacity", self.env.now),
@@ -276,7 +302,7 @@ class SimulatedDevice:
             stream.slowed_ns += now - begun - alone
             stream.free(now)
             self.dying += self.rules.end(i)
-            if i in after:
+            if i in after and (self.host is None or self.host.passed > i + 1):
                 self.due += after[i]
             env.going -= 1
             self.wake(self.position)
@@ -335,10 +361,13 @@ class SimulatedDevice:
             stream.inspected_at = self.env.now + ns
             if ns:
                 self.env.going += 1
-                self.env.process(self._inspection(ns))
+                self.env.process(self._lapse(ns))
         return stream.inspected_at <= self.env.now
 
-    def _inspection(self, ns: int) -> Steps:
+    def _lapse(self, ns: int) -> Steps:
+        """The process of an inspection, or of a call of the host: the device is looked at again
+        when it is over.
+        """
         yield self.env.timeout(ns)
         self.env.going -= 1
         self.wake(self.position)

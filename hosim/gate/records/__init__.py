@@ -7,7 +7,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.gate.records.baselines import (
         LINES,
-        SUFFIX,
         confined,
         is_baseline,
         of_word,
@@ -18,6 +17,11 @@ if TYPE_CHECKING:
     from hosim.gate.records.flat_profile import flat, flat_profile
     from hosim.gate.records.folding import absolute, fold, relative, unfold
     from hosim.gate.records.graph_record import graph_record, role_of
+    from hosim.gate.records.machine_file import (
+        SUFFIX,
+        machine_files,
+        remove_unused_machines,
+    )
     from hosim.gate.records.matrix_file import brief, read_matrix, save_matrix
     from hosim.gate.records.record import (
         REQUESTS,
@@ -36,11 +40,11 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "baselines": "LINES SUFFIX confined is_baseline of_word read_record record_text "
-            "save_record",
+            "baselines": "LINES confined is_baseline of_word read_record record_text save_record",
             "flat_profile": "flat flat_profile",
             "folding": "absolute fold relative unfold",
             "graph_record": "graph_record role_of",
+            "machine_file": "SUFFIX machine_files remove_unused_machines",
             "matrix_file": "brief read_matrix save_matrix",
             "record": "REQUESTS SHIPPED SOURCE GraphRecord Item Listing Measured PeakRecord "
             "Record Stay source_digest",
@@ -50,6 +54,6 @@ else:
 __all__ = [
     "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "GraphRecord", "Item", "Listing",
     "Measured", "PeakRecord", "Record", "Stay", "absolute", "brief", "confined", "flat",
-    "flat_profile", "fold", "graph_record", "is_baseline", "of_word", "read_matrix", "read_record",
-    "record_text", "relative", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
+    "flat_profile", "fold", "graph_record", "is_baseline", "machine_files", "of_word", "read_matrix",
+    "read_record", "record_text", "relative", "remove_unused_machines", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
 ]  # fmt: skip

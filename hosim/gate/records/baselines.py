@@ -1,4 +1,5 @@
-"""Baseline files: records as sorted text that a person can review, one file per case.
+"""Baseline files: records as sorted text that a person can review, one file per case. The machine
+lies beside them (:mod:`hosim.gate.records.machine_file`).
 
 Equal records give equal bytes. A comment beside each value says what it means. A list longer than
 :data:`LINES` has its largest items and the sum of the others.
@@ -18,12 +19,13 @@ from hosim.data.versions import REPLAY
 from hosim.errors import InputError
 from hosim.gate.judged_metrics import human
 from hosim.gate.records.folding import absolute, fold, relative, unfold
+from hosim.gate.records.machine_file import machine_name, machine_path, read_machine
 from hosim.gate.records.record import GraphRecord, Item, Listing, PeakRecord, Record
 from hosim.limits import within
 from hosim.units import human_flops, human_size, human_time
 
 if TYPE_CHECKING:
-    from hosim.io.gate_files import GraphModel, ListingModel
+    from hosim.io.gate_files import BaselineModel, GraphModel, ListingModel
 
 LINES = 60
 """How many lines a list may have."""
@@ -35,9 +37,9 @@ change.
 
 _OF_GRAPH = ("tensors", "workspaces", "times", "flops")
 
-SUFFIX = ".toml"
-
 _FIRST = 1024
+
+_BUDGET = "budget"
 
 _SINCE, _UNTIL = " {since} ", " {until} "
 """No folded name can equal this, because folding doubles a name's own braces."""
@@ -70,7 +72,7 @@ def read_record(path: str | os.PathLike[str]) -> Record:
             key: value for key, value in data["fingerprints"].items() if isinstance(value, str)
         },
         metrics=data["metrics"],
-        machine=data.get("machine", {}),
+        machine=_machine(data, path),
         peaks=peaks,
         moved={
             channel: _listing(listed, source, f"moved.{channel}")
@@ -84,6 +86,17 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         notes=tuple(data.get("notes", ())),
         graph=_graph(data.get("graph", {}), source),
     )
+
+
+def _machine(data: BaselineModel, path: str | os.PathLike[str]) -> Mapping[str, str]:
+    """The machine that a baseline names, with the case's budget, or that of an older file, which
+    has all of it.
+    """
+    given = data.get("machine", {})
+    if not isinstance(given, str):
+        return given
+    own = {_BUDGET: data["budget"]} if "budget" in data else {}
+    return {**read_machine(given, Path(path).parent, os.fspath(path)), **own}
 
 
 def _graph(data: GraphModel, source: str) -> GraphRecord:
@@ -105,11 +118,22 @@ def _graph(data: GraphModel, source: str) -> GraphRecord:
     return GraphRecord(**listings, shapes=shapes, others=data.get("other_shapes", 0))
 
 
-def save_record(record: Record, path: str | os.PathLike[str]) -> bool:
-    """Write a baseline file, and its folder; returns whether the file changed. Raises
+def save_record(record: Record, path: str | os.PathLike[str], *, curve: bool = False) -> bool:
+    """Write a baseline file, its machine and their folder; returns whether the baseline changed.
+
+    ``curve`` keeps the memory curve, whose numbers no two branches have in common. Raises
     :class:`InputError` if it cannot be written.
     """
-    return save_text(record_text(record), path)
+    changed = save_text(record_text(record, curve=curve), path)
+    machine = machine_path(machine_name(_profile(record)), Path(path).parent)
+    confined(machine, Path(path).parent, os.fspath(machine))
+    save_text(HEADER + "".join(f"{line}\n" for line in _machine_lines(record)), machine)
+    return changed
+
+
+def _profile(record: Record) -> dict[str, str]:
+    """The machine without the budget, which is the case's own."""
+    return {key: value for key, value in record.machine.items() if key != _BUDGET}
 
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
@@ -136,22 +160,33 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     return True
 
 
-def record_text(record: Record) -> str:
+def record_text(record: Record, *, curve: bool = False) -> str:
     """The text of a baseline file."""
-    return HEADER + "".join(line + "\n" for line in _lines(record))
+    return HEADER + "".join(line + "\n" for line in _lines(record, curve))
 
 
-def _lines(record: Record) -> Iterator[str]:
+def _machine_lines(record: Record) -> Iterator[str]:
+    yield f"format = {quoted('hosim.machine/1')}"
+    yield from _table("machine", _profile(record))
+
+
+def _lines(record: Record, curve: bool) -> Iterator[str]:
     yield f"format = {quoted('hosim.baseline/1')}"
     yield f"case = {quoted(record.case)}"
     yield f"hosim = {quoted(record.hosim)}"
     yield f"semantics = {record.versions[REPLAY]}"
-    yield f"curve = {list(record.curve)}"
+    yield f"machine = {quoted(machine_name(_profile(record)))}"
+    if _BUDGET in record.machine:
+        yield f"budget = {quoted(record.machine[_BUDGET])}"
+    # on one line, so that branches that change one case collide: only measuring tells what both do
+    prints = sorted(record.fingerprints.items())
+    yield f"fingerprints = {{{', '.join(f'{key} = {quoted(text)}' for key, text in prints)}}}"
+    if curve:
+        yield f"curve = {list(record.curve)}"
     if record.notes:
         yield f"notes = [{', '.join(map(quoted, record.notes))}]"
     yield from version_lines(record.versions)
     yield from _table("asked", record.asked)
-    yield from _table("fingerprints", record.fingerprints)
     yield "\n[metrics]"
     for name in sorted(record.metrics):
         yield f"{quoted(name)} = {record.metrics[name]}  # {human(name, record.metrics[name])}"
@@ -169,7 +204,6 @@ def _lines(record: Record) -> Iterator[str]:
     yield from _listed("stalls", record.stalls, human_time)
     yield from _listed("durations", record.durations, human_time)
     yield from _graph_lines(record.graph)
-    yield from _table("machine", record.machine)
 
 
 def _graph_lines(graph: GraphRecord) -> Iterator[str]:

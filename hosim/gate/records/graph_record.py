@@ -54,6 +54,7 @@ def _shape(op: Op, roles: list[str], ops: list[str]) -> str:
     words += _counted(
         "on", [op.stream] * (op.stream != MAIN_STREAM) + [op.processor] * bool(op.processor)
     )
+    words += _counted("as", [op.kernel] * bool(op.kernel))
     return " ".join([*words, *_counted("in", [op.dtype])])
 
 

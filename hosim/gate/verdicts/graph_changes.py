@@ -25,6 +25,7 @@ _VERBS = {
     "writes": "writes",
     "after": "waits for",
     "on": "runs on",
+    "as": "runs as",
     "in": "computes in",
 }
 

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
-from hosim.costmodel.kernels import UNKNOWN, KernelSizes, causal_kernel, product_kernel
+from hosim.costmodel.kernels import UNKNOWN, KernelSizes, causal_kernel, full_kernel, product_kernel
 from hosim.errors import InputError
 from hosim.importers.aten_flops import CallShapes, aten_flops
 from hosim.importers.stored import Use
@@ -140,6 +140,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         self._calls += 1
         if self._calls > self._most:
             raise refusal("kernels")
+        _check_dtypes(func.overloadpacket, args)
         pieces = torch_guard.pieces(func.overloadpacket, args, kwargs)
         if pieces is not None:
             within("kernels", pieces)
@@ -245,6 +246,38 @@ def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Ex
     return tree_map(lambda v: move(v, "cpu"), result)
 
 
+_OF_ONE_DTYPE = {
+    **dict.fromkeys((aten.mm, aten.mv), (0, 1)),
+    **dict.fromkeys((aten.addmm, aten.addmv, aten.convolution), (0, 1, 2)),
+    **dict.fromkeys((aten.index_add, aten.index_add_), (0, 3)),
+    **dict.fromkeys((aten.index_put, aten.index_put_), (0, 2)),
+}
+"""Ops that torch runs only on tensors of one dtype, which its fakes do not check; the places of
+those tensors among the arguments.
+"""
+
+_SCALED = {
+    aten.native_layer_norm: (0, 2, 3),
+    **dict.fromkeys(
+        (aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit), (0, 1, 2)
+    ),
+}
+"""Norms, which take weights that are of the input's dtype or of fp32."""
+
+
+def _check_dtypes(packet: Any, args: tuple[Any, ...]) -> None:
+    """Raise :class:`InputError` for dtypes that torch refuses, though its fakes let them through."""
+    places: tuple[int, ...] = _OF_ONE_DTYPE.get(packet, _SCALED.get(packet, ()))
+    found = [args[i].dtype for i in places if i < len(args) and isinstance(args[i], torch.Tensor)]
+    also = {torch.float32} if packet in _SCALED else set()
+    if set(found[1:]) - {*found[:1], *also}:
+        said = ", ".join(str(dtype).removeprefix("torch.") for dtype in found)
+        raise InputError(
+            f"torch refuses {packet.__name__} of these dtypes: {said}; convert one of the tensors, "
+            "or run the model under autocast"
+        )
+
+
 def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     """The tensors in nested lists, tuples and mappings."""
     for value in values:
@@ -328,13 +361,14 @@ _PRODUCTS = {aten.mm: 1, aten.bmm: 1, aten.addmm: 2, aten.baddbmm: 2}
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_GRADIENT = aten._scaled_dot_product_flash_attention_for_cpu_backward
+_GRADIENTS = {"context_attention": "context_gradient", "full_attention": "full_gradient"}
 
 
 def _kernel(
     packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, flops: int
 ) -> KernelSizes:
-    """The class and sizes of products of rows with one matrix, of causal attention, its gradient,
-    and of one query's attention.
+    """The class and sizes of products of rows with one matrix, and of attention that is causal or
+    has no mask, with its gradient.
     """
     if packet in _PRODUCTS:
         return product_kernel(result.shape, args[_PRODUCTS[packet]].shape, flops)
@@ -344,15 +378,13 @@ def _kernel(
         named = "is_causal" in kwargs
         place = 7 if backward else 4  # after the dropout
         causal = kwargs["is_causal"] if named else len(args) > place and args[place]
-        if kwargs.get("attn_mask") is None and (
-            (causal and q.shape[2] == k.shape[2] > 1) or (q.shape[2] == 1 and not backward)
-        ):
-            name, sizes = causal_kernel(q.shape, k.shape, v.shape[3])
-            return (
-                ("context_gradient" if backward else name, sizes)
-                if not backward or name == "context_attention"
-                else UNKNOWN
-            )
+        queries, keys = q.shape[2], k.shape[2]
+        if kwargs.get("attn_mask") is None and (not causal or queries in (1, keys)):
+            kernel = causal_kernel if causal and queries > 1 else full_kernel
+            name, sizes = kernel(q.shape, k.shape, v.shape[3])
+            if not backward:
+                return name, sizes
+            return (_GRADIENTS[name], sizes) if name in _GRADIENTS else UNKNOWN
     return UNKNOWN
 
 

@@ -7,6 +7,8 @@ optimizer's.
 
 from __future__ import annotations
 
+import copy
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -50,7 +52,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 def record(
     make_model: Callable[[], torch.nn.Module],
-    inputs: Mapping[str, torch.Tensor],
+    inputs: Mapping[str, Any],
     *,
     optimizer: str | Callable[[list[Any]], Any],
     micro_batches: int,
@@ -70,8 +72,11 @@ def record(
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         with default_dtype(dtype):
-            model = _off_meta(make_model().train())
-        given = {name: _fake(value) for name, value in inputs.items()}
+            model = _off_meta(make_model())
+        given = {
+            name: _fake(value) if isinstance(value, torch.Tensor) else value
+            for name, value in inputs.items()
+        }
         learned = [p for p in model.parameters() if p.requires_grad]
         updates = _updates(optimizer, learned)
         _warm_up(learned, updates)
@@ -108,6 +113,10 @@ def record(
             updates.step(note)
         for hook in hooks:
             hook.remove()
+        if learned and not gradients:
+            raise InputError(
+                "no parameter gets a gradient; the loss has to call the model that it is given"
+            )
         numbers = frozenset(map(recorder.number, results))
     return Recorded(
         held, recorder.steps, frozenset(gradients), numbers, recorder.sizes, recorder.shapes
@@ -203,7 +212,7 @@ def _held(
     recorder: KernelRecorder,
     model: torch.nn.Module,
     updates: _Updates,
-    given: Mapping[str, torch.Tensor],
+    given: Mapping[str, Any],
 ) -> dict[int, tuple[str, str]]:
     """Name and kind of every storage that exists from the start, by number."""
     held: dict[int, tuple[str, str]] = {}
@@ -230,8 +239,60 @@ def _held(
                         (f"{names[id(parameter)]}.{key}", "optimizer_state"),
                     )
     for name, value in given.items():
-        held.setdefault(recorder.number(value), (name, "input"))
+        if isinstance(value, torch.Tensor):
+            held.setdefault(recorder.number(value), (name, "input"))
     return held
+
+
+def twin_of(model: torch.nn.Module) -> Callable[[], torch.nn.Module]:
+    """Makes a copy of a module whose parameters and buffers are on the meta device, and so take no
+    memory.
+    """
+
+    def twin() -> torch.nn.Module:
+        held = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+        return copy.deepcopy(model, {key: _on_meta(tensor) for key, tensor in held.items()})
+
+    return twin
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=torch.device("meta")
+    )
+    learned = isinstance(tensor, torch.nn.Parameter)
+    return torch.nn.Parameter(made, tensor.requires_grad) if learned else made
+
+
+def twin_of_optimizer(
+    optimizer: torch.optim.Optimizer, model: object
+) -> Callable[[list[Any]], torch.optim.Optimizer]:
+    """Makes the optimizer for the twin of its module from the twin's parameters; it begins without
+    state. Raises :class:`InputError` if it has other parameters than the module.
+    """
+    own = [
+        p
+        for p in (model.parameters() if isinstance(model, torch.nn.Module) else ())
+        if p.requires_grad
+    ]
+    given = [p for group in optimizer.param_groups for p in group["params"]]
+    if {id(p) for p in given} - {id(p) for p in own}:
+        raise InputError(
+            "the optimizer has parameters that the model does not learn; make it with "
+            "model.parameters()"
+        )
+
+    def twin(learned: list[Any]) -> torch.optim.Optimizer:
+        twins = {id(p): new for p, new in zip(own, learned, strict=True)}
+        made = copy.copy(optimizer)
+        made.param_groups = [
+            {**group, "params": [twins[id(p)] for p in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+        made.state = defaultdict(dict)
+        return made
+
+    return twin
 
 
 def _off_meta(model: torch.nn.Module) -> torch.nn.Module:

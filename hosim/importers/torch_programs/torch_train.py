@@ -33,6 +33,8 @@ from hosim.importers.torch_programs.storage_graph import StorageGraph
 from hosim.importers.torch_programs.torch_export import require_torch
 
 if TYPE_CHECKING:
+    import torch
+
     from hosim.importers.torch_programs.torch_step import Recorded
 
 OPTIMIZERS = ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
@@ -42,11 +44,11 @@ OPTIMIZERS = ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
 
 
 def import_training(
-    make_model: Callable[[], Any],
+    model: Callable[[], Any] | torch.nn.Module,
     inputs: Mapping[str, Any],
     *,
     name: str,
-    optimizer: str | Callable[[list[Any]], Any] = "adamw",
+    optimizer: str | Callable[[list[Any]], Any] | torch.optim.Optimizer = "adamw",
     micro_batches: int = 1,
     dtype: str = "fp32",
     autocast: str | None = None,
@@ -55,17 +57,19 @@ def import_training(
 ) -> Graph:
     """The graph of one training step, with existing optimizer state.
 
-    ``make_model`` makes the module; it is called on fake tensors and with the default dtype
-    ``dtype``. If its initialisation looks at contents (``trunc_normal_``), let it work under
-    ``torch.device("meta")``. ``inputs`` are tensors by argument name, of which only shapes and
-    dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS` or a
-    function from the parameters to a ``torch.optim.Optimizer``. Each of ``micro_batches`` passes
+    ``model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``.
+    If its initialisation looks at contents (``trunc_normal_``), let it work under
+    ``torch.device("meta")``. Or it is a module that the caller has, which stays as it is, and
+    trains in its own mode. ``inputs`` are values by argument name; of tensors only shapes and dtypes
+    matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS`, a function from
+    the parameters to a ``torch.optim.Optimizer``, or the optimizer of a module that the caller has,
+    which stays as it is, too. Each of ``micro_batches`` passes
     takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of ``torch.autocast``
     around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not
     given. ``meta`` is added to the graph's.
 
-    Raises :class:`InputError` for an unknown name and for a step that needs the contents of
-    tensors.
+    Raises :class:`InputError` for an unknown name, for an optimizer of other parameters, and for a
+    step that needs the contents of tensors or in which no parameter gets a gradient.
     """
     require_torch()
     if isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
@@ -78,8 +82,10 @@ def import_training(
 
     from hosim.importers.torch_programs import torch_step
 
+    if isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = torch_step.twin_of_optimizer(optimizer, model)
     recorded = torch_step.record(
-        make_model,
+        torch_step.twin_of(model) if isinstance(model, torch.nn.Module) else model,
         inputs,
         optimizer=optimizer,
         micro_batches=micro_batches,

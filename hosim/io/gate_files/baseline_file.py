@@ -1,8 +1,8 @@
-"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review, and
-``hosim.baselines/1``, one line per case.
+"""The baseline formats, in TOML: ``hosim.baseline/1``, one case in lines to review,
+``hosim.baselines/1``, one line per case, and ``hosim.machine/1``, a machine that cases name.
 
-:mod:`hosim.gate.records.baselines` and :mod:`hosim.gate.records.matrix_file` say what the lines
-mean.
+:mod:`hosim.gate.records.baselines`, :mod:`hosim.gate.records.matrix_file` and
+:mod:`hosim.gate.records.machine_file` say what the lines mean.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FingerprintsModel(TypedDict):
 
 @with_config(STRICT)
 class BaselineModel(TypedDict):
-    """One measured case."""
+    """One measured case; ``machine`` is the name of its file, or in older files all of it."""
 
     format: Literal["hosim.baseline/1"]
     case: str
@@ -72,7 +72,8 @@ class BaselineModel(TypedDict):
     asked: dict[Name, str]
     fingerprints: FingerprintsModel
     metrics: dict[Name, Count]
-    machine: NotRequired[dict[Name, str]]
+    machine: NotRequired[dict[Name, str] | Name]
+    budget: NotRequired[Name]
     curve: NotRequired[list[Count]]
     notes: NotRequired[list[str]]
     peaks: NotRequired[dict[Name, PeakModel]]
@@ -93,6 +94,16 @@ class BaselinesModel(TypedDict):
     cases: dict[Name, Name]
 
 
+@with_config(STRICT)
+class MachineModel(TypedDict):
+    """A hardware profile, flat, as text."""
+
+    format: Literal["hosim.machine/1"]
+    machine: dict[Name, str]
+
+
+MACHINE = Format("machine", lambda: TypeAdapter(MachineModel))
+
 MATRIX = Format("baselines", lambda: TypeAdapter(BaselinesModel))
 
 FORMAT = Format("baseline", lambda: TypeAdapter(BaselineModel))
@@ -112,3 +123,9 @@ def load_baselines(path: str | os.PathLike[str]) -> BaselinesModel:
     """
     source = os.fspath(path)
     return MATRIX.check(read_toml(source), source)
+
+
+def load_machine(path: str | os.PathLike[str]) -> MachineModel:
+    """The machine in a file, checked. Raises :class:`InputError` naming file and path inside it."""
+    source = os.fspath(path)
+    return MACHINE.check(read_toml(source), source)

@@ -11,13 +11,18 @@ if TYPE_CHECKING:
         runtime_from_dict,
         runtime_to_dict,
     )
-    from hosim.io.runtimes.runtime_of_workload import runtime_named, under_runtime, with_runtime
+    from hosim.io.runtimes.runtime_of_workload import (
+        runtime_named,
+        runtimes_for,
+        under_runtime,
+        with_runtime,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "runtime_file": "FORMAT load_runtime runtime_from_dict runtime_to_dict",
-            "runtime_of_workload": "runtime_named under_runtime with_runtime",
+            "runtime_of_workload": "runtime_named runtimes_for under_runtime with_runtime",
         },
     )
 
@@ -27,6 +32,7 @@ __all__ = [
     "runtime_from_dict",
     "runtime_named",
     "runtime_to_dict",
+    "runtimes_for",
     "under_runtime",
     "with_runtime",
 ]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictInt, StrictStr, with_config
+from typing_extensions import TypedDict
 
 from hosim import files as reading
-from hosim.data.runtime import Runtime, RuntimeFigure
+from hosim.data.runtime import COPIES, Runtime, RuntimeFigure
 from hosim.io.key_tables import (
     FLAG,
     NAME,
@@ -22,17 +23,28 @@ from hosim.io.key_tables import (
     Kind,
     errors_of,
     format_key,
+    literal,
     mapping,
+    several,
 )
-from hosim.io.validators import Format, Name, Rate, Size, Time
+from hosim.io.validators import STRICT, Format, Name, Rate, Size, Time
 from hosim.units import exact_rate, exact_size, exact_time
 
 _SPREAD = Kind(Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)], float)
 _RATIO = Kind(Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)], float)
 _SHARE = Kind(Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)], float)
+_COUNT = Kind(Annotated[int, Field(ge=1, le=2**31 - 1)], int, float)
 _TIME = Kind(Time, lambda ns: exact_time(int(ns)), float)
 _SIZE = Kind(Size, lambda size: exact_size(int(size)), float)
 _RATE = Kind(Rate, lambda rate: exact_rate(int(rate)), float)
+
+
+@with_config(STRICT)
+class PadsModel(TypedDict):
+    """Of what the sizes of experts in mxfp4 are multiples, once loaded."""
+
+    hidden: Annotated[int, Field(ge=1, le=2**20)]
+    intermediate: Annotated[int, Field(ge=1, le=2**20)]
 
 
 def _known(what: str, value: Kind) -> Kind:
@@ -54,13 +66,17 @@ _RATIOS, _SHARES, _TIMES, _SIZES = (
     _known("HostTime", _TIME),
     _known("Held", _SIZE),
 )
-_RATES = _known("CopyRate", _RATE)
+_RATES, _COUNTS = _known("CopyRate", _RATE), _known("Count", _COUNT)
 
 
 def _keys() -> list[Key]:
     kinds = {
         "speed": _RATIOS,
         "host": _TIMES,
+        "ahead": _COUNTS,
+        "gathers": _COUNTS,
+        "pin": _TIMES,
+        "pin_rate": _RATES,
         "cpu_optimizer": _SHARES,
         "pageable": _RATES,
         "buffers": _SIZES,
@@ -68,7 +84,9 @@ def _keys() -> list[Key]:
         "reserved": _RATIOS,
         "iteration": _RATIOS,
         "sampling": _RATIOS,
-        **dict.fromkeys(("context", "collectives", "graphs"), _SIZES),
+        "tokens": _COUNTS,
+        "sequences": _COUNTS,
+        **dict.fromkeys(("counted", "context", "collectives", "graphs"), _SIZES),
     }
     return [Key(name, kind, brief=True) for name, kind in kinds.items()]
 
@@ -82,7 +100,11 @@ TABLE = KeyTable(
     Key("name", NAME),
     Key("software", TEXT, brief=True),
     Key("source", TEXT, brief=True),
+    Key("runs", several(literal("train", "inference")), brief=True),
     Key("options", mapping(Kind(StrictBool | StrictInt | StrictStr), Name), brief=True),
+    Key("pads", Kind(PadsModel), brief=True),
+    Key("blocks", several(NAME), brief=True),
+    Key("pins", several(literal(*COPIES)), brief=True),
     *_keys(),
 )
 

@@ -10,7 +10,7 @@ from hosim.data.runtime import RUNTIME, Runtime, as_data
 from hosim.errors import HardwareError, InputError
 from hosim.graph import Graph
 from hosim.io.runtimes.runtime_file import load_runtime, runtime_from_dict
-from hosim.shipped import find_runtime
+from hosim.shipped import find_runtime, runtimes
 
 
 def runtime_named(asked: object) -> Runtime:
@@ -33,6 +33,23 @@ def with_runtime(parameters: Mapping[str, Any]) -> dict[str, Any]:
     asked = parameters.get(RUNTIME)
     named = isinstance(asked, str | Runtime) or (isinstance(asked, Mapping) and "format" in asked)
     return {**parameters, RUNTIME: as_data(runtime_named(asked))} if named else dict(parameters)
+
+
+def runtimes_for(graph: Graph) -> list[Runtime]:
+    """The shipped runtimes that run the kind of step that a builder has made, the slowest first;
+    none for other graphs, and for one that names its runtime.
+
+    >>> from hosim.models import build
+    >>> graph = build("step", {"model": "gpt2", "phase": "decode", "layers": 1})
+    >>> {"vllm", "gpt-fast"} <= {runtime.name for runtime in runtimes_for(graph)}
+    True
+    """
+    recipe = graph.meta.get("builder")
+    if not isinstance(recipe, Mapping) or RUNTIME in graph.meta:
+        return []
+    kind = "train" if recipe.get("phase") == "train" else "inference"
+    found = [each for each in map(runtime_named, runtimes()) if kind in each.runs]
+    return sorted(found, key=lambda each: (each.speed.value, each.name))
 
 
 def under_runtime(graph: Graph, asked: object) -> Graph:

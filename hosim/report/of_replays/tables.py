@@ -22,6 +22,7 @@ from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, printable
 from hosim.report.of_replays.draws_table import in_draws
+from hosim.report.of_replays.how_sure import without_runtime
 from hosim.report.printing import (
     OpenTable,
     WholeFigures,
@@ -52,6 +53,7 @@ def comparison(
         strongest(results),
         unproved(results),
         in_draws(results),
+        without_runtime(graph, results),
         of_plans(results, graph, hardware),
         effort(results),
     ]

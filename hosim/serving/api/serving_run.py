@@ -42,8 +42,8 @@ def serve(
     *,
     blocks: int | None = None,
     block_tokens: int = 16,
-    token_budget: int = 2048,
-    max_sequences: int = 256,
+    token_budget: int | None = None,
+    max_sequences: int | None = None,
     memory_share: float = 0.9,
     overhead: int | str = 0,
     iterations: str | os.PathLike[str] | None = None,
@@ -86,9 +86,9 @@ def serve(
     block_tokens
         Tokens of a block.
     token_budget
-        Tokens that an iteration computes at most.
+        Tokens that an iteration computes at most; ``None``: 2,048, or what the runtime takes.
     max_sequences
-        Sequences that run at once at most.
+        Sequences that run at once at most; ``None``: 256, or what the runtime takes.
     memory_share
         How much of the device's memory the engine takes, from 0 to 1.
     overhead
@@ -173,11 +173,11 @@ def serve(
     from hosim.io.runtimes import with_runtime
     from hosim.serving import (
         ROUTERS,
-        EngineLimits,
         ModelledIterations,
         PrefillEngine,
         cache_blocks,
         cache_room,
+        engine_limits,
         read_recorded_iterations,
         serve_disaggregated,
         serve_on_instances,
@@ -188,12 +188,11 @@ def serve(
     from hosim.serving.weights import check_beside_cache
 
     _check_known(scheduling_policy, "scheduling policy", SCHEDULING, "scheduling_policy")
-    limits = EngineLimits(
-        whole(token_budget, "token_budget", 1),
-        whole(max_sequences, "max_sequences", 1),
-        whole(block_tokens, "block_tokens", 1),
-        scheduling_policy == "priority",
-    )
+    if token_budget is not None:
+        token_budget = whole(token_budget, "token_budget", 1)
+    if max_sequences is not None:
+        max_sequences = whole(max_sequences, "max_sequences", 1)
+    block_tokens = whole(block_tokens, "block_tokens", 1)
     if not 0 < real(memory_share, "memory_share") <= 1:
         raise InputError(
             f"expected a share above 0 and at most 1, got {shown(memory_share)}",
@@ -208,6 +207,9 @@ def serve(
         raise InputError("the requests say this: leave it out", source="model", where=fixed)
     overhead_ns = _nanoseconds(overhead)
     modelled = ModelledIterations(parameters, profile, overhead_ns)
+    limits = engine_limits(
+        modelled, token_budget, max_sequences, block_tokens, scheduling_policy == "priority"
+    )
     rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
     unanswered, listed = (
         (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
@@ -295,6 +297,8 @@ def serve(
     about |= {"unanswered": unanswered} | (
         {"scheduling_policy": "priority"} if limits.by_priority else {}
     )
+    if modelled.hardware.software is not None:
+        about |= {"token_budget": limits.token_budget, "max_sequences": limits.max_sequences}
     guessed = (
         0
         if iterations is not None

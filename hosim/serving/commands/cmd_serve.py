@@ -108,12 +108,21 @@ BlockTokens = Annotated[
     int, typer.Option("--block-tokens", metavar="N", min=1, help="Tokens of a block.")
 ]
 TokenBudget = Annotated[
-    int, typer.Option("--token-budget", metavar="N", min=1, help="Tokens of an iteration, at most.")
+    int | None,
+    typer.Option(
+        "--token-budget",
+        metavar="N",
+        min=1,
+        help="Tokens of an iteration, at most.  [default: 2048, or what the runtime takes]",
+    ),
 ]
 MaxSequences = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--max-sequences", metavar="N", min=1, help="Sequences that run at once, at most."
+        "--max-sequences",
+        metavar="N",
+        min=1,
+        help="Sequences that run at once, at most.  [default: 256, or what the runtime takes]",
     ),
 ]
 MemoryShare = Annotated[
@@ -291,8 +300,8 @@ def serve(
     set_: ModelSet = None,
     blocks: Blocks = None,
     block_tokens: BlockTokens = 16,
-    token_budget: TokenBudget = 2048,
-    max_sequences: MaxSequences = 256,
+    token_budget: TokenBudget = None,
+    max_sequences: MaxSequences = None,
     memory_share: MemoryShare = 0.9,
     runtime: RuntimeName = None,
     overhead: Overhead = "0ms",

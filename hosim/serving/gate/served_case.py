@@ -209,11 +209,15 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     like.
     """
     from hosim.io import load_hardware
+    from hosim.serving import EngineLimits
     from hosim.serving.api import serve_defaults
     from hosim.serving.kv_policies import kv_policy
     from hosim.shipped import find_hardware
 
     setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}
+    for name in ("token_budget", "max_sequences"):
+        if setup[name] is None:
+            setup[name] = served.about.get(name, getattr(EngineLimits(), name))
     if isinstance(setup["kv"], str):
         policy, parameters = kv_policy(setup["kv"])
         setup["kv"] = [policy.name, parameters]

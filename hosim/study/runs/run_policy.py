@@ -102,7 +102,8 @@ def replay(
         reserve_bytes=reserve_bytes,
         jitter=jitter,
     )
-    if account != IN_TIME and len(plan.graph.streams) > 1:
+    waits = hardware.software is not None and hardware.software.waits
+    if account != IN_TIME and len(plan.graph.streams) > 1 and not waits:
         result = replace(result, notes=(*result.notes, str(_RUNS_AHEAD)))
     return bounded(result, plan, hardware, budget_bytes, repeats=repeats) if bounds else result
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
         context_gradient_us,
         context_us,
         flash_us,
+        full_gradient_us,
+        full_us,
         generation_us,
     )
     from hosim.costmodel.kernels.op_families.collective_time import (
@@ -35,7 +37,7 @@ else:
         __name__,
         {
             "attention_time": "ContextConstants FLASH GenerationConstants context_gradient_us "
-            "context_us flash_us generation_us",
+            "context_us flash_us full_gradient_us full_us generation_us",
             "collective_time": "CollectiveConstants CustomConstants collective_us custom_us",
             "expert_loads": "TILES busiest expected_loads share_touched",
             "gemm_time": "GemmConstants gemm_us",
@@ -49,6 +51,6 @@ __all__ = [
     "FLASH", "TILES", "Array", "CollectiveConstants", "ContextConstants", "CustomConstants",
     "GemmConstants", "GenerationConstants", "LatentConstants", "MoeConstants", "Processor",
     "Shapes", "busiest", "collective_us", "context_gradient_us", "context_us", "custom_us",
-    "expected_loads", "expert_product_us", "flash_us", "gemm_us", "generation_us", "latent_us",
-    "moe_us", "share_touched",
+    "expected_loads", "expert_product_us", "flash_us", "full_gradient_us", "full_us", "gemm_us",
+    "generation_us", "latent_us", "moe_us", "share_touched",
 ]  # fmt: skip

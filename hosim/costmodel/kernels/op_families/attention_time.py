@@ -50,9 +50,8 @@ def context_us(constants: ContextConstants, processor: Processor, shapes: Shapes
     ``window`` limits the keys of a query; ``before`` are tokens already in the cache; ``width`` and
     ``value_width`` are a head's.
     """
-    heads, queries, before = shapes["heads"], shapes["queries"], shapes["before"]
+    queries, before = shapes["queries"], shapes["before"]
     blocks = np.ceil(queries / _QUERIES)
-    rows = np.minimum(_QUERIES, np.ceil(queries / 16) * 16)
     step = np.minimum(_QUERIES, np.ceil(queries / _KEYS) * _KEYS)
     window = np.maximum(shapes["window"], 1)
     last = np.minimum(before + blocks * step, window + step)
@@ -62,6 +61,36 @@ def context_us(constants: ContextConstants, processor: Processor, shapes: Shapes
     mean = (
         growing * before + step * growing * (growing + 1) / 2 + (blocks - growing) * (window + step)
     ) / blocks
+    return _of_blocks(constants, processor, shapes, mean, last, queries + before)
+
+
+def full_us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
+    """Microseconds of attention without a mask, in which each of ``queries`` sees all ``keys``: the
+    kernel of :func:`context_us`, whose blocks all go over all keys.
+    """
+    keys = np.ceil(shapes["keys"] / _KEYS) * _KEYS
+    return _of_blocks(constants, processor, shapes, keys, keys, shapes["keys"])
+
+
+def full_gradient_us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
+    """Microseconds of the gradient of :func:`full_us`, as :func:`context_gradient_us`."""
+    return GRADIENT * full_us(constants, processor, shapes)
+
+
+def _of_blocks(
+    constants: ContextConstants,
+    processor: Processor,
+    shapes: Shapes,
+    mean: Array,
+    last: Array,
+    keys: Array,
+) -> Array:
+    """Microseconds of blocks of queries that see ``mean`` keys, and the one with the most ``last``;
+    there are ``keys`` of them.
+    """
+    heads, queries = shapes["heads"], shapes["queries"]
+    blocks = np.ceil(queries / _QUERIES)
+    rows = np.minimum(_QUERIES, np.ceil(queries / 16) * 16)
     width = (shapes["width"] + shapes["value_width"]) / 2
     key_us = 4 * rows * width / (processor.flops_per_us * constants.peak_share)
     begin = constants.block_cycles * processor.cycle_us
@@ -69,12 +98,7 @@ def context_us(constants: ContextConstants, processor: Processor, shapes: Shapes
     busy = np.maximum(
         (begin + key_us * mean) * share, begin + key_us * last * constants.longest_share
     )
-    moved = (
-        shapes["batch"]
-        * 2
-        * width
-        * (2 * queries * heads + 2 * (queries + before) * shapes["kv_heads"])
-    )
+    moved = shapes["batch"] * 2 * width * (2 * queries * heads + 2 * keys * shapes["kv_heads"])
     fixed = constants.fixed_cycles * processor.cycle_us
     time: Array = fixed + busy + moved / (constants.move_share * processor.bytes_per_us)
     return time

@@ -1,0 +1,150 @@
+"""The calls that a host thread makes for a plan, under a runtime whose host is a process
+(docs/contract.md, rule 23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hosim.cache_plan import AT_START, DETACH, Plan
+from hosim.costmodel.transfers import NS_PER_S
+from hosim.data.runtime import Runtime
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+
+GATHERS = frozenset(("all_gather", "all_gather_into_tensor"))
+"""Kinds of ops of which the host lets only some be in use (``gathers`` of a runtime)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCalls:
+    """The calls, in the order in which the host makes them: at each place of the program its op,
+    then the cache ops after it.
+
+    A place is the position of an op, or ``AT_START``; lists have it at its place + 1. ``op_ns`` is
+    what the call of the op takes, and ``copy_ns`` what those of the cache ops there take together,
+    pinning included. The call of an op begins once ``awaits`` have ended. After it the host waits
+    for the op's end if it is one of ``blocking``, and after the calls of the cache ops for the end
+    of those in ``waits``.
+    """
+
+    op_ns: int
+    copy_ns: tuple[int, ...]
+    awaits: tuple[tuple[int, ...], ...]
+    blocking: frozenset[int]
+    waits: tuple[tuple[int, ...], ...]
+
+
+def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
+    """Those of a plan on a machine; ``None`` where its runtime has no host, so that calls take no
+    time and wait for nothing.
+    """
+    runtime = hardware.software
+    if runtime is None or not runtime.has_host:
+        return None
+    copies = [0] * (len(plan.graph.ops) + 1)
+    waits: list[list[int]] = [[] for _ in copies]
+    for k, cache_op in enumerate(plan.cache_ops):
+        if cache_op.op == DETACH:
+            continue
+        copies[cache_op.after + 1] += round(runtime.host.value)
+        if cache_op.op in runtime.pins:
+            copies[cache_op.after + 1] += _pinning_ns(
+                runtime, plan.graph.tensors[cache_op.tensor].size_bytes
+            )
+        if cache_op.op in runtime.blocks:
+            waits[cache_op.after + 1].append(k)
+    return HostCalls(
+        round(runtime.host.value),
+        tuple(copies),
+        ((), *_awaits(plan.graph, runtime)),
+        frozenset([i for i, op in enumerate(plan.graph.ops) if op.kind in runtime.blocks]),
+        tuple(map(tuple, waits)),
+    )
+
+
+def _pinning_ns(runtime: Runtime, size_bytes: int) -> int:
+    """What it takes the host to pin so many bytes, rounded up."""
+    rate = round(runtime.pin_rate.value)
+    return round(runtime.pin.value) + (-(-size_bytes * NS_PER_S // rate) if rate else 0)
+
+
+def _awaits(graph: Graph, runtime: Runtime) -> list[tuple[int, ...]]:
+    """The ops that have to have ended before the call of each op begins."""
+    ahead, most = round(runtime.ahead.value), round(runtime.gathers.value)
+    gathers: list[int] = []
+    found = []
+    for i, op in enumerate(graph.ops):
+        awaited = {i - ahead} if 0 < ahead <= i else set()
+        if most and op.kind in GATHERS:
+            if len(gathers) >= most:
+                first = gathers[-most]
+                users = [j for t in graph.ops[first].writes for j in graph.users[t]]
+                awaited.update([j for j in users if first <= j < i])
+            gathers.append(i)
+        found.append(tuple(sorted(awaited)))
+    return found
+
+
+def called_at(calls: HostCalls, op_ends: Sequence[int], copy_ends: Mapping[int, int]) -> list[int]:
+    """When the call of each op is over, from when ops and cache ops end; one that does nothing has
+    no end.
+    """
+    now = calls.copy_ns[AT_START + 1]
+    now = max([now, *[copy_ends[k] for k in calls.waits[AT_START + 1] if k in copy_ends]])
+    found = []
+    for i, end in enumerate(op_ends):
+        now = max([now, *[op_ends[j] for j in calls.awaits[i + 1]]]) + calls.op_ns
+        found.append(now)
+        if i in calls.blocking:
+            now = max(now, end)
+        now += calls.copy_ns[i + 1]
+        now = max([now, *[copy_ends[k] for k in calls.waits[i + 1] if k in copy_ends]])
+    return found
+
+
+class HostThread:
+    """The host of one device of a replay, on its way through the calls.
+
+    ``called_at`` is when the calls of ops were over, of those that were made; ``passed`` places
+    have the calls of their cache ops behind them. ``has_ended`` tells of an op, ``is_done`` of a
+    cache op, whether the host no longer has to wait for it.
+    """
+
+    def __init__(
+        self, calls: HostCalls, has_ended: Callable[[int], bool], is_done: Callable[[int], bool]
+    ) -> None:
+        self._calls, self._has_ended, self._is_done = calls, has_ended, is_done
+        # of the call that it makes or waits after: those of cache ops are even, those of ops odd
+        self._number = 0
+        self._over: int | None = None
+        self.called_at: list[int] = []
+        self.passed = 0
+
+    def go_on(self, now: int) -> int:
+        """Make calls until one takes time or has to wait: nanoseconds of one that begins now, else
+        0.
+        """
+        calls = self._calls
+        while self._number < 2 * len(calls.copy_ns) - 1:
+            place, is_op = (self._number + 1) // 2, self._number % 2 == 1
+            if self._over is None:
+                if is_op and not all(map(self._has_ended, calls.awaits[place])):
+                    return 0
+                takes = calls.op_ns if is_op else calls.copy_ns[place]
+                self._over = now + takes
+                if takes:
+                    return takes
+            if now < self._over:
+                return 0
+            if is_op and len(self.called_at) < place:
+                self.called_at.append(self._over)
+            if not is_op:
+                self.passed = place + 1
+            if is_op and place - 1 in calls.blocking and not self._has_ended(place - 1):
+                return 0
+            if not is_op and not all(map(self._is_done, calls.waits[place])):
+                return 0
+            self._number, self._over = self._number + 1, None
+        return 0

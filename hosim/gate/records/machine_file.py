@@ -1,0 +1,80 @@
+"""Machines of baselines: a file for each hardware profile as it was measured, in a folder beside
+the baselines that name it.
+
+Its name has a digest of its text, so a file never changes: two branches, or two processes that
+write baselines at once, do not collide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from hosim.analysis import digest
+from hosim.errors import InputError
+
+MACHINES = "machines"
+"""The name of the folder."""
+
+SUFFIX = ".toml"
+
+_STRANGE = re.compile(r"[^A-Za-z0-9_-]+")
+_DIGITS = 8
+
+
+def machine_name(machine: Mapping[str, str]) -> str:
+    """The name of a machine's file: that of the profile, and a digest of all that it says.
+
+    >>> machine_name({"name": "h100-80gb-sxm", "devices": "1"})
+    'h100-80gb-sxm-2d6df165'
+    """
+    name = _STRANGE.sub("-", machine.get("name", "machine"))
+    return f"{name[:60]}-{digest(repr(sorted(machine.items())))[:_DIGITS]}"
+
+
+def machine_path(name: str, baselines: Path) -> Path:
+    """The file of a machine, by the folder of the baselines."""
+    return baselines / MACHINES / f"{name}{SUFFIX}"
+
+
+def read_machine(name: str, baselines: Path, source: str) -> Mapping[str, str]:
+    """The machine that the baseline ``source`` names. Raises :class:`InputError`."""
+    from hosim.io.gate_files import load_machine
+
+    if _STRANGE.search(name):
+        raise InputError(
+            f"expected the name of a file in {MACHINES}, without {SUFFIX}, got {name!r}",
+            source=source,
+            where="machine",
+        )
+    path = machine_path(name, baselines)
+    if not path.is_file():
+        raise InputError(
+            f"there is no {path.as_posix()}; 'hosim baseline update' writes both again",
+            source=source,
+            where="machine",
+        )
+    return load_machine(path)["machine"]
+
+
+def machine_files(baselines: Path) -> set[Path]:
+    """The machines in the folder of the baselines."""
+    return set((baselines / MACHINES).glob(f"*{SUFFIX}"))
+
+
+def remove_unused_machines(baselines: Path) -> None:
+    """Remove the machines that no baseline in the folder names any more.
+
+    Nothing is removed where a baseline cannot be read, for it may name one.
+    """
+    from hosim.io.gate_files import read_toml
+
+    with suppress(InputError):
+        named = {
+            machine_path(str(read_toml(str(file)).get("machine")), baselines)
+            for file in baselines.glob(f"*{SUFFIX}")
+        }
+        for path in machine_files(baselines) - named:
+            path.unlink(missing_ok=True)

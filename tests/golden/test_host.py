@@ -1,0 +1,137 @@
+"""The host as a process (docs/contract.md, rule 23), worked out by hand; a byte takes a
+nanosecond.
+"""
+
+from dataclasses import replace
+
+from by_hand import machine, plan, replayed, workload
+
+from hosim.data.runtime import Runtime, RuntimeFigure
+
+
+def under(blocks=(), pins=(), **figures):
+    """A machine under a runtime of these figures."""
+    found = {name: RuntimeFigure(float(value)) for name, value in figures.items()}
+    return replace(machine(), software=Runtime("by hand", blocks=blocks, pins=pins, **found))
+
+
+def test_an_op_starts_when_its_call_is_over():
+    """Calls of 10 ns are over at 10, 20 and 30.
+
+    f runs from 10 to 13 and g from 20 to 70, each as its call is over; that of h has been over for
+    40 ns when g ends.
+    """
+    graph = workload({}, {"f": {"ns": 3}, "g": {"ns": 50}, "h": {"ns": 4}})
+    done = replayed(plan(graph), under(host=10))
+    assert done.ops == {"f": (10, 13), "g": (20, 70), "h": (70, 74)}
+    assert done.stalls == {"runtime": 10 + 7}
+    assert done.result.busy_ns == 57
+
+
+def test_calls_of_copies_stand_where_their_cache_ops_do():
+    """Calls: the prefetch of a, over at 10; f at 20; the prefetch of b, after f, at 30; g at 40.
+
+    a flows from 10 to 30, and f, called by 20, starts then: 10 ns wait for the prefetch. f ends at
+    35; b's call was over at 30, so it is issued at 35 and flows until 55: g waits 5 ns for its
+    call, until 40, and 15 for b.
+    """
+    graph = workload(
+        {"a": (20, "parameter", "ddr"), "b": (20, "parameter", "ddr")},
+        {"f": {"ns": 5, "inputs": ["a"]}, "g": {"ns": 5, "inputs": ["b"]}},
+    )
+    moves = [("prefetch a", None), ("prefetch b", "f"), ("detach a", "f"), ("detach b", "g")]
+    done = replayed(plan(graph, *moves), under(host=10))
+    assert done.moves == [("prefetch", "a", 10, 10, 30), ("prefetch", "b", 35, 35, 55)]
+    assert done.ops == {"f": (30, 35), "g": (55, 60)}
+    assert done.stalls == {"runtime": 20 + 5, "transfer": 10 + 15}
+
+
+def test_a_copy_whose_op_has_ended_waits_for_its_call():
+    """f runs from 10 to 12. The call of the store after it is over at 20, and so is that of g at
+    30: the store flows from 20 to 40.
+    """
+    graph = workload(
+        {"a": (20, "parameter", "hbm")}, {"f": {"ns": 2, "inputs": ["a"]}, "g": {"ns": 1}}
+    )
+    done = replayed(plan(graph, ("store a", "f"), ("detach a ddr", "g")), under(host=10))
+    assert done.moves == [("store", "a", 20, 20, 40)]
+    assert done.ops == {"f": (10, 12), "g": (30, 31)}
+
+
+def test_a_copy_that_blocks_lets_nothing_run_beside_it():
+    """Without a cost of calls: a flows from 0 to 20 while the host waits, so f and g are called at
+    20.
+
+    The prefetch of b stands after f, which ends at 25. It flows until 45, and only then g is
+    called, which reads nothing of it.
+    """
+    graph = workload(
+        {"a": (20, "parameter", "ddr"), "b": (20, "parameter", "ddr")},
+        {"f": {"ns": 5, "inputs": ["a"]}, "g": {"ns": 30}, "h": {"ns": 5, "inputs": ["b"]}},
+    )
+    moves = [("prefetch a", None), ("prefetch b", "f"), ("detach a", "f"), ("detach b", "h")]
+    free, held = (
+        replayed(plan(graph, *moves), under(host=0, ahead=100, blocks=blocks))
+        for blocks in ((), ("prefetch",))
+    )
+    assert free.ops == {"f": (20, 25), "g": (25, 55), "h": (55, 60)}
+    assert held.ops == {"f": (20, 25), "g": (45, 75), "h": (75, 80)}
+    assert held.stalls == {"runtime": 20 + 20}
+
+
+def test_an_op_that_blocks_is_read_by_the_host():
+    """.item() of f's result: the host goes on when it has ended at 30 (20 + 10), and the call of g
+    is over at 40.
+    """
+    graph = workload({}, {"f": {"ns": 15}, "item": {"ns": 5, "kind": "item"}, "g": {"ns": 5}})
+    done = replayed(plan(graph), under(host=10, blocks=("item",)))
+    assert done.ops == {"f": (10, 25), "item": (25, 30), "g": (40, 45)}
+
+
+def test_a_host_is_so_many_ops_ahead_at_most():
+    """Two ops ahead: the call of the third begins when the first has ended, at 30, that of the
+    fourth when the second has, at 50.
+    """
+    graph = workload({}, {name: {"ns": 20} for name in "fghi"})
+    done = replayed(plan(graph), under(host=10, ahead=2))
+    assert done.ops == {"f": (10, 30), "g": (30, 50), "h": (50, 70), "i": (70, 90)}
+    once = replayed(
+        plan(graph), under(host=10, ahead=1)
+    )  # one: each op waits for the call that began when the one before had ended
+    assert once.ops == {"f": (10, 30), "g": (40, 60), "h": (70, 90), "i": (100, 120)}
+
+
+def test_a_gather_waits_until_an_earlier_one_is_used_up():
+    """One gather ahead: the second is called when f, which reads the first, has ended at 30, and
+    the third when g has at 60.
+
+    Without a limit the three gathers follow one another on their stream, and take room together.
+    """
+    tensors = {f"w{n}": (30, "activation") for n in range(3)}
+    ops = {}
+    for n, user in enumerate("fgh"):
+        ops[f"gather{n}"] = {"kind": "all_gather", "ns": 10, "outputs": [f"w{n}"], "stream": "comm"}
+        ops[user] = {"ns": 20, "inputs": [f"w{n}"]}
+    graph = workload(tensors, ops)
+    free, limited = (replayed(plan(graph), under(ahead=100, gathers=gathers)) for gathers in (0, 1))
+    assert [free.ops[f"gather{n}"] for n in range(3)] == [(0, 10), (10, 20), (20, 30)]
+    assert [limited.ops[f"gather{n}"] for n in range(3)] == [(0, 10), (30, 40), (60, 70)]
+    assert (free.result.peak_bytes["hbm"], limited.result.peak_bytes["hbm"]) == (90, 30)
+
+
+def test_pinning_takes_the_host_a_constant_and_its_bytes():
+    """Pinning a takes 5 ns and 20 at 2 bytes a nanosecond: its prefetch is issued at 15 and flows
+    until 35; f, called at once, waits.
+
+    That of b, 10 bytes, stands after f: the host has pinned it at 15 + 10 = 25, and f ends at 40. g
+    is called at 25.
+    """
+    graph = workload(
+        {"a": (20, "parameter", "ddr"), "b": (10, "parameter", "ddr")},
+        {"f": {"ns": 5, "inputs": ["a"]}, "g": {"ns": 5, "inputs": ["b"]}},
+    )
+    moves = [("prefetch a", None), ("prefetch b", "f"), ("detach a", "f"), ("detach b", "g")]
+    done = replayed(plan(graph, *moves), under(pins=("prefetch",), pin=5, pin_rate=2 * 10**9))
+    assert done.moves == [("prefetch", "a", 15, 15, 35), ("prefetch", "b", 40, 40, 50)]
+    assert done.ops == {"f": (35, 40), "g": (50, 55)}
+    assert done.stalls == {"runtime": 15, "transfer": 20 + 10}
