@@ -303,6 +303,8 @@ def _along(
                 plan.graph.tensors[timeline.transfers[part.transfer].tensor].kind,
                 count,
             )
+        elif hardware.software is not None and hardware.software.has_host:
+            whole += ns * times.calls(count)
         else:
             whole += ns
     return [(round(ns), None, None) for ns in whole.tolist()]

@@ -15,7 +15,7 @@ from strategies import cases
 from toy_machine import MACHINE
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import op_durations
+from hosim.costmodel import machine_under, op_durations
 from hosim.costmodel.spreads import DrawnTimes
 from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.data.runtime import Runtime, RuntimeFigure
@@ -134,6 +134,20 @@ def test_a_plan_beyond_the_loop_is_drawn_along_what_ends_last() -> None:
         np.log(whole.makespan_ns).std(), rel=0.05
     )
     assert recorded.drawn == whole
+
+
+def test_a_wait_for_the_host_is_drawn_as_the_host_is() -> None:
+    """Ops of 1 us of which a host issues one each 10 us: all of the step is the host's, and spreads
+    as it does.
+    """
+    builder = GraphBuilder("issued")
+    for i in range(20):
+        builder.op(f"f{i}", "matmul", flops=10**6, dtype="bf16")
+    machine = machine_under(large(), Runtime("eager", host=RuntimeFigure(10_000.0, 0.3)))
+    result = replay(Plan(builder.build()), machine)
+    assert result.makespan_ns == pytest.approx(20 * 10_000, rel=0.1)
+    assert np.log(result.drawn.makespan_ns).std() == pytest.approx(0.3, rel=0.1)
+    assert result.drawn.sources[0].what == "the host's time for an op"
 
 
 def test_where_the_uncertainty_is_from_adds_up() -> None:

@@ -170,6 +170,7 @@ def test_cells_say_what_is_unknown_and_what_is_left_out() -> None:
     assert [note.partition(":")[0] for note in compared[0].attrs["notes"]][1:] == [
         "untimed",
         "not modelled",
+        "uncertain",
     ]
 
 
