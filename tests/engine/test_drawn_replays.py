@@ -21,7 +21,7 @@ from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import later_draws, replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.hardware import Hardware
+from hosim.hardware import Fabric, Hardware
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 from hosim.result import REFERENCE
@@ -92,6 +92,21 @@ def all_at_once(graph: Graph, device: str = "hbm") -> Plan:
             *[CacheOp("detach", t, device, None, after=t) for t in range(len(graph.tensors))],
         ),
     )
+
+
+def test_a_collective_alone_on_its_links_takes_what_the_draw_says() -> None:
+    builder = GraphBuilder("exchanged")
+    builder.tensor("g", 10**6, "gradient", home="hbm")
+    builder.op("sum", "all_reduce", inputs=["g"], kernel="all_reduce", sizes=(2, 10**6))
+    graph, bus = builder.build(), Fabric("bus", 10**9, (), "device", 1)
+    machine = replace(large(), fabrics=(bus,), devices=2)
+    plan = Plan(graph)
+    found = later_draws(plan, machine, 10**9, None, None, lambda: None)()
+    nominal = op_durations(graph, machine)
+    assert replay(plan, machine).makespan_ns == nominal[0]
+    drawn = DrawnTimes(graph, machine).durations(nominal, DRAWS)[:, 0]
+    assert found.makespan_ns == pytest.approx(drawn.tolist(), rel=1e-5)
+    assert drawn.std() > 0.1 * nominal[0]
 
 
 def test_few_draws_are_the_first_of_many() -> None:
