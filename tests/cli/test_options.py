@@ -110,7 +110,6 @@ def test_flags_are_off_and_what_says_its_default_itself_shows_no_other(
     assert all(p["default"] is False for p in every.values() if p.get("is_flag"))
     silent = {
         "check --against",
-        "ci init entry",
         "ci init --install",
         "sweep --jobs",
         "serve-frontier --jobs",

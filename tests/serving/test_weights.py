@@ -571,7 +571,7 @@ def test_blocks_that_attention_chooses_are_refused_beside_moved_weights():
 
 
 def test_memory_for_no_layer_is_infeasible():
-    with pytest.raises(InfeasibleError, match="B of hbm for what it uses"):
+    with pytest.raises(InfeasibleError, match=r"B\) of hbm for what it uses"):
         hosim.serve(SMALL, H100, MIXED, weights="static_split", weights_memory="100 MiB")
 
 

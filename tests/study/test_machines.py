@@ -178,7 +178,8 @@ def test_machines_meet_the_draws_that_they_have_in_common() -> None:
         replace(one, compute=replace(one.compute, peak_flops={"bf16": 10**6}))
         for one in (FAST, near, SLOW)
     ]
-    found = compare_machines(graph, machines, [parse_choice("layerwise")])
+    layerwise = parse_choice("layerwise")
+    found = compare_machines([Question(graph, one, layerwise) for one in machines])
     assert [(each.first, each.second) for each in found.paired] == [
         ("fast link", "nearly as fast"),
         ("fast link", "slow link"),

@@ -403,8 +403,6 @@ def test_what_is_not_given() -> None:
         "robustness seed": 0,
         "robustness order": False,
         "serve block_tokens": 16,
-        "serve token_budget": 2048,
-        "serve max_sequences": 256,
         "serve memory_share": 0.9,
         "serve ahead": True,
         "serve instances": 1,
