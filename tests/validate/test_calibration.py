@@ -360,7 +360,7 @@ def test_small_copies_tell_no_bandwidth() -> None:
 def test_the_base_of_a_device() -> None:
     devices = {
         "NVIDIA H100 80GB HBM3": "h100-80gb-sxm",
-        "NVIDIA A100-PG509-200": "a100-80gb-sxm",
+        "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
         "NVIDIA GeForce RTX 4090": "rtx-4090",
         "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
         "NVIDIA RTX A6000": "a6000",
@@ -374,6 +374,7 @@ def test_the_base_of_a_device() -> None:
         "NVIDIA GeForce RTX 2080 Ti",
         "NVIDIA RTX 6000 Ada Generation",
         "NVIDIA L40",
+        "NVIDIA A100-PG509-200",
         "NVIDIA H100 PCIe",
         None,
     ):

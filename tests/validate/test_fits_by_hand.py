@@ -555,6 +555,7 @@ def test_everything_that_a_profile_says() -> None:
         "to": "hbm",
         "bandwidth": "4 GB/s",
         "latency": "5 us",
+        "spread": 0.13,  # ln(5 / 3) / (2 * 1.96)
         "curve": [{"size": size, "bandwidth": "4 GB/s"} for size in ("2 KiB", "4 KiB", "8 KiB")],
         "source": "unknown memory from run, walk: 4.00 GB/s (3.00 GB/s to 5.00 GB/s, n=9), "
         "latency 5.00 us (4.00 us to 6.00 us, n=9), "
@@ -621,6 +622,7 @@ def test_a_curve_of_the_base_gives_way_to_what_was_fitted() -> None:
         "to": "hbm",
         "bandwidth": "4 GB/s",
         "latency": "5 us",
+        "spread": 0.13,
     }
     kept = calibrated_profile(calibrated(fitted("h2d", "pageable")), base, "new")["channels"]["h2d"]
     assert {key: value for key, value in kept.items() if key != "source"} == {

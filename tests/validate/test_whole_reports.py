@@ -346,6 +346,7 @@ def test_pinned_copies_replace_the_channel() -> None:
         "to": "hbm",
         "bandwidth": "3 GB/s",
         "latency": "5 us",
+        "spread": 0.051,  # ln(3.3 / 2.7) / (2 * 1.96)
         "pageable": "3 GB/s",
         "beside": {"d2h": "3 GB/s"},
         "curve": [
