@@ -1,5 +1,5 @@
-"""Describe how long each op takes, and where that is from: measured, a table of measured times, a
-model fitted to such, or a guess.
+"""The time of each op and its source: measured, a table of measured times, a model fitted to such
+times, or a guess.
 
 The guess is a roofline of compute and device memory, for ops that do not say which kernel they are,
 and on profiles without a processor.

@@ -36,8 +36,8 @@ from hosim.result import (
 
 
 class Arena(Protocol):
-    """Describe what a replay tells of the device tier. Tensors and ops are positions in the graph;
-    sizes are the graph's.
+    """An account of the device tier, as a replay calls it. Tensors and ops are positions in the
+    graph; sizes are the graph's.
     """
 
     name: str

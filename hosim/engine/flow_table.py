@@ -1,5 +1,5 @@
-"""Describe what flows at which rate, and how fast ops go beside it, as whole numbers in tables that
-grow as combinations of flows come up.
+"""The rates of flows, and the speeds of ops beside them, as whole numbers in tables that grow as
+combinations of flows come up.
 
 Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and
 :mod:`hosim.costmodel`. A rate is so many 1/``scale`` bytes per second: max-min rates of at most K

@@ -1,4 +1,4 @@
-"""Describe what jitter makes of the times of one device's ops and transfers (docs/contract.md, rule
+"""The effect of jitter on the times of one device's ops and transfers (docs/contract.md, rule
 15).
 """
 

@@ -1,5 +1,5 @@
-"""Describe what a program table has whatever the plan: the arrays of a graph on a machine, and the
-rates of all that can flow there.
+"""The part of a program table that is the same for every plan: the arrays of a graph on a machine,
+and the rates of all that can flow there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe what happened, for tests, plots and traces; a replay records it only when asked."""
+"""The record of a replay's events, for tests, plots and traces, kept only when asked for."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from hosim.units import LARGEST
 
 @dataclass(slots=True)
 class _ChannelFigures:
-    """Describe what the loop counts of a channel."""
+    """The loop's counts for a channel."""
 
     transfers: int
     bytes: int

@@ -17,8 +17,8 @@ from hosim.models import PROCESSORS, build
 
 @dataclass(frozen=True)
 class ResidentStep:
-    """Describe how long a step takes, and what it holds at its peak, in bytes and by kind, with
-    everything in the device tier.
+    """The duration of a step with everything in the device tier, and its peak there, in bytes and
+    by kind.
     """
 
     makespan_ns: int

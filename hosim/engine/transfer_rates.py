@@ -1,5 +1,5 @@
-"""Describe how fast transfers and collectives flow: each channel alone, or max-min fairly with
-those that it shares bandwidth with.
+"""The rates of transfers and collectives: each channel alone, or max-min fairly with those that it
+shares bandwidth with.
 
 The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact: a rate that is
 no whole number of bytes per second is a fraction. While all devices of a machine do the same, each

@@ -47,7 +47,7 @@ from hosim.costmodel.transfers import PASSES
 
 @dataclass(frozen=True, slots=True)
 class KernelDtype:
-    """Describe what a kernel computes in, and the bytes of an element of what it reads and
+    """The dtype that a kernel computes in, and the bytes per element of what it reads and
     writes.
     """
 

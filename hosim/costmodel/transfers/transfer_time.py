@@ -1,6 +1,4 @@
-"""Describe how long one transfer takes on a channel that it has for itself (docs/contract.md, rule
-6).
-"""
+"""The duration of one transfer on a channel that it has to itself (docs/contract.md, rule 6)."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def _fraction(part: int, whole: int) -> float:
 
 
 class Driver:
-    """Describe where segments come from. This one gives addresses that only count upward; override
-    it to replay what another driver gave.
+    """The source of segments. This one gives addresses that only count upward; override it to
+    replay what another driver gave.
     """
 
     def __init__(self, first_address: int = 1 << 40) -> None:

@@ -1,4 +1,4 @@
-"""Describe what advances at rates that others change: bytes that flow, and ops that run beside them
+"""Work that advances at rates that others change: bytes that flow, and ops that run beside them
 (docs/contract.md, rules 6, 13, 19, 22).
 """
 
@@ -108,7 +108,7 @@ class Progress:
 
 
 class FlowPath(NamedTuple):
-    """Describe what flows over a channel and its fabrics at ``most`` bytes a second, or over those
+    """The path of a flow over a channel and its fabrics at ``most`` bytes a second, or over those
     of collectives (``channel`` is ``None``).
     """
 
@@ -117,8 +117,8 @@ class FlowPath(NamedTuple):
 
 
 class Speeds(dict[MemoryUse, Rate]):
-    """Describe how fast ops go while copies take so many bytes a second of the memory that they
-    use, each worked out once.
+    """The speeds of ops while copies take so many bytes a second of the memory that they use, each
+    computed once.
     """
 
     def __init__(self, taken: Fraction) -> None:

@@ -70,8 +70,8 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shared:
-    """Describe what the devices of a replay have in common. ``machine`` is the one that copies
-    find, with the memories that they share (rule 13).
+    """The state that the devices of a replay share. ``machine`` is the one that copies find, with
+    the memories that they share (rule 13).
 
     ``wake`` says that something is to be looked at again at this instant: at one device, or at all.
     ``order`` numbers transfers as they are issued, ``meetings`` are those of collectives and

@@ -1,4 +1,4 @@
-"""Describe what lies where on one device: copies of its tensors, and the bytes that they hold
+"""The storage of one device: the places of the copies of its tensors, and the bytes that they hold
 (docs/contract.md, rules 4, 9, 11, 14, 17).
 """
 

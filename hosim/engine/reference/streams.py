@@ -39,8 +39,8 @@ def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
 
 
 class PlannedOps:
-    """Describe what a plan says of each op, whichever device runs it: the tier ``where`` it reads
-    and writes (rule 20), its tensors, its time.
+    """The plan's data on each op, whichever device runs it: the tier ``where`` it reads and writes
+    (rule 20), its tensors, its time.
 
     ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that
     cross links (rule 19). ``after`` are the cache ops that an op's end issues, ``awaited`` those
@@ -113,7 +113,7 @@ class OpStream:
 
 
 class Rules:
-    """Describe what the rules say of the ops of one device."""
+    """The rules for the ops of one device."""
 
     def __init__(self, program: PlannedOps, storage: Storage, transfers: Transfers) -> None:
         self.program, self.graph, self.storage, self.transfers = (

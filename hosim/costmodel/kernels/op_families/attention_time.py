@@ -117,7 +117,7 @@ def context_gradient_us(constants: ContextConstants, processor: Processor, shape
 
 @dataclass(frozen=True, slots=True)
 class FlashShares:
-    """Describe how much of the peak in 16 bits the products of a library's attention reach, going
+    """The fractions of the 16-bit peak that the matrix products of a library's attention reach,
     forward and in the gradient.
     """
 
