@@ -53,7 +53,7 @@ class Victims(Protocol):
 
 @dataclass(frozen=True)
 class PagingTable:
-    """Describe what paging needs of graph and machine, computed once a plan: start tiers, tiers to
+    """The data on graph and machine that paging needs, computed once a plan: start tiers, tiers to
     evict to, and static last writes.
     """
 

@@ -1,5 +1,5 @@
-"""Describe why selection took or left each gap: its sweep runs once more and takes notes, so that
-planning itself takes none.
+"""The reasons for which selection took or left each gap: its sweep runs once more and takes notes,
+so that planning itself takes none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_PRESSURE, ENOUGH, NO_TIER, OUTSCORED = "no_pressure", "enough", "no_tier", "o
 
 @dataclass(frozen=True, slots=True)
 class JudgedGap:
-    """Describe what selection made of one gap, and why.
+    """The decision of selection on one gap, and the reason for it.
 
     A gap that is ``taken`` for :data:`BEST_SCORE` had the best ``score`` at ``op``, where the
     device tier held ``over_bytes`` more than the budget; one that is left as :data:`OUTSCORED` was

@@ -149,8 +149,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Describe where a search ends: at so many times the work of ``effort=1``, and before where it
-    has done ``work``.
+    """The ends of a search: at so many times the work of ``effort=1``, and before where it has done
+    ``work``.
 
     Also where the makespan of its plan is ``within`` that part of the lower bound above it
     (:attr:`hosim.result.Result.above_bound`).
@@ -162,7 +162,7 @@ class Ends:
 
 
 class _Arm(ABC):
-    """Describe what a search may go on with."""
+    """A way in which a search may go on."""
 
     def __init__(self, search: Search) -> None:
         self.search = search

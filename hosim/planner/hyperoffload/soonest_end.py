@@ -93,7 +93,7 @@ def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
 
 
 class _Alone:
-    """Describe what each tensor's transfer takes on a channel that it has for itself."""
+    """The time of each tensor's transfer on a channel that it has to itself."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.machine = machine_of_copies(plan.graph, hardware)

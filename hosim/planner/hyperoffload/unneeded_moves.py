@@ -1,4 +1,4 @@
-"""Describe what a plan moves and need not: absences whose loss costs no time are dropped, and what
+"""The removal of a plan's unneeded moves: absences whose loss costs no time are dropped, and what
 can lie nearer does, largest tensors first.
 
 A sweep moves what is over the budget at each op, and a later change may have made room for some of

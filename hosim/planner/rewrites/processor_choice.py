@@ -1,5 +1,5 @@
-"""Describe which processor runs each op that may run on several (``also_on``): plans for fixed
-processors, compared by their replays.
+"""The processor of each op that may run on several (``also_on``): plans for fixed processors,
+compared by their replays.
 
 Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which
 stays together, unless few ops have a choice at all. Uniform choices come

@@ -86,8 +86,8 @@ def placed(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Describe what lies where: how many layers from the back are on the device, which layers'
-    experts are not, and what comes before that.
+    """The split of a model: how many layers from the back are on the device, which layers' experts
+    are not, and the ``overrides`` that come before both.
     """
 
     n_gpu_layers: int

@@ -51,8 +51,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Describe how experts are predicted: by one of :data:`PREDICTORS`, ``top`` of them (``None``:
-    as many as the gate chose last).
+    """The rule by which experts are predicted: one of :data:`PREDICTORS`, ``top`` of them
+    (``None``: as many as the gate chose last).
 
     ``only_right`` prefetches of them what the gate will choose: what a replay is compared with to
     see what its wrong prefetches take. ``predicted`` finds each chosen expert with probability
@@ -106,7 +106,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class ExpertTable:
-    """Describe what the runtime needs of graph and machine, computed once a plan.
+    """The data on graph and machine that the runtime needs, computed once a plan.
 
     ``hops`` are the tiers that an expert's tensor passes on its way up. By op, ``reveal`` has the
     decision that is first known before it, and ``serves`` the one whose chosen experts it uses;

@@ -1,5 +1,5 @@
-"""Describe why each tensor moves or stays: what the planner judged, and what the replay of the plan
-shows.
+"""The reasons why each tensor moves or stays: what the planner judged, and what the replay of the
+plan shows.
 
 A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`),
 so each gap has the score by which selection took or left it, and the pass that decided otherwise if

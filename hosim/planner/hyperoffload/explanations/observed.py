@@ -1,5 +1,5 @@
-"""Describe what a recorded replay shows about the transfers of a plan: what computation covers
-each, which ops wait, when it could begin; loads.
+"""The transfers of a plan in a recorded replay: the computation that covers each, the ops that wait
+for it, when it could begin; and the loads of channels.
 
 Figures of a timeline alone, whoever made the plan;
 :mod:`hosim.planner.hyperoffload.explanations.explain` puts them together with the gaps.

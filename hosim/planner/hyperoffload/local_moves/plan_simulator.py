@@ -1,5 +1,5 @@
-"""Describe what choices cost, at any size of the graph: a run of the engine's loop from the last
-snapshot before a change begins to matter.
+"""The cost of choices, at any size of the graph: a run of the engine's loop from the last snapshot
+before a change begins to matter.
 
 The simulator keeps the run of the present choices as snapshots, one every few ops. A change of a
 few choices is put into the program table, judged by a run from the last snapshot before the first

@@ -1,5 +1,5 @@
-"""Describe what one tensor's choice comes to in a simulation: where it starts, its cache ops by
-place, and what the ops that read it wait for.
+"""The effect of one tensor's choice in a simulation: where it starts, its cache ops by place, and
+what the ops that read it wait for.
 
 The places of a tensor's moves in a program table stand between its uses: :data:`MOVES` of them
 before its first use, after that one, and so on. So a move has the same place whatever the others

@@ -1,5 +1,4 @@
-"""Describe what a plan decides for each tensor that it moves, and the cache ops that follow from
-it.
+"""A plan's decisions on each tensor that it moves, and the cache ops that follow from them.
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every
 rule of docs/contract.md by construction, for any choices: it says when each tensor is away, and

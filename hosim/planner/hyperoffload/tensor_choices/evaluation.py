@@ -1,4 +1,4 @@
-"""Describe what choices cost: the plan that follows from them, replayed.
+"""The cost of choices: the plan that follows from them, replayed.
 
 The engine is the judge of every plan, so nothing that it models can be forgotten here. What is
 replayed is counted as work.
@@ -62,7 +62,7 @@ class Evaluation:
 
 @dataclass
 class WorkDone:
-    """Describe what a search has ``done``, in units of about 0.4 microseconds: an instant of a
+    """The work that a search has ``done``, in units of about 0.4 microseconds: an instant of a
     simulation.
     """
 
