@@ -1,4 +1,4 @@
-"""Describe what a long call says in a cell of a notebook while it runs; elsewhere it says
+"""The progress that a long call shows in a notebook cell while it runs; elsewhere it shows
 nothing.
 """
 

@@ -1,5 +1,5 @@
-"""Describe what all commands have in common: help in sections, ``-q`` and ``-v``, and errors that
-become one line and an exit code.
+"""The common parts of all commands: help in sections, ``-q`` and ``-v``, and errors that become one
+line and an exit code.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Describe what each stall waits for: the transfer, its channel, what occupied the channel, and
-what would have prevented the stall.
+"""The causes of each stall: the transfer, its channel, what occupied the channel, and what would
+have prevented the stall.
 
 From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8),
 so that what the main stream's stalls blame on a channel is the channel's ``exposed_ns``. The main

@@ -1,5 +1,5 @@
-"""Describe why what was varied changes nothing: studies whose rows all take the same time, by what
-their replays read.
+"""The reason why what was varied changes nothing: studies whose rows all take the same time, by
+what their replays read.
 """
 
 from __future__ import annotations

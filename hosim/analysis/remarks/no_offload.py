@@ -12,7 +12,7 @@ from hosim.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class NoOffload:
-    """Describe why not to offload: everything ``fits``, or the ``link`` is too slow.
+    """The reason not to offload: everything ``fits``, or the ``link`` is too slow.
 
     With everything resident the step takes ``resident_ns`` and ``resident_bytes``, and ``devices``
     hold that within their budgets. ``fastest_ns`` is what the fastest plan takes, if that is known.

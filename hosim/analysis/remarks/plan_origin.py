@@ -1,5 +1,5 @@
-"""Describe what a plan was made for: a graph, a machine and a budget, as its file says it; and what
-differs where it is replayed.
+"""The origin of a plan: the graph, the machine and the budget that its file says it was made for,
+and what differs where it is replayed.
 
 Names and the order of tensors mean nothing: sizes and ops are counted by what they are.
 """

@@ -1,5 +1,5 @@
-"""Describe what a step spends its time on: the chain of ops and transfers that ends last, each of
-which began when the one before it ended.
+"""The critical path of a step: the chain of ops and transfers that ends last, each of which began
+when the one before it ended.
 
 It goes over all streams, the processors of all tiers and the drain, so that its parts add up to the
 makespan.

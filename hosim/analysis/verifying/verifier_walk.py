@@ -39,8 +39,8 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
 
 
 class _VerifierWalk:
-    """Describe where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly
-    these.
+    """The state of the walk: where each tensor has valid copies. Sets of tiers are bit masks: the
+    walk of a large plan is mostly these.
     """
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:

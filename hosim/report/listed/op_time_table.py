@@ -1,5 +1,5 @@
-"""Describe how long the ops of a workload take on a machine, and where that is from: measured, a
-table, the fitted model, or a guess.
+"""The times of a workload's ops on a machine, and their source: measured, a table, the fitted
+model, or a guess.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Describe what a timeline says of every instant, as arrays of numpy that a picture has room
-for.
-"""
+"""The values of a timeline at every instant, as arrays of numpy that a picture has room for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe what a step costs where a device has a price, and what a token of it does."""
+"""The cost of a step, and of one of its tokens, where a device has a price."""
 
 from __future__ import annotations
 
