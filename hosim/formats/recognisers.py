@@ -1,5 +1,5 @@
-"""Describe what the files of this room's formats begin with: each function says of the first bytes
-of a file whether it is of its format.
+"""The first bytes of files in this room's formats: each function tells from them whether a file is
+of its format.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """Describe how a value stands in a file: the type that is checked, and the functions to the
-    file and back.
+    """The form of a value in a file: the type that is checked, and the functions to the file and
+    back.
     """
 
     type: Any

@@ -171,7 +171,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Describe how a model is run, on one device.
+    """The settings of a run of a model, on one device.
 
     ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill``
     (a prompt of ``sequence`` tokens) and ``decode`` (the next token, with ``context`` tokens in the

@@ -1,5 +1,5 @@
-"""Describe what each layer gets of a token beside its hidden state, from a table of its own (Gemma
-3n, Gemma 4).
+"""The input of each layer beside a token's hidden state, from a table of its own (Gemma 3n, Gemma
+4).
 """
 
 from __future__ import annotations

@@ -100,9 +100,7 @@ def _choices(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Describe what a gate of a model chooses: ``count`` candidates in all, ``top`` by each of
-    ``tokens``.
-    """
+    """The choices of a model's gate: ``count`` candidates in all, ``top`` by each of ``tokens``."""
 
     count: int
     tokens: int

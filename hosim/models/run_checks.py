@@ -1,4 +1,4 @@
-"""Describe what does not go together in a run of a model, refused by name."""
+"""Checks on a run of a model: settings that do not go together are refused by name."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Describe what a file of another kind than was expected seems to be, by how it begins and what it
-is called, and what to do with it.
+"""The likely kind of a file where another kind was expected, by how it begins and what it is
+called, and what to do with it.
 
 Every reader that cannot use a file asks here, so that all commands give the same answer to the same
 file.
@@ -19,7 +19,7 @@ from hosim.files.formats.sources import format_of_source, read_source
 
 @dataclass(frozen=True, slots=True)
 class Seeming:
-    """Describe what a file seems to be, with its article, and what to do with it."""
+    """The likely kind of a file, with its article, and what to do with it."""
 
     what: str
     advice: str

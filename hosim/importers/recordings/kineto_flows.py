@@ -1,5 +1,5 @@
-"""Describe which call launched which op, by the arrows of a trace (``ac2g`` flow events), where it
-has no correlation numbers.
+"""The call that launched each op, by the arrows of a trace (``ac2g`` flow events), where it has no
+correlation numbers.
 
 An arrow has an id, and begins (``s``) and ends (``f``) at a place: a process, a thread and a time,
 which lies in the entry that is meant.

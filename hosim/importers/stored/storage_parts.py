@@ -1,4 +1,4 @@
-"""Describe which parts of a storage ops use, and the tensors that it becomes (docs/contract.md,
+"""The parts of a storage that ops use, and the tensors that it becomes (docs/contract.md,
 Conventions).
 
 An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the
@@ -92,7 +92,7 @@ def region(
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Describe what an op does with a storage.
+    """The use that an op makes of a storage.
 
     ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where
     indices say which, else ``None``. What has the same ``which`` and count touches the same ones.

@@ -61,7 +61,7 @@ class Pt2Constant:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Tensor:
-    """Describe what is known of a tensor. A size is ``None`` if the program keeps no example of it.
+    """The known properties of a tensor. A size is ``None`` if the program keeps no example of it.
     ``dtype`` is the schema's number.
 
     ``symbols`` name the sizes that may vary: empty for one that is computed from others, ``None``

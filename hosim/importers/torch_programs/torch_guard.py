@@ -1,4 +1,4 @@
-"""Describe what may run while a program is imported, checked before each call. Imports torch."""
+"""The calls allowed while a program is imported; each is checked before it runs. Imports torch."""
 
 from __future__ import annotations
 

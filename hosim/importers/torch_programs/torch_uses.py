@@ -1,5 +1,5 @@
-"""Describe which part of a storage a kernel of torch reads or writes: what its arguments show, and
-what indices choose of it. Imports torch.
+"""The part of a storage that a kernel of torch reads or writes: what its arguments show, and what
+indices choose of it. Imports torch.
 
 The contents of indices are never looked at: an index of so many entries chooses so many rows, as if
 all were different.

@@ -49,7 +49,7 @@ def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[
 
 
 class _LongestPath:
-    """Describe what has to move in each leg, by prices."""
+    """The search for the longest path: each leg takes what has to move in it, by prices."""
 
     def __init__(self, c: Mapping[str, Any]) -> None:
         self.c = c
