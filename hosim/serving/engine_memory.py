@@ -1,4 +1,4 @@
-"""Describe how many blocks of the cache a device has room for."""
+"""The number of blocks of the cache that a device has room for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cache_blocks(
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """Describe how many blocks a device has room for under a runtime, and the ends of their 90 %
+    """The number of blocks that a device has room for under a runtime, and the ends of its 90 %
     interval.
     """
 

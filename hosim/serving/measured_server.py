@@ -1,5 +1,5 @@
-"""Describe what a real server did with requests, beside what was simulated; and the host's overhead
-that explains its first ones.
+"""A real server's measurements of requests beside the simulation, and the host's overhead that
+explains its first ones.
 """
 
 from __future__ import annotations

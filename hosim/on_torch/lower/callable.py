@@ -1,5 +1,5 @@
-"""Describe what :func:`hosim.offload` returns: a captured model, its plan and the executor that
-runs it. Imports torch.
+"""The result of :func:`hosim.offload`: a captured model, its plan and the executor that runs it.
+Imports torch.
 """
 
 from __future__ import annotations

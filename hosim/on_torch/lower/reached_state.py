@@ -114,8 +114,8 @@ class _Contents:
 
 
 class Reached:
-    """Describe what ``model`` and ``functions`` (by what to call each) reach now. ``modules`` are
-    those of the model and of the functions.
+    """The objects that ``model`` and ``functions`` (by what to call each) reach now. ``modules``
+    are those of the model and of the functions.
     """
 
     def __init__(self, model: torch.nn.Module, functions: dict[str, Any]) -> None:

@@ -47,8 +47,8 @@ class _ShardedParameter:
 
 @dataclass(frozen=True)
 class _GatheredTogether:
-    """Describe what is gathered together for a module: ``regathers`` says whether it is gathered
-    again for backward.
+    """The parameters that are gathered together for a module: ``regathers`` says whether they are
+    gathered again for backward.
     """
 
     number: int

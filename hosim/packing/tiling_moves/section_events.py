@@ -1,4 +1,4 @@
-"""Describe what starts and what ends at the borders of sections of time."""
+"""The tensors that start and those that end at the borders of sections of time."""
 
 from __future__ import annotations
 

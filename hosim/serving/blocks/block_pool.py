@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reach(NamedTuple):
-    """Describe where the contents of a prompt are, from its first block: a block of the device, or
-    ``-1 - j`` for the ``j``-th of ``below``.
+    """The places of a prompt's contents, from its first block: a block of the device, or ``-1 - j``
+    for the ``j``-th of ``below``.
 
     For those ``below`` it has the place of the tier and the name.
     """

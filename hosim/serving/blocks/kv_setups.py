@@ -22,7 +22,7 @@ from hosim.units import parse_size
 
 @dataclass(frozen=True)
 class KvSetup:
-    """Describe what :func:`kv_setup` found: each time it is called it makes empty caches.
+    """The setup that :func:`kv_setup` found: each time it is called it makes empty caches.
 
     ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each
     has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.

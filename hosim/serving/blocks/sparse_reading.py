@@ -1,4 +1,4 @@
-"""Describe which blocks of a long cache attention reads in a step, and how many of these have to
+"""The blocks of a long cache that attention reads in a step, and the number of these that have to
 come up from the tier below.
 """
 
@@ -17,8 +17,8 @@ from hosim.units import human_percent
 
 @dataclass(frozen=True, slots=True)
 class AttendedTokens:
-    """Describe what a step of decoding reads of a sequence: its first ``sinks`` and last ``window``
-    tokens, and ``chosen`` of those between.
+    """The tokens of a sequence that a step of decoding reads: its first ``sinks`` and last
+    ``window`` tokens, and ``chosen`` of those between.
     """
 
     sinks: int

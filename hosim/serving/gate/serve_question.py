@@ -1,4 +1,4 @@
-"""Describe what ``serve`` of a case asks: a model, requests, options of :func:`hosim.serve`, and
+"""The contents of a case's ``serve``: a model, requests, options of :func:`hosim.serve`, and
 ``limit`` for the goodput.
 """
 
@@ -63,7 +63,7 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class AskedServing:
-    """Describe what a case serves, with paths that can be opened."""
+    """The serving that a case asks for, with paths that can be opened."""
 
     model: Mapping[str, Any]
     requests: str

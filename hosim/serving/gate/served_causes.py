@@ -1,5 +1,5 @@
-"""Describe why requests are served worse than a baseline says: what changed in the question, and
-which other figures changed with it.
+"""The causes of worse serving than a baseline's: what changed in the question, and which other
+figures changed with it.
 """
 
 from __future__ import annotations

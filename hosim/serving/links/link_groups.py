@@ -1,4 +1,4 @@
-"""Describe how long transfers take: what ends them, for channels that share bandwidth and for those
+"""The durations of transfers and what ends them, for channels that share bandwidth and for those
 that do not.
 
 Channels that share a fabric, of one engine or of several, and a channel with several engines of its

@@ -22,8 +22,8 @@ _PROMPT = 16
 
 
 class _VisitParts(NamedTuple):
-    """Describe what the visits of layers have of an iteration: nanoseconds of most kernels, how
-    many attentions, how many heads.
+    """The parts of an iteration in the visits of layers: nanoseconds of most kernels, how many
+    attentions, how many heads.
     """
 
     dense_ns: tuple[int, ...]

@@ -1,5 +1,5 @@
-"""Describe what an iteration does with weights that a policy has planned: which layers stay in the
-device, and when the others come up.
+"""An iteration with weights that a policy has planned: which layers stay in the device, and when
+the others come up.
 
 A plan is for one iteration, and all iterations do the same. What it leaves in the device at the end
 beyond what it began with is dropped there. Weights are not written, so the copy below stays valid

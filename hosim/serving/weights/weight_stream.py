@@ -28,7 +28,7 @@ Until = Callable[[Sequence[Awaited]], Generator[simpy.Event, Any, None]]
 
 @dataclass(frozen=True)
 class WeightSetup:
-    """Describe what engines do with weights: ``policy`` planned the ``program``. ``machine`` has
+    """The setup of engines for planned weights: ``policy`` planned the ``program``. ``machine`` has
     the devices of one engine.
 
     An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of

@@ -1,5 +1,5 @@
-"""Describe what it costs that the host launches ops and copies one after the other, while the
-device waits for none of them in a replay.
+"""The cost of launching ops and copies one after the other from the host; in a replay the device
+waits for none of them.
 """
 
 from __future__ import annotations
