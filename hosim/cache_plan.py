@@ -91,8 +91,8 @@ class CacheOp:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Describe what a solver has proved about all plans of a workload on a machine within a budget,
-    in its order and with nothing run again.
+    """A solver's proof about all plans of a workload on a machine within a budget, in its order and
+    without recomputation.
 
     ``bound_ns``: none of them takes less, if it starts what the workload puts below there and
     restores what lives on.
@@ -106,7 +106,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class PlanOrigin:
-    """Describe what a plan was made for.
+    """The workload, the machine and the budget that a plan was made for.
 
     ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each
     size in bytes, ``ops`` how many of its ops have each fingerprint, which is that of what they
@@ -126,8 +126,8 @@ UNSAID = PlanOrigin("", {}, {})
 
 
 class MemoryView(Protocol):
-    """Describe what a runtime policy may look at while the replay runs. Positions are those of the
-    plan's graph.
+    """The state of a replay that a runtime policy may read while it runs. Positions are those of
+    the plan's graph.
     """
 
     @property
@@ -191,7 +191,7 @@ MANUAL = "manual"
 
 @dataclass(frozen=True)
 class Plan(Deriving, InCells):
-    """Describe what a policy returns and the engine replays.
+    """The plan that a policy returns and the engine replays.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ Amounts = list[tuple[int, int, int]]
 
 
 class FalseClaim(Exception):  # noqa: N818
-    """Describe what a certificate says and its events do not show."""
+    """A claim of a certificate that its events do not show."""
 
 
 def require(holds: object, claim: str, *about: object) -> None:
@@ -38,8 +38,8 @@ def plain(text: str) -> str:
 
 
 class Program:
-    """Describe what follows from the ops: by op those that it follows (``before``) and who wrote
-    what it reads (``versions``; -1: time 0).
+    """The dependencies between ops: for each op, those that it follows (``before``) and the writers
+    of what it reads (``versions``; -1: time 0).
     """
 
     def __init__(self, c: Any) -> None:
@@ -74,8 +74,8 @@ class Program:
 
 
 class DeviceEvents:
-    """Describe what happened on one device: when tiers had room for a tensor (``spans``), and which
-    versions of it they held (``contents``).
+    """The events on one device: when tiers had room for a tensor (``spans``), and which versions of
+    it they held (``contents``).
     """
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:

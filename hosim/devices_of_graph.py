@@ -1,6 +1,4 @@
-"""Describe how many devices run a workload: what the graph says, unless a caller says another
-number.
-"""
+"""The number of devices that run a workload: the graph's, unless a caller gives another."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ inputs, outputs and mutates there. The new tensors come after all of the workloa
 
 @dataclass(frozen=True)
 class Edits:
-    """Describe how a plan's graph follows from the workload ``base``.
+    """The edits that make a plan's graph from the workload ``base``.
 
     First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor,
     then the ops are put into ``order`` (by name; empty: as listed), then those of ``recompute`` run

@@ -1,4 +1,4 @@
-"""Describe what rooms beside the core add to it: formats, recordings, commands, cases of the gate.
+"""The additions to the core by rooms beside it: formats, recordings, commands, cases of the gate.
 
 The core asks by what it needs and knows no such room: :mod:`hosim`, which is above all of them,
 says which there are. Each has a module ``added`` with a function for each thing that it adds, which

@@ -134,8 +134,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFigures:
-    """Describe what the vendor says of the processor beyond its peaks, as far as times of kernels
-    depend on that.
+    """The vendor's figures of the processor beyond its peaks that the times of kernels depend on.
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the
     peaks are stated for. ``cache_bytes`` is the last cache before memory; ``link_bytes_per_s`` are

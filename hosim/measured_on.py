@@ -1,4 +1,4 @@
-"""Describe where the durations of a graph were measured, and which machines they hold on.
+"""The machine on which the durations of a graph were measured, and the machines that they hold on.
 
 A recording names its device, and ``meta["measured_on"]`` of a workload the device or the profile.
 One rule maps such names to profiles (:func:`named_profiles`). On another machine the durations say

@@ -1,5 +1,5 @@
-"""Describe what ends the search for a plan while it could go on: so much work, a clock, Ctrl-C, a
-callback; and what is told of how far it is.
+"""The limits that end a plan search early (work, a clock, Ctrl-C or a callback), and the progress
+that it reports.
 
 A search asks at its checkpoints, between two pieces of its work (:meth:`Planning.ends`). The clock
 and Ctrl-C are looked at nowhere else. What was done until then is counted as work, which makes the
@@ -34,7 +34,7 @@ before.
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """Describe how far the search for a plan is, at one of its checkpoints.
+    """The progress of the search for a plan, at one of its checkpoints.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class SearchProgress:
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
-    """Describe what a plan says of the search that found it.
+    """The record that a plan keeps of the search that found it.
 
     Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan
     ``again``. The plan fits in all but ``failed`` of so many ``draws`` of op and transfer times,
@@ -105,8 +105,8 @@ Tell = Callable[[SearchProgress], object]
 
 
 class SearchControl:
-    """Describe what a caller asks of the searches in a ``with`` block: the seconds for each
-    planning, and whom to tell.
+    """A caller's settings for the searches in a ``with`` block: the seconds for each planning, and
+    the function to tell of progress.
 
     ``interrupted`` says whether Ctrl-C has ended a search.
     """

@@ -1,4 +1,4 @@
-"""Describe what is computed from frozen data once, and kept with it for as long as it lives."""
+"""Values that are computed once from frozen data, and kept with it for as long as it lives."""
 
 from __future__ import annotations
 

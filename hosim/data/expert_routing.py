@@ -439,8 +439,8 @@ class GateDecision:
 
 @dataclass(frozen=True)
 class Routed:
-    """Describe what was routed in a realised graph: the tensors of each gate's experts, each
-    decision in listed order, and the trace before.
+    """The routing of a realised graph: the tensors of each gate's experts, each decision in listed
+    order, and the trace before.
     """
 
     experts: tuple[tuple[tuple[int, ...], ...], ...]

@@ -1,5 +1,5 @@
-"""Describe what people read about tensors: parts of one whole of which the same is said are one
-row, ``experts[0..255] (248 parts)``.
+"""Rows of tensors for people: parts of one whole that have the same figures become one row,
+``experts[0..255] (248 parts)``.
 
 Figures for machines name each part. (:mod:`hosim.gate.records.folding` folds names without loss,
 for files that are read again.)

@@ -47,8 +47,8 @@ class SeenPeak:
 
 @dataclass(frozen=True, slots=True)
 class SeenPeaks:
-    """Describe what the allocator hands out, what it holds, and what the device has in use;
-    ``usable_bytes`` is what CUDA has of the device.
+    """The peaks of the bytes that the allocator hands out, of those that it holds, and of those
+    that the device has in use; ``usable_bytes`` is the memory of the device that CUDA has.
     """
 
     allocated: SeenPeak

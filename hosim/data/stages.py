@@ -1,4 +1,4 @@
-"""Describe what a step of a pipeline does whose stages are replayed together: frozen data."""
+"""The result of a pipeline step whose stages are replayed together: frozen data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hosim.result import Result
 
 @dataclass(frozen=True)
 class StagesResult:
-    """Describe what one step of all stages of a pipeline does.
+    """The result of one step of all stages of a pipeline.
 
     Parameters
     ----------

@@ -45,8 +45,8 @@ _MULTIPLIES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class UnknownOps:
-    """Describe how many ops are unknown, their share of all bytes that ops read and write, and the
-    kinds of most of them first.
+    """The number of unknown ops, their share of all bytes that ops read and write, and their kinds,
+    the most frequent first.
     """
 
     ops: int

@@ -1,5 +1,5 @@
-"""Describe what a baseline keeps of a graph: the bytes of its tensors, what its ops take, and which
-roles each op reads and writes.
+"""The record that a baseline keeps of a graph: the bytes of its tensors, what its ops take, and the
+roles that each op reads and writes.
 
 A role is a name without its numbers: ``layers.{}.act`` is the role of ``layers.0.act`` and
 ``layers.1.act``. Layers that are alike are one line, and an op that is put in does not change what

@@ -1,5 +1,5 @@
-"""Describe why a metric is worse, in at most ten lines: what was changed, in the question and in
-the graph, then what follows from it.
+"""The causes of a worse metric, in at most ten lines: what was changed, in the question and in the
+graph, then what follows from it.
 
 The baseline's side is known only as far as its file goes.
 """

@@ -1,5 +1,5 @@
-"""Describe what was changed in a graph: the bytes of tensors, what ops take, and what they read and
-write, by role.
+"""The changes in a graph: the bytes of tensors, what ops take, and what they read and write, by
+role.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Describe how much of a device a kernel fills: kernels of several streams run side by side only
-while there is room for their blocks.
+"""The share of a device that a kernel fills: kernels of several streams run side by side only while
+there is room for their blocks.
 
 A kernel with more blocks than the device holds at once keeps every other kernel from starting until
 its last blocks are placed. The number of blocks that fit follows from the threads, registers and

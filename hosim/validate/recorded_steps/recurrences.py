@@ -1,4 +1,4 @@
-"""Describe what a recording does not say, but repeats: ops that wait for another stream, or that
+"""Patterns that a recording repeats and does not state: ops that wait for another stream, or that
 are late by the same time again and again.
 
 An op may be later than its launch, its stream and its recorded waits say: what it waits for is

@@ -1,5 +1,5 @@
-"""Describe how far predicted starts are from recorded ones, in ways that neither a late beginning
-nor an idle device hides.
+"""The errors of predicted starts against recorded ones, in ways that neither a late beginning nor
+an idle device hides.
 
 Besides the errors on the recording's clock: those after aligning the first op, those of the gaps
 between successive ops of a stream, and both as a share of the time in which the device idles or

@@ -176,7 +176,7 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
 
 @dataclass(frozen=True, slots=True)
 class _Naming:
-    """Describe what is named, the simulated start of each op given its recorded times, and the
+    """The named ops and calls, the simulated start of each op given their recorded times, and the
     errors of all other ops.
     """
 

@@ -1,4 +1,4 @@
-"""Describe what the caching allocator reserves for a recorded sequence of allocations and frees,
+"""The memory that the caching allocator reserves for a recorded sequence of allocations and frees,
 whose initial cache may be unknown.
 
 A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has
@@ -31,8 +31,8 @@ Change = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReservedReplay:
-    """Describe what the allocator reserved: at the start, after each change, and how many of its
-    ``allocations`` got the recorded address.
+    """The memory that the allocator reserved at the start and after each change, and how many of
+    its ``allocations`` got the recorded address.
     """
 
     start_bytes: int
