@@ -64,8 +64,8 @@ class HappensBefore:
         )
 
     def known_at_start(self, i: int) -> list[int]:
-        """Return how many ops of each stream have surely ended when op ``i`` starts; of several
-        streams only.
+        """Return the number of ops of each stream that have surely ended when op ``i`` starts; of
+        several streams only.
         """
         clock = self.clock[i].copy()
         clock[self.stream_of[i]] -= 1

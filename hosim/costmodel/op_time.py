@@ -134,8 +134,8 @@ def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
 
 
 def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
-    """Return where the time of each op is from, one of :data:`hosim.costmodel.origins.ORIGINS`, by
-    op position.
+    """Return the origin of each op's time, one of :data:`hosim.costmodel.origins.ORIGINS`, by op
+    position.
     """
     kernels = kernel_times_of(graph, hardware)
     return tuple(

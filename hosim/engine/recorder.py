@@ -37,11 +37,11 @@ class Moved(Protocol):
 
     @property
     def tensor(self) -> int:
-        """Return what moves."""
+        """Return the tensor that moves."""
 
     @property
     def channel(self) -> RecordedChannel:
-        """Return what it crosses."""
+        """Return the channel that it crosses."""
 
 
 class TimelineRecorder:

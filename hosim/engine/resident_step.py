@@ -77,8 +77,8 @@ def _base(graph: Graph, hardware: Hardware) -> Graph:
 
 
 def _built_again(graph: Graph) -> Graph | None:
-    """Return what the builder of a graph makes of it without other processors; ``None`` if the
-    graph is not just what a builder made.
+    """Return the graph that its builder makes without other processors; ``None`` if the graph is
+    not just what a builder made.
     """
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping):

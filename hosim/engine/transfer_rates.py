@@ -154,7 +154,7 @@ class TransferRates:
         )
 
     def taken(self, flowing: Sequence[int], rates: Sequence[Fraction], tier: str) -> Fraction:
-        """Return what transfers that flow at these rates take of the bandwidth of the ops that run
+        """Return the part that transfers at these rates take of the bandwidth of the ops that run
         in a tier.
 
         If devices share it, each has a part; all of them copy the same, so that each loses

@@ -69,7 +69,7 @@ def step_traffic_ns(
 def _sizes(
     graph: Graph, hardware: Hardware, starts: Mapping[int, Sequence[str]], repeats: bool
 ) -> Counter[_Alike]:
-    """Return how many bytes there are of tensors that are alike."""
+    """Return the total bytes of tensors that are alike."""
     device = hardware.device_tier
     anywhere = tuple([tier.name for tier in hardware.tiers])
     sizes: Counter[_Alike] = Counter()

@@ -33,8 +33,8 @@ def no_offload(
     fastest_ns: int | None,
     least_ns: int | None = None,
 ) -> NoOffload | None:
-    """Return why not to offload, where that is the answer; ``fastest_ns`` is the makespan of the
-    fastest plan found by a planner.
+    """Return the reason not to offload, where that is the answer; ``fastest_ns`` is the makespan of
+    the fastest plan found by a planner.
 
     ``resident_ns`` and ``resident_bytes`` are the makespan and the peak of the replay with
     everything resident.

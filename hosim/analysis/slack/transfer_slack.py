@@ -303,8 +303,8 @@ class _SlackWalk:
         return before, moves
 
     def _issue(self, after: int) -> tuple[int, int]:
-        """Return when cache ops are issued after an op, and the order within that instant: ops that
-        take no time end one after the other.
+        """Return the instants at which cache ops are issued after an op, and the order within each:
+        ops that take no time end one after the other.
         """
         if after == AT_START:
             return 0, AT_START

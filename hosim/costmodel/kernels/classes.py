@@ -124,7 +124,7 @@ class KernelClass:
     def shapes(
         self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform"
     ) -> Shapes:
-        """Return what the function reads, from the sizes of many kernels of one dtype
+        """Return the shapes that the function reads, from the sizes of many kernels of one dtype
         (:data:`DTYPES`) and one distribution of tokens.
         """
         kind = DTYPES[dtype]

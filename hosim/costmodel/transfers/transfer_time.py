@@ -94,8 +94,8 @@ def named_channel(hardware: Hardware, name: str) -> Channel:
 
 
 def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> str:
-    """Return what to say of host memory whose copies are timed as pinned ones where the profile has
-    no rate for others; empty where it has.
+    """Return a note on host memory whose copies are timed as pinned ones where the profile has no
+    rate for others; empty where it has.
 
     ``moved`` are the channels that carry something.
     """

@@ -133,7 +133,7 @@ class Driver:
 
 
 def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
-    """Return what an allocator in this state says of a request that it cannot serve."""
+    """Return the error of an allocator in this state for a request that it cannot serve."""
     message = (
         f"the caching allocator cannot serve {human_size(size_bytes)}: "
         f"{human_size(stats.reserved_bytes)} of "

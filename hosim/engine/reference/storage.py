@@ -170,7 +170,7 @@ class TierRoom:
             self.arena.end_op(i)
 
     def full(self) -> FullTier:
-        """Return what an out-of-memory report says of the tier."""
+        """Return the data of an out-of-memory report on the tier."""
         own = self.ledgers[0] if len(self.ledgers) > 1 else None
         return FullTier(
             self.graph,

@@ -30,7 +30,7 @@ Tensors = list[tuple[int, ...]]
 
 
 def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
-    """Return what each op reads, writes and uses."""
+    """Return the tensors that each op reads, writes and uses."""
     return (
         [op.reads for op in graph.ops],
         [op.writes for op in graph.ops],
@@ -108,7 +108,7 @@ class OpStream:
         self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
 
     def figures(self, makespan_ns: int) -> StreamFigures:
-        """Return how its time is divided."""
+        """Return the division of its time."""
         return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
 
 

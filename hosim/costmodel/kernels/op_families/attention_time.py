@@ -147,8 +147,8 @@ geometric mean.
 def flash_us(
     library: str, *, gradient: bool
 ) -> Callable[[ContextConstants, Processor, Shapes], Array]:
-    """Return what gives the microseconds of :func:`context_us`, or of its gradient, by the kernels
-    of one of :data:`FLASH`.
+    """Return a function that gives the microseconds of :func:`context_us`, or of its gradient, by
+    the kernels of one of :data:`FLASH`.
     """
 
     def us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:

@@ -38,7 +38,7 @@ class ExpertLoads:
 def expected_loads(
     tokens: int, top: int, experts: int, ranks: int, distribution: str
 ) -> ExpertLoads:
-    """Return what the busiest of ``ranks`` has on average, if each of ``tokens`` tokens chooses
+    """Return the average loads of the busiest of ``ranks``, if each of ``tokens`` tokens chooses
     ``top`` of ``experts`` experts.
 
     ``distribution`` is ``uniform`` or ``power_law_A``. Raises :class:`ValueError` for another one.
