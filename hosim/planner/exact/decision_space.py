@@ -110,7 +110,7 @@ class Space:
 
     @cached_property
     def order(self) -> OpOrder:
-        """Return which ops have ended for certain when another one starts."""
+        """Return the ops that have certainly ended when another one starts."""
         return OpOrder(self.graph)
 
     def uses_before(self, a: OptionalAbsence) -> tuple[int, ...]:

@@ -315,8 +315,8 @@ class GapScoring:
         return (*first, Departure(start, store_at, None, late))
 
     def _final(self, t: int, channel: ChannelTimeline, down: int) -> Departure:
-        """Return how a tensor that the step writes leaves if it starts below: it must be there
-        again at the end.
+        """Return the departure of a tensor that the step writes if it starts below: it must be
+        there again at the end.
         """
         final_at = channel.earliest(self._written_ns[t], down)
         return Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))

@@ -40,7 +40,7 @@ class JudgedGap:
 
 
 def judged_gaps(selection: Selection) -> tuple[JudgedGap, ...]:
-    """Return what became of every gap of a tensor that has bytes, in the problem's order."""
+    """Return the verdict on every gap of a tensor that has bytes, in the problem's order."""
     sweep = _NotedSweep(selection.problem, selection.budget_bytes, selection.weights)
     sweep.run()
     return tuple([sweep.verdict(gap) for gap in selection.problem.gaps if sweep.sizes[gap.tensor]])
@@ -86,7 +86,7 @@ class _NotedSweep(GapSweep):
         return super().take(scored, i)
 
     def verdict(self, gap: Gap) -> JudgedGap:
-        """Return what the sweep, which has run, made of a gap."""
+        """Return the verdict of the sweep, which has run, on a gap."""
         key = gap.tensor, gap.after
         op, score, rival = self.compared.get(key, (-1, self.judgements.get(key), None))
         if key in self.over_bytes:
@@ -103,13 +103,15 @@ class _NotedSweep(GapSweep):
 
     @cached_property
     def _over(self) -> list[int]:
-        """Return how many positions before each one would be over budget if nothing moved."""
+        """Return the number of positions before each one that would be over budget if nothing
+        moved.
+        """
         return [0, *accumulate(held > self.budget for held in self.problem.held_bytes)]
 
     @cached_property
     def _pressed(self) -> list[int]:
-        """Return how many positions before each one were over budget when the sweep came to
-        them.
+        """Return the number of positions before each one that were over budget when the sweep came
+        to them.
         """
         return [0, *accumulate(self.pressed)]
 

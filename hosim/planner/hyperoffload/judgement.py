@@ -46,7 +46,7 @@ class Judgement:
 
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:
-        """Return what selection made of each gap."""
+        """Return the decision of selection on each gap."""
         return (
             {judged.gap: judged for judged in judged_gaps(self.selection)}
             if self.selection is not None

@@ -150,7 +150,7 @@ class GapSweep:
         )
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
-        """Return what it would bring to take a gap at op i; None if no tier can have the tensor."""
+        """Return the score of taking a gap at op i; None if no tier can have the tensor."""
         self.judged += 1
         return self.scoring.judge(gap, i)
 

@@ -57,8 +57,8 @@ def _accept_free(simulator: PlanSimulator, t: int, choice: TensorChoice | None, 
 
 
 def _droppable(problem: Problem, t: int, choice: TensorChoice) -> list[int | None]:
-    """Return what may be left out of a choice: all of it (None), then each absence by the op that
-    it comes after.
+    """Return the parts that may be left out of a choice: all of it (None), then each absence by the
+    op that it comes after.
     """
     stays: list[int | None] = [] if t in problem.starts_below else [None]
     begins_below = t in problem.starts_below or choice.start == BELOW

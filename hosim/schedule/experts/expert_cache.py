@@ -167,7 +167,7 @@ def expert_table(
     hops: Mapping[int, tuple[str, ...]],
     hot: tuple[int, ...] = (),
 ) -> ExpertTable:
-    """Return what :class:`ExpertCache` looks up, for a realised graph."""
+    """Return the table that :class:`ExpertCache` looks up, for a realised graph."""
     order = graph.derived(HappensBefore)
     reveal: dict[int, int] = {}
     serves: dict[int, int] = {}
@@ -230,8 +230,8 @@ class ExpertCache:
     # ----------------------------------------------------------------------------------
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Return when a gate has decided: what it chose and is not there, and what is predicted for
-        the next.
+        """Return the cache ops once a gate has decided: for what it chose and is not there, and for
+        what is predicted for the next.
         """
         table, decisions = self.table, list[CacheOp]()
         self._unpin(op)
@@ -253,8 +253,8 @@ class ExpertCache:
         return decisions
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Return what ``op`` lacks of the chosen, now that what was under way has arrived; and
-        evictions for the rest of what it wants.
+        """Return the cache ops for what ``op`` lacks of the chosen, now that what was under way has
+        arrived; and evictions for the rest of what it wants.
         """
         decisions = list[CacheOp]()
         self._unpin(op)

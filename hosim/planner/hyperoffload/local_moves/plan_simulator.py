@@ -321,7 +321,7 @@ class PlanSimulator:
         return self._snapshots[k - 1] if k else self._start
 
     def _passed(self, i: int) -> int:
-        """Return how many snapshots there are at which an op has not ended."""
+        """Return the number of snapshots at which an op has not ended."""
         if i == AT_START:
             return 0
         if not self._several:

@@ -150,7 +150,7 @@ class MoveCompiler:
 
 
 def writes_awaited(users: Sequence[int], writes: Sequence[bool]) -> list[tuple[int, int, int]]:
-    """Return what each use that writes waits for: its number, the first of the tensor's places that
+    """Return the waits of each use that writes: its number, the first of the tensor's places that
     count, and the one after the last.
     """
     found, first = [], 0

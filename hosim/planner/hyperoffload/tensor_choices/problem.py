@@ -57,7 +57,7 @@ class Problem:
 
     @cached_property
     def order(self) -> HappensBefore:
-        """Return which op has ended for certain when another has."""
+        """Return the ops that have certainly ended when another has."""
         return self.graph.derived(HappensBefore)
 
     @cached_property
