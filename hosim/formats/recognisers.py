@@ -92,7 +92,7 @@ def is_mindir(content: bytes) -> bool:
 
 
 def _first_two(content: bytes) -> int:
-    """Return where the first two fields end."""
+    """Return the position where the first two fields end."""
     at = 0
     for _ in range(2):
         _, at = wire.varint(content, at)

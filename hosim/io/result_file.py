@@ -432,7 +432,7 @@ def comparison_to_dict(
     mispredictions: Iterable[Mapping[str, Any]] = (),
     answer: NoOffload | None = None,
 ) -> dict[str, Any]:
-    """Return what ``compare-policies --json`` prints: one result per policy, in the order given,
+    """Return the output of ``compare-policies --json``: one result per policy, in the order given,
     and the mispredictions of those that predict.
 
     Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, the

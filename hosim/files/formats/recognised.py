@@ -161,8 +161,8 @@ _OWN = {
 
 
 def of_events(events: Iterable[object]) -> Seeming | None:
-    """Return what a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's
-    profiler on a CUDA or HIP device.
+    """Return the kind of a trace of Chrome's form, by its events, if it is no recording of
+    PyTorch's profiler on a CUDA or HIP device.
     """
     for event in events:
         if not isinstance(event, Mapping):
@@ -189,8 +189,8 @@ def of_events(events: Iterable[object]) -> Seeming | None:
 
 
 def seeming(head: bytes, name: str = "") -> Seeming | None:
-    """Return what a file of another program than hosim reads seems to be, by its contents or else
-    by its ``name``; ``None`` if nobody knows.
+    """Return the likely kind of a file that hosim does not read, by its contents or else by its
+    ``name``; ``None`` if nobody knows.
 
     The contents of a zip archive are its directory, if there is one, after its first bytes.
     """
@@ -202,8 +202,8 @@ def seeming(head: bytes, name: str = "") -> Seeming | None:
 
 
 def recognised(source: str) -> Seeming | None:
-    """Return what the file or folder ``source`` seems to be, what hosim can read included; ``None``
-    if nobody knows.
+    """Return the likely kind of the file or folder ``source``, what hosim can read included;
+    ``None`` if nobody knows.
     """
     try:
         found = read_source(Path(source))

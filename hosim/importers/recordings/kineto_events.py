@@ -101,7 +101,7 @@ class HostCall:
 
     @property
     def duration_ns(self) -> int:
-        """Return how long the call occupied its thread."""
+        """Return the time for which the call occupied its thread."""
         return self.end_ns - self.start_ns
 
 

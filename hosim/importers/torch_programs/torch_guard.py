@@ -117,8 +117,8 @@ def check_number(node: Node, value: Any) -> None:
 
 
 def pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Return how many tensors an op gives that cuts one into equal parts; ``None`` for every other
-    op.
+    """Return the number of tensors that an op gives that cuts one into equal parts; ``None`` for
+    every other op.
     """
     if packet not in _CUTS:
         return None

@@ -286,7 +286,7 @@ class _LongestPath:
 def _leg(
     a: Place, b: Place, come: Mapping[int, Any], gone: Mapping[int, Any]
 ) -> tuple[float, dict[str, Any]]:
-    """Return what a leg takes over the link that has the most to carry, and the leg as a
+    """Return the time that a leg takes over the link that has the most to carry, and the leg as a
     certificate says it.
     """
     none: tuple[float, Mapping[str, Fraction]] = (0.0, {})
