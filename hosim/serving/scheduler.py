@@ -238,8 +238,8 @@ class Scheduler:
 
     @property
     def waits_for(self) -> str | None:
-        """Return what those that run wait for if nothing is computed: blocks from another engine,
-        or from a tier below.
+        """Return the cause for which those that run wait if nothing is computed: blocks from
+        another engine, or from a tier below.
         """
         received = [sequence.handed for sequence in self.running if sequence.is_received]
         if any(handed is not None and handed.is_computed for handed in received):
@@ -347,7 +347,7 @@ class Scheduler:
         return True
 
     def _last(self) -> EngineSequence:
-        """Return who goes if blocks lack."""
+        """Return the sequence that goes if blocks lack."""
         if self._limits.by_priority:
             return max(
                 (one for one in self.running if not one.is_received), key=lambda one: one.rank

@@ -126,7 +126,9 @@ def kv_setup(
 
 
 def engines_per_host(hardware: Hardware, devices: int) -> int | None:
-    """Return how many engines of so many devices each host has; ``None``: one host has all."""
+    """Return the number of engines of so many devices that each host has; ``None``: one host has
+    all.
+    """
     return (
         None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
     )

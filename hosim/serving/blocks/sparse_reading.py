@@ -78,7 +78,7 @@ class SparseReads:
 
     @property
     def assumption(self) -> str:
-        """Return what is assumed, in a sentence."""
+        """Return the assumption, in a sentence."""
         if self.hit is not None:
             said = f"{human_percent(float(self.hit))} of the chosen blocks are in the buffer"
         else:
@@ -104,8 +104,8 @@ def sparse_reads(
     block_tokens: int,
     summaries: Fraction = Fraction(0),
 ) -> SparseReads:
-    """Return what the parameters of the policy ``sparse`` say, for a model that reads such tokens.
-    Raises :class:`InputError`.
+    """Return the settings in the parameters of the policy ``sparse``, for a model that reads such
+    tokens. Raises :class:`InputError`.
 
     ``summaries`` are those of a block by which the model chooses, as a share of its bytes.
     """

@@ -92,7 +92,9 @@ class AskedServing:
 
 
 def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> AskedServing:
-    """Return what ``serve`` of a case asks; ``beside`` finds paths relative to the case's file."""
+    """Return the question that ``serve`` of a case asks; ``beside`` finds paths relative to the
+    case's file.
+    """
     from hosim.serving.requests import changed_text, is_drawn, setting_of
 
     given = dict(serve)

@@ -175,7 +175,7 @@ class LinkGroup:
         return rates
 
     def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
-        """Return what each link carries while these flow, beside the others."""
+        """Return the bandwidth of each link while these flow, beside the others."""
         if not self._beside:
             return self._capacity
         active = {link for flow_class in flowing for link in flow_class.links}

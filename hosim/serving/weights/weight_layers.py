@@ -125,7 +125,7 @@ def weight_layers(modelled: ModelledIterations) -> WeightLayers:
 
 
 def _weights(graph: Graph) -> set[int]:
-    """Return what policies move: parameters and experts that some op uses."""
+    """Return the tensors that policies move: parameters and experts that some op uses."""
     return {
         t for t, tensor in enumerate(graph.tensors) if tensor.kind in WEIGHTS and graph.users[t]
     }

@@ -76,7 +76,9 @@ class WeightStream:
             passed = list(accumulate(self._setup.parts(iteration), initial=0))
 
             def computed(visits: int) -> int:
-                """Return when so many visits have computed, if none of those to come waits."""
+                """Return the instant when so many visits have computed, if none of those to come
+                waits.
+                """
                 share = (took_ns - lead) * passed[visits] // passed[-1] if passed[-1] else 0
                 return began + lead + share + self.stall_ns - stalled
 

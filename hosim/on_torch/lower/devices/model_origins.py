@@ -100,7 +100,9 @@ class LoadedOrigin:
         return HostBytes(torch.empty(0, dtype=torch.uint8).set_(storage, start, (size,), (1,)))
 
     def _loaded(self) -> Any:
-        """Return what the loader gives for the first of the tensor's names that it knows."""
+        """Return the contents that the loader gives for the first of the tensor's names that it
+        knows.
+        """
         for name in self._names[:-1]:
             with suppress(KeyError):
                 return self._load(name)

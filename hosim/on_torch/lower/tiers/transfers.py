@@ -176,7 +176,7 @@ class Device(Protocol):
 
     @property
     def memory(self) -> RunMemory:
-        """Return what the last run held at most."""
+        """Return the peak of the memory held in the last run."""
 
     @property
     def compute(self) -> LaunchQueue:
