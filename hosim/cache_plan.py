@@ -310,7 +310,7 @@ class Plan(Deriving, InCells):
 
     @property
     def recomputes(self) -> int:
-        """Return how many ops are recomputed."""
+        """Return the number of recomputed ops."""
         return 0 if self.edits is None else len(self.edits.recompute)
 
     @property
@@ -322,8 +322,8 @@ class Plan(Deriving, InCells):
 
     @property
     def moved_ops(self) -> int:
-        """Return how many ops run on another processor than the workload's first choice for
-        them.
+        """Return the number of ops that run on another processor than the workload's first choice
+        for them.
         """
         index, ops = self.workload.op_index, self.workload.ops
         return sum(
@@ -354,7 +354,7 @@ class Plan(Deriving, InCells):
         return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 
     def count(self, op: str) -> int:
-        """Return how many cache ops of one kind the plan has.
+        """Return the number of the plan's cache ops of one kind.
 
         Parameters
         ----------
@@ -423,5 +423,5 @@ class RuntimeFactory(Protocol):
 
 
 def counted_cache_ops(plan: Plan) -> str:
-    """Return how many cache ops of each kind a plan has, in words."""
+    """Return the number of a plan's cache ops of each kind, in words."""
     return ", ".join(counted(plan.count(op), op) for op in (PREFETCH, STORE, DETACH))

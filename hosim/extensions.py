@@ -17,7 +17,7 @@ ROOMS: tuple[str, ...] = ()
 
 
 def added(what: str) -> list[Any]:
-    """Return what each of the rooms has of a kind, such as ``loaders``, in the order of their
+    """Return the additions of each room of a kind, such as ``loaders``, in the order of their
     names.
     """
     found = []

@@ -180,8 +180,8 @@ def _value(asked: Limit, text: str, name: str) -> int:
 
 
 def _most_of(name: str) -> int:
-    """Return what a limit can be raised to: Python has one of its own for digits, which has a
-    variable, too.
+    """Return the most that a limit can be raised to: Python has one of its own for digits, which
+    has a variable, too.
     """
     return sys.get_int_max_str_digits() or LARGEST if name == "integer_digits" else LARGEST
 

@@ -173,7 +173,7 @@ class Stall:
 
     @property
     def stall_ns(self) -> int:
-        """Return how long the stream waited."""
+        """Return the time that the stream waited."""
         return self.end_ns - self.start_ns
 
 

@@ -14,7 +14,7 @@ class Deriving:
     """Frozen data that keeps what is derived from it: a graph, a plan."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a copy or a pickle has: what is derived is worked out anew."""
+        """Return the state for a copy or a pickle: what is derived is computed anew."""
         return {name: value for name, value in vars(self).items() if name != "_derived"}
 
     def derived(

@@ -39,7 +39,7 @@ def folded(rows: Iterable[tuple[Tensor, tuple[Hashable, ...]]]) -> list[FoldedRo
 
 
 def tensors_of(rows: Iterable[FoldedRow]) -> int:
-    """Return how many rows these stand for.
+    """Return the number of rows that these stand for.
 
     >>> tensors_of(
     ...     folded(
@@ -56,7 +56,7 @@ def tensors_of(rows: Iterable[FoldedRow]) -> int:
 
 
 def of_each(rows: Sequence[FoldedRow]) -> str:
-    """Return what a title says where a row stands for several parts; empty if none does."""
+    """Return the sentence of a title for rows that stand for several parts; empty if none does."""
     return (
         " The figures of several parts are those of each."
         if any([len(row.places) > 1 for row in rows])

@@ -99,7 +99,7 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
 
 
 def beside_allocator(runtime: Runtime, devices: int) -> tuple[RuntimeFigure, ...]:
-    """Return what lies on the device beside the allocator's memory."""
+    """Return the memory in use on the device beside the allocator's."""
     return (runtime.context, runtime.graphs, *([runtime.collectives] if devices > 1 else []))
 
 

@@ -58,12 +58,12 @@ class StagesResult:
 
     @property
     def error(self) -> str | None:
-        """Return what did not fit, if something did not."""
+        """Return the error of the stage that did not fit, if one did not."""
         return self.whole.error
 
     @property
     def step_ns(self) -> int | None:
-        """Return how long the step takes: until the last stage has ended."""
+        """Return the duration of the step: until the last stage has ended."""
         return self.whole.makespan_ns
 
     @property

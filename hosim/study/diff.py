@@ -91,7 +91,7 @@ class Diff(InCells):
 
 
 def diff(a: Side, b: Side) -> Diff:
-    """Return what differs between two sides that both have a plan, or both have a result.
+    """Return the differences between two sides that both have a plan, or both have a result.
 
     Raises :class:`InputError` for a plan and a result, and for plans of different workloads.
     """

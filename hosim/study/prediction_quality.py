@@ -89,8 +89,7 @@ def _ordered(plan: Plan) -> Plan:
 def mispredictions(
     plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None
 ) -> Mispredictions | None:
-    """Return what the predictions of a ``hybrid`` plan are worth; ``None`` if the plan does not
-    fit.
+    """Return the value of the predictions of a ``hybrid`` plan; ``None`` if the plan does not fit.
 
     ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises
     :class:`InputError` for a plan that does not predict.

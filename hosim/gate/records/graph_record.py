@@ -75,7 +75,7 @@ def _reads_of(graph: Graph) -> dict[str, tuple[str, ...]]:
 def graph_record(
     graph: Graph,
 ) -> tuple[GraphRecord, dict[str, list[str]], dict[str, tuple[str, ...]]]:
-    """Return what a baseline keeps of a graph; the names of the ops of each shape; and the tensors
+    """Return a baseline's record of a graph; the names of the ops of each shape; and the tensors
     that each op uses, the oldest first.
     """
 

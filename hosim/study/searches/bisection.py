@@ -28,7 +28,7 @@ class Probed(Protocol):
 
     @property
     def why(self) -> str:
-        """Return why it is not."""
+        """Return the reason that it is not."""
 
 
 _Probe = TypeVar("_Probe", bound=Probed)

@@ -31,8 +31,8 @@ _BLOCKS_A_MULTIPROCESSOR = 32
 
 
 def placed_ns(op: DeviceOp, info: DeviceInfo | None, duration_ns: int) -> int:
-    """Return how long a kernel of that duration keeps others from starting: until its last blocks
-    are placed.
+    """Return the time for which a kernel of that duration keeps others from starting: until its
+    last blocks are placed.
 
     0 if all blocks fit at once, and if the recording lacks what they need.
     """

@@ -27,7 +27,7 @@ class OneStep:
 
 
 def one_step(built: Structure) -> OneStep:
-    """Return what every op and every waiting call is off on its own."""
+    """Return the error of every op and every waiting call on its own."""
     ops = built.graph.ops
     positions = {head: i for i, head in enumerate(built.heads)}
     fillers = sorted(

@@ -62,7 +62,9 @@ class StartErrors:
 
 
 def percentile95(errors: Sequence[int]) -> int:
-    """Return what 95 % of the errors do not exceed, without their sign; 0 without errors."""
+    """Return the value that 95 % of the errors do not exceed, without their sign; 0 without
+    errors.
+    """
     ordered = sorted(abs(error) for error in errors)
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else 0
 

@@ -80,8 +80,8 @@ def behind(errors: StartErrors, *rivals: StartErrors) -> int:
 
 
 def complaint(verdict: Verdict | None, bound: float) -> str:
-    """Return why a recording fails a test with this bound, as a share of its span; empty if it
-    passes.
+    """Return the reason that a recording fails a test with this bound, as a share of its span;
+    empty if it passes.
     """
     if verdict is None:
         return "not validated: it cannot be replayed in time"

@@ -47,7 +47,7 @@ class ReservedReplay:
 
     @property
     def growth_bytes(self) -> int:
-        """Return how much that exceeds the start."""
+        """Return the amount by which that exceeds the start."""
         return self.peak_bytes - self.start_bytes
 
 
@@ -75,7 +75,7 @@ def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> Reserved
 
 
 def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
-    """Return how much may be reserved beyond the start at most: nothing that was free at the start
+    """Return the most that may be reserved beyond the start: nothing that was free at the start
     serves an allocation.
 
     Blocks from before the sequence that it frees serve allocations, or stay apart between blocks
