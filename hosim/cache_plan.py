@@ -91,8 +91,8 @@ class CacheOp:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """Describe what a solver has proved about all plans of a workload on a machine within a budget,
-    in its order and with nothing run again.
+    """A solver's proof about all plans of a workload on a machine within a budget, in its order and
+    without recomputation.
 
     ``bound_ns``: none of them takes less, if it starts what the workload puts below there and
     restores what lives on.
@@ -106,7 +106,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class PlanOrigin:
-    """Describe what a plan was made for.
+    """The workload, the machine and the budget that a plan was made for.
 
     ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each
     size in bytes, ``ops`` how many of its ops have each fingerprint, which is that of what they
@@ -126,8 +126,8 @@ UNSAID = PlanOrigin("", {}, {})
 
 
 class MemoryView(Protocol):
-    """Describe what a runtime policy may look at while the replay runs. Positions are those of the
-    plan's graph.
+    """The state of a replay that a runtime policy may read while it runs. Positions are those of
+    the plan's graph.
     """
 
     @property
@@ -191,7 +191,7 @@ MANUAL = "manual"
 
 @dataclass(frozen=True)
 class Plan(Deriving, InCells):
-    """Describe what a policy returns and the engine replays.
+    """The plan that a policy returns and the engine replays.
 
     Parameters
     ----------
@@ -310,7 +310,7 @@ class Plan(Deriving, InCells):
 
     @property
     def recomputes(self) -> int:
-        """Return how many ops are recomputed."""
+        """Return the number of recomputed ops."""
         return 0 if self.edits is None else len(self.edits.recompute)
 
     @property
@@ -322,8 +322,8 @@ class Plan(Deriving, InCells):
 
     @property
     def moved_ops(self) -> int:
-        """Return how many ops run on another processor than the workload's first choice for
-        them.
+        """Return the number of ops that run on another processor than the workload's first choice
+        for them.
         """
         index, ops = self.workload.op_index, self.workload.ops
         return sum(
@@ -354,7 +354,7 @@ class Plan(Deriving, InCells):
         return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 
     def count(self, op: str) -> int:
-        """Return how many cache ops of one kind the plan has.
+        """Return the number of the plan's cache ops of one kind.
 
         Parameters
         ----------
@@ -423,5 +423,5 @@ class RuntimeFactory(Protocol):
 
 
 def counted_cache_ops(plan: Plan) -> str:
-    """Return how many cache ops of each kind a plan has, in words."""
+    """Return the number of a plan's cache ops of each kind, in words."""
     return ", ".join(counted(plan.count(op), op) for op in (PREFETCH, STORE, DETACH))

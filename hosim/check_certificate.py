@@ -21,7 +21,7 @@ Amounts = list[tuple[int, int, int]]
 
 
 class FalseClaim(Exception):  # noqa: N818
-    """Describe what a certificate says and its events do not show."""
+    """A claim of a certificate that its events do not show."""
 
 
 def require(holds: object, claim: str, *about: object) -> None:
@@ -38,8 +38,8 @@ def plain(text: str) -> str:
 
 
 class Program:
-    """Describe what follows from the ops: by op those that it follows (``before``) and who wrote
-    what it reads (``versions``; -1: time 0).
+    """The dependencies between ops: for each op, those that it follows (``before``) and the writers
+    of what it reads (``versions``; -1: time 0).
     """
 
     def __init__(self, c: Any) -> None:
@@ -74,8 +74,8 @@ class Program:
 
 
 class DeviceEvents:
-    """Describe what happened on one device: when tiers had room for a tensor (``spans``), and which
-    versions of it they held (``contents``).
+    """The events on one device: when tiers had room for a tensor (``spans``), and which versions of
+    it they held (``contents``).
     """
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:
@@ -152,8 +152,8 @@ class DeviceEvents:
         )
 
     def moved(self) -> dict[int, tuple[int, int]]:
-        """Return when each cache op moves: it copies valid contents, all of them, hop by hop, and
-        its chunks hold room between two hops.
+        """Return the times at which each cache op moves: it copies valid contents, all of them, hop
+        by hop, and its chunks hold room between two hops.
         """
         hops, when = (
             defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)),
@@ -377,7 +377,7 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
 
 
 def ways(c: Any, weights: dict[int, Fraction], end: str, back: bool) -> dict[str, Fraction]:
-    """Return what a byte's way from each tier to ``end``, or back, costs at least: on each link its
+    """Return the least cost of a byte's way from each tier to ``end``, or back: on each link its
     weight for each nanosecond that it takes.
     """
     cost = {end: Fraction(0)}
@@ -525,7 +525,7 @@ def natural(text: str) -> int:
 
 
 def prove(text: str) -> str:
-    """Return what a certificate proves, in a few lines; raises :class:`FalseClaim`."""
+    """Return the claims that a certificate proves, in a few lines; raises :class:`FalseClaim`."""
     file = json.loads(text, parse_int=natural, parse_float=natural, parse_constant=natural)
     c = {**file["given"], **file["plan"], **file["claims"]}
     require(

@@ -1,6 +1,4 @@
-"""Describe how many devices run a workload: what the graph says, unless a caller says another
-number.
-"""
+"""The number of devices that run a workload: the graph's, unless a caller gives another."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ together.
 
 
 def devices_of(graph: Graph) -> int:
-    """Return how many devices a graph is for: what its ``meta`` says, or as many as its largest
-    collective has ranks; 1 if nothing says it.
+    """Return the number of devices that a graph is for: what its ``meta`` says, or as many as its
+    largest collective has ranks; 1 if nothing says it.
 
     Raises :class:`InputError` if ``meta`` says something else than a number of devices, or fewer
     than a collective has ranks.
@@ -74,8 +72,8 @@ def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> 
 
 
 def other_devices_line(graph: Graph, hardware: Hardware) -> str | None:
-    """Return what a reader has to know if a graph for several devices runs on another number of
-    them; ``None`` if it does not.
+    """Return a note for readers if a graph for several devices runs on another number of them;
+    ``None`` if it does not.
     """
     needed = devices_of(graph)
     if needed in (1, hardware.devices):

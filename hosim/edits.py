@@ -85,7 +85,7 @@ inputs, outputs and mutates there. The new tensors come after all of the workloa
 
 @dataclass(frozen=True)
 class Edits:
-    """Describe how a plan's graph follows from the workload ``base``.
+    """The edits that make a plan's graph from the workload ``base``.
 
     First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor,
     then the ops are put into ``order`` (by name; empty: as listed), then those of ``recompute`` run
@@ -110,8 +110,8 @@ def is_repeatable(graph: Graph) -> bool:
 
 
 def why_once(graph: Graph, op: Op) -> str:
-    """Return why an op may not be recomputed, as the end of a sentence about it; empty if it
-    may.
+    """Return the reason that an op may not be recomputed, as the end of a sentence about it; empty
+    if it may.
     """
     if op.mutates:
         return (
@@ -284,7 +284,7 @@ def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
 
 
 def _why(graph: Graph, i: int, p: int) -> str:
-    """Return why op ``i`` must follow op ``p``."""
+    """Return the reason that op ``i`` must follow op ``p``."""
     later, earlier = graph.ops[i], graph.ops[p]
     for t in later.inputs:
         if t in earlier.writes:

@@ -1,4 +1,4 @@
-"""Describe what rooms beside the core add to it: formats, recordings, commands, cases of the gate.
+"""The additions to the core by rooms beside it: formats, recordings, commands, cases of the gate.
 
 The core asks by what it needs and knows no such room: :mod:`hosim`, which is above all of them,
 says which there are. Each has a module ``added`` with a function for each thing that it adds, which
@@ -17,7 +17,7 @@ ROOMS: tuple[str, ...] = ()
 
 
 def added(what: str) -> list[Any]:
-    """Return what each of the rooms has of a kind, such as ``loaders``, in the order of their
+    """Return the additions of each room of a kind, such as ``loaders``, in the order of their
     names.
     """
     found = []

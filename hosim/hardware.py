@@ -134,8 +134,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFigures:
-    """Describe what the vendor says of the processor beyond its peaks, as far as times of kernels
-    depend on that.
+    """The vendor's figures of the processor beyond its peaks that the times of kernels depend on.
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the
     peaks are stated for. ``cache_bytes`` is the last cache before memory; ``link_bytes_per_s`` are
@@ -297,7 +296,8 @@ class Hardware(InCells):
         return self.tiers[self.tier_index[self.device_tier]]
 
     def tier_scope(self, name: str) -> str:
-        """Return who shares a tier; the device tier is always the device's own.
+        """Return the scope of a tier, that is, who shares it; the device tier is always the
+        device's own.
 
         Parameters
         ----------
@@ -318,8 +318,8 @@ class Hardware(InCells):
         return self.tiers[self.tier_index[name]].scope
 
     def channel_scope(self, channel: Channel) -> str:
-        """Return who shares a channel's bandwidth: those who share both its tiers. Each device has
-        its own queue and engines.
+        """Return the scope of a channel: its bandwidth is shared by those who share both its tiers.
+        Each device has its own queue and engines.
 
         Parameters
         ----------
@@ -336,8 +336,8 @@ class Hardware(InCells):
         return min(map(self.tier_scope, (channel.source, channel.destination)), key=SCOPES.index)
 
     def instance(self, scope: str, device: int) -> int:
-        """Return which instance of something with this scope a device has: its own, its host's, or
-        the only one.
+        """Return the instance of something with this scope that a device has: its own, its host's,
+        or the only one.
 
         Parameters
         ----------

@@ -1,5 +1,5 @@
-"""Describe how much hosim reads, unpacks and computes at most, so that no file and no option takes
-all of the memory or hours.
+"""Limits on what hosim reads, unpacks and computes, so that no file and no option takes all of the
+memory or hours.
 
 A limit has a default, which ``HOSIM_LIMITS`` replaces:
 ``HOSIM_LIMITS="unpacked_bytes=8GiB,devices=100000"``. The variable is read when a limit is asked
@@ -180,8 +180,8 @@ def _value(asked: Limit, text: str, name: str) -> int:
 
 
 def _most_of(name: str) -> int:
-    """Return what a limit can be raised to: Python has one of its own for digits, which has a
-    variable, too.
+    """Return the most that a limit can be raised to: Python has one of its own for digits, which
+    has a variable, too.
     """
     return sys.get_int_max_str_digits() or LARGEST if name == "integer_digits" else LARGEST
 
@@ -235,8 +235,8 @@ def listed_within(name: str, values: Iterable[Item], *, source: str | None = Non
 
 
 class Budget:
-    """Describe what is left of a limit for one input: all that is read from it, and all that is
-    written out of it, is drawn from here.
+    """The remainder of a limit for one input: all that is read from it, and all that is written out
+    of it, is drawn from here.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Describe where the durations of a graph were measured, and which machines they hold on.
+"""The machine on which the durations of a graph were measured, and the machines that they hold on.
 
 A recording names its device, and ``meta["measured_on"]`` of a workload the device or the profile.
 One rule maps such names to profiles (:func:`named_profiles`). On another machine the durations say
@@ -119,7 +119,9 @@ def measured_on(graph: Graph) -> str | None:
 
 
 def given_durations(graph: Graph) -> int:
-    """Return how many ops have a duration of their own; 0 if none of these takes any time."""
+    """Return the number of ops that have a duration of their own; 0 if none of these takes any
+    time.
+    """
     given = [op.duration_ns for op in graph.ops if op.duration_ns is not None]
     return len(given) if any(given) else 0
 
@@ -153,7 +155,7 @@ def check_varied(graph: Graph, field: str, *, processor: str) -> None:
 
 
 def times_line(graph: Graph) -> str | None:
-    """Return what a reader of figures has to know of the durations that the graph has, as one line;
+    """Return a note for readers of figures on the durations that the graph has, as one line;
     ``None`` if it has none.
     """
     if not graph.derived(given_durations):

@@ -61,7 +61,7 @@ class Note(NamedTuple):
 
 
 def notes(graph: Graph, *machines: Hardware) -> tuple[Note, ...]:
-    """Return what a reader of the workload's figures has to know: of the graph, and of its times on
+    """Return the notes for readers of the workload's figures: on the graph, and on its times on
     each machine.
     """
     each = [(machine, graph.derived_on(machine, _on_machine)) for machine in machines]

@@ -1,5 +1,5 @@
-"""Describe which processor runs an op, and what does not know of others than the device's
-(docs/contract.md, rule 20).
+"""The processor that runs each op, and the refusal of other processors by code that knows only the
+device's (docs/contract.md, rule 20).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Describe what a replay reports: the figures that docs/contract.md defines, and the timeline they
-come from.
+"""The report of a replay: the figures that docs/contract.md defines, and the timeline they come
+from.
 """
 
 from __future__ import annotations
@@ -173,14 +173,14 @@ class Stall:
 
     @property
     def stall_ns(self) -> int:
-        """Return how long the stream waited."""
+        """Return the time that the stream waited."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """Describe when each op and each transfer of a replay began and ended, as in its
-    :class:`Timeline`, of which this is a part.
+    """The start and the end of each op and each transfer of a replay, as in its :class:`Timeline`,
+    of which this is a part.
     """
 
     op_start_ns: tuple[int, ...]
@@ -226,7 +226,7 @@ class AllocatorState:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorFigures:
-    """Describe what an allocator made of the device tier.
+    """An allocator's figures for the device tier.
 
     ``name`` is one of :data:`ALLOCATORS`, ``account`` one of :data:`ACCOUNTS`. *Allocated* bytes
     are those of the blocks that are held, rounding included; *active* ones add what was freed and

@@ -66,7 +66,7 @@ class Spans:
 
     @property
     def total_ns(self) -> int:
-        """Return how long all of it lasts."""
+        """Return the total duration."""
         return self._sums[-1]
 
     def before(self, at: float) -> float:
@@ -79,7 +79,7 @@ class Spans:
         return int(self.before(end) - self.before(start)) if end > start else 0
 
     def shares(self, end: int, parts: int) -> list[float]:
-        """Return what part of each of ``parts`` equal parts of ``[0, end)`` the set covers.
+        """Return the part of each of ``parts`` equal parts of ``[0, end)`` that the set covers.
 
         >>> Spans([(0, 5), (7, 8)]).shares(10, 2)
         [1.0, 0.2]
@@ -91,7 +91,9 @@ class Spans:
 
 
 def busy(timeline: Timeline) -> dict[str, Spans]:
-    """Return when each channel that moved something carried at least one transfer."""
+    """Return the time spans in which each channel that moved something carried at least one
+    transfer.
+    """
     carried: dict[str, list[Interval]] = {}
     for x in timeline.transfers:
         carried.setdefault(x.channel, []).append((x.start_ns, x.end_ns))
@@ -99,8 +101,8 @@ def busy(timeline: Timeline) -> dict[str, Spans]:
 
 
 def residence(timeline: Timeline, tier: str) -> dict[int, Spans]:
-    """Return when each tensor that ``tier`` ever holds is held there, transfers under way
-    included.
+    """Return the time spans in which each tensor that ``tier`` ever holds is held there, transfers
+    under way included.
     """
     held: dict[int, list[Interval]] = {}
     for r in timeline.residencies:
@@ -110,7 +112,7 @@ def residence(timeline: Timeline, tier: str) -> dict[int, Spans]:
 
 
 def last_ns(timeline: Timeline) -> int:
-    """Return when everything recorded has ended."""
+    """Return the end of everything recorded."""
     ends = (
         *timeline.op_end_ns,
         *(x.end_ns for x in timeline.transfers),

@@ -1,4 +1,4 @@
-"""Describe what can be said of a graph, a plan or a result without running a replay."""
+"""Analyses of a graph, a plan or a result that need no replay."""
 
 from typing import TYPE_CHECKING
 

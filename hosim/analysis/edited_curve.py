@@ -1,5 +1,5 @@
-"""Describe what the device tier holds while the ops of a graph run, some of them again, without
-making that graph.
+"""The bytes in the device tier while a graph runs with some of its ops recomputed, found without
+building that graph.
 
 A tensor that a recomputed op makes takes the place of the one it stands for, for all later users
 until an op writes that one anew (:mod:`hosim.edits`). So only tensors that are made again are
@@ -76,8 +76,8 @@ def edited_curve(
 
 
 class _UneditedLives:
-    """Describe when a graph holds its tensors as it is: the first and the last op that uses each, 0
-    for those of no op.
+    """The lifetimes of the tensors of an unedited graph: the first and the last op that uses each,
+    0 for those that no op uses.
 
     ``from_start`` and ``to_end`` say which are there whatever uses them, ``used`` which are there
     at all. For :meth:`Graph.derived`.

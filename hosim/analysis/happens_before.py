@@ -1,5 +1,5 @@
-"""Describe which op has ended for certain when another has, for any durations: this makes a place
-for a cache op safe on several streams.
+"""Happens-before: the ops that have certainly ended when another has, for any durations, so that
+cache ops are placed safely on several streams.
 
 On one stream the listed order says it. On several, an op knows how many ops of each stream have
 ended when it has (a vector clock: producers and its stream's earlier ops, and theirs); along a
@@ -64,8 +64,8 @@ class HappensBefore:
         )
 
     def known_at_start(self, i: int) -> list[int]:
-        """Return how many ops of each stream have surely ended when op ``i`` starts; of several
-        streams only.
+        """Return the number of ops of each stream that have surely ended when op ``i`` starts; of
+        several streams only.
         """
         clock = self.clock[i].copy()
         clock[self.stream_of[i]] -= 1

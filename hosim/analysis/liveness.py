@@ -1,4 +1,4 @@
-"""Describe when each tensor is needed, and what the device tier holds with everything resident.
+"""The lifetime of each tensor, and the bytes in the device tier with everything resident.
 
 The account is that of a replay in which nothing moves (docs/contract.md): tensors of
 :attr:`Graph.initial` are there from the start, a produced one from the start of the op that first

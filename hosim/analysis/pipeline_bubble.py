@@ -46,7 +46,9 @@ class _Waits:
             self._last[op.stream] = i
 
     def of_main(self, end: int) -> int:
-        """Return what the main stream waits for other stages until the end of the stage."""
+        """Return the time for which the main stream waits for other stages, until the end of the
+        stage.
+        """
         ops, main = self._graph.ops, self._graph.main_stream
         waits = [
             stall

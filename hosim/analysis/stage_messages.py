@@ -1,5 +1,5 @@
-"""Describe which ops of the stages of a pipeline are one exchange, and whether their order lets all
-of them happen (docs/contract.md, rule 21).
+"""The exchanges between the stages of a pipeline, the ops of each, and whether the order of these
+lets all exchanges happen (docs/contract.md, rule 21).
 """
 
 from __future__ import annotations

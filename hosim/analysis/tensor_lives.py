@@ -1,4 +1,4 @@
-"""Describe what each tensor needs between a few points of a graph, tensors of the same life taken
+"""The needs of each tensor between a few points of a graph, with tensors of the same life taken
 together.
 
 A life lists the tensor's *gaps*, between two uses of which the first always ends before the second
@@ -54,7 +54,7 @@ class LifeVersion:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """Describe what is the same for a group of tensors.
+    """The properties that a group of tensors has in common.
 
     ``starts``: they hold contents at time 0. ``first_read``: their first use reads these.
     ``restored``: they have to be valid at the end where they were at time 0 (docs/contract.md, rule

@@ -1,5 +1,5 @@
-"""Describe what ``import hosim`` offers as functions: names, paths or objects in; plans, results
-and pandas frames out.
+"""The functions that ``import hosim`` offers: names, paths or objects in; plans, results and pandas
+frames out.
 
 :mod:`hosim.api.inputs` reads the arguments, :mod:`hosim.api.one_plan` has what is asked of one
 plan, :mod:`hosim.api.many_runs` what takes many, :mod:`hosim.api.searches` what looks for a value,

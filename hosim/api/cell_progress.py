@@ -1,4 +1,4 @@
-"""Describe what a long call says in a cell of a notebook while it runs; elsewhere it says
+"""The progress that a long call shows in a notebook cell while it runs; elsewhere it shows
 nothing.
 """
 
@@ -74,7 +74,7 @@ def in_cell() -> Iterator[Callable[[str], None]]:
 
 
 def _cell() -> Show | None:
-    """Return what writes into the cell that runs; ``None`` outside a notebook."""
+    """Return the writer for the cell that runs; ``None`` outside a notebook."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):  # a terminal has IPython, too

@@ -29,9 +29,7 @@ _SHOWN = (
 
 
 class ComparedFrame(DataFrame):
-    """Describe what :func:`hosim.compare` returns; what is selected from it is an ordinary
-    frame.
-    """
+    """The frame that :func:`hosim.compare` returns; a selection from it is an ordinary frame."""
 
     def _repr_html_(self) -> str:
         """A row per policy, or per machine and policy, with units; every column is in the frame."""

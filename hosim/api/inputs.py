@@ -312,7 +312,7 @@ def choices_of(
 
 
 def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
-    """Return what to vary, with a label in the place of each policy that is an object or a
+    """Return the values to vary, with a label in the place of each policy that is an object or a
     function, and these policies.
     """
     if isinstance(vary, str):

@@ -1,3 +1,3 @@
-"""Describe what data and rooms of every floor use: whole numbers, processes, the collector, cells
-of a notebook.
+"""Helpers for data and rooms of every floor: whole numbers, processes, the garbage collector,
+notebook cells.
 """

@@ -1,4 +1,4 @@
-"""Describe what a cell of a notebook shows of hosim's data: a table instead of every field."""
+"""The display of hosim's data in a notebook cell: a table instead of every field."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def nearest_rank(values: Sequence[float], share: int) -> float:
 
 
 def rank(share: int, count: int) -> int:
-    """Return which of so many ordered values, counted from 1, is the least that ``share`` per cent
-    of them do not exceed.
+    """Return the rank, counted from 1, of the least of so many ordered values that ``share`` per
+    cent of them do not exceed.
 
     >>> [rank(share, 20) for share in (0, 5, 6, 50, 100)]
     [1, 1, 2, 10, 20]

@@ -1,5 +1,5 @@
-"""Describe what ends the search for a plan while it could go on: so much work, a clock, Ctrl-C, a
-callback; and what is told of how far it is.
+"""The limits that end a plan search early (work, a clock, Ctrl-C or a callback), and the progress
+that it reports.
 
 A search asks at its checkpoints, between two pieces of its work (:meth:`Planning.ends`). The clock
 and Ctrl-C are looked at nowhere else. What was done until then is counted as work, which makes the
@@ -34,7 +34,7 @@ before.
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """Describe how far the search for a plan is, at one of its checkpoints.
+    """The progress of the search for a plan, at one of its checkpoints.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class SearchProgress:
 
     @property
     def above_bound(self) -> float | None:
-        """Return how far the best plan is above the bound, as a part of the bound."""
+        """Return the gap between the best plan and the bound, as a fraction of the bound."""
         return (
             None
             if self.makespan_ns is None or not self.bound_ns
@@ -84,7 +84,7 @@ class SearchProgress:
 
 @dataclass(frozen=True, slots=True)
 class SearchRecord:
-    """Describe what a plan says of the search that found it.
+    """The record that a plan keeps of the search that found it.
 
     Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan
     ``again``. The plan fits in all but ``failed`` of so many ``draws`` of op and transfer times,
@@ -105,8 +105,8 @@ Tell = Callable[[SearchProgress], object]
 
 
 class SearchControl:
-    """Describe what a caller asks of the searches in a ``with`` block: the seconds for each
-    planning, and whom to tell.
+    """A caller's settings for the searches in a ``with`` block: the seconds for each planning, and
+    the function to tell of progress.
 
     ``interrupted`` says whether Ctrl-C has ended a search.
     """
@@ -154,7 +154,7 @@ class Planning:
         return self.has_plan and self._ended is not None
 
     def _told(self, progress: SearchProgress, work: int, most: int | None) -> str | None:
-        """Return why the search is to end; tells how far it is."""
+        """Return the reason for the search to end; tells how far it is."""
         control, shares = self._control, [progress.share, work / most if most else 0.0]
         why = BY_WORK if most is not None and work >= most else None
         if control is None:
@@ -174,7 +174,7 @@ class Planning:
 
     @property
     def record(self) -> SearchRecord:
-        """Return what was done until the search was ended, or in all."""
+        """Return the record of the work done until the search was ended, or in all."""
         return SearchRecord(*(self._ended or (self._before, DONE)))
 
 
@@ -204,7 +204,7 @@ def searches(seconds: float | None = None, tell: Tell | None = None) -> Iterator
 
 
 def control_of_searches() -> SearchControl | None:
-    """Return what this block's caller asks of searches."""
+    """Return the settings of this block's caller for searches."""
     return _control.get()
 
 
@@ -225,7 +225,7 @@ def one_planning() -> Iterator[Planning]:
 
 
 def present_planning() -> Planning:
-    """Return what this search is a part of; of none, one of its own, which nothing but its work
-    ends.
+    """Return the planning that this search is a part of; of none, one of its own, which nothing but
+    its work ends.
     """
     return _planning.get() or Planning()

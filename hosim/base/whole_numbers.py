@@ -48,8 +48,8 @@ def whole(value: object) -> int | None:
 
 
 def not_whole(name: str, value: object) -> str:
-    """Return what is said of the value of a field that is no whole number, with the unit that the
-    name of the field ends in.
+    """Return the message about a field's value that is no whole number, with the unit that the
+    field's name ends in.
 
     >>> not_whole("duration_ns", 1.5)
     'expected a whole number of ns, got 1.5'

@@ -1,5 +1,5 @@
-"""Describe what all commands have in common: help in sections, ``-q`` and ``-v``, and errors that
-become one line and an exit code.
+"""The common parts of all commands: help in sections, ``-q`` and ``-v``, and errors that become one
+line and an exit code.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not
 
 
 def _traceback(error: HosimError) -> list[str]:
-    """Return where somebody's own policy failed, line by line, if HOSIM_DEBUG asks for it."""
+    """Return the traceback of a failure in a user's own policy, line by line, if HOSIM_DEBUG asks
+    for it.
+    """
     if not os.environ.get("HOSIM_DEBUG") or error.__cause__ is None:
         return []
     from hosim.policies import PolicyError

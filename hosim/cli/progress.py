@@ -1,5 +1,5 @@
-"""Describe what a command is doing, on stderr: a status line of a terminal, or a line now and then
-in a log.
+"""The progress of a command, on stderr: a status line in a terminal, or a line now and then in a
+log.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Describe how long things take on a hardware profile: ops by roofline, transfers by bandwidth and
-latency.
+"""The durations of ops and transfers on a hardware profile: ops by roofline, transfers by bandwidth
+and latency.
 """
 
 from typing import TYPE_CHECKING

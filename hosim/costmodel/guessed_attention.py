@@ -40,8 +40,8 @@ def is_guessed_attention(op: Op, hardware: Hardware) -> bool:
 
 
 def guessed_attention_line(graph: Graph, hardware: Hardware) -> str | None:
-    """Return what a reader of figures of this workload on this machine has to know of such ops, as
-    one line; None if there are none.
+    """Return a note on such ops for readers of figures of this workload on this machine, as one
+    line; None if there are none.
 
     >>> import hosim
     >>> b = hosim.GraphBuilder("decode")

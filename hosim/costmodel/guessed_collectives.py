@@ -47,8 +47,8 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
 
 
 def timed_as(memory: str) -> str:
-    """Return how they are timed, why that is a guess, and what to do; ``memory`` names the device
-    tier.
+    """Return a text on how they are timed, why that is a guess, and what to do; ``memory`` names
+    the device tier.
     """
     return (
         f"timed as if links between devices were as fast as {memory}, since nothing says how fast "
@@ -59,8 +59,8 @@ def timed_as(memory: str) -> str:
 
 
 def guessed_collectives_line(graph: Graph, hardware: Hardware) -> str | None:
-    """Return what a reader of figures of this workload on this machine has to know of them, as one
-    line; None if there are none.
+    """Return a note on them for readers of figures of this workload on this machine, as one line;
+    None if there are none.
     """
     found = graph.derived_on(hardware, guessed_collectives)
     if not found:

@@ -44,8 +44,8 @@ def known_on_device(op: Op, hardware: Hardware) -> bool:
 
 
 def base_of(graph: Graph, hardware: Hardware) -> str:
-    """Return which ops take their time on another processor in the step that slowdowns are against;
-    empty if none does.
+    """Return the ops that take their time on another processor in the step that slowdowns are
+    against; empty if none does.
     """
     tiers = sorted(
         {
@@ -58,7 +58,9 @@ def base_of(graph: Graph, hardware: Hardware) -> str:
 
 
 def base_line(graph: Graph, hardware: Hardware) -> str | None:
-    """Return what slowdowns are against, if it is not the step with all its ops on the device."""
+    """Return a line on the baseline of slowdowns, if it is not the step with all its ops on the
+    device.
+    """
     base = graph.derived_on(hardware, base_of)
     return (
         f"slowdowns are against the step with {base}: nothing says how long these take on the "

@@ -1,5 +1,5 @@
-"""Describe how long each op takes, and where that is from: measured, a table of measured times, a
-model fitted to such, or a guess.
+"""The time of each op and its source: measured, a table of measured times, a model fitted to such
+times, or a guess.
 
 The guess is a roofline of compute and device memory, for ops that do not say which kernel they are,
 and on profiles without a processor.
@@ -134,8 +134,8 @@ def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
 
 
 def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
-    """Return where the time of each op is from, one of :data:`hosim.costmodel.origins.ORIGINS`, by
-    op position.
+    """Return the origin of each op's time, one of :data:`hosim.costmodel.origins.ORIGINS`, by op
+    position.
     """
     kernels = kernel_times_of(graph, hardware)
     return tuple(

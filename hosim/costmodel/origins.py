@@ -1,4 +1,4 @@
-"""Describe where the time of an op may be from."""
+"""The possible origins of an op's time."""
 
 MEASURED, TABLE, MODEL, GUESS = "measured", "table", "fitted model", "guess"
 ORIGINS = (MEASURED, TABLE, MODEL, GUESS)

@@ -1,4 +1,4 @@
-"""Describe what is computed from frozen data once, and kept with it for as long as it lives."""
+"""Values that are computed once from frozen data, and kept with it for as long as it lives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Deriving:
     """Frozen data that keeps what is derived from it: a graph, a plan."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what a copy or a pickle has: what is derived is worked out anew."""
+        """Return the state for a copy or a pickle: what is derived is computed anew."""
         return {name: value for name, value in vars(self).items() if name != "_derived"}
 
     def derived(

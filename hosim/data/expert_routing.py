@@ -401,8 +401,8 @@ def with_draw_spread(graph: Graph, spread: float) -> Graph:
 
 
 def draw_spread_of(graph: Graph) -> float:
-    """Return what :func:`with_draw_spread` has said; 0 where the routing is no draw, or every draw
-    has as many.
+    """Return the value that :func:`with_draw_spread` recorded; 0 where the routing is no draw, or
+    every draw has as many.
 
     Raises :class:`GraphError` for a file that says something else.
     """
@@ -439,8 +439,8 @@ class GateDecision:
 
 @dataclass(frozen=True)
 class Routed:
-    """Describe what was routed in a realised graph: the tensors of each gate's experts, each
-    decision in listed order, and the trace before.
+    """The routing of a realised graph: the tensors of each gate's experts, each decision in listed
+    order, and the trace before.
     """
 
     experts: tuple[tuple[tuple[int, ...], ...], ...]

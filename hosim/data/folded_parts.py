@@ -1,5 +1,5 @@
-"""Describe what people read about tensors: parts of one whole of which the same is said are one
-row, ``experts[0..255] (248 parts)``.
+"""Rows of tensors for people: parts of one whole that have the same figures become one row,
+``experts[0..255] (248 parts)``.
 
 Figures for machines name each part. (:mod:`hosim.gate.records.folding` folds names without loss,
 for files that are read again.)
@@ -39,7 +39,7 @@ def folded(rows: Iterable[tuple[Tensor, tuple[Hashable, ...]]]) -> list[FoldedRo
 
 
 def tensors_of(rows: Iterable[FoldedRow]) -> int:
-    """Return how many rows these stand for.
+    """Return the number of rows that these stand for.
 
     >>> tensors_of(
     ...     folded(
@@ -56,7 +56,7 @@ def tensors_of(rows: Iterable[FoldedRow]) -> int:
 
 
 def of_each(rows: Sequence[FoldedRow]) -> str:
-    """Return what a title says where a row stands for several parts; empty if none does."""
+    """Return the sentence of a title for rows that stand for several parts; empty if none does."""
     return (
         " The figures of several parts are those of each."
         if any([len(row.places) > 1 for row in rows])

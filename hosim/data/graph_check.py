@@ -128,7 +128,7 @@ def _taken_streams(ops: tuple[Op, ...]) -> dict[int, str]:
 
 
 def _wrong_processors(op: Op) -> str:
-    """Return what is wrong with the other processors of an op; empty if nothing is."""
+    """Return the error in the other processors of an op; empty if there is none."""
     names = [op.processor, *[name for name, _ in op.also_on]]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

@@ -1,4 +1,4 @@
-"""Describe what a graph is made of: tensors and ops, as frozen, integer-indexed data."""
+"""The parts of a graph: tensors and ops, as frozen, integer-indexed data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Describe which ops use each tensor, in arrays: of a large graph they take a tenth of the memory
-of tuples.
+"""The ops that use each tensor, in arrays: for a large graph they take a tenth of the memory of
+tuples.
 """
 
 from __future__ import annotations

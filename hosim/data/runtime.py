@@ -200,7 +200,7 @@ class Runtime:
 
     @property
     def line(self) -> str:
-        """Return what a reader of the figures has to know of it, in one line."""
+        """Return a note on it for readers of the figures, in one line."""
         said = (
             [f"kernels at {self.speed.value:.2f} of the speed that they have alone"]
             if self.speed.value != 1

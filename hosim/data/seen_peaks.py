@@ -47,8 +47,8 @@ class SeenPeak:
 
 @dataclass(frozen=True, slots=True)
 class SeenPeaks:
-    """Describe what the allocator hands out, what it holds, and what the device has in use;
-    ``usable_bytes`` is what CUDA has of the device.
+    """The peaks of the bytes that the allocator hands out, of those that it holds, and of those
+    that the device has in use; ``usable_bytes`` is the memory of the device that CUDA has.
     """
 
     allocated: SeenPeak
@@ -99,7 +99,7 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
 
 
 def beside_allocator(runtime: Runtime, devices: int) -> tuple[RuntimeFigure, ...]:
-    """Return what lies on the device beside the allocator's memory."""
+    """Return the memory in use on the device beside the allocator's."""
     return (runtime.context, runtime.graphs, *([runtime.collectives] if devices > 1 else []))
 
 

@@ -1,4 +1,4 @@
-"""Describe what a step of a pipeline does whose stages are replayed together: frozen data."""
+"""The result of a pipeline step whose stages are replayed together: frozen data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hosim.result import Result
 
 @dataclass(frozen=True)
 class StagesResult:
-    """Describe what one step of all stages of a pipeline does.
+    """The result of one step of all stages of a pipeline.
 
     Parameters
     ----------
@@ -58,12 +58,12 @@ class StagesResult:
 
     @property
     def error(self) -> str | None:
-        """Return what did not fit, if something did not."""
+        """Return the error of the stage that did not fit, if one did not."""
         return self.whole.error
 
     @property
     def step_ns(self) -> int | None:
-        """Return how long the step takes: until the last stage has ended."""
+        """Return the duration of the step: until the last stage has ended."""
         return self.whole.makespan_ns
 
     @property

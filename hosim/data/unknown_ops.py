@@ -45,8 +45,8 @@ _MULTIPLIES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class UnknownOps:
-    """Describe how many ops are unknown, their share of all bytes that ops read and write, and the
-    kinds of most of them first.
+    """The number of unknown ops, their share of all bytes that ops read and write, and their kinds,
+    the most frequent first.
     """
 
     ops: int
@@ -77,8 +77,8 @@ def unknown_ops(graph: Graph) -> UnknownOps | None:
 
 
 def untimed_line(graph: Graph) -> str | None:
-    """Return what a reader has to know of ops that have neither a duration nor anything to time
-    them by; ``None`` if there are none.
+    """Return a note on ops that have neither a duration nor anything to time them by; ``None`` if
+    there are none.
 
     >>> from hosim.graph import Graph, Op
     >>> untimed_line(

@@ -36,8 +36,8 @@ from hosim.result import (
 
 
 class Arena(Protocol):
-    """Describe what a replay tells of the device tier. Tensors and ops are positions in the graph;
-    sizes are the graph's.
+    """An account of the device tier, as a replay calls it. Tensors and ops are positions in the
+    graph; sizes are the graph's.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Arena(Protocol):
         """Release such bytes, those that have been there longest."""
 
     def state(self) -> AllocatorState:
-        """Return what is held now."""
+        """Return the state of the memory held now."""
 
     def failure(self) -> str | None:
         """At the end of the replay: why it does not fit after all, or None."""
@@ -182,7 +182,7 @@ class CachingArena:
         self._allocator.free(self._staged[t, size].pop(0))
 
     def state(self) -> AllocatorState:
-        """Return what is held now."""
+        """Return the state of the memory held now."""
         stats = self._allocator.stats
         return AllocatorState(stats.allocated_bytes, stats.reserved_bytes, stats.largest_free_bytes)
 

@@ -1,5 +1,5 @@
-"""Describe which form of the event loop runs, the compiled extension or its source interpreted; and
-arrays as that form wants them.
+"""The form of the event loop that runs, the compiled extension or its source interpreted, and the
+arrays that this form takes.
 """
 
 from __future__ import annotations

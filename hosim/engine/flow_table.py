@@ -1,5 +1,5 @@
-"""Describe what flows at which rate, and how fast ops go beside it, as whole numbers in tables that
-grow as combinations of flows come up.
+"""The rates of flows, and the speeds of ops beside them, as whole numbers in tables that grow as
+combinations of flows come up.
 
 Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and
 :mod:`hosim.costmodel`. A rate is so many 1/``scale`` bytes per second: max-min rates of at most K
@@ -34,7 +34,7 @@ FOR_SOME = "room in a shared tier that some of several devices have only"
 
 
 def smooth(flows: int) -> int:
-    """Return what max-min rates of at most so many flows are whole parts of."""
+    """Return the number of which max-min rates of at most so many flows are whole parts."""
     primes = [p for p in range(2, flows + 1) if all(p % q for q in range(2, p))]
     return prod(p ** (flows // p) for p in primes)
 
@@ -97,8 +97,8 @@ class FlowTable:
         return scaled >> 62, scaled & LOW
 
     def _whole(self, use: MemoryUse) -> int:
-        """Return how many parts a nanosecond of an op's work has: at any rate of copies it does a
-        whole number of them in a nanosecond.
+        """Return the number of parts in a nanosecond of an op's work: at any rate of copies it does
+        a whole number of them in a nanosecond.
         """
         return use.reached.denominator * self.scale * use.used.numerator if use.used else 1
 

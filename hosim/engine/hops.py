@@ -1,4 +1,4 @@
-"""Describe what a plan says of tiers and channels, as positions on a machine."""
+"""The tiers and channels of a plan, as positions on a machine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ROUTES = "routes of several channels"
 
 
 class Hop(NamedTuple):
-    """Describe what a cache op does, or one leg of its route: tiers and channel as positions. A
-    detach has destination and channel -1.
+    """The move of a cache op, or one leg of its route: tiers and channel as positions. A detach has
+    destination and channel -1.
 
     ``channel`` is :data:`SEVERAL` where no channel joins the tiers and a route of several does.
     """

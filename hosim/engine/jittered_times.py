@@ -1,4 +1,4 @@
-"""Describe what jitter makes of the times of one device's ops and transfers (docs/contract.md, rule
+"""The effect of jitter on the times of one device's ops and transfers (docs/contract.md, rule
 15).
 """
 
@@ -42,8 +42,8 @@ def jittered(
 
 
 def transfer_factors(jitter: Jitter, device: int, workload: Graph) -> Callable[[int], float] | None:
-    """Return what gives the factor of each tensor's next transfer on a device; ``None`` if none has
-    any.
+    """Return a function that gives the factor of each tensor's next transfer on a device; ``None``
+    if none has any.
 
     A tensor has that of its place in the canonical order of the workload's; those of ops that run
     again come after these.

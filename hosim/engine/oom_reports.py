@@ -45,8 +45,8 @@ class FullTier:
 
     @property
     def held(self) -> str:
-        """Return what is held of it, and by what. Where an allocator makes more of it than its
-        bytes, this may be why the rest does not fit.
+        """Return the bytes of it that are held, and by what. Where an allocator makes more of it
+        than its bytes, this may be why the rest does not fit.
         """
         arena = ""
         if self.arena is not None:

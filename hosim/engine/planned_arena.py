@@ -70,7 +70,7 @@ class PlannedArena:
         self._uppers[self._staged[t, size].pop(0)] = self._now
 
     def state(self) -> AllocatorState:
-        """Return what is held now, of what all so far takes."""
+        """Return the state of the memory held now, out of what all so far takes."""
         self._pack()
         live = [k for k, upper in enumerate(self._uppers) if upper < 0]
         return self._state_of(live)
@@ -132,7 +132,7 @@ class PlannedArena:
         return self._packed
 
     def _state_of(self, live: Sequence[int]) -> AllocatorState:
-        """Return what is held, and the largest gap that is left, while the allocations ``live``
+        """Return the memory held, and the largest gap that is left, while the allocations ``live``
         are.
         """
         largest, end = 0, 0

@@ -70,7 +70,7 @@ def program_account(
     allocator: str = LEDGER,
     ahead: int = LAUNCH_QUEUE,
 ) -> ProgramAccount:
-    """Return what the device tier holds in program order, under ``ledger`` (no rounding, no
+    """Return the account of the device tier in program order, under ``ledger`` (no rounding, no
     segments), ``caching`` or ``caching-expandable``.
 
     ``timeline`` is that of the plan's replay: it says when other streams' work has passed. Raises
@@ -192,11 +192,11 @@ class _Counted:
             self._active -= heappop(self._waiting)[1]
 
     def state(self) -> AllocatorState:
-        """Return what is held now."""
+        """Return the state of the memory held now."""
         return AllocatorState(self._allocated, self._active, 0)
 
     def figures(self, out_of_memory: AllocatorState | None) -> AllocatorFigures:
-        """Return what is active is all that is reserved."""
+        """Return the figures: what is active is all that is reserved."""
         at_peak = AllocatorState(self._peak_allocated, self._active_at_peak, 0)
         return AllocatorFigures(
             LEDGER,
@@ -244,7 +244,7 @@ class _Placed:
             self._allocator.complete(heappop(self._waiting)[1])
 
     def state(self) -> AllocatorState:
-        """Return what is held now."""
+        """Return the state of the memory held now."""
         stats = self._allocator.stats
         return AllocatorState(stats.allocated_bytes, stats.reserved_bytes, stats.largest_free_bytes)
 

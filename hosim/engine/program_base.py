@@ -1,5 +1,5 @@
-"""Describe what a program table has whatever the plan: the arrays of a graph on a machine, and the
-rates of all that can flow there.
+"""The part of a program table that is the same for every plan: the arrays of a graph on a machine,
+and the rates of all that can flow there.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ def graph_cells(graph: Graph, durations: Sequence[int]) -> dict[str, Any]:
 
 
 def rest_of(cells: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Return what each op and those after it on its stream take."""
+    """Return the time of each op together with those after it on its stream."""
     duration, queue = np.asarray(cells["duration"]), np.asarray(cells["queue"])
     rest = np.zeros_like(duration)
     for begin, end in pairwise(cells["queue_from"]):

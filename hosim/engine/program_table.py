@@ -211,8 +211,8 @@ class ProgramTable:
         self.loop.go_on()
 
     def mark(self, changed: Iterable[int] = ()) -> Any:
-        """Return what the rest of a run depends on, between two instants: equal ones go on alike.
-        ``None`` where a tensor of ``changed`` moves.
+        """Return the state, between two instants, that the rest of a run depends on: equal ones go
+        on alike. ``None`` where a tensor of ``changed`` moves.
         """
         cells = self.cells["changed"]
         for t in changed:

@@ -1,4 +1,4 @@
-"""Describe what happened, for tests, plots and traces; a replay records it only when asked."""
+"""The record of a replay's events, for tests, plots and traces, kept only when asked for."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Moved(Protocol):
 
     @property
     def tensor(self) -> int:
-        """Return what moves."""
+        """Return the tensor that moves."""
 
     @property
     def channel(self) -> RecordedChannel:
-        """Return what it crosses."""
+        """Return the channel that it crosses."""
 
 
 class TimelineRecorder:

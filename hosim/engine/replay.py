@@ -186,8 +186,8 @@ def _drawn(
 
 
 def times_of(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | Timeline | None:
-    """Return when each op and transfer of a plan begins and ends in a replay, of several devices on
-    one that stands for all.
+    """Return the start and the end of each op and transfer of a plan in a replay, of several
+    devices on one that stands for all.
 
     ``None`` where the plan does not fit, or breaks a rule on the way, where a runtime policy
     decides, and where devices do not all do the same. It is the compiled loop's, where that covers

@@ -38,7 +38,7 @@ from hosim.units import LARGEST
 
 @dataclass(slots=True)
 class _ChannelFigures:
-    """Describe what the loop counts of a channel."""
+    """The loop's counts for a channel."""
 
     transfers: int
     bytes: int
@@ -90,8 +90,8 @@ def looped(
 
 
 def looped_times(plan: Plan, hardware: Hardware, budget_bytes: int) -> EventTimes | None:
-    """Return when ops and transfers begin and end; ``None`` and :class:`UncoveredError` are as in
-    :func:`looped`.
+    """Return the start and the end of ops and transfers; ``None`` and :class:`UncoveredError` are
+    as in :func:`looped`.
     """
     replay = LoopReplay(plan, hardware, budget_bytes, None, None, None)
     return replay.times() if replay.ends_well() else None
@@ -205,8 +205,8 @@ class LoopReplay:
         )
 
     def times(self) -> EventTimes:
-        """Return when each op and transfer began and ended; transfers in the order of their ends,
-        then of issue.
+        """Return the start and the end of each op and transfer; transfers in the order of their
+        ends, then of issue.
         """
         cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
@@ -223,7 +223,7 @@ class LoopReplay:
         )
 
     def outcome(self) -> result_figures.Outcome:
-        """Return what the loop has counted."""
+        """Return the counts of the loop."""
         cells, graph = self.table.cells, self.plan.graph
         makespan = max([cells["scalars"][3], *cells["free_since"]])
         streams = {}

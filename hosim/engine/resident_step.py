@@ -17,8 +17,8 @@ from hosim.models import PROCESSORS, build
 
 @dataclass(frozen=True)
 class ResidentStep:
-    """Describe how long a step takes, and what it holds at its peak, in bytes and by kind, with
-    everything in the device tier.
+    """The duration of a step with everything in the device tier, and its peak there, in bytes and
+    by kind.
     """
 
     makespan_ns: int
@@ -77,8 +77,8 @@ def _base(graph: Graph, hardware: Hardware) -> Graph:
 
 
 def _built_again(graph: Graph) -> Graph | None:
-    """Return what the builder of a graph makes of it without other processors; ``None`` if the
-    graph is not just what a builder made.
+    """Return the graph that its builder makes without other processors; ``None`` if the graph is
+    not just what a builder made.
     """
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping):

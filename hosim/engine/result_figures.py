@@ -36,7 +36,7 @@ from hosim.units import LARGEST
 
 
 class ChannelCounts(Protocol):
-    """Describe what a replay counts of a channel, in the words of
+    """The counts that a replay keeps of a channel, with the names of
     :class:`hosim.result.ChannelFigures`.
     """
 
@@ -49,7 +49,7 @@ class ChannelCounts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Describe what one device did, whoever replayed it.
+    """The outcome of a replay on one device, whichever engine ran it.
 
     ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each
     stream, by name; ``slowed_ns`` and ``waited_ns`` say how much longer the ops of all of them took

@@ -1,5 +1,5 @@
-"""Describe how fast transfers and collectives flow: each channel alone, or max-min fairly with
-those that it shares bandwidth with.
+"""The rates of transfers and collectives: each channel alone, or max-min fairly with those that it
+shares bandwidth with.
 
 The figures are those of docs/contract.md, rules 6, 11, 13, 14, 19, 20 and 22, exact: a rate that is
 no whole number of bytes per second is a fraction. While all devices of a machine do the same, each
@@ -154,7 +154,7 @@ class TransferRates:
         )
 
     def taken(self, flowing: Sequence[int], rates: Sequence[Fraction], tier: str) -> Fraction:
-        """Return what transfers that flow at these rates take of the bandwidth of the ops that run
+        """Return the part that transfers at these rates take of the bandwidth of the ops that run
         in a tier.
 
         If devices share it, each has a part; all of them copy the same, so that each loses

@@ -1,4 +1,4 @@
-"""Describe what this room adds to the core (:mod:`hosim.extensions`)."""
+"""The additions of this room to the core (:mod:`hosim.extensions`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
-    """Return how its formats are recognised, by their titles, below the one of the core before
+    """Return the recognisers of its formats, by their titles, below the one of the core before
     which they are tried.
     """
     return {
@@ -29,7 +29,7 @@ def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
 
 
 def loaders() -> Mapping[str, Callable[[Path], Graph]]:
-    """Return what loads each of them."""
+    """Return the loader of each of them."""
     return {
         "G10 folder": lambda path: room.import_g10(path),
         "Chakra trace": lambda path: room.import_chakra(path),
@@ -40,8 +40,8 @@ def loaders() -> Mapping[str, Callable[[Path], Graph]]:
 
 
 def recordings() -> Sequence[tuple[Callable[[bytes], bool], Callable[..., Any]]]:
-    """Return how the recordings are recognised that it reads, by how a file begins, and what reads
-    them.
+    """Return the recognisers of the recordings that it reads, by how a file begins, and their
+    readers.
     """
     from hosim.formats.nsight import read_nsys
 

@@ -86,7 +86,7 @@ class _ChakraNode:
 
     @property
     def duration_ns(self) -> int | None:
-        """Return what the trace has; a node of the host that has nothing takes no time."""
+        """Return the duration in the trace; a node of the host that has none takes no time."""
         if self.duration_us is None and self.on_host and not (self.num_ops or self.moved_bytes):
             return 0
         return None if self.duration_us is None else self.duration_us * 1000
@@ -335,8 +335,8 @@ def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
 
 
 def _unsaid(ordered: Sequence[_ChakraNode]) -> Mapping[str, Sequence[str]]:
-    """Return what the trace does not say of the times of its nodes, and what they are then taken to
-    be.
+    """Return lines on what the trace does not say of the times of its nodes, and on what they are
+    then taken to be.
     """
     silent = sum([node.duration_us is None and node.duration_ns == 0 for node in ordered])
     counted_in = any([node.num_ops and node.duration_us is None for node in ordered])

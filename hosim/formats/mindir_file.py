@@ -184,8 +184,8 @@ class _File:
         )
 
     def _typed(self, attribute: formats.Fields, depth: int = 0) -> Any:
-        """Return what a node returns by its attribute ``shape``: a :class:`Shape`, a tuple of them,
-        or ``None`` for anything but a tensor.
+        """Return the shape of a node's result by its attribute ``shape``: a :class:`Shape`, a tuple
+        of them, or ``None`` for anything but a tensor.
         """
         kind = formats.number(attribute, 16)
         if kind == _TENSOR:

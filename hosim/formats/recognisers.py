@@ -1,5 +1,5 @@
-"""Describe what the files of this room's formats begin with: each function says of the first bytes
-of a file whether it is of its format.
+"""The first bytes of files in this room's formats: each function tells from them whether a file is
+of its format.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def is_mindir(content: bytes) -> bool:
 
 
 def _first_two(content: bytes) -> int:
-    """Return where the first two fields end."""
+    """Return the position where the first two fields end."""
     at = 0
     for _ in range(2):
         _, at = wire.varint(content, at)

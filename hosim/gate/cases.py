@@ -89,8 +89,8 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseKind:
-    """Describe what a room beside the core does with cases that ask for more than one step: by a
-    key of theirs, such as ``serve``.
+    """A kind of case that asks for more than one step and has a key of its own, such as ``serve``:
+    a room beside the core handles it.
 
     ``check`` raises :class:`InputError` unless the case (with its source, and its place in it) is
     one; ``measure`` gives its record; ``explain`` says in lines why it got worse, as

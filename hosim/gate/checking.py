@@ -83,7 +83,7 @@ _OPS = 1000
 
 @dataclass(frozen=True)
 class CaseError:
-    """Describe why a case cannot be measured, or its baseline not be read."""
+    """The reason that a case cannot be measured, or its baseline cannot be read."""
 
     case: str
     message: str

@@ -1,6 +1,4 @@
-"""Describe what the fixture ``hosim_validate`` gives to a test: an assertion that a replay explains
-a recording.
-"""
+"""The value of the fixture ``hosim_validate``: an assertion that a replay explains a recording."""
 
 from __future__ import annotations
 

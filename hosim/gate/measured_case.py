@@ -365,7 +365,7 @@ class _Story:
         return self.graph.ops[max(running)[1]].name if running else None
 
     def stays(self, tier: str, at: int) -> dict[tuple[str, str], Stay]:
-        """Return why each tensor is in a tier at an instant."""
+        """Return the reason that each tensor is in a tier at an instant."""
         ops, start = self.graph.ops, self.timeline.op_start_ns
         found: dict[tuple[str, str], Stay] = {}
         for x in self.timeline.residencies:

@@ -28,7 +28,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
-    """Return what ``hosim check --json`` prints."""
+    """Return the output of ``hosim check --json``."""
     return {
         "format": "hosim.check/1",
         "hosim": __version__,

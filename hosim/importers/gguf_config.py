@@ -22,8 +22,8 @@ Config = dict[str, Any]
 
 
 def config_of_gguf(path: str | os.PathLike[str]) -> Config:
-    """Return what a ``config.json`` of the model in a GGUF would have, and the types of its
-    weights. Raises :class:`InputError`.
+    """Return the ``config.json`` that the model in a GGUF would have, and the types of its weights.
+    Raises :class:`InputError`.
     """
     source = os.fspath(path)
     header = read_gguf(source)
@@ -92,7 +92,7 @@ class _Metadata:
         return weight in self._weights
 
     def common(self) -> Config:
-        """Return what all architectures have."""
+        """Return the keys that all architectures have."""
         table = self._weights.get("token_embd.weight")
         if table is None or len(table.shape) != 2:
             raise InputError(
@@ -115,7 +115,7 @@ class _Metadata:
         }
 
     def head_dim(self) -> Config:
-        """Return how wide heads are. Raises :class:`InputError` where values have another width."""
+        """Return the width of heads. Raises :class:`InputError` where values have another width."""
         keys, values = self.size("attention.key_length"), self.size("attention.value_length")
         if None not in (keys, values) and keys != values:
             raise InputError(

@@ -60,8 +60,8 @@ class GgufWeight:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """Describe what a GGUF says before its weights. Of long arrays ``metadata`` has their length
-    alone.
+    """The header of a GGUF file, which comes before its weights. Of long arrays ``metadata`` has
+    their length alone.
     """
 
     metadata: Mapping[str, Any]

@@ -110,7 +110,7 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what a ``config.json``, or that of a folder, has, and what files of a checkpoint
+    """Return the contents of a ``config.json``, or that of a folder, and what files of a checkpoint
     beside it say. Raises :class:`InputError`.
     """
     source = _file(path)

@@ -65,8 +65,8 @@ def _check_written(model: Mapping[Any, Any]) -> None:
 
 
 def model_of(model: object, folder: str = "") -> object:
-    """Return what builders take for a model: the name of a preset, and the keys of a
-    ``config.json`` for the path of one or of its folder.
+    """Return the model as builders take it: the name of a preset, and the keys of a ``config.json``
+    for the path of one or of its folder.
 
     A relative path is relative to ``folder``. What has a preset's name hides the preset only where
     it is spelled as a path, as in ``./gpt2``. Anything else is returned as it is, and refused by

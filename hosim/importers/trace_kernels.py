@@ -1,4 +1,4 @@
-"""Describe which operator calls of an execution trace are kernels, and which only call others.
+"""The operator calls of an execution trace that are kernels, and those that only call others.
 
 A call whose FLOP are known by its operator is a kernel, whatever it calls. Else a call is a kernel
 if no kernel inside it writes all that it returns or changes: ``relu`` returns what its

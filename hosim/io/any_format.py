@@ -43,7 +43,7 @@ used.
 
 
 def _loader(title: str) -> Callable[[Path], Graph]:
-    """Return what loads a format, of the core or of another room."""
+    """Return the loader of a format, of the core or of another room."""
     return _LOADERS[title] if title in _LOADERS else ChainMap(*added("loaders"))[title]
 
 

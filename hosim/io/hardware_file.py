@@ -346,8 +346,8 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
 
 
 def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
-    """Return what the tables in files say; their names are relative to the folder of the profile.
-    Tables have one machine.
+    """Return the measured times of the tables in files; their names are relative to the folder of
+    the profile. Tables have one machine.
     """
     from hosim.importers.recordings import measured_times, read_kernel_tables
 

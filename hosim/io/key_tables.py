@@ -35,8 +35,8 @@ def same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Kind:
-    """Describe how a value stands in a file: the type that is checked, and the functions to the
-    file and back.
+    """The form of a value in a file: the type that is checked, and the functions to the file and
+    back.
     """
 
     type: Any
@@ -156,8 +156,8 @@ class KeyTable(Generic[T]):
         return Kind(self.model, self.write, self.read)
 
     def read(self, data: Mapping[str, Any], **more: Any) -> T:
-        """Return what a checked mapping says; ``more`` are arguments that it does not have. Raises
-        :class:`InputError` with the path inside it.
+        """Return the object that a checked mapping describes; ``more`` are arguments that it does
+        not have. Raises :class:`InputError` with the path inside it.
         """
         name = ""
         try:

@@ -111,7 +111,7 @@ _RECOMPUTE = KeyTable(
 
 
 def _initial(tensors: Names) -> Kind:
-    """Return where tensors lie, by name."""
+    """Return the form in a file of the tiers in which tensors lie, by name."""
 
     def tiers_of(name: str, tiers: list[str]) -> tuple[int, tuple[str, ...]]:
         try:

@@ -61,7 +61,7 @@ _PLAN = ("prefetches", "stores", "detaches")
 
 @with_config(STRICT)
 class StallModel(TypedDict):
-    """Describe how long a stream waited, by cause."""
+    """The time that a stream waited, by cause."""
 
     dependency: NotRequired[Count]
     transfer: NotRequired[Count]
@@ -82,8 +82,8 @@ class PlanCountModel(TypedDict):
 
 @with_config(STRICT)
 class MispredictionsModel(TypedDict):
-    """Describe how well one policy predicted the routing: counts of experts' tensors, bytes, and
-    times in nanoseconds.
+    """The quality of one policy's routing predictions: counts of experts' tensors, bytes, and times
+    in nanoseconds.
     """
 
     policy: str
@@ -133,8 +133,8 @@ class PairedDrawsModel(TypedDict):
 
 @with_config(STRICT)
 class NoOffloadModel(TypedDict):
-    """Describe why not to offload: everything fits, or the link is too slow; and with everything
-    resident the time, bytes and devices of a step.
+    """The reason not to offload (everything fits, or the link is too slow), and the time, bytes and
+    devices of a step with everything resident.
     """
 
     reason: Literal["fits", "link"]
@@ -432,7 +432,7 @@ def comparison_to_dict(
     mispredictions: Iterable[Mapping[str, Any]] = (),
     answer: NoOffload | None = None,
 ) -> dict[str, Any]:
-    """Return what ``compare-policies --json`` prints: one result per policy, in the order given,
+    """Return the output of ``compare-policies --json``: one result per policy, in the order given,
     and the mispredictions of those that predict.
 
     Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, the

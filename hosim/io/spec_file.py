@@ -69,7 +69,7 @@ class InputModel(TypedDict):
 
 @with_config(STRICT)
 class TrainingModel(TypedDict):
-    """Describe how a model is trained; ``checkpoint`` is its own activation checkpointing."""
+    """The training settings of a model; ``checkpoint`` is its own activation checkpointing."""
 
     optimizer: NotRequired[Literal["adamw", "adamw-master", "sgd", "sgd-momentum", "none"]]
     micro_batches: NotRequired[Annotated[int, Field(ge=1, le=1024)]]

@@ -249,8 +249,8 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
 
 
 def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """Return what a runtime sets of the parameters of a run: of a training step all, of an
-    inference those that it has, and what it takes.
+    """Return the parameters of a run that a runtime sets: of a training step all, of an inference
+    those that it has, and what it takes.
     """
     if runtime is None:
         return {}
@@ -384,8 +384,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _assumed_of(run: Run) -> list[str]:
-    """Return what a training step takes of its optimizer and its gradients that its parameters do
-    not say.
+    """Return the assumptions of a training step about its optimizer and its gradients that its
+    parameters do not state.
     """
     if not run.training:
         return []

@@ -172,7 +172,9 @@ def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
 
 
 def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
-    """Return what the previous stage sends; in the backward pass its gradient is sent there."""
+    """Return the tensor that the previous stage sends; in the backward pass its gradient is sent
+    there.
+    """
     x = arrived(t, run, shape, label, f"activation.{run.stage}")
     x = t.detached(x) if run.training else x
     t.note(x, lambda g: sent(t, run, g, f"{label}.grad", f"gradient.{run.stage}"))
@@ -180,8 +182,8 @@ def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> 
 
 
 def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) -> Value:
-    """Return what another stage sends over a ``border``: of activations or gradients, by the stage
-    behind it, chunks counted as stages.
+    """Return the tensor that another stage sends over a ``border``: of activations or gradients, by
+    the stage behind it, chunks counted as stages.
     """
     taken = ns_to_send(run, _bytes(shape, run))
     if not run.tied:

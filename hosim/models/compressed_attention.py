@@ -24,7 +24,7 @@ from hosim.models.tape import Tape, Value
 
 
 def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> Value:
-    """Return what attention makes of ``x`` [batch, tokens, hidden]."""
+    """Return the result of attention over ``x`` [batch, tokens, hidden]."""
     batch, tokens, hidden = x.shape
     heads, width = config.num_attention_heads, config.head_dim
     latent = _normed(t, run, "q_a_norm", projected(t, run, "q_a_proj", x, config.q_lora_rank))
@@ -83,8 +83,8 @@ def _grouped(t: Tape, config: Decoder, run: Run, y: Value) -> Value:
 def _kept(
     t: Tape, run: Run, new: Value, entries: int, name: str
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Return what is read of a cache of ``entries`` when ``new`` has been written to it: the cache
-    in decoding, else what is new.
+    """Return the tensor that is read of a cache of ``entries`` when ``new`` has been written to it:
+    the cache in decoding, else what is new.
     """
     if run.phase == "prefill" and not run.cache:
         return new, ()
@@ -101,7 +101,7 @@ def _kept(
 def _compressed(
     t: Tape, config: Decoder, run: Run, x: Value, latent: Value, whole: int
 ) -> tuple[int, tuple[Value, ...]]:
-    """Return how many entries a query sees, and the tensors that have them."""
+    """Return the number of entries that a query sees, and the tensors that have them."""
     count = max(1, whole // config.compress_rate)
     with t.scope("compressor"):
         entries = _entries(t, config, run, x, config.head_dim, count, "compressed_cache")

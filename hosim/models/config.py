@@ -171,7 +171,7 @@ class Decoder:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Describe how a model is run, on one device.
+    """The settings of a run of a model, on one device.
 
     ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill``
     (a prompt of ``sequence`` tokens) and ``decode`` (the next token, with ``context`` tokens in the
@@ -422,8 +422,8 @@ def layers_of(config: Layered, run: Run) -> range:
 
 
 def first_and_other(processor: str) -> tuple[str, str]:
-    """Return where ops run by themselves (empty: the device), and where a plan may let them run
-    instead (empty: nowhere else).
+    """Return the processor on which ops run by themselves (empty: the device), and the one on which
+    a plan may let them run instead (empty: nowhere else).
 
     >>> first_and_other("ddr"), first_and_other("device/ddr")
     (('ddr', ''), ('', 'ddr'))

@@ -205,8 +205,8 @@ class Keys:
         return tuple(lines)
 
     def window(self) -> int:
-        """Return how many keys a query sees; 0 where it sees all before it, also where the model
-        has no more positions than the window.
+        """Return the number of keys that a query sees; 0 where it sees all before it, also where
+        the model has no more positions than the window.
         """
         if not self.flag("use_sliding_window", True):
             return 0
@@ -240,7 +240,7 @@ class Keys:
         return {"sliding_window": self.window(), "full_attention_every": step}
 
     def turned(self, default: float) -> int:
-        """Return how much of a head has rotary positions; 0: all of it."""
+        """Return the part of a head that has rotary positions; 0: all of it."""
         width = self.size("hidden_size") // self.size("num_attention_heads")
         part = self.inside("rope_parameters").share(
             "partial_rotary_factor", self.share("partial_rotary_factor", default)

@@ -27,8 +27,8 @@ _FULL, _WINDOW, _LINEAR = (
 
 
 def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: Any) -> Decoder:
-    """Return what decoders with rotary positions and gated MLPs have; ``more`` is of the family,
-    ``defaults`` are of keys that may be missing.
+    """Return the configuration of a decoder with rotary positions and gated MLPs; ``more`` is of
+    the family, ``defaults`` are of keys that may be missing.
     """
 
     def size(name: str, *default: int) -> int:
@@ -90,7 +90,7 @@ def kinds_of(layers: Sequence[Fields]) -> Fields:
 
 
 def count_of_layers(keys: Keys) -> int:
-    """Return how many layers there are."""
+    """Return the number of layers."""
     return keys.size("num_hidden_layers")
 
 
@@ -289,7 +289,7 @@ def every(default: int, key: str = "full_attention_interval") -> Callable[[int, 
 
 
 def bare_layers(default: int = 4) -> Part:
-    """Return which layers have no positions: those of ``no_rope_layers`` that are 0, or each
+    """Return the layers that have no positions: those of ``no_rope_layers`` that are 0, or each
     n-th.
     """
 

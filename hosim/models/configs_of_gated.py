@@ -100,8 +100,8 @@ def _gemma(keys: Keys) -> Decoder:
 
 
 def _gemma_parts(keys: Keys) -> dict[str, Any]:
-    """Return what all of Gemma has: an activation with a name of its own, a scaled embedding that
-    is the output layer, too.
+    """Return the fields that all of Gemma has: an activation with a name of its own, a scaled
+    embedding that is the output layer, too.
     """
     return {
         "hidden_act": keys.activation("hidden_activation", "gelu_pytorch_tanh"),

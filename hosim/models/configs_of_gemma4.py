@@ -26,8 +26,8 @@ from hosim.models.config_parts import (
 
 
 def _full_layer(keys: Keys) -> Fields:
-    """Return what differs in a layer that sees all keys: wider heads, of which there may be
-    fewer.
+    """Return the fields that differ in a layer that sees all keys: wider heads, of which there may
+    be fewer.
     """
     found: Fields = {"head_dim": keys.size("global_head_dim", 512)}
     if (

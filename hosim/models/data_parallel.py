@@ -77,8 +77,8 @@ class Visit:
 
 
 def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, ...]:
-    """Return how often each unit is gathered, by first use; ``units`` has the unit of each
-    parameter.
+    """Return the number of times that each unit is gathered, by first use; ``units`` has the unit
+    of each parameter.
 
     A unit is issued ``run.prefetch`` visits ahead, though not before the pass that needs it. What
     is outside of layers stays from the forward to the end of the backward pass, and so do layers

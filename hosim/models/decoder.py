@@ -232,7 +232,7 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _turned_width(config: Decoder) -> int:
-    """Return how much of a head of a layer has rotary positions; 0: nothing."""
+    """Return the width of the part of a layer's head that has rotary positions; 0: nothing."""
     if config.positions != "rotary" or not config.mixer.startswith("attention"):
         return 0
     return config.qk_rope_head_dim or config.rotary_width or config.head_dim
@@ -317,7 +317,7 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """Return what attention, another mixer of tokens, or both beside each other make of
+    """Return the result of attention, another mixer of tokens, or both beside each other for
     ``inside``.
     """
     names = NAMES[config.names]

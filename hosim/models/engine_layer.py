@@ -96,7 +96,7 @@ def _entering(
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """Return what attention, another mixer of tokens, or both beside each other make of
+    """Return the result of attention, another mixer of tokens, or both beside each other for
     ``inside``.
     """
     mixers = config.mixer.split("+")

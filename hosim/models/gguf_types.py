@@ -1,5 +1,5 @@
-"""Describe how many bytes the weights of a GGUF take, by their types, and what an op that reads
-them computes with.
+"""The bytes of a GGUF's weights, by their types, and the dtype in which an op that reads them
+computes.
 """
 
 from __future__ import annotations

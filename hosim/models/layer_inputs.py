@@ -1,5 +1,5 @@
-"""Describe what each layer gets of a token beside its hidden state, from a table of its own (Gemma
-3n, Gemma 4).
+"""The input of each layer beside a token's hidden state, from a table of its own (Gemma 3n, Gemma
+4).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def inputs_of_layers(t: Tape, config: Decoder, run: Run, x: Value) -> Value | No
 
 
 def from_input(t: Tape, config: Decoder, run: Run, x: Value, inputs: Value) -> Value:
-    """Return what a layer adds of its input, gated by what it has computed, ``x``."""
+    """Return the tensor that a layer adds from its input, gated by what it has computed, ``x``."""
     width = config.layer_input_size
     gate = activated(t, run, config.hidden_act, projected(t, run, "per_layer_input_gate", x, width))
     y = mul(t, gate, inputs.view(*x.shape[:-1], width), "layer_input")

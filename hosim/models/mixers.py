@@ -113,7 +113,9 @@ CHUNK = 64
 
 
 def mixer(t: Tape, config: Decoder, run: Run, x: Value, kind: str) -> Value:
-    """Return what the mixer ``kind`` of :data:`MIXERS` makes of ``x`` [batch, tokens, hidden]."""
+    """Return the result of the mixer ``kind`` of :data:`MIXERS` for ``x`` [batch, tokens,
+    hidden].
+    """
     with t.scope(NAMES[config.names].mixer):
         return MIXERS[kind](t, config, run, x)
 
@@ -203,7 +205,7 @@ def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_sizes(config: Decoder) -> tuple[int, int, int, int]:
-    """Return how wide keys and values are together, and the FLOP of a token by itself and in
+    """Return the width of keys and values together, and the FLOP of a token by itself and in
     chunks.
     """
     keys, values = (

@@ -163,7 +163,9 @@ def scaled_weights(t: Tape, config: Decoder, run: Run, weights: Value, chosen: V
 
 
 def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Return what experts read: ``x``, or a product of it where they work on narrower vectors."""
+    """Return the operand that experts read: ``x``, or a product of it where they work on narrower
+    vectors.
+    """
     return (
         projected(t, run, "fc1_latent_proj", x, config.moe_latent_size, bias=config.mlp_bias)
         if config.moe_latent_size
@@ -172,7 +174,7 @@ def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def widened(t: Tape, config: Decoder, run: Run, y: Value, width: int) -> Value:
-    """Return what experts give, as wide as the hidden state."""
+    """Return the result of experts, as wide as the hidden state."""
     return (
         projected(t, run, "fc2_latent_proj", y, width, bias=config.mlp_bias)
         if config.moe_latent_size
@@ -181,12 +183,14 @@ def widened(t: Tape, config: Decoder, run: Run, y: Value, width: int) -> Value:
 
 
 def scores_of(config: Decoder) -> str:
-    """Return what the scores of a router are: a softmax, or a sigmoid each."""
+    """Return the kind of a router's scores: a softmax, or a sigmoid each."""
     return config.router or ("sigmoid" if config.n_group else "softmax")
 
 
 def correction(t: Tape, config: Decoder, run: Run, name: str) -> Value | None:
-    """Return what is added to a router's scores before experts are chosen, if something is."""
+    """Return the correction that is added to a router's scores before experts are chosen, if there
+    is one.
+    """
     kind = config.router_correction or ("buffer" if scores_of(config) == "sigmoid" else "none")
     if kind == "parameter":
         return t.parameter(name, (config.num_experts,), run.dtype)
@@ -352,8 +356,8 @@ _APART = 4096
 
 
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
-    """Return how many of ``mine`` experts the step of ``tokens`` tokens is expected to read; 0: all
-    of them, or nothing says which.
+    """Return the expected number of ``mine`` experts that the step of ``tokens`` tokens reads; 0:
+    all of them, or nothing says which.
     """
     if not t.in_parts or mine > _APART:
         return 0

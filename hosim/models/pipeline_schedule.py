@@ -48,8 +48,8 @@ def passes(
 
 
 def warm_up(schedule: str, stages: int, stage: int, micro_batches: int, chunks: int = 1) -> int:
-    """Return how many forward passes a stage runs before the one that a backward pass follows at
-    once.
+    """Return the number of forward passes that a stage runs before the one that a backward pass
+    follows at once.
     """
     total = micro_batches * chunks
     behind = stages - stage - 1

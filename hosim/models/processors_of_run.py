@@ -1,5 +1,5 @@
-"""Describe which parts of a run are on the processors of tiers below the device, and what that
-takes of the rest of the run.
+"""The parts of a run on the processors of tiers below the device, and what they demand of the rest
+of the run.
 """
 
 from __future__ import annotations

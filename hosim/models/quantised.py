@@ -1,4 +1,4 @@
-"""Describe how a model's ``config.json`` says that its weights are packed, as parameters of a run.
+"""The packing of a model's weights that its ``config.json`` states, as parameters of a run.
 
 Only schemes of which :mod:`hosim.models.packed` has the bytes of their files; any other is left to
 be said.

@@ -67,7 +67,7 @@ def _forward(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str) -> tup
 
 
 def exchanged_round(t: Tape, run: Run, sent: Pair, label: str) -> Pair:
-    """Return what the device before sends, while this one sends as much on."""
+    """Return the pair that the device before sends, while this one sends as much on."""
     size = sum([x.size for x in sent])
     results = [(x.shape, x.dtype) for x in sent]
     # two devices that exchange all they have send half of both

@@ -80,7 +80,7 @@ def generate(
 def _choices(
     random: Random, experts: int, steps: int, top: int, zipf: float, persistence: float
 ) -> list[tuple[int, ...]]:
-    """Return what one gate chooses in each step, each choice ascending."""
+    """Return the choices of one gate in each step, each choice ascending."""
     ranked: list[int] = []
     for e in range(experts):
         ranked.insert(int(random.random() * (len(ranked) + 1)), e)
@@ -100,9 +100,7 @@ def _choices(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Describe what a gate of a model chooses: ``count`` candidates in all, ``top`` by each of
-    ``tokens``.
-    """
+    """The choices of a model's gate: ``count`` candidates in all, ``top`` by each of ``tokens``."""
 
     count: int
     tokens: int
@@ -152,8 +150,8 @@ def draw_spread(
 
 
 def _coming(steps: Iterable[Iterable[int]]) -> int:
-    """Return how many experts are chosen in a step and were not in the step before, over all
-    steps.
+    """Return the number of experts that are chosen in a step and were not in the step before, over
+    all steps.
     """
     count, before = 0, frozenset[int]()
     for step in steps:

@@ -1,4 +1,4 @@
-"""Describe what does not go together in a run of a model, refused by name."""
+"""Checks on a run of a model: settings that do not go together are refused by name."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def _check_shards(config: Any, run: Run) -> None:
 
 
 def positions_of(config: Layered) -> int:
-    """Return how many positions a model has; 0: no limit."""
+    """Return the number of positions that a model has; 0: no limit."""
     return int(
         getattr(config, "max_position_embeddings", getattr(config, "max_target_positions", 0))
     )

@@ -1,4 +1,4 @@
-"""Describe what the layers of a decoder share beside the sum that goes through them."""
+"""The values that the layers of a decoder share beside the sum that goes through them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hosim.models.tape import Value
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Describe what the layers share: cosines and sines of rotary positions, slopes of scores, the
-    mask of keys, inputs of their own.
+    """The values that the layers share: cosines and sines of rotary positions, slopes of scores,
+    the mask of keys, inputs of their own.
 
     ``made`` has the keys and values of the last layer that made some, with a window and without,
     and what else attention reads of them.

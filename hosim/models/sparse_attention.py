@@ -73,8 +73,8 @@ def select_blocks(t: Tape, run: Run, q: Value, kv_heads: int) -> None:
 
 
 def _selected(t: Tape, run: Run, q: Value, kv_heads: int, older: int) -> Value:
-    """Return which of the ``older`` blocks each query takes, from a summary of each for each head
-    of keys.
+    """Return the ``older`` blocks that each query takes, from a summary of each for each head of
+    keys.
     """
     batch, heads, queries, width = q.shape
     summaries = t.held("kv_summaries", (older, batch, kv_heads, width), run.dtype, "buffer")

@@ -65,7 +65,7 @@ def step(
 
 
 def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
-    """Return what each gate chooses: experts by every token, where all of them are on one device,
+    """Return the choices of each gate: experts by every token, where all of them are on one device,
     and blocks by all tokens together.
     """
     found = []

@@ -121,8 +121,8 @@ def _layer(name: str) -> int:
 
 
 def stored_weights(keys: Keys) -> StoredWeights | None:
-    """Return what a config has under :data:`GGUF`; ``None`` where it has nothing. Raises
-    :class:`InputError`.
+    """Return the weights that a config has under :data:`GGUF`; ``None`` where it has nothing.
+    Raises :class:`InputError`.
     """
     said = keys.value(GGUF)
     if said is None:

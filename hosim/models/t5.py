@@ -130,8 +130,8 @@ def _stack(
 
 
 def _bias(t: Tape, config: T5, run: Run) -> Value:
-    """Return what the distance of query and key adds to each head's scores, [1, heads, queries,
-    keys].
+    """Return the bias that the distance of query and key adds to each head's scores, [1, heads,
+    queries, keys].
     """
     shape = (1, run.context) if run.phase == "decode" else (run.sequence, run.sequence)
     buckets = t.ops("buckets", "elementwise", [], [(shape, "int64")])[0]

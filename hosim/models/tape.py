@@ -462,7 +462,7 @@ class Tape:
         return gradient
 
     def recorded(self) -> list[Note]:
-        """Return what was noted so far, which the tape then forgets: that of one forward pass among
+        """Return the notes so far, which the tape then forgets: those of one forward pass among
         others.
         """
         notes, self._notes = self._notes or [], []

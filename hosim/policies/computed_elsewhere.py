@@ -29,7 +29,7 @@ that are not the policy's own.
 
 @dataclass(frozen=True, slots=True)
 class ComputedElsewhere:
-    """Describe what a system computes on the processor of a tier below: ``what``, which is with
+    """The part that a system computes on the processor of a tier below: ``what``, which is with
     tensors of a ``kind``.
 
     ``option`` of a builder names the tier; ``beside`` are others that it takes. ``chosen``: the

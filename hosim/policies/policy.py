@@ -1,5 +1,5 @@
-"""Describe what a policy is to the rest of hosim: a name, a line, parameters, and a function that
-makes plans.
+"""A policy as the rest of hosim sees it: a name, a line, parameters, and a function that makes
+plans.
 """
 
 from __future__ import annotations

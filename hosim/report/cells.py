@@ -66,12 +66,12 @@ def cell(of: object) -> str:
 
 
 def html(shown: RenderableType) -> str:
-    """Return what a terminal prints, as the HTML of a cell."""
+    """Return the output of a terminal, as the HTML of a cell."""
     return _joined(_parts(shown))
 
 
 def plan(of: Plan) -> RenderableType:
-    """Return what a plan moves: its cache ops by what they do and between which tiers, and where
+    """Return the moves of a plan: its cache ops by what they do and between which tiers, and where
     tensors without a home lie at the start.
     """
     counts, sizes = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
@@ -109,7 +109,7 @@ def _of_result(result: Result) -> str:
 
 
 def _figures(result: Result) -> RenderableType:
-    """Return what a result says without its plan and its machine."""
+    """Return the figures of a result without its plan and its machine."""
     if not result.feasible:
         return failures([result])
     stalls = open_table("Stalls", *STALL_CAUSES, left=0)

@@ -95,8 +95,8 @@ def explanation(explained: Explanation, top: int | None = None) -> RenderableTyp
 
 
 def summary(explained: Explanation) -> RenderableType:
-    """Return what fits a screen: the tensors that matter most, what became of all gaps in numbers,
-    and the channels' load.
+    """Return the summary that fits a screen: the tensors that matter most, what became of all gaps
+    in numbers, and the channels' load.
     """
     of: dict[int, list[Line]] = {}
     for line in explained.lines:
@@ -160,8 +160,8 @@ def _figures(line: Line) -> tuple[str, ...]:
 
 
 def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
-    """Return where the device tier would hold more than the budget if nothing moved, and what it
-    holds there under the plan.
+    """Return the pressure on the device tier: where it would hold more than the budget if nothing
+    moved, and what it holds there under the plan.
     """
     graph, head = explained.plan.graph, _peak(explained)
     if not explained.regions:
@@ -193,8 +193,8 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
 
 
 def _peak(explained: Explanation) -> list[str]:
-    """Return what the device tier would hold if nothing moved, what it holds under the plan, and
-    where the ops' times are from.
+    """Return the bytes that the device tier would hold if nothing moved, those that it holds under
+    the plan, and where the ops' times are from.
     """
     graph, result = explained.plan.graph, explained.result
     device = explained.hardware.device_tier
@@ -285,7 +285,7 @@ def between(explained: Explanation, gap: Gap) -> str:
 
 
 def load(explained: Explanation) -> RenderableType:
-    """Return how busy each channel is over the makespan, in equal parts of it from left to
+    """Return the load of each channel over the makespan, in equal parts of it from left to
     right.
     """
     rows = [(name, shares) for name, shares in explained.loads.items() if any(shares)]

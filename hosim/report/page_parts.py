@@ -99,7 +99,7 @@ def paragraph(text: str) -> str:
 
 
 def verdict(text: str, bad: bool) -> str:
-    """Return what the page comes to, in large type; in the colour of what is ``bad``."""
+    """Return the conclusion of the page, in large type; in the colour of what is ``bad``."""
     return f'<p class="verdict{" bad" if bad else ""}">{escape(text)}</p>'
 
 
@@ -161,8 +161,8 @@ def table(
 
 
 def _fold(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    """Return what a table with a head that does not fit every window has: the narrowest window that
-    it fits, and the room of a cell in a block.
+    """Return the limits of a table with a head that does not fit every window: the narrowest window
+    that it fits, and the room of a cell in a block.
     """
     if not columns:
         return ""

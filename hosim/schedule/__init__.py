@@ -1,4 +1,4 @@
-"""Describe what all planners and policies share: idle intervals, lower tiers, placement, bandwidth,
+"""The common parts of all planners and policies: idle intervals, lower tiers, placement, bandwidth,
 and the insertion of cache ops.
 """
 

@@ -90,7 +90,7 @@ def _alone(
     initial: Mapping[int, tuple[str, ...]],
     moves: Sequence[CacheOp],
 ) -> Timeline:
-    """Return what happens if nothing but the forced moves does, and everything else is in the
+    """Return the outcome if nothing but the forced moves happens, and everything else is in the
     device tier.
     """
     forced = set(forced_tensors(graph))
@@ -166,8 +166,8 @@ def _standin(graph: Graph, hardware: Hardware, timeline: Timeline) -> Graph:
 
 
 def _arrivals(graph: Graph, hardware: Hardware, timeline: Timeline) -> Sequence[int]:
-    """Return when each op has ended and, of an op on another processor, what it has written has
-    come to the device tier, if it does.
+    """Return the instant when each op has ended and, of an op on another processor, what it has
+    written has come to the device tier, if it does.
     """
     into = {
         channel.name for channel in hardware.channels if channel.destination == hardware.device_tier

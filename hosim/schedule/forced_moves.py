@@ -38,8 +38,8 @@ def forced_tensors(graph: Graph) -> tuple[int, ...]:
 
 
 def starts_elsewhere(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Return where what only other processors use starts, if the workload leaves it free: in the
-    tier of their processor.
+    """Return the tiers in which tensors that only other processors use start, if the workload
+    leaves it free: those of their processor.
     """
     found = {}
     for t in graph.initial:

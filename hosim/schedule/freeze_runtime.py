@@ -1,5 +1,5 @@
-"""Describe what a runtime policy decided in one replay, as a plan: the same cache ops, in the graph
-from the start.
+"""The decisions of a runtime policy in one replay, as a plan: the same cache ops, in the graph from
+the start.
 
 Each is issued where the op that it was decided for comes next on its stream. The time that the
 runtime spent deciding is gone, and with it the waiting until nothing else was under way, so the

@@ -1,4 +1,4 @@
-"""Describe which gaps the static policies choose from, and what the device tier holds meanwhile.
+"""The gaps that the static policies choose from, and the bytes in the device tier meanwhile.
 
 Positions are those of ops; :data:`~hosim.cache_plan.AT_START` stands before the first and the
 number of ops behind the last. The account is in the plan's order, as the published planners keep

@@ -46,7 +46,7 @@ def plan_for(plan: Plan, workload: Graph) -> Plan:
 
 
 def _decided_elsewhere(make: RuntimeFactory, place: Sequence[int]) -> RuntimeFactory:
-    """Return what makes the same decisions about tensors that stand at ``place``."""
+    """Return a runtime that makes the same decisions about tensors that stand at ``place``."""
     first, to = (
         (make.make, [place[t] for t in make.place])
         if isinstance(make, Repositioned)

@@ -53,7 +53,7 @@ class Victims(Protocol):
 
 @dataclass(frozen=True)
 class PagingTable:
-    """Describe what paging needs of graph and machine, computed once a plan: start tiers, tiers to
+    """The data on graph and machine that paging needs, computed once a plan: start tiers, tiers to
     evict to, and static last writes.
     """
 
@@ -125,7 +125,7 @@ def _returns(
 def _tensors_of_ops(
     graph: Graph,
 ) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return what each op uses, reads and writes."""
+    """Return the tensors that each op uses, reads and writes."""
     return (
         [op.uses for op in graph.ops],
         [op.reads for op in graph.ops],
@@ -249,7 +249,7 @@ class Paging:
     # -------------------------------------------------------------------------------------------
 
     def _withheld(self) -> list[CacheOp]:
-        """Return what is to be issued before anything else is decided."""
+        """Return the cache ops to issue before anything else is decided."""
         withheld, self.withheld = self.withheld, []
         return withheld
 

@@ -178,7 +178,9 @@ class Stays:
             first, before = users[following] if following < len(users) else use, use
 
     def _away_ns(self, t: int) -> int:
-        """Return what a copy up takes alone, and one down if the step writes the tensor."""
+        """Return the time that a copy up takes alone, and one down if the step writes the
+        tensor.
+        """
         if self._below is None:
             return self._begins[-1]
         key = int(self._sizes[t]), bool(self._graph.writers[t])

@@ -1,5 +1,5 @@
-"""Describe where a step begins that is one of many, under a runtime that keeps what each step uses
-first.
+"""The tiers in which tensors start a step that is one of many, under a runtime that keeps what each
+step uses first.
 """
 
 from __future__ import annotations

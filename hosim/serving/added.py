@@ -1,4 +1,4 @@
-"""Describe what this room adds to the core (:mod:`hosim.extensions`)."""
+"""The additions of this room to the core (:mod:`hosim.extensions`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Describe what it takes to choose the blocks that attention reads: one op a layer of the builders
+"""The cost of choosing the blocks that attention reads: one op a layer of the builders
 (:mod:`hosim.models.sparse_attention`).
 """
 

@@ -84,7 +84,7 @@ def streams_of(weights: WeightSetup | None, channels: EngineChannels | None) -> 
 def figures_below(
     kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, end_ns: int
 ) -> KvFigures:
-    """Return what became of the cache in the tiers below the engines' devices."""
+    """Return the figures of the cache in the tiers below the engines' devices."""
     schedulers = [engine.scheduler for engine in engines]
     pools = [scheduler.pool for scheduler in schedulers if isinstance(scheduler.pool, TieredPool)]
     peak = max(sample.held_blocks for engine in engines for sample in engine.samples)
@@ -290,7 +290,7 @@ class Engine:
     def _begin(
         self, iteration: Iteration, sample: tuple[int, int, int]
     ) -> tuple[int, list[Awaited]]:
-        """Return when the iteration ends if it waits for nothing, and what is fetched for it."""
+        """Return the end of the iteration if it waits for nothing, and what is fetched for it."""
         end = self._now + self._time_of(iteration)
         self.samples.append(
             Sample(self._now, end, *sample, iteration.tokens, below=self.scheduler.held_below())

@@ -1,4 +1,4 @@
-"""Describe how many blocks of the cache a device has room for."""
+"""The number of blocks of the cache that a device has room for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def cache_blocks(
     memory_share: float = MEMORY_SHARE,
     weight_bytes: int | None = None,
 ) -> int:
-    """Return what a share of the device's memory leaves beside the weights and one full iteration,
-    in blocks.
+    """Return the number of blocks that a share of the device's memory leaves beside the weights and
+    one full iteration.
 
     ``weight_bytes`` is what the device holds of the weights, if not all.
 
@@ -54,7 +54,7 @@ def cache_blocks(
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """Describe how many blocks a device has room for under a runtime, and the ends of their 90 %
+    """The number of blocks that a device has room for under a runtime, and the ends of its 90 %
     interval.
     """
 
@@ -77,7 +77,8 @@ def cache_room(
     memory_share: float,
     weight_bytes: int | None = None,
 ) -> CacheRoom:
-    """Return what a runtime's engine leaves for a cache of what CUDA has of the device.
+    """Return the room that a runtime's engine leaves for a cache out of what CUDA has of the
+    device.
 
     Beside weights it takes what :func:`beside_weights` lists. Raises :class:`InfeasibleError` if
     that leaves no block.
@@ -105,8 +106,8 @@ def cache_room(
 def beside_weights(
     model: ModelledIterations, limits: EngineLimits, runtime: Runtime
 ) -> tuple[RuntimeFigure, ...]:
-    """Return what an engine of a runtime holds beside weights and cache: its largest iteration,
-    what chooses tokens, and what no allocator has.
+    """Return the bytes that an engine of a runtime holds beside weights and cache: its largest
+    iteration, what chooses tokens, and what no allocator has.
     """
     working = model.working_bytes(limits.token_budget)
     logits = limits.max_sequences * model.logit_bytes * model.devices  # gathered on each device
@@ -121,7 +122,7 @@ def beside_weights(
 
 
 def padding_bytes(model: ModelledIterations, runtime: Runtime) -> int:
-    """Return what a runtime's layout of experts in mxfp4 takes beyond their weights.
+    """Return the bytes that a runtime's layout of experts in mxfp4 takes beyond their weights.
 
     vLLM's Marlin layout of gpt-oss-120b rounds 2,880 x 2,880 up to 3,072 x 2,944: 65.97 GiB are
     loaded (vllm-project/vllm#23278), 5.2 more than the weights have.
@@ -170,8 +171,8 @@ def engine_limits(
 def weight_room(
     model: ModelledIterations, limits: EngineLimits, memory_share: float, blocks: int
 ) -> int:
-    """Return what a share of the device's memory leaves for weights beside a cache and one full
-    iteration, in bytes.
+    """Return the bytes that a share of the device's memory leaves for weights beside a cache and
+    one full iteration.
 
     Raises :class:`InfeasibleError` if that is none.
     """

@@ -1,5 +1,5 @@
-"""Describe which of many things is given up first: the one with the least rank, and of equal ranks
-the one that was added first.
+"""The order in which things are given up: the least rank first, and of equal ranks the one that was
+added first.
 """
 
 from __future__ import annotations

@@ -79,8 +79,8 @@ def of_engines(
     blocks: int,
     kv: KvFigures | None,
 ) -> Served:
-    """Return what several engines did, of which a request's first was ``begun`` and its last, which
-    gives the tokens, ``ended``.
+    """Return the outcome of several engines, of which a request's first was ``begun`` and its last,
+    which gives the tokens, ``ended``.
     """
     samples = [
         replace(sample, instance=i) for i, engine in enumerate(engines) for sample in engine.samples

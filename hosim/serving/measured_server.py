@@ -1,5 +1,5 @@
-"""Describe what a real server did with requests, beside what was simulated; and the host's overhead
-that explains its first ones.
+"""A real server's measurements of requests beside the simulation, and the host's overhead that
+explains its first ones.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def read_measured_requests(path: str | os.PathLike[str]) -> MeasuredRequests:
 
 
 def as_served(measured: MeasuredRequests, rows: RequestRows) -> MeasuredRequests:
-    """Return what was measured in the order in which the requests are served.
+    """Return the measurements in the order in which the requests are served.
 
     It has a line for each row of the requests' file, or for each of those with an answer, in the
     order of that file. Raises :class:`InputError` for another number of lines.

@@ -161,7 +161,7 @@ class ModelledIterations:
 
     @cached_property
     def attended(self) -> AttendedTokens | None:
-        """Return what a step reads of a long cache; ``None``: all of it."""
+        """Return the tokens that a step reads of a long cache; ``None``: all of it."""
         if self.model.get("kv_block") is None:
             return None
         block, sinks, window, chosen = (
@@ -171,13 +171,13 @@ class ModelledIterations:
 
     @cached_property
     def gate(self) -> BlockGate | None:
-        """Return what chooses the blocks; ``None`` if all are read."""
+        """Return the gate that chooses the blocks; ``None`` if all are read."""
         return None if self.attended is None else gate_of(self._parameters)
 
     @property
     def summary_bytes_per_token(self) -> Fraction:
-        """Return what a token has, beside the cache, of the summaries by which attention chooses
-        blocks; the device holds all of them.
+        """Return the bytes that a token has, beside the cache, of the summaries by which attention
+        chooses blocks; the device holds all of them.
         """
         return (
             Fraction(0)
@@ -229,16 +229,14 @@ class ModelledIterations:
 
     @cached_property
     def guessed_collectives(self) -> int:
-        """Return how many collectives of an iteration are timed as if links were as fast as the
-        device tier, as nothing says how fast they are.
+        """Return the number of collectives of an iteration that are timed as if links were as fast
+        as the device tier, as nothing says how fast they are.
         """
         return len(guessed_collectives(self.graph(_PROMPT), self.hardware))
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Return what a reader of the figures has to know of the model and its times on the
-        machine.
-        """
+        """Return the notes for readers of the figures on the model and its times on the machine."""
         return notes(self.graph(_PROMPT), self.hardware)
 
     def _at(self, tokens: int) -> int:
@@ -307,8 +305,8 @@ class ModelledIterations:
         return total
 
     def _gate_ns(self, queries: int, sequences: int, keys: int) -> int:
-        """Return what it takes in all layers to choose blocks for queries of sequences that have so
-        many keys each.
+        """Return the time in all layers to choose blocks for queries of sequences that have so many
+        keys each.
         """
         assert self.gate is not None
         older = -(-_rounded(keys) // self.gate.block_tokens) - self.gate.always_blocks
@@ -344,8 +342,8 @@ class ModelledIterations:
 
     @cached_property
     def _layers(self) -> Counter[tuple[str, tuple[int, ...], str]]:
-        """Return how many layers have an attention: its kernel, its sizes but those of the
-        requests, and its dtype.
+        """Return the number of layers that have an attention: its kernel, its sizes but those of
+        the requests, and its dtype.
         """
         return Counter((op.kernel, op.sizes[3:], op.dtype) for op in self._attention)
 

@@ -1,5 +1,5 @@
-"""Describe what runs in each iteration of an engine: continuous batching with chunked prefills, as
-vLLM's scheduler decides (version 1, 0.19).
+"""The work of each iteration of an engine: continuous batching with chunked prefills, as vLLM's
+scheduler decides (version 1, 0.19).
 
 Running sequences go first, in the order in which they were admitted, each with one token or with
 the rest of its prompt as far as the budget of tokens goes. If blocks lack, the sequence that was
@@ -94,8 +94,8 @@ class EngineLimits:
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """Describe what an iteration computes: of each prefill the new tokens and those before them,
-    and the decoding sequences with all keys.
+    """The work of an iteration: of each prefill the new tokens and those before them, and the
+    decoding sequences with all keys.
 
     ``emits`` are the requests, by position, that get a token at its end. ``missed`` are blocks that
     attention reads and that are below.
@@ -238,8 +238,8 @@ class Scheduler:
 
     @property
     def waits_for(self) -> str | None:
-        """Return what those that run wait for if nothing is computed: blocks from another engine,
-        or from a tier below.
+        """Return the cause for which those that run wait if nothing is computed: blocks from
+        another engine, or from a tier below.
         """
         received = [sequence.handed for sequence in self.running if sequence.is_received]
         if any(handed is not None and handed.is_computed for handed in received):
@@ -347,7 +347,7 @@ class Scheduler:
         return True
 
     def _last(self) -> EngineSequence:
-        """Return who goes if blocks lack."""
+        """Return the sequence that goes if blocks lack."""
         if self._limits.by_priority:
             return max(
                 (one for one in self.running if not one.is_received), key=lambda one: one.rank

@@ -1,5 +1,5 @@
-"""Describe what became of requests that were served: latencies, throughput and the cache, as a
-frame and as figures.
+"""The outcome of requests that were served: latencies, throughput and the cache, as a frame and as
+figures.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Sample:
 
 @dataclass(frozen=True, repr=False)
 class Served:
-    """Describe what became of each request, by position: when it was first scheduled, when its
-    tokens came, and the engine along the way.
+    """The outcome of each request, by position: when it was first scheduled, when its tokens came,
+    and the engine along the way.
 
     ``token_ns`` are the times of all of its tokens. ``hit_tokens`` are tokens of prompts that were
     in the cache already.

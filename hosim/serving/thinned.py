@@ -66,8 +66,8 @@ class Thinned:
             sequence.gone, sequence.buffer = 0, []
 
     def _droppable(self, sequence: EngineSequence) -> int:
-        """Return how many more blocks of a sequence could go; none while its prompt is computed, or
-        computed again, which reads all of them.
+        """Return the number of further blocks of a sequence that could go; none while its prompt is
+        computed, or computed again, which reads all of them.
         """
         decodes = sequence.computed == sequence.tokens - 1 or (
             sequence.computed == sequence.tokens and sequence.latest == 1

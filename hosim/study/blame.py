@@ -1,5 +1,5 @@
-"""Describe what each stall waits for: the transfer, its channel, what occupied the channel, and
-what would have prevented the stall.
+"""The causes of each stall: the transfer, its channel, what occupied the channel, and what would
+have prevented the stall.
 
 From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8),
 so that what the main stream's stalls blame on a channel is the channel's ``exposed_ns``. The main
@@ -71,7 +71,7 @@ class ExplainedStall:
 
     @property
     def stall_ns(self) -> int:
-        """Return how long the stream waited."""
+        """Return the time that the stream waited."""
         return self.end_ns - self.start_ns
 
 
@@ -211,7 +211,7 @@ class _View:
                 yield self._explained(stall, self._runtime_remedy())
 
     def _runtime_remedy(self) -> str:
-        """Return what would prevent a wait for a runtime policy, or for the host of a runtime."""
+        """Return the remedy for a wait for a runtime policy, or for the host of a runtime."""
         runtime = self.hardware.software
         if runtime is not None and runtime.has_host:
             return f"a host that is there earlier: {runtime.line}"
@@ -253,8 +253,8 @@ class _View:
         stall: Stall,
         needed: int | None,
     ) -> str:
-        """Return what would have let a transfer end earlier by a whole stall: the first of these
-        that is enough, and more bandwidth.
+        """Return the remedy by which a transfer would have ended earlier by a whole stall: the
+        first of these that is enough, and more bandwidth.
         """
         name, late, tier = (
             self._name(x.tensor),

@@ -1,5 +1,5 @@
-"""Describe what still bounds a channel that is given more bandwidth: a memory at its end, or a
-fabric narrower than it.
+"""The next limit of a channel that is given more bandwidth: a memory at its end, or a fabric
+narrower than it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe what ``hosim diff`` compares: a plan or a result, its file, or a policy that makes a
+"""The sides that ``hosim diff`` compares: a plan or a result, its file, or a policy that makes a
 plan.
 """
 

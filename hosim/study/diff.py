@@ -41,7 +41,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Diff(InCells):
-    """Describe what differs between ``a`` and ``b``.
+    """The differences between ``a`` and ``b``.
 
     ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides
     treat differently: where it starts, how often and how much it moves, and, with timelines, how
@@ -91,7 +91,7 @@ class Diff(InCells):
 
 
 def diff(a: Side, b: Side) -> Diff:
-    """Return what differs between two sides that both have a plan, or both have a result.
+    """Return the differences between two sides that both have a plan, or both have a result.
 
     Raises :class:`InputError` for a plan and a result, and for plans of different workloads.
     """

@@ -1,5 +1,5 @@
-"""Describe which machine to book: one workload on several machines, and how much of each one's
-memory is enough.
+"""The machine to book: one workload on several machines, and how much of each one's memory is
+enough.
 
 A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as
 if the device tier were large enough. The smallest one is found by bisection, to one part in

@@ -1,5 +1,5 @@
-"""Describe what predicting the routing gains and what mispredictions cost, measured by replaying
-one plan with different predictors.
+"""The gain from predicting the routing and the cost of mispredictions, measured by replaying one
+plan with different predictors.
 
 The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with perfect predictions,
 and with none. All four replays share the static plan of the backbone and the size of the cache, so
@@ -24,7 +24,7 @@ from hosim.schedule.experts import Fetch, Rule
 
 @dataclass(frozen=True, slots=True)
 class Mispredictions:
-    """Describe how well a replay's gates were predicted. Counts are of experts' tensors, times in
+    """The quality of the predictions for a replay's gates. Counts are of experts' tensors, times in
     nanoseconds.
 
     Of the ``chosen`` tensors, ``resident`` were in the cache already, ``prefetched`` came through a
@@ -89,8 +89,7 @@ def _ordered(plan: Plan) -> Plan:
 def mispredictions(
     plan: Plan, hardware: Hardware, budget_bytes: int | None = None, policy: str | None = None
 ) -> Mispredictions | None:
-    """Return what the predictions of a ``hybrid`` plan are worth; ``None`` if the plan does not
-    fit.
+    """Return the value of the predictions of a ``hybrid`` plan; ``None`` if the plan does not fit.
 
     ``policy`` is the label of the row (default: the plan's policy). Takes four replays. Raises
     :class:`InputError` for a plan that does not predict.

@@ -51,7 +51,7 @@ class Price:
 
     @property
     def change(self) -> str:
-        """Return what is changed, of what and together with what."""
+        """Return the change: what is changed, of what and together with what."""
         beside = f" (with {', '.join(self.together)})" if self.together else ""
         return f"{'+' if self.added[0].isdigit() else ''}{self.added} of {self.what}{beside}"
 
@@ -261,7 +261,7 @@ def _memory_and_processor(
 
 
 def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
-    """Return what to say where a machine with more FLOP/s is most like another one of those whose
+    """Return a note where a machine with more FLOP/s is most like another one of those whose
     kernels were measured.
     """
     if hardware.compute.processor is None:

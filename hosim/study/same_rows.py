@@ -1,5 +1,5 @@
-"""Describe why what was varied changes nothing: studies whose rows all take the same time, by what
-their replays read.
+"""The reason why what was varied changes nothing: studies whose rows all take the same time, by
+what their replays read.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Rows = Sequence[Mapping[str, Any]]
 def same_everywhere(
     question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
 ) -> str | None:
-    """Return why every row has the same makespan, in a sentence: which of the varied fields no
-    replay read. ``None`` where there is no reason.
+    """Return the reason why every row has the same makespan, in a sentence: which of the varied
+    fields no replay read. ``None`` where there is no reason.
     """
     makespans: set[Any] = {row["makespan_ns"] for row in rows}
     if len(rows) < 2 or len(makespans) > 1 or None in makespans:
@@ -50,8 +50,8 @@ def same_everywhere(
 
 
 def _unread(question: Question, field: str, rows: Rows) -> str | None:
-    """Return why no replay read a field, or none waited for what it says; ``None`` if it may
-    have.
+    """Return the reason that no replay read a field, or none waited for what it says; ``None`` if
+    it may have.
     """
     hardware = question.hardware
     first, _, rest = field.partition(".")

@@ -113,7 +113,7 @@ def price_rows(found: Sequence[Price]) -> list[dict[str, Any]]:
 
 
 def _cause(cause: str, on: str) -> str:
-    """Return what a stall waits for, in a sentence."""
+    """Return the cause of a stall, in a sentence."""
     if cause == "transfer" or not on:
         return on or cause
     return f"{cause} on {on}"

@@ -127,7 +127,7 @@ def swept(
 
 
 def under_way(done: int, total: int, failed: int) -> str:
-    """Return how far a sweep is, in words.
+    """Return the progress of a sweep, in words.
 
     >>> under_way(1, 2000, 0), under_way(2, 2, 1)
     ('1 of 2,000 points', '2 of 2 points, 1 does not fit')
@@ -136,7 +136,7 @@ def under_way(done: int, total: int, failed: int) -> str:
 
 
 def misfits(failed: int) -> str:
-    """Return how many points do not fit, in words; nothing for none."""
+    """Return the number of points that do not fit, in words; nothing for none."""
     return f"{failed:,} {'does' if failed == 1 else 'do'} not fit" if failed else ""
 
 

@@ -49,8 +49,8 @@ _WORST = 10
 
 @dataclass(frozen=True)
 class Learned:
-    """Describe what a prediction is made from, without anything of the held-out part. ``period_ns``
-    is the median length of an iteration.
+    """The basis of a prediction, without anything of the held-out part. ``period_ns`` is the median
+    length of an iteration.
 
     ``copies`` are the median nanoseconds of copies by way and bytes.
     """
@@ -303,7 +303,7 @@ def predict_trace(
 
 @dataclass(frozen=True, slots=True)
 class _OpTime:
-    """Describe what the ops at ``places`` took together, and should take, in nanoseconds."""
+    """The time that the ops at ``places`` took together, and the predicted one, in nanoseconds."""
 
     name: str
     places: tuple[int, ...]

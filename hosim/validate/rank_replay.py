@@ -103,8 +103,8 @@ def ranks_to_dict(ranks: Sequence[ReplayedRank]) -> dict[str, Any]:
 
 
 def rank_complaint(rank: ReplayedRank, bound: float) -> str:
-    """Return why a rank fails a test with this bound, as a share of its span; empty if it
-    passes.
+    """Return the reason that a rank fails a test with this bound, as a share of its span; empty if
+    it passes.
     """
     if not rank.explained:
         causes = dict.fromkeys(span.cause for span in rank.spans)

@@ -1,4 +1,4 @@
-"""Describe what ``hosim validate`` finds in a folder of the kit for GPU machines: offload schemes
+"""The findings of ``hosim validate`` in a folder of the kit for GPU machines: offload schemes
 predicted from the resident run, and plans.
 """
 

@@ -102,8 +102,8 @@ def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
 
 
 def _reader(path: Path) -> Callable[[str | os.PathLike[str]], KinetoTrace] | None:
-    """Return what reads a recording of another program, by how it begins; ``None`` for other files.
-    Long recordings are not read for that.
+    """Return the reader of a recording of another program, by how it begins; ``None`` for other
+    files. Long recordings are not read for that.
     """
     try:
         if not path.is_file():

@@ -139,7 +139,9 @@ class BoundSearch:
     # ----------------------------------------------------------------------------------------------
 
     def _time(self, limit: PassageLimit, crossing: Crossing) -> float:
-        """Return what the whole group of a crossing takes of a limit, in units of the program."""
+        """Return the time that the whole group of a crossing takes of a limit, in units of the
+        program.
+        """
         if crossing.channel not in limit.channels:
             return 0.0
         if limit.engines:

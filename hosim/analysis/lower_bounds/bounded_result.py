@@ -39,8 +39,8 @@ def bound_of_result_ns(
     repeats: bool = True,
     compete: bool | None = None,
 ) -> int | None:
-    """Return what no plan can beat, in nanoseconds; that of the result if the plan did not fit, or
-    if times varied.
+    """Return the time that no plan can beat, in nanoseconds; that of the result if the plan did not
+    fit, or if times varied.
 
     The bound holds for every plan that starts what the workload puts below there (docs/contract.md,
     rule 2), wherever all else starts. For a plan that starts such tensors elsewhere, it holds for

@@ -212,7 +212,9 @@ class LowerBounds:
         return self._any_order[key]
 
     def given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
-        """Return where tensors start whatever the plan, and how long each op takes."""
+        """Return the tiers in which tensors start whatever the plan, and the duration of each
+        op.
+        """
         starts = homes_below(self._graph, self._hardware) if homes_kept else {}
         return starts, op_durations(self._graph, self._hardware)
 
@@ -298,7 +300,7 @@ def _bound(
 
 
 def _choices(graph: Graph, hardware: Hardware) -> int:
-    """Return how many choices of processors there are."""
+    """Return the number of choices of processors."""
     return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
 
 

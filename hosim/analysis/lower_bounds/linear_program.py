@@ -64,7 +64,7 @@ class LinearProgram:
 
     @property
     def entries(self) -> int:
-        """Return how many coefficients the rows have."""
+        """Return the number of coefficients in the rows."""
         return len(self._value)
 
     def floor(

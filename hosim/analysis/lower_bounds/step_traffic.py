@@ -1,5 +1,5 @@
-"""Describe what has to cross a machine's channels in one step at least, in whatever order its ops
-run: a small linear program.
+"""The least traffic of one step over a machine's channels, for any order of its ops: a small linear
+program.
 
 The contents that a step reads lie in some tier at time 0, in its room, and come into the device
 tier from there if they are not there; what the step writes of them goes back to where it was
@@ -69,7 +69,7 @@ def step_traffic_ns(
 def _sizes(
     graph: Graph, hardware: Hardware, starts: Mapping[int, Sequence[str]], repeats: bool
 ) -> Counter[_Alike]:
-    """Return how many bytes there are of tensors that are alike."""
+    """Return the total bytes of tensors that are alike."""
     device = hardware.device_tier
     anywhere = tuple([tier.name for tier in hardware.tiers])
     sizes: Counter[_Alike] = Counter()

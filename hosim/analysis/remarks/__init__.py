@@ -1,5 +1,5 @@
-"""Describe what an answer says beside its figures: the best alternative, what a plan was made for,
-what moves whole.
+"""The remarks beside an answer's figures: the best alternative, what a plan was made for, and the
+tensors that it moves whole.
 """
 
 from typing import TYPE_CHECKING

@@ -12,7 +12,7 @@ from hosim.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class NoOffload:
-    """Describe why not to offload: everything ``fits``, or the ``link`` is too slow.
+    """The reason not to offload: everything ``fits``, or the ``link`` is too slow.
 
     With everything resident the step takes ``resident_ns`` and ``resident_bytes``, and ``devices``
     hold that within their budgets. ``fastest_ns`` is what the fastest plan takes, if that is known.
@@ -33,8 +33,8 @@ def no_offload(
     fastest_ns: int | None,
     least_ns: int | None = None,
 ) -> NoOffload | None:
-    """Return why not to offload, where that is the answer; ``fastest_ns`` is the makespan of the
-    fastest plan found by a planner.
+    """Return the reason not to offload, where that is the answer; ``fastest_ns`` is the makespan of
+    the fastest plan found by a planner.
 
     ``resident_ns`` and ``resident_bytes`` are the makespan and the peak of the replay with
     everything resident.

@@ -1,5 +1,5 @@
-"""Describe what a plan was made for: a graph, a machine and a budget, as its file says it; and what
-differs where it is replayed.
+"""The origin of a plan: the graph, the machine and the budget that its file says it was made for,
+and what differs where it is replayed.
 
 Names and the order of tensors mean nothing: sizes and ops are counted by what they are.
 """
@@ -20,7 +20,7 @@ from hosim.units import human_size
 
 
 def origin_of(plan: Plan) -> PlanOrigin | None:
-    """Return what a plan was made for: what its file says, or else what it was made for here;
+    """Return the origin of a plan: the one in its file, or else the one for which it was made here;
     ``None`` if neither is known.
     """
     if plan.origin is UNSAID:
@@ -48,8 +48,8 @@ def _origin(graph: Graph, hardware: Hardware, budget_bytes: int) -> PlanOrigin:
 
 
 def changed_line(plan: Plan, hardware: Hardware, budget_bytes: int) -> str | None:
-    """Return what differs between what a plan was made for and where it is replayed, as one line;
-    ``None`` if nothing does, or it does not say.
+    """Return the differences between a plan's origin and where it is replayed, as one line;
+    ``None`` if there are none, or it does not say.
     """
     before = plan.origin
     if before is None:
@@ -107,8 +107,8 @@ def _machine(hardware: Hardware) -> str:
 
 
 def _different(before: Mapping[str, int], now: Mapping[str, int]) -> int:
-    """Return how many entries of two multisets have no partner in the other one; two that replaced
-    one another are one.
+    """Return the number of entries of two multisets that have no partner in the other one; two that
+    replaced one another are one.
     """
     gone, new = Counter(before) - Counter(now), Counter(now) - Counter(before)
     return max(gone.total(), new.total())

@@ -94,7 +94,8 @@ def _used(op: Op, t: int, sizes: Sequence[int]) -> int:
 
 
 def whole_moves(plan: Plan, device: str) -> tuple[WholeMoves, WholeMoves]:
-    """Return what the plan moves up to the device tier, and back from it, more of than ops use.
+    """Return the tensors of which the plan moves more up to the device tier, and back from it, than
+    ops use.
 
     Of a policy that decides while ops run, what has to move: what starts below and is used comes up
     once, and goes back if it is written.

@@ -1,5 +1,5 @@
-"""Describe which copies of a tensor each op that uses it waits for (docs/contract.md, rule 1:
-*Resident* and *Before*).
+"""The copies of a tensor that each op using it waits for (docs/contract.md, rule 1: *Resident* and
+*Before*).
 """
 
 from __future__ import annotations

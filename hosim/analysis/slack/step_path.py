@@ -1,5 +1,5 @@
-"""Describe what a step spends its time on: the chain of ops and transfers that ends last, each of
-which began when the one before it ended.
+"""The critical path of a step: the chain of ops and transfers that ends last, each of which began
+when the one before it ended.
 
 It goes over all streams, the processors of all tiers and the drain, so that its parts add up to the
 makespan.
@@ -107,7 +107,7 @@ class _Walk:
         return found
 
     def before(self, part: PathPart) -> PathPart | None:
-        """Return what ended when a part of the path began, and let it begin."""
+        """Return the event whose end let a part of the path begin."""
         here = self.ending.get(part.start_ns, [])
         wanted = self._before_op(part) if part.op >= 0 else self._before_transfer(part)
         return self.first([*[p for p in wanted if p.end_ns == part.start_ns], *here])

@@ -1,5 +1,5 @@
-"""Describe how late each copy of a replayed plan may be at no cost: one walk backwards over when
-its ops and transfers began and ended.
+"""The slack of each copy of a replayed plan, that is, how late it may be at no cost: one walk
+backwards over when its ops and transfers began and ended.
 
 What began waited for what had ended before. From these waits, each with its own time as it was,
 follows the latest instant at which each op and transfer may begin so that the step ends no later
@@ -38,7 +38,7 @@ from hosim.result import EventTimes, Timeline, Transfer
 
 @dataclass(frozen=True, slots=True)
 class Latitude:
-    """Describe when a copy could have begun.
+    """The instants at which a copy could have begun.
 
     ``ready_ns``: since when what it copies was there, and the cache op of its tensor before it was
     over. ``slack_ns``: how much later the whole of it may begin and end at no cost.
@@ -109,8 +109,8 @@ has begun then.
 
 @dataclass(slots=True)
 class _Room:
-    """Describe what takes bytes of a tier (instant, event, bytes), and what gives them back
-    (instant, bytes, and which have then ended, or begun).
+    """The bytes taken of a tier (instant, event, bytes), and those given back (instant, bytes, and
+    which events have then ended, or begun).
 
     ``held`` is there at time 0.
     """
@@ -121,8 +121,8 @@ class _Room:
 
 
 class _SlackWalk:
-    """Describe what waits for what. An event is an op, a transfer or something that gives room
-    back; each ``begin`` and how long it ``takes``.
+    """The waits between the events of a replay. An event is an op, a transfer or something that
+    gives room back; ``begin`` says when each begins.
 
     ``after`` are the events that have ended when one begins, ``beside`` those that have begun.
     ``records`` are the transfers of each cache op, in the order of their ends.
@@ -303,8 +303,8 @@ class _SlackWalk:
         return before, moves
 
     def _issue(self, after: int) -> tuple[int, int]:
-        """Return when cache ops are issued after an op, and the order within that instant: ops that
-        take no time end one after the other.
+        """Return the instants at which cache ops are issued after an op, and the order within each:
+        ops that take no time end one after the other.
         """
         if after == AT_START:
             return 0, AT_START

@@ -1,6 +1,4 @@
-"""Describe what is wrong with a plan, or with edits of one: found by a walk that shares no code
-with the replay.
-"""
+"""The errors in a plan, or in edits of one, found by a walk that shares no code with the replay."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Describe which ops have surely ended when another one has: vector clocks over streams.
+"""The ops that have surely ended when another one has: vector clocks over streams.
 
 The clock of op x counts, for each stream, how many of its ops have ended whenever x has, in any
 replay. Ops of one stream run one at a time in listed order, so that the ops known to have ended are

@@ -117,7 +117,7 @@ def verify(plan: Plan, hardware: Hardware, budget_bytes: int | None = None) -> t
 
 
 def _malformed(cache_op: CacheOp, c: int, graph: Graph) -> Finding | None:
-    """Return what keeps the cache op from meaning anything."""
+    """Return the finding that makes the cache op meaningless, if there is one."""
     tensors, ops = len(graph.tensors), len(graph.ops)
     if cache_op.op not in (PREFETCH, STORE, DETACH):
         wrong = f"unknown sort {cache_op.op!r}; expected {PREFETCH}, {STORE} or {DETACH}"
@@ -135,7 +135,7 @@ def _malformed(cache_op: CacheOp, c: int, graph: Graph) -> Finding | None:
 
 
 def _impossible(cache_op: CacheOp, c: int, graph: Graph, hardware: Hardware) -> Finding | None:
-    """Return what keeps the machine from doing it."""
+    """Return the finding that keeps the machine from executing it, if there is one."""
     tensor, source, destination = (
         graph.tensors[cache_op.tensor],
         cache_op.source,

@@ -22,8 +22,8 @@ from hosim.hardware import Hardware
 
 
 def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Finding]:
-    """Return what breaks a rule along ``plan``, considering the well-formed ``cache_ops``
-    (positions, ascending).
+    """Return the findings about broken rules along ``plan``, considering the well-formed
+    ``cache_ops`` (positions, ascending).
     """
     after: dict[int, list[int]] = {}
     for c in cache_ops:
@@ -39,8 +39,8 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
 
 
 class _VerifierWalk:
-    """Describe where everything is. Sets of tiers are bit masks: the walk of a large plan is mostly
-    these.
+    """The state of the walk: where each tensor has valid copies. Sets of tiers are bit masks: the
+    walk of a large plan is mostly these.
     """
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
@@ -323,8 +323,8 @@ class _VerifierWalk:
         self.findings.append(Finding(rule, message, op, self.plan.cache_ops[c].tensor, c))
 
     def _needed(self, t: int, after: int) -> str:
-        """Return why the contents of tensor ``t`` are needed after op ``after``; empty if they are
-        not.
+        """Return the reason that the contents of tensor ``t`` are needed after op ``after``; empty
+        if they are not.
         """
         users = self.graph.users[t]
         following = bisect_right(users, after)
@@ -348,8 +348,8 @@ class _VerifierWalk:
         )
 
     def _where(self, t: int) -> str:
-        """Return where tensor ``t`` is valid now, and why not elsewhere, as far as one clause can
-        say.
+        """Return the tiers in which tensor ``t`` is valid now, and why it is not elsewhere, as far
+        as one clause can say.
         """
         where = f"it is valid in {self._tiers(self.valid[t]) or 'no tier'} then"
         return (

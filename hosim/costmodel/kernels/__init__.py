@@ -1,5 +1,5 @@
-"""Describe how long kernels take by their sizes: one function for each class of kernels, with few
-constants that are fitted to measured times.
+"""The times of kernels by their sizes: one function for each class of kernels, with few constants
+that are fitted to measured times.
 """
 
 from typing import TYPE_CHECKING

@@ -47,7 +47,7 @@ from hosim.costmodel.transfers import PASSES
 
 @dataclass(frozen=True, slots=True)
 class KernelDtype:
-    """Describe what a kernel computes in, and the bytes of an element of what it reads and
+    """The dtype that a kernel computes in, and the bytes per element of what it reads and
     writes.
     """
 
@@ -124,7 +124,7 @@ class KernelClass:
     def shapes(
         self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform"
     ) -> Shapes:
-        """Return what the function reads, from the sizes of many kernels of one dtype
+        """Return the shapes that the function reads, from the sizes of many kernels of one dtype
         (:data:`DTYPES`) and one distribution of tokens.
         """
         kind = DTYPES[dtype]

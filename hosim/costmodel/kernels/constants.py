@@ -1,5 +1,5 @@
-"""Describe which constants a machine's kernels have: its profile's own, or those of the measured
-machine that is most like it.
+"""The constants of a machine's kernels: its profile's own, or those of the measured machine most
+like it.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def _label(op: Op, hardware: Hardware) -> str:
 
 
 def _distribution(graph: Graph) -> str:
-    """Return how the graph's tokens spread over experts, as its ``meta`` says."""
+    """Return the distribution of the graph's tokens over experts, as its ``meta`` says."""
     distribution = str(graph.meta.get("routing_distribution", "uniform"))
     try:
         expected_loads(1, 1, 1, 1, distribution)

@@ -1,6 +1,4 @@
-"""Describe which class of kernels a product or an attention is, and its sizes, from the shapes of
-its operands.
-"""
+"""The kernel class and the sizes of a product or an attention, from the shapes of its operands."""
 
 from __future__ import annotations
 

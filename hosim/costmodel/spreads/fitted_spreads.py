@@ -1,5 +1,5 @@
-"""Describe how far times of ops are off, as ``make spreads`` found: not to be edited.
-tests/fit_spreads.py says how each is found.
+"""The spreads of op times that ``make spreads`` found: not to be edited. tests/fit_spreads.py says
+how each is found.
 
 From the tables of aiconfigurator 0.4.0 (see :mod:`hosim.costmodel.kernels.fitted_a100`): shapes
 held out; for L40S, without its generation attention and its collectives over PCIe. The small

@@ -1,4 +1,4 @@
-"""Describe how far the times of ops that nobody measured may be from what they are said to take.
+"""The likely error of the times of ops that nobody measured.
 
 A *spread* is the standard deviation of the logarithm of measured over predicted time: 0.1 is about
 10 %. Each class of kernels has one for each way in which its times are known, and guesses have one

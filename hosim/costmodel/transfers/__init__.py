@@ -1,4 +1,4 @@
-"""Describe how long transfers take: routes over channels, shared bandwidth, collectives."""
+"""The durations of transfers: routes over channels, shared bandwidth, collectives."""
 
 from typing import TYPE_CHECKING
 

@@ -65,8 +65,8 @@ def crossed_fabrics(hardware: Hardware) -> list[Fabric]:
 
 
 def bytes_per_s_over_links(hardware: Hardware) -> int | None:
-    """Return what a device sends in collectives when all devices do, over the slowest fabric that
-    they cross; None: they cross none.
+    """Return the bytes per second that a device sends in collectives when all devices do, over the
+    slowest fabric that they cross; None: they cross none.
     """
     crossed = crossed_fabrics(hardware)
     parts = [

@@ -1,4 +1,4 @@
-"""Describe how links are shared: max-min fair rates.
+"""The sharing of links between flows: max-min fair rates.
 
 A *link* is anything with a bandwidth that flows share: a channel with several engines, a fabric.
 Max-min fairness by progressive filling: raise all rates together; when a link is full, the flows

@@ -131,7 +131,7 @@ def chunks_of(hardware: Hardware, size_bytes: int) -> list[int]:
 
 
 def _full_and_last(hardware: Hardware, size_bytes: int) -> tuple[int, int]:
-    """Return how many full chunks go ahead of the last one, and the bytes of that."""
+    """Return the number of full chunks that go ahead of the last one, and the bytes of that one."""
     full = max(0, -(-size_bytes // hardware.chunk_bytes) - 1)
     return full, size_bytes - full * hardware.chunk_bytes
 

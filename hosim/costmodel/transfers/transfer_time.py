@@ -1,6 +1,4 @@
-"""Describe how long one transfer takes on a channel that it has for itself (docs/contract.md, rule
-6).
-"""
+"""The duration of one transfer on a channel that it has to itself (docs/contract.md, rule 6)."""
 
 from __future__ import annotations
 
@@ -96,8 +94,8 @@ def named_channel(hardware: Hardware, name: str) -> Channel:
 
 
 def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> str:
-    """Return what to say of host memory whose copies are timed as pinned ones where the profile has
-    no rate for others; empty where it has.
+    """Return a note on host memory whose copies are timed as pinned ones where the profile has no
+    rate for others; empty where it has.
 
     ``moved`` are the channels that carry something.
     """

@@ -1,4 +1,4 @@
-"""Describe how the caching allocator rounds: requests to blocks, blocks to segments (PyTorch's
+"""The rounding of the caching allocator: requests to blocks, blocks to segments (PyTorch's
 published constants).
 """
 

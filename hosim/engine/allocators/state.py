@@ -99,8 +99,8 @@ def _fraction(part: int, whole: int) -> float:
 
 
 class Driver:
-    """Describe where segments come from. This one gives addresses that only count upward; override
-    it to replay what another driver gave.
+    """The source of segments. This one gives addresses that only count upward; override it to
+    replay what another driver gave.
     """
 
     def __init__(self, first_address: int = 1 << 40) -> None:
@@ -133,7 +133,7 @@ class Driver:
 
 
 def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
-    """Return what an allocator in this state says of a request that it cannot serve."""
+    """Return the error of an allocator in this state for a request that it cannot serve."""
     message = (
         f"the caching allocator cannot serve {human_size(size_bytes)}: "
         f"{human_size(stats.reserved_bytes)} of "

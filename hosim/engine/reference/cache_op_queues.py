@@ -59,7 +59,7 @@ class Piece:
 
     @property
     def channel(self) -> Channel:
-        """Return what it crosses."""
+        """Return the channel that it crosses."""
         return self.lane.channel
 
     @property
@@ -254,8 +254,8 @@ class Transfers:
         self.wake(self.device)
 
     def _terms(self, lane: Lane, size: int, kind: str) -> tuple[int, int | Fraction]:
-        """Return what transfers of tensors of a kind and this size cross, and the bytes a second
-        that one gets alone (rules 6 and 14).
+        """Return the crossing of transfers of tensors of a kind and this size, and the bytes a
+        second that one gets alone (rules 6 and 14).
         """
         if (size, kind) not in lane.terms:
             most = lane.channel.ceiling(size, is_pageable(self.hardware, lane.channel, kind))
@@ -264,8 +264,8 @@ class Transfers:
         return lane.terms[size, kind]
 
     def end(self) -> list[int]:
-        """Return what has crossed a hop at this instant: the tensors of which a move has arrived.
-        The others go on after all detaches.
+        """Return the tensors of which a move has arrived at this instant, out of what has crossed a
+        hop. The others go on after all detaches.
         """
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:

@@ -1,4 +1,4 @@
-"""Describe what advances at rates that others change: bytes that flow, and ops that run beside them
+"""Work that advances at rates that others change: bytes that flow, and ops that run beside them
 (docs/contract.md, rules 6, 13, 19, 22).
 """
 
@@ -108,7 +108,7 @@ class Progress:
 
 
 class FlowPath(NamedTuple):
-    """Describe what flows over a channel and its fabrics at ``most`` bytes a second, or over those
+    """The path of a flow over a channel and its fabrics at ``most`` bytes a second, or over those
     of collectives (``channel`` is ``None``).
     """
 
@@ -117,8 +117,8 @@ class FlowPath(NamedTuple):
 
 
 class Speeds(dict[MemoryUse, Rate]):
-    """Describe how fast ops go while copies take so many bytes a second of the memory that they
-    use, each worked out once.
+    """The speeds of ops while copies take so many bytes a second of the memory that they use, each
+    computed once.
     """
 
     def __init__(self, taken: Fraction) -> None:
@@ -200,7 +200,7 @@ class Fluid:
         self.place_of = list(self.places)
 
     def _part(self, bandwidth: int, scope: str) -> Fraction:
-        """Return what the devices that are simulated have of a bandwidth."""
+        """Return the part of a bandwidth that the simulated devices have."""
         return Fraction(bandwidth, self.hardware.sharers(scope) if self.folded else 1)
 
     def flow(self, left: int, crossing: int, device: int) -> Steps:
@@ -298,8 +298,8 @@ class Fluid:
         return "channel", channel.name, at[self.hardware.channel_scope(channel)]
 
     def _carried(self, active: Set[Link], places: Sequence[DeviceRates]) -> Mapping[Link, Fraction]:
-        """Return what each link carries: less while bytes flow on a channel that disturbs it (rule
-        14, ``beside``).
+        """Return the bandwidth of each link: less while bytes flow on a channel that disturbs it
+        (rule 14, ``beside``).
         """
         carried = {link: self.capacity[link[:2]] for link in active}
         for channel, other, bandwidth in self.beside:
@@ -311,9 +311,7 @@ class Fluid:
         return carried
 
     def _speed(self, tier: str, device: int, use: MemoryUse) -> Rate:
-        """Return how fast an op goes while copies take what they take of the memory that it
-        uses.
-        """
+        """Return the speed of an op while copies take what they take of the memory that it uses."""
         place = self.place_of[device]
         if tier not in place.speeds:
             taken = self._taken(tier, place)

@@ -70,8 +70,8 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shared:
-    """Describe what the devices of a replay have in common. ``machine`` is the one that copies
-    find, with the memories that they share (rule 13).
+    """The state that the devices of a replay share. ``machine`` is the one that copies find, with
+    the memories that they share (rule 13).
 
     ``wake`` says that something is to be looked at again at this instant: at one device, or at all.
     ``order`` numbers transfers as they are issued, ``meetings`` are those of collectives and
@@ -308,7 +308,7 @@ class SimulatedDevice:
             self.wake(self.position)
 
     def _work(self, i: int, takes: int) -> Steps:
-        """Return what an op does that alone takes so long, but longer beside copies: its bytes
+        """Return the work of an op that alone takes so long, but longer beside copies: its bytes
         cross links, or it computes.
         """
         fluid = self.shared.fluid
@@ -332,8 +332,8 @@ class SimulatedDevice:
         )
 
     def _meeting(self, i: int) -> Meeting:
-        """Return where those come together who do an op together: devices in a collective (rule
-        19), stages in an exchange (rule 21).
+        """Return the meeting of those who do an op together: devices in a collective (rule 19),
+        stages in an exchange (rule 21).
         """
         key: tuple[int, int] | str
         if i in self.exchanges:
@@ -455,7 +455,7 @@ class SimulatedDevice:
 
     @property
     def makespan_ns(self) -> int:
-        """Return when the last op or transfer has ended."""
+        """Return the end of the last op or transfer."""
         return max([self.transfers.last_end, *[stream.free_since for stream in self.streams]])
 
     def report(self) -> str | None:
@@ -466,8 +466,8 @@ class SimulatedDevice:
         return self.arena.failure() if self.arena is not None else None
 
     def _culprit(self) -> str:
-        """Return who is in the way (rule 4): the first op that does not fit, else transfer, else
-        the first op that waits in vain or for others.
+        """Return the culprit (rule 4): the first op that does not fit, else transfer, else the
+        first op that waits in vain or for others.
         """
         blocked = [(stream, i) for stream in self.streams if (i := stream.head) is not None]
         for stream, i in blocked:
@@ -494,7 +494,7 @@ class SimulatedDevice:
         )
 
     def outcome(self, error: str | None) -> Outcome:
-        """Return what it has done."""
+        """Return the outcome of the device."""
         return Outcome(
             error=error,
             makespan_ns=self.makespan_ns,

@@ -1,4 +1,4 @@
-"""Describe what lies where on one device: copies of its tensors, and the bytes that they hold
+"""The storage of one device: the places of the copies of its tensors, and the bytes that they hold
 (docs/contract.md, rules 4, 9, 11, 14, 17).
 """
 
@@ -170,7 +170,7 @@ class TierRoom:
             self.arena.end_op(i)
 
     def full(self) -> FullTier:
-        """Return what an out-of-memory report says of the tier."""
+        """Return the data of an out-of-memory report on the tier."""
         own = self.ledgers[0] if len(self.ledgers) > 1 else None
         return FullTier(
             self.graph,

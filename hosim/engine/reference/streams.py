@@ -30,7 +30,7 @@ Tensors = list[tuple[int, ...]]
 
 
 def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
-    """Return what each op reads, writes and uses."""
+    """Return the tensors that each op reads, writes and uses."""
     return (
         [op.reads for op in graph.ops],
         [op.writes for op in graph.ops],
@@ -39,8 +39,8 @@ def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
 
 
 class PlannedOps:
-    """Describe what a plan says of each op, whichever device runs it: the tier ``where`` it reads
-    and writes (rule 20), its tensors, its time.
+    """The plan's data on each op, whichever device runs it: the tier ``where`` it reads and writes
+    (rule 20), its tensors, its time.
 
     ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that
     cross links (rule 19). ``after`` are the cache ops that an op's end issues, ``awaited`` those
@@ -108,12 +108,12 @@ class OpStream:
         self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
 
     def figures(self, makespan_ns: int) -> StreamFigures:
-        """Return how its time is divided."""
+        """Return the division of its time."""
         return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
 
 
 class Rules:
-    """Describe what the rules say of the ops of one device."""
+    """The rules for the ops of one device."""
 
     def __init__(self, program: PlannedOps, storage: Storage, transfers: Transfers) -> None:
         self.program, self.graph, self.storage, self.transfers = (

@@ -1,5 +1,5 @@
-"""Describe what a file seems to be, by its first bytes: formats that hosim reads, and those of
-other programs.
+"""The likely format of a file, by its first bytes: formats that hosim reads, and those of other
+programs.
 """
 
 from typing import TYPE_CHECKING

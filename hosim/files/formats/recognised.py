@@ -1,5 +1,5 @@
-"""Describe what a file of another kind than was expected seems to be, by how it begins and what it
-is called, and what to do with it.
+"""The likely kind of a file where another kind was expected, by how it begins and what it is
+called, and what to do with it.
 
 Every reader that cannot use a file asks here, so that all commands give the same answer to the same
 file.
@@ -19,7 +19,7 @@ from hosim.files.formats.sources import format_of_source, read_source
 
 @dataclass(frozen=True, slots=True)
 class Seeming:
-    """Describe what a file seems to be, with its article, and what to do with it."""
+    """The likely kind of a file, with its article, and what to do with it."""
 
     what: str
     advice: str
@@ -161,8 +161,8 @@ _OWN = {
 
 
 def of_events(events: Iterable[object]) -> Seeming | None:
-    """Return what a trace of Chrome's form is of, by its events, if it is no recording of PyTorch's
-    profiler on a CUDA or HIP device.
+    """Return the kind of a trace of Chrome's form, by its events, if it is no recording of
+    PyTorch's profiler on a CUDA or HIP device.
     """
     for event in events:
         if not isinstance(event, Mapping):
@@ -189,8 +189,8 @@ def of_events(events: Iterable[object]) -> Seeming | None:
 
 
 def seeming(head: bytes, name: str = "") -> Seeming | None:
-    """Return what a file of another program than hosim reads seems to be, by its contents or else
-    by its ``name``; ``None`` if nobody knows.
+    """Return the likely kind of a file that hosim does not read, by its contents or else by its
+    ``name``; ``None`` if nobody knows.
 
     The contents of a zip archive are its directory, if there is one, after its first bytes.
     """
@@ -202,8 +202,8 @@ def seeming(head: bytes, name: str = "") -> Seeming | None:
 
 
 def recognised(source: str) -> Seeming | None:
-    """Return what the file or folder ``source`` seems to be, what hosim can read included; ``None``
-    if nobody knows.
+    """Return the likely kind of the file or folder ``source``, what hosim can read included;
+    ``None`` if nobody knows.
     """
     try:
         found = read_source(Path(source))

@@ -1,5 +1,5 @@
-"""Describe what the files of other programs begin with: each function says of the first bytes of a
-file whether it is of its format.
+"""The first bytes of the files of other programs: each function tells from them whether a file is
+of its format.
 
 They stand below all that reads these formats, so that an error can say what a file seems to be.
 """

@@ -69,7 +69,7 @@ _OWN: Mapping[str, Callable[[Source], bool]] = {
 
 @cache
 def known_formats() -> Mapping[str, Callable[[Source], bool]]:
-    """Return how each format that can be imported is recognised, by its title, in the order in
+    """Return the recogniser of each format that can be imported, by its title, in the order in
     which they are tried.
     """
     return with_added(_OWN, "formats")

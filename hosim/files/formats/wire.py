@@ -117,7 +117,7 @@ def places(message: Part, at: int = 0) -> Iterator[tuple[int, int, int | None, i
 
 
 def header(number: int, size: int) -> bytes:
-    """Return what comes before the bytes of a field with a length."""
+    """Return the header of a field with a length, which comes before its bytes."""
     return _encoded(number << 3 | 2) + _encoded(size)
 
 

@@ -87,7 +87,7 @@ def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
 
 
 def exported(plan: Plan, hardware: Hardware, budget_bytes: int, target: Result) -> dict[str, Any]:
-    """Return what ``hosim export --llama-cpp --json`` prints: options, their replay beside the
+    """Return the output of ``hosim export --llama-cpp --json``: options, their replay beside the
     plan's (``target``), and what they do not say.
     """
     options = options_of(plan, hardware)

@@ -235,7 +235,7 @@ class _Away:
 
 
 def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
-    """Return when tensors are away, in program order and within the limit, sorted by the start of
+    """Return the absences of tensors, in program order and within the limit, sorted by the start of
     their copies up.
     """
     graph = plan.graph

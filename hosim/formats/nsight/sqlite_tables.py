@@ -86,8 +86,8 @@ def _permitted(action: int, first: str | None, second: str | None, names: Collec
 
 
 def _tables(connection: sqlite3.Connection, names: Collection[str]) -> list[str]:
-    """Return which of the tables there are. Raises :class:`InputError` if one of the names is not
-    that of a plain table.
+    """Return the tables that exist. Raises :class:`InputError` if one of the names is not that of a
+    plain table.
     """
     folded = {name.casefold(): name for name in names}
     found = []

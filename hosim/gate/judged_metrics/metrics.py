@@ -74,7 +74,7 @@ _SHARE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Describe how much a metric may differ from its baseline: a number of its unit, or a share of
+    """The allowed difference between a metric and its baseline: a number of its unit, or a share of
     the baseline; ``None``: any amount.
     """
 

@@ -1,4 +1,4 @@
-"""Describe what is recorded of a case: its metrics, and the files that keep them."""
+"""The records of a case: its metrics, and the files that keep them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""Describe what a baseline keeps of a graph: the bytes of its tensors, what its ops take, and which
-roles each op reads and writes.
+"""The record that a baseline keeps of a graph: the bytes of its tensors, what its ops take, and the
+roles that each op reads and writes.
 
 A role is a name without its numbers: ``layers.{}.act`` is the role of ``layers.0.act`` and
 ``layers.1.act``. Layers that are alike are one line, and an op that is put in does not change what
@@ -75,7 +75,7 @@ def _reads_of(graph: Graph) -> dict[str, tuple[str, ...]]:
 def graph_record(
     graph: Graph,
 ) -> tuple[GraphRecord, dict[str, list[str]], dict[str, tuple[str, ...]]]:
-    """Return what a baseline keeps of a graph; the names of the ops of each shape; and the tensors
+    """Return a baseline's record of a graph; the names of the ops of each shape; and the tensors
     that each op uses, the oldest first.
     """
 

@@ -133,7 +133,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Describe why a tensor is in a tier at its peak.
+    """The reason that a tensor is in a tier at its peak.
 
     ``used`` is the last op that uses it and has started by then, ``until`` the first that uses it
     and has not; ``fetched_after`` is the op after which its copy was issued. Each is ``None`` if

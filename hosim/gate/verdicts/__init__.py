@@ -1,4 +1,4 @@
-"""Describe what a later measurement changes, why, and the verdict on it."""
+"""The changes in a later measurement, their causes, and the verdict on it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""Describe why a metric is worse, in at most ten lines: what was changed, in the question and in
-the graph, then what follows from it.
+"""The causes of a worse metric, in at most ten lines: what was changed, in the question and in the
+graph, then what follows from it.
 
 The baseline's side is known only as far as its file goes.
 """
@@ -43,8 +43,8 @@ class _Part:
 
 
 def explain(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> list[str]:
-    """Return what was changed, then the metrics that are worse: peaks first, then time, then
-    traffic. At most :data:`LINES` lines.
+    """Return the changes, then the metrics that are worse: peaks first, then time, then traffic. At
+    most :data:`LINES` lines.
     """
     assert now.record is not None
     if not before.peaks:
@@ -111,7 +111,7 @@ def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:
 
 
 def changed_question(before: Record, now: Record) -> list[str]:
-    """Return what was asked otherwise, and changes of the machine, in at most three lines."""
+    """Return the changes of the question and of the machine, in at most three lines."""
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
         for what, old, new in (
@@ -257,7 +257,7 @@ def _names(measured: Measured) -> set[str]:
 
 
 def _arrival(item: Item, tier: str, away: set[str], measured: Measured) -> str:
-    """Return how an item came to be held at the peak."""
+    """Return the way in which an item came to be held at the peak."""
     if item.label == WORKSPACE:
         return f"workspace of {op_named(item.name, measured)} is held"
     stay = measured.stays.get((tier, item.name))

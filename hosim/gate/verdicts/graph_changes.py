@@ -1,5 +1,5 @@
-"""Describe what was changed in a graph: the bytes of tensors, what ops take, and what they read and
-write, by role.
+"""The changes in a graph: the bytes of tensors, what ops take, and what they read and write, by
+role.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[C
 
 
 def _uses(was: str, shape: str, names: Sequence[str]) -> str:
-    """Return how an op differs from what it was, in words; ``names`` are the tensors that it uses,
-    the oldest first.
+    """Return the differences between an op now and before, in words; ``names`` are the tensors that
+    it uses, the oldest first.
     """
     (old_kind, _, old), (kind, _, new) = _words(was), _words(shape)
     said = [f"is of kind {kind}, was {old_kind}"] * (kind != old_kind)
@@ -173,7 +173,7 @@ def _named(role: str, names: Sequence[str]) -> str:
 
 
 def _before(count: int) -> str:
-    """Return how many of some tensors an op used."""
+    """Return the number of some tensors that an op used."""
     return f"{count} of them before" if count else "did not"
 
 

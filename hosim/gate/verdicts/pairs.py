@@ -1,5 +1,5 @@
-"""Describe which item of a baseline is which item now: by name where names stayed, else by role,
-else by what was renamed.
+"""The pairs of a baseline's items and today's: by name where names stayed, else by role, else by
+what was renamed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe how a plan differs from the baseline's: what it moves, and when it keeps the tensors
+"""The differences between a plan and the baseline's: what it moves, and when it keeps the tensors
 that are held at the peak.
 """
 

@@ -127,12 +127,12 @@ class CaseVerdict:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader of the figures has to know."""
+        """Return the notes for readers of the figures."""
         return () if self.now is None else self.now.notes
 
     @property
     def curves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return what the device tier holds over time, before and now; empty if unknown."""
+        """Return the bytes of the device tier over time, before and now; empty if unknown."""
         return (self.before.curve if self.before else ()), (self.now.curve if self.now else ())
 
     def fails(self, strict: bool = False) -> bool:

@@ -269,8 +269,8 @@ class _OnnxWalk:
         values.update(found)
 
     def _fixed(self, node: onnx.NodeProto, given: Mapping[str, OnnxValue]) -> str:
-        """Return what the file says of sizes, where those that were given do not fit: of the node's
-        values, or else of the model's.
+        """Return a hint at the sizes that the file fixes, where those that were given do not fit:
+        of the node's values, or else of the model's.
         """
         main = self.model.graph
         if not any(_is_free(dim) for one in main.input for dim in one.type.tensor_type.shape.dim):

@@ -1,6 +1,4 @@
-"""Describe what profilers record, and what times of kernels are measured: Kineto, Nsight Systems,
-tables.
-"""
+"""Recordings of profilers, and measured times of kernels: Kineto, Nsight Systems, tables."""
 
 from typing import TYPE_CHECKING
 

@@ -428,7 +428,7 @@ _READERS: Mapping[str, Callable[[_Columns], Sorted]] = {
 
 
 def _kind(has: set[str]) -> str | None:
-    """Return which of :data:`_READERS` a file with these columns is for."""
+    """Return the one of :data:`_READERS` that a file with these columns is for."""
     if {"kernel", "dtype"} <= has:
         return "hosim"
     needed = {

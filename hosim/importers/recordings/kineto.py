@@ -170,7 +170,7 @@ def _at(position: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
 
 
 def _what(raw: Any) -> str:
-    """Return which of the reader's lists an entry belongs to; empty if to none."""
+    """Return the reader's list that an entry belongs to; empty if to none."""
     if not isinstance(raw, dict):
         raise TypeError("expected an object")
     phase = raw.get("ph")
@@ -252,7 +252,7 @@ def _ends(name: str, kind: object) -> tuple[str, str]:
 
 
 def call_role(name: str) -> Role:
-    """Return what a call of the CUDA or HIP runtime or driver does, by its name."""
+    """Return the role of a call of the CUDA or HIP runtime or driver, by its name."""
     return next((role for pattern, role in _ROLES if pattern.search(name)), "other")
 
 
@@ -346,7 +346,7 @@ class _Reader:
         )
 
     def trace(self, name: str, devices: object) -> KinetoTrace:
-        """Return what was read, sorted and linked."""
+        """Return the trace that was read, sorted and linked."""
         if not self._ops:
             raise InputError(
                 "no kernel, copy or memset of a device was recorded; record with "

@@ -85,8 +85,8 @@ def tensors_before(
 
 
 def ended_before(trace: KinetoTrace, order: Sequence[int]) -> int:
-    """Return how many ops at the begin, without a recorded launch, are the end of an iteration like
-    the one that ends the recording; 0 if not.
+    """Return the number of ops at the start, without a recorded launch, that are the end of an
+    iteration like the one that ends the recording; 0 if not.
     """
     count = next(
         (place for place, i in enumerate(order) if trace.ops[i].call is not None), len(order)
@@ -126,8 +126,8 @@ def _tensors(wanted: Sequence[StrangeArgument], keys: Sequence[_Key]) -> tuple[B
 
 
 def _keys(trace: KinetoTrace, wanted: Sequence[StrangeArgument]) -> list[_Key]:
-    """Return what two arguments share that are one tensor: where they were found, a name, the
-    extents, and which one of several.
+    """Return the key of each argument, which two share that are one tensor: where they were found,
+    a name, the extents, and which one of several.
     """
     modules = _Modules(trace.modules)
     steps = sorted({a.start_ns for a in trace.annotations if a.name.startswith("ProfilerStep#")})

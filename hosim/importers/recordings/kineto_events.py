@@ -31,8 +31,8 @@ Shape = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """Describe what the profiler says of a collective: its name, its process group with its ranks,
-    and its number in that group if it has one.
+    """The profiler's data on a collective: its name, its process group with its ranks, and its
+    number in that group if it has one.
     """
 
     name: str
@@ -101,7 +101,7 @@ class HostCall:
 
     @property
     def duration_ns(self) -> int:
-        """Return how long the call occupied its thread."""
+        """Return the time for which the call occupied its thread."""
         return self.end_ns - self.start_ns
 
 
@@ -132,8 +132,8 @@ class CpuOp:
 
 @dataclass(frozen=True, slots=True)
 class SyncRecord:
-    """Describe what a call (of the same ``correlation``) waits for. ``stream`` is the waiting
-    stream; None if the host or every stream waits.
+    """The wait of a call (of the same ``correlation``). ``stream`` is the waiting stream; None if
+    the host or every stream waits.
 
     ``on_stream`` and ``record`` are the stream on which the event was recorded, and the correlation
     of the call that recorded it.

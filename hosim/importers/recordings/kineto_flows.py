@@ -1,5 +1,5 @@
-"""Describe which call launched which op, by the arrows of a trace (``ac2g`` flow events), where it
-has no correlation numbers.
+"""The call that launched each op, by the arrows of a trace (``ac2g`` flow events), where it has no
+correlation numbers.
 
 An arrow has an id, and begins (``s``) and ends (``f``) at a place: a process, a thread and a time,
 which lies in the entry that is meant.
@@ -62,8 +62,8 @@ class _Places:
             found.sort()
 
     def covering(self, raw: Mapping[str, Any]) -> tuple[int, bool] | None:
-        """Return where the last entry stands that begins on the arrow's thread before its time and
-        ends after it, and whether it begins then.
+        """Return the position of the last entry that begins on the arrow's thread before its time
+        and ends after it, and whether it begins then.
         """
         found, time = self._by_thread.get(_thread(raw), []), _time(raw, "ts")
         at = 0 if time is None else bisect_right(found, time, key=itemgetter(0))

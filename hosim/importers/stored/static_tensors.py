@@ -215,7 +215,7 @@ class Recording:
         shown: ViewedBytes | None,
         scattered: int | None,
     ) -> list[Use]:
-        """Return what an operator does: it reads what is ``shown`` of the first or ``gathered``
+        """Return the uses of an operator: it reads what is ``shown`` of the first or ``gathered``
         bytes of it, and writes ``scattered`` ones.
         """
         which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(
@@ -269,7 +269,7 @@ class Recording:
         return taken.result
 
     def missing(self) -> dict[str, list[str]]:
-        """Return what the data would have said, for ``meta``."""
+        """Return lines for ``meta`` on what the data would have said."""
         if not self._branches:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""Describe which parts of a storage ops use, and the tensors that it becomes (docs/contract.md,
+"""The parts of a storage that ops use, and the tensors that it becomes (docs/contract.md,
 Conventions).
 
 An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the
@@ -21,8 +21,8 @@ from hosim.notes import ASSUMED, MISSING
 
 
 def _most(uses: int) -> int:
-    """Return how many blocks between the edges of views, and how many parts that ops name,
-    :func:`cut` makes of so many uses at most.
+    """Return the most blocks between the edges of views, and the most parts that ops name, that
+    :func:`cut` makes of so many uses.
     """
     return 4096 + 16 * uses
 
@@ -54,7 +54,7 @@ class ViewedBytes:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes it has."""
+        """Return the number of its bytes."""
         return prod(size for size, _ in self.runs)
 
 
@@ -92,7 +92,7 @@ def region(
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Describe what an op does with a storage.
+    """The use that an op makes of a storage.
 
     ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where
     indices say which, else ``None``. What has the same ``which`` and count touches the same ones.
@@ -110,7 +110,7 @@ class Use:
 
     @property
     def key(self) -> Hashable:
-        """Return what tells the elements that indices choose from others."""
+        """Return the key that tells the elements that indices choose from others."""
         return None if self.count is None else (self.which, self.count, self.region)
 
 

@@ -122,7 +122,7 @@ def _named(records: Mapping[str, StoredRecord]) -> dict[str, StoredRecord]:
 
 
 def _refused(name: str) -> str:
-    """Return why a record of this name is not wanted."""
+    """Return the reason that a record of this name is not wanted."""
     shown = ascii(name[:60])[1:-1]
     low = name.casefold().replace("\\", "/")
     if "aotinductor" in low or "_obj_" in low or "executorch" in low:

@@ -61,7 +61,7 @@ class Pt2Constant:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Tensor:
-    """Describe what is known of a tensor. A size is ``None`` if the program keeps no example of it.
+    """The known properties of a tensor. A size is ``None`` if the program keeps no example of it.
     ``dtype`` is the schema's number.
 
     ``symbols`` name the sizes that may vary: empty for one that is computed from others, ``None``
@@ -220,7 +220,7 @@ def _node(data: Any, where: str) -> Pt2Node:
 
 
 def _no_op(target: str) -> str:
-    """Return why a target is refused."""
+    """Return the reason that a target is refused."""
     shown = target[:60]
     if re.fullmatch(r"torch\.ops\.\w+\.\w+(\.\w+)?", target):
         return (
@@ -328,7 +328,7 @@ def _each(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def read_tensor(data: Any, where: str) -> Pt2Tensor:
-    """Return what is known of a tensor: strided, on whatever device, with sizes that are not
+    """Return the known properties of a tensor: strided, on whatever device, with sizes that are not
     negative.
     """
     keys = fields(

@@ -69,7 +69,7 @@ class Pt2Payload:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Input:
-    """Describe what an input of the program is: ``parameter``, ``buffer`` (also a constant tensor),
+    """The kind of an input of the program: ``parameter``, ``buffer`` (also a constant tensor),
     ``input`` or ``constant``.
 
     ``target`` is the qualified name of what the program holds.

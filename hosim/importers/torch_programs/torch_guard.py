@@ -1,4 +1,4 @@
-"""Describe what may run while a program is imported, checked before each call. Imports torch."""
+"""The calls allowed while a program is imported; each is checked before it runs. Imports torch."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def check_number(node: Node, value: Any) -> None:
 
 
 def pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Return how many tensors an op gives that cuts one into equal parts; ``None`` for every other
-    op.
+    """Return the number of tensors that an op gives that cuts one into equal parts; ``None`` for
+    every other op.
     """
     if packet not in _CUTS:
         return None

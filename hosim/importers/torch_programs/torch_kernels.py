@@ -198,7 +198,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         reads: Sequence[torch.Tensor],
         written: Sequence[tuple[torch.Tensor, bool]],
     ) -> tuple[Use, ...]:
-        """Return what a kernel does with storages that are watched."""
+        """Return the uses that a kernel makes of storages that are watched."""
         watched: list[tuple[int, torch.Tensor, bool | None]] = [
             (number, t, None) for t in reads if (number := self.number(t)) in self.watched
         ]

@@ -181,7 +181,7 @@ def _updated(program: Pt2Program, role: str, name: str) -> str:
 
 
 def _taken(program: Pt2Program, names: Sequence[str]) -> list[PlaceholderInput]:
-    """Return what each placeholder takes."""
+    """Return the input that each placeholder takes."""
     if len(set(names)) != len(names):
         raise InputError("two inputs have one name", where="signature.input_specs")
     storages: dict[str, torch.Tensor] = {}
@@ -379,7 +379,7 @@ def _name_items(made: torch.fx.Graph, call: Node, outputs: Any, values: dict[str
 
 
 def _target(node: Pt2Node, registered: frozenset[str]) -> Any:
-    """Return what a node calls."""
+    """Return the target that a node calls."""
     if node.target in _SIZES:
         return _SIZES[node.target]
     parts = node.target.split(".")

@@ -98,8 +98,8 @@ class CacheNode:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """Describe what a program does. ``sizes`` and ``shapes`` are by storage number; ``results`` are
-    the storages that it returns.
+    """The run of a program: its steps, its storages and its results. ``sizes`` and ``shapes`` are
+    by storage number; ``results`` are the storages that it returns.
 
     ``moves`` and ``initial`` are those of its cache nodes. ``places`` has the storage of each
     node's value that is one tensor, by the node's name, and of each tensor in a value that is

@@ -95,7 +95,7 @@ class _TraceNode:
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """Describe what a kernel computes."""
+    """The computation of a kernel."""
 
     flops: int | None
     bytes_accessed: int

@@ -1,5 +1,5 @@
-"""Describe which part of a storage a kernel of torch reads or writes: what its arguments show, and
-what indices choose of it. Imports torch.
+"""The part of a storage that a kernel of torch reads or writes: what its arguments show, and what
+indices choose of it. Imports torch.
 
 The contents of indices are never looked at: an index of so many entries chooses so many rows, as if
 all were different.
@@ -136,8 +136,8 @@ def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _chosen(
     packet: Any, args: Sequence[Any], which: Callable[[torch.Tensor], Hashable]
 ) -> tuple[tuple[int | None, Hashable], str]:
-    """Return how many bytes of its first argument an op touches by an index, and what tells which;
-    or why that is not known.
+    """Return the number of bytes of its first argument that an op touches by an index, and what
+    tells which; or why that is not known.
     """
     if packet in _MASKS:
         return (None, None), MASKED

@@ -112,7 +112,7 @@ for _schema, _kernel in (
 
 
 def overload(name: str, arguments: Collection[str]) -> str:
-    """Return which overload of one of these ops has arguments of these names."""
+    """Return the overload of one of these ops that has arguments of these names."""
     taken = getattr(getattr(torch.ops, NAMESPACE), name)
     fitting = [
         each

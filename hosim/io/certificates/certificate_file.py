@@ -97,7 +97,9 @@ def to_certificate(
 
 
 def _plan(plan: Plan, hardware: Hardware, repeats: bool) -> dict[str, Any]:
-    """Return what the plan says; ``at_home``: it starts what the workload puts below there."""
+    """Return the plan's part of a certificate; ``at_home``: it starts what the workload puts below
+    there.
+    """
     homes, _ = plan.graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     return {
         "policy": plan.policy,
@@ -120,7 +122,7 @@ def _source(plan: Plan) -> str:
 
 
 def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
-    """Return what the proof takes for granted: the ops and their tensors, and the machine."""
+    """Return the premises of the proof: the ops and their tensors, and the machine."""
     graph = plan.graph
     machine = machine_of_copies(graph, hardware)
     devices = range(hardware.devices)
@@ -183,7 +185,7 @@ def _ops(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> list[dic
 
 
 def _device(plan: Plan, timeline: Timeline, hardware: Hardware) -> dict[str, Any]:
-    """Return what happened on one device, and the copies that a runtime policy decided on there."""
+    """Return the events on one device, and the copies that a runtime policy decided on there."""
     channels = {c.name: c for c in hardware.channels}
     planned = [(x.cache_op, x) for x in timeline.transfers if x.cache_op != DECIDED]
     moves: list[list[Any]] = []

@@ -49,7 +49,7 @@ def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[
 
 
 class _LongestPath:
-    """Describe what has to move in each leg, by prices."""
+    """The search for the longest path: each leg takes what has to move in it, by prices."""
 
     def __init__(self, c: Mapping[str, Any]) -> None:
         self.c = c
@@ -286,7 +286,7 @@ class _LongestPath:
 def _leg(
     a: Place, b: Place, come: Mapping[int, Any], gone: Mapping[int, Any]
 ) -> tuple[float, dict[str, Any]]:
-    """Return what a leg takes over the link that has the most to carry, and the leg as a
+    """Return the time that a leg takes over the link that has the most to carry, and the leg as a
     certificate says it.
     """
     none: tuple[float, Mapping[str, Fraction]] = (0.0, {})

@@ -83,8 +83,8 @@ class Attempts:
 
 
 def noted_failures(out: Path) -> Mapping[str, str]:
-    """Return what has failed in a folder and not succeeded since: the reason by name. Raises
-    :class:`InputError` for a damaged file.
+    """Return the attempts that have failed in a folder and not succeeded since: the reason by name.
+    Raises :class:`InputError` for a damaged file.
     """
     path = out / FAILED
     if not path.exists():

@@ -1,5 +1,5 @@
-"""Describe what copies and kernels lose beside one another: a product of matrices and an addition,
-alone and with copies in each direction.
+"""The slowdown of copies and kernels beside one another: a matrix product and an addition, alone
+and with copies in each direction.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Work:
-    """Describe what one captured step computes."""
+    """The computation of one captured step."""
 
     config: str
     mode: str

@@ -359,7 +359,7 @@ def _software() -> dict[str, Any]:
 
 
 def _listed(text: str, option: str) -> list[str]:
-    """Return what is listed between commas."""
+    """Return the items listed between commas."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise InputError("expected at least one, got nothing", source=option)

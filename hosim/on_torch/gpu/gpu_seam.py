@@ -148,7 +148,7 @@ class CudaBackend:
             memory._record_memory_history(enabled=None)
 
     def activities(self) -> list[Any]:
-        """Return what the profiler records."""
+        """Return the activities that the profiler records."""
         return [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
 
     def describe(self) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class CpuBackend:
         yield
 
     def activities(self) -> list[Any]:
-        """Return what the profiler records."""
+        """Return the activities that the profiler records."""
         return [torch.profiler.ProfilerActivity.CPU]
 
     def describe(self) -> dict[str, Any]:

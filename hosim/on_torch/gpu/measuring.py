@@ -65,7 +65,7 @@ def measure_step(device: Device, path: Path, work: Work, steps: int) -> None:
 
 
 def run_mapping(work: Work, ran: Ran) -> dict[str, Any]:
-    """Return what the folder of a captured step's run says about it."""
+    """Return the record of its run in the folder of a captured step."""
     return {
         "format": FORMAT,
         "step": {

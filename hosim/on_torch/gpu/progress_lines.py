@@ -1,4 +1,4 @@
-"""Describe what the kit says while it works."""
+"""The lines that the kit prints while it works."""
 
 import sys
 

@@ -1,5 +1,5 @@
-"""Describe what a captured program takes as given of its model, which must still be so at each
-call. Imports torch.
+"""The assumptions of a captured program about its model, which must still hold at each call.
+Imports torch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Describe what :func:`hosim.offload` returns: a captured model, its plan and the executor that
-runs it. Imports torch.
+"""The result of :func:`hosim.offload`: a captured model, its plan and the executor that runs it.
+Imports torch.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ class OffloadedModel:
 
     @property
     def memory(self) -> RunMemory:
-        """Return what the last call held of the device's memory at most: allocated, still read by
+        """Return the peak of the device's memory in the last call: allocated, still read by
         transfers, both at once, and reserved.
         """
         memory: RunMemory = self.executor.device.memory

@@ -9,7 +9,8 @@ from typing import Any
 
 
 class ExchangesUnderWay:
-    """Describe what has begun and not been waited for, by the tensor that it reads and writes.
+    """The exchanges that have begun and not been waited for, by the tensor that each reads and
+    writes.
 
     Torch's ``wait`` lets the device's queue wait, or the host for a CPU; either way what comes
     after it finds the result.

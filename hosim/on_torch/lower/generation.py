@@ -83,7 +83,7 @@ class OffloadedGenerator(OffloadedModel):
         return [one.planned.result for one in self._programs.values()]
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model's ``generate`` returns for these arguments; with a static cache
+        """Return the result of the model's ``generate`` for these arguments; with a static cache
         unless a cache is given.
 
         The first call for a prompt of some length captures and plans a program for it, and one for
@@ -205,7 +205,7 @@ class _Program:
     traced: _Traced
 
     def result(self, run: Any, leaves: Sequence[Any], cache: Any) -> Any:
-        """Return what the model returns, with the cache as it leaves it."""
+        """Return the result of the model, with the cache as it leaves it."""
         traced = self.traced
         own = [tensor for layer in cache.layers for tensor in _tensors(layer).values()]
         given = [
@@ -384,7 +384,9 @@ def _whole_cache(prepared: Callable[..., Any], twin: Any, *args: Any, **kwargs: 
 
 
 def _cache_name(model: Any) -> str:
-    """Return what this model's ``forward`` calls its cache: ``cache`` since transformers 5.24."""
+    """Return the name that this model's ``forward`` gives its cache: ``cache`` since transformers
+    5.24.
+    """
     return _FORMER if _FORMER in inspect.signature(model.forward).parameters else "cache"
 
 
@@ -420,7 +422,7 @@ def _tensors(layer: Any) -> dict[str, torch.Tensor]:
 
 
 def _kind(value: Any) -> Any:
-    """Return what a program depends on of an argument."""
+    """Return the part of an argument that a program depends on."""
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype, value.device
     if isinstance(value, (*_CONSTANTS, torch.Size, torch.device)):

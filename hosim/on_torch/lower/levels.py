@@ -1,5 +1,5 @@
-"""Describe how many bytes of the device tier a lowered graph holds in program order, step by step.
-Imports torch.
+"""The bytes of the device tier that a lowered graph holds in program order, step by step. Imports
+torch.
 """
 
 from __future__ import annotations

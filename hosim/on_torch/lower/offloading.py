@@ -310,8 +310,8 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
 
 
 def rule_of(allocator: str | None) -> Replayed:
-    """Return how plans are checked: by their account in program order, and with one of torch's
-    allocators by what that reserves.
+    """Return the rule by which plans are checked: by their account in program order, and with one
+    of torch's allocators by what that reserves.
     """
     return _checked if allocator is None else partial(within_reserved, allocator=allocator)
 

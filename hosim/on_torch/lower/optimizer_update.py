@@ -199,8 +199,8 @@ def tensor_settings(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """Return what an optimizer would rebind, if it did not write into tensors: the storages of
-    parameters, and its states.
+    """Return the tensors that an optimizer would rebind, if it did not write into tensors: the
+    storages of parameters, and its states.
     """
     storages = [
         p.untyped_storage()._cdata for group in optimizer.param_groups for p in group["params"]

@@ -67,8 +67,8 @@ def register(fake: torch.Tensor, parameter: torch.Tensor, number: int) -> list[A
 
 
 def _call_before(parameter: torch.Tensor, gradient: torch.Tensor, number: int) -> torch.Tensor:
-    """Return what the hooks that see a gradient before it is accumulated make of it, in memory of
-    its own.
+    """Return the result of the hooks that see a gradient before it is accumulated, in memory of its
+    own.
     """
     result = gradient
     for hook in hooks_before(parameter):

@@ -114,8 +114,8 @@ class _Contents:
 
 
 class Reached:
-    """Describe what ``model`` and ``functions`` (by what to call each) reach now. ``modules`` are
-    those of the model and of the functions.
+    """The objects that ``model`` and ``functions`` (by what to call each) reach now. ``modules``
+    are those of the model and of the functions.
     """
 
     def __init__(self, model: torch.nn.Module, functions: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ class Reached:
         return found
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """Return where a tensor, or one that shares its storage, was found."""
+        """Return the place where a tensor, or one that shares its storage, was found."""
         storage = tensor.untyped_storage()._cdata
 
         def is_it(value: Any) -> bool:
@@ -391,8 +391,8 @@ def _is_own(function: types.FunctionType) -> bool:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """Return what a value says by itself: numbers and texts, in containers as well; other objects
-    count by which one they are.
+    """Return the value by itself: numbers and texts, in containers as well; other objects count by
+    which one they are.
     """
     if isinstance(value, _PLAIN):
         return "nan" if value != value else value
@@ -437,7 +437,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _copied(box: Any) -> Any:
-    """Return what a container holds, or the state of a generator."""
+    """Return the contents of a container, or the state of a generator."""
     if isinstance(box, MutableMapping):
         return dict(box) if len(box) <= _MANY else len(box)
     if isinstance(box, (list, deque)):

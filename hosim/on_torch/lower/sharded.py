@@ -47,8 +47,8 @@ class _ShardedParameter:
 
 @dataclass(frozen=True)
 class _GatheredTogether:
-    """Describe what is gathered together for a module: ``regathers`` says whether it is gathered
-    again for backward.
+    """The parameters that are gathered together for a module: ``regathers`` says whether they are
+    gathered again for backward.
     """
 
     number: int
@@ -214,7 +214,7 @@ class _GatheredInTrace:
         self._keep: list[torch.Tensor] = []  # so that no other storage gets the address of one
 
     def before(self, groups: Sequence[_GatheredTogether], policy: Any) -> Callable[..., Any]:
-        """Return what runs before a module's forward."""
+        """Return the hook that runs before a module's forward."""
 
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
             if policy.cast_forward_inputs and policy.param_dtype is not None:
@@ -226,7 +226,7 @@ class _GatheredInTrace:
         return hook
 
     def after(self, groups: Sequence[_GatheredTogether], policy: Any) -> Callable[..., Any]:
-        """Return what runs after a module's forward."""
+        """Return the hook that runs after a module's forward."""
 
         def hook(module: torch.nn.Module, args: Any, output: Any) -> Any:
             for group in groups:
@@ -253,8 +253,8 @@ class _GatheredInTrace:
             _set(shard, full)
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """Return what is kept for backward: where a tensor is part of a parameter that is gathered
-        again, only which part.
+        """Return the value that is kept for backward: where a tensor is part of a parameter that is
+        gathered again, only which part.
         """
         found = self._saved.get(_storage(tensor))
         if found is None or tensor.dtype != (found[0].param_dtype or found[1].parameter.dtype):
@@ -262,7 +262,7 @@ class _GatheredInTrace:
         return found, tensor.size(), tensor.stride(), tensor.storage_offset()
 
     def unpack(self, kept: Any) -> torch.Tensor:
-        """Return what backward takes."""
+        """Return the value that backward takes."""
         if isinstance(kept, torch.Tensor):
             return kept
         (group, shard), size, stride, offset = kept

@@ -25,7 +25,7 @@ LOSS_GRADIENT = "loss_gradient"
 
 @dataclass(frozen=True)
 class StepParts:
-    """Describe what a step consists of, by the names of nodes of ``module``.
+    """The parts of a step, by the names of nodes of ``module``.
 
     ``updating`` are the nodes of the update, ``settings`` the placeholders that only they take,
     ``inputs`` those of a call, and ``gradients`` the node of each gradient, by the position of its

@@ -359,8 +359,8 @@ class _TracedStep:
 
 @dataclass(frozen=True)
 class _Stepping:
-    """Describe what a step is traced on: the tensors of ``given`` are fakes, and those of the model
-    and the optimizer are ``fakes`` by address.
+    """The data on which a step is traced: the tensors of ``given`` are fakes, and those of the
+    model and the optimizer are ``fakes`` by address.
     """
 
     model: torch.nn.Module

@@ -25,7 +25,7 @@ T = TypeVar("T")
 def settled(
     first: Sequence[Any], made: Sequence[Made], trace: Callable[[], tuple[T, Sequence[Any]]]
 ) -> T:
-    """Return what ``trace`` gives, with its calls (:func:`written`): a trace that is the same as
+    """Return the result of ``trace``, with its calls (:func:`written`): a trace that is the same as
     the one before, at first ``first``.
 
     ``made`` are the tensors that the first one kept. The very first trace in a process may differ

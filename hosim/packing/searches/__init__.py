@@ -1,5 +1,5 @@
-"""Describe how tensors are placed for a whole plan: greedily, by an exact search, and by a sweep
-that wastes next to nothing.
+"""The placement of tensors for a whole plan: greedily, by an exact search, and by a sweep that
+wastes next to nothing.
 """
 
 from typing import TYPE_CHECKING

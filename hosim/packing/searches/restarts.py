@@ -1,4 +1,4 @@
-"""Describe how long the attempts of a search are that starts anew again and again."""
+"""The lengths of the attempts of a search that restarts again and again."""
 
 
 def restart_length(attempt: int) -> int:

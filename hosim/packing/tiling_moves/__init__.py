@@ -1,5 +1,5 @@
-"""Describe what the sweep over time chooses from: who takes whose place, which holes there are, and
-the orders that are left.
+"""The choices of the sweep over time: the tensors that take the place of others, the holes, and the
+orders that are left.
 """
 
 from typing import TYPE_CHECKING

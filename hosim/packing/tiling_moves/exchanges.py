@@ -1,5 +1,5 @@
-"""Describe which tensors that start may take exactly the place of which that end, where next to no
-memory is free.
+"""The exchanges in which tensors that start take exactly the place of tensors that end, where next
+to no memory is free.
 
 What ends at a moment falls into groups, and each group's place is filled by tensors that start
 then, but for a hole; or holes from before are filled, too. Listed are the groups that the first
@@ -46,8 +46,8 @@ NOTHING = Exchange(_EMPTY, _EMPTY, _EMPTY, 0)
 
 @dataclass(frozen=True, slots=True)
 class Taste:
-    """Describe what counts as a likely exchange: a small one, or (1) one whose sums are hardly
-    equal by chance; and some ``noise`` on it.
+    """The ranking of exchanges: small ones first or, at ``by_chance`` 1, those whose sums are
+    hardly equal by chance; and some ``noise`` on it.
 
     ``failures`` counts how often an exchange of some tensors for others led to nothing, which makes
     it less likely.
@@ -61,7 +61,7 @@ class Taste:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Describe what has to find a place at one moment.
+    """The tensors that have to find a place at one moment.
 
     ``ending`` and ``starting`` tensors that are not in an exchange yet, ``holes`` from before,
     ``room`` for new holes at most, and ``freed``, how much more is free after the moment than

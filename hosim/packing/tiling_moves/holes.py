@@ -20,7 +20,7 @@ _Moments = TypeVar("_Moments", tuple[int, int], tuple[int, int, int])
 
 
 class Guess(IntEnum):
-    """Describe how much of the free memory is guessed."""
+    """The part of the free memory that is guessed."""
 
     NOTHING = 0
     PAIRS = 1
@@ -45,8 +45,8 @@ def guessed_holes(
 
 
 class _Guessing:
-    """Describe what becomes free at the start of each section, less what is taken there; and what
-    is free in it: both without the holes so far.
+    """The memory that becomes free at the start of each section, less what is taken there, and the
+    memory that is free in it: both without the holes so far.
     """
 
     def __init__(

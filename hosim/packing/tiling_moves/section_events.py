@@ -1,4 +1,4 @@
-"""Describe what starts and what ends at the borders of sections of time."""
+"""The tensors that start and those that end at the borders of sections of time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SectionEvents:
         return cls(tuple(map(tuple, starting)), tuple(map(tuple, ending)))
 
     def free(self, size: Sequence[int], target: int) -> list[int]:
-        """Return what is free in each section, of memory of ``target``."""
+        """Return the free memory in each section, out of ``target``."""
         left = target
         result = []
         for starting, ending in zip(self.starting[:-1], self.ending[:-1], strict=True):

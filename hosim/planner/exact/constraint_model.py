@@ -143,7 +143,7 @@ class Model:
         return self.start[i] + self.space.durations[i] if i >= 0 else 0
 
     def last_end(self, ops: Sequence[int]) -> Any:
-        """Return when all of some ops have ended; 0 for none."""
+        """Return the end of the last of some ops; 0 for none."""
         last = tuple(self.space.order.last(ops))
         if len(last) < 2:
             return self.end(last[0]) if last else 0
@@ -154,7 +154,7 @@ class Model:
         return self._last_ends[last]
 
     def left(self, a: OptionalAbsence) -> Any:
-        """Return when all uses before an absence have ended."""
+        """Return the instant when all uses before an absence have ended."""
         return (
             self.end(a.after)
             if self.space.order.single
@@ -416,7 +416,7 @@ class Model:
         return literal
 
     def _released(self, tensor: int) -> Any:
-        """Return when the last user of a tensor that dies has ended."""
+        """Return the end of the last user of a tensor that dies."""
         users = self.space.graph.users[tensor]
         return self.end(users[-1]) if self.space.order.single else self.last_end(users)
 

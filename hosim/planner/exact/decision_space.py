@@ -1,5 +1,5 @@
-"""Describe what a plan may decide on a small graph: every absence and every store that an optimal
-plan could need.
+"""The decisions that a plan may make on a small graph: every absence and every store that an
+optimal plan could need.
 
 The decisions are those of docs/contract.md and no others: where persistent tensors start (the
 device tier, copies below, both), which gaps a tensor spends below, to which tiers each version of
@@ -110,7 +110,7 @@ class Space:
 
     @cached_property
     def order(self) -> OpOrder:
-        """Return which ops have ended for certain when another one starts."""
+        """Return the ops that have certainly ended when another one starts."""
         return OpOrder(self.graph)
 
     def uses_before(self, a: OptionalAbsence) -> tuple[int, ...]:

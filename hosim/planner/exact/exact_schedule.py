@@ -47,8 +47,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """Describe what the solver says: the best schedule it has (None: none found), a lower bound,
-    and whether there can be no schedule at all.
+    """The solver's answer: the best schedule it has (None: none found), a lower bound, and whether
+    there can be no schedule at all.
 
     ``solver_s`` is wall time, ``spent`` deterministic time.
     """

@@ -1,5 +1,5 @@
-"""Describe what the engine does not wait for: constraints that a schedule of the exact model may
-break, added when it does.
+"""Lazy constraints for what the engine does not wait for: a schedule of the exact model may break
+them, and they are added when it does.
 
 The model of :mod:`hosim.planner.exact.constraint_model` may delay anything. The engine starts an op
 as soon as all it reads is there and its memory is free, before any transfer of that instant (rule

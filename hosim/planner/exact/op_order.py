@@ -1,5 +1,5 @@
-"""Describe which ops have ended for certain when another one starts, whatever the timing: what
-several streams leave of the listed order.
+"""The ops that have certainly ended when another one starts, whatever the timing: what several
+streams leave of the listed order.
 
 On one stream it is the listed order. On several it follows from producers and from the order of
 each stream (docs/contract.md, rule 1). Like all of the exact solver it shares no code with the

@@ -230,7 +230,7 @@ def _none_of(model: Model, literals: Sequence[Any]) -> Any:
 
 
 def _ready_ns(space: Space, schedule: Schedule, ends: Sequence[int], i: int) -> int:
-    """Return when all has ended that op ``i`` waits for, but memory."""
+    """Return the instant when all has ended that op ``i`` waits for, but memory."""
     known = [0, *(ends[p] for p in space.order.direct[i])]
     known += [
         back_until(space, away) for away in schedule.aways if i in space.uses_after(away.absence)

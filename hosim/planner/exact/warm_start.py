@@ -11,8 +11,8 @@ from hosim.result import Result, Timeline
 
 
 def observed(space: Space, plan: Plan, result: Result) -> Schedule:
-    """Return what the replay did, in the model's terms; ``result`` must be feasible and have its
-    timeline.
+    """Return the schedule of the replay, in the model's terms; ``result`` must be feasible and have
+    its timeline.
 
     Transfers that the model's space has no name for (a copy that nobody needs) are left out.
     """

@@ -69,8 +69,8 @@ class GapFigures:
 
     @property
     def exposed_ns(self) -> int:
-        """Return what computation inside the gap cannot cover of the round trip: ``max(0, C_trans -
-        C_comp_overlap)``.
+        """Return the part of the round trip that computation inside the gap cannot cover: ``max(0,
+        C_trans - C_comp_overlap)``.
         """
         return max(0, self.transfer_ns - self.covered_ns)
 

@@ -36,7 +36,7 @@ _LONG = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Describe how candidates are judged.
+    """The weights by which candidates are judged.
 
     ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the
     nanoseconds of stall. ``lead_ns`` is how long before its use a prefetch should have ended,
@@ -61,7 +61,7 @@ class Weights:
 
 
 class Departure(NamedTuple):
-    """Describe how a tensor leaves: where it starts, when its store and its store at the end of the
+    """The departure of a tensor: where it starts, when its store and its store at the end of the
     step begin, and how late they are.
     """
 
@@ -92,7 +92,7 @@ class GapScore(NamedTuple):
 
 
 class RoundTrip(NamedTuple):
-    """Describe what a tensor of some size takes ``down`` to a tier and ``up`` again, in
+    """The time that a tensor of some size takes ``down`` to a tier and ``up`` again, in
     nanoseconds.
 
     ``stored`` and ``clean`` are the parts of that, in both directions and up only, that its bytes
@@ -315,8 +315,8 @@ class GapScoring:
         return (*first, Departure(start, store_at, None, late))
 
     def _final(self, t: int, channel: ChannelTimeline, down: int) -> Departure:
-        """Return how a tensor that the step writes leaves if it starts below: it must be there
-        again at the end.
+        """Return the departure of a tensor that the step writes if it starts below: it must be
+        there again at the end.
         """
         final_at = channel.earliest(self._written_ns[t], down)
         return Departure(BELOW, None, final_at, max(0, final_at + down - self.horizon))

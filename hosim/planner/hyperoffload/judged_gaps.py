@@ -1,5 +1,5 @@
-"""Describe why selection took or left each gap: its sweep runs once more and takes notes, so that
-planning itself takes none.
+"""The reasons for which selection took or left each gap: its sweep runs once more and takes notes,
+so that planning itself takes none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_PRESSURE, ENOUGH, NO_TIER, OUTSCORED = "no_pressure", "enough", "no_tier", "o
 
 @dataclass(frozen=True, slots=True)
 class JudgedGap:
-    """Describe what selection made of one gap, and why.
+    """The decision of selection on one gap, and the reason for it.
 
     A gap that is ``taken`` for :data:`BEST_SCORE` had the best ``score`` at ``op``, where the
     device tier held ``over_bytes`` more than the budget; one that is left as :data:`OUTSCORED` was
@@ -40,7 +40,7 @@ class JudgedGap:
 
 
 def judged_gaps(selection: Selection) -> tuple[JudgedGap, ...]:
-    """Return what became of every gap of a tensor that has bytes, in the problem's order."""
+    """Return the verdict on every gap of a tensor that has bytes, in the problem's order."""
     sweep = _NotedSweep(selection.problem, selection.budget_bytes, selection.weights)
     sweep.run()
     return tuple([sweep.verdict(gap) for gap in selection.problem.gaps if sweep.sizes[gap.tensor]])
@@ -86,7 +86,7 @@ class _NotedSweep(GapSweep):
         return super().take(scored, i)
 
     def verdict(self, gap: Gap) -> JudgedGap:
-        """Return what the sweep, which has run, made of a gap."""
+        """Return the verdict of the sweep, which has run, on a gap."""
         key = gap.tensor, gap.after
         op, score, rival = self.compared.get(key, (-1, self.judgements.get(key), None))
         if key in self.over_bytes:
@@ -103,13 +103,15 @@ class _NotedSweep(GapSweep):
 
     @cached_property
     def _over(self) -> list[int]:
-        """Return how many positions before each one would be over budget if nothing moved."""
+        """Return the number of positions before each one that would be over budget if nothing
+        moved.
+        """
         return [0, *accumulate(held > self.budget for held in self.problem.held_bytes)]
 
     @cached_property
     def _pressed(self) -> list[int]:
-        """Return how many positions before each one were over budget when the sweep came to
-        them.
+        """Return the number of positions before each one that were over budget when the sweep came
+        to them.
         """
         return [0, *accumulate(self.pressed)]
 

@@ -1,5 +1,5 @@
-"""Describe where a plan of hosim's planner comes from, and why each of its gaps is used or not:
-what ``hosim plan --explain`` shows.
+"""The origin of a plan of hosim's planner, and the reason why each of its gaps is used or not, as
+``hosim plan --explain`` shows them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ after these, moving all that can move, another policy, or letting as much as can
 
 @dataclass(frozen=True)
 class Judgement:
-    """Describe what the planner noted about a plan of its own; :class:`hosim.cache_plan.Plan`
-    carries it, and no file does.
+    """The planner's notes on a plan of its own; :class:`hosim.cache_plan.Plan` carries them, and no
+    file does.
 
     ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local
     search began with; ``rival`` names the policy whose plan was taken because it was better, in
@@ -46,7 +46,7 @@ class Judgement:
 
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:
-        """Return what selection made of each gap."""
+        """Return the decision of selection on each gap."""
         return (
             {judged.gap: judged for judged in judged_gaps(self.selection)}
             if self.selection is not None

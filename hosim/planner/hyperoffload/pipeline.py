@@ -130,7 +130,7 @@ def _judged(found: Found, tried: Sequence[str]) -> Evaluation:
 
 
 def _explain(run: Search) -> str:
-    """Return why nothing fits."""
+    """Return the reason that nothing fits."""
     floor, budget = max(run.plain.problem.floor_bytes, default=0), run.budget_bytes
     below = f"; of the tiers below, {run.full}" if run.full else ""
     error = run.best.outcome.result.error if run.best is not None else ""

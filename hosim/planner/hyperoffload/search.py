@@ -100,14 +100,14 @@ class PlannedGraph:
 
     @cached_property
     def least_ns(self) -> int:
-        """Return what no plan for this graph beats."""
+        """Return the makespan that no plan for this graph beats."""
         self.evaluate.work.done += _BOUNDED * len(self.problem.graph.ops)
         bounds = self.problem.graph.derived_on(self.problem.hardware, LowerBounds)
         return max(self.problem.horizon_ns, bounds.quick_ns(self.evaluate.budget_bytes))
 
     def simulated(self, outcome: Evaluation) -> PlanSimulator:
-        """Return what judges the choices of local searches; what a judge counts beside bytes leaves
-        them no more room than ``outcome`` has.
+        """Return the judge of the choices of local searches; what a judge counts beside bytes
+        leaves them no more room than ``outcome`` has.
         """
         if self._simulator is None:
             graph, within = self.problem.graph, self.evaluate.budget_bytes
@@ -134,8 +134,8 @@ class Found:
 
     @cached_property
     def slack(self) -> int:
-        """Return how much later its copies may be at no cost: the mean, in thousandths of the
-        makespan; all of it where nothing is copied.
+        """Return the time by which its copies may be later at no cost: the mean, in thousandths of
+        the makespan; all of it where nothing is copied.
         """
         evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
         evaluate.work.done += _OF_SLACK * (len(plan.graph.ops) + len(plan.cache_ops))
@@ -149,8 +149,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Describe where a search ends: at so many times the work of ``effort=1``, and before where it
-    has done ``work``.
+    """The ends of a search: at so many times the work of ``effort=1``, and before where it has done
+    ``work``.
 
     Also where the makespan of its plan is ``within`` that part of the lower bound above it
     (:attr:`hosim.result.Result.above_bound`).
@@ -162,7 +162,7 @@ class Ends:
 
 
 class _Arm(ABC):
-    """Describe what a search may go on with."""
+    """A way in which a search may go on."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
@@ -181,7 +181,7 @@ class _Arm(ABC):
     @property
     @abstractmethod
     def least_ns(self) -> int:
-        """Return what it cannot beat."""
+        """Return the makespan that it cannot beat."""
 
     def promised_ns(self, work: int) -> float:
         """The makespan to be expected after so much work; where nothing fits yet, what only ranks
@@ -267,7 +267,7 @@ class _Pooled(_Arm):
 
 
 def _gain(before: Found | None, after: Found | None) -> float:
-    """Return what part of the makespan was saved; that something fits at last does not say that
+    """Return the part of the makespan that was saved; that something fits at last does not say that
     more of the same helps.
     """
     if after is None or before is None or before.outcome.cost.infeasible:
@@ -346,7 +346,7 @@ class Search:
         )
 
     def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
-        """Return what annealing makes of a plan; None where it cannot be searched from."""
+        """Return the result of annealing a plan; None where it cannot be searched from."""
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
@@ -512,14 +512,16 @@ class Search:
         )
 
     def _quick_bound_ns(self, found: Found) -> int:
-        """Return what no plan like that beats, for whoever is told: it is not counted as work."""
+        """Return the makespan that no plan like that beats, for whoever is told: it is not counted
+        as work.
+        """
         bounds = self.plain.problem.graph.derived_on(self.hardware, LowerBounds)
         if found.planned is self.plain:
             return max(self.plain.problem.horizon_ns, bounds.quick_ns(self.budget_bytes))
         return bounds.any_order_ns(self.budget_bytes, repeats=True, homes_kept=True, compete=None)
 
     def _above_bound(self, found: Found) -> float:
-        """Return how far a plan that fits is above the lower bound that its result will have."""
+        """Return the gap between a plan that fits and the lower bound that its result will have."""
         if self._bounded is None or self._bounded[0] is not found:
             outcome, edits = found.outcome, found.planned.edits
             plan = outcome.plan if edits is None else replace(outcome.plan, edits=edits)

@@ -1,5 +1,5 @@
-"""Describe which tensors leave, and when they come back: one sweep over the ops that reserves time
-on the channels.
+"""The tensors that leave, and the times at which they come back: one sweep over the ops that
+reserves time on the channels.
 
 Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where
 that exceeds the budget, it takes the best of the gaps that are open there, until it fits. A gap is
@@ -150,7 +150,7 @@ class GapSweep:
         )
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
-        """Return what it would bring to take a gap at op i; None if no tier can have the tensor."""
+        """Return the score of taking a gap at op i; None if no tier can have the tensor."""
         self.judged += 1
         return self.scoring.judge(gap, i)
 

@@ -58,7 +58,7 @@ def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, i
 
 
 def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
-    """Return when the last op or transfer ends on a single stream, if transfers wait for their
+    """Return the end of the last op or transfer on a single stream, if transfers wait for their
     channels, and ops for their transfers, alone.
     """
     graph, device = plan.graph, hardware.device_tier
@@ -93,7 +93,7 @@ def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
 
 
 class _Alone:
-    """Describe what each tensor's transfer takes on a channel that it has for itself."""
+    """The time of each tensor's transfer on a channel that it has to itself."""
 
     def __init__(self, plan: Plan, hardware: Hardware) -> None:
         self.machine = machine_of_copies(plan.graph, hardware)

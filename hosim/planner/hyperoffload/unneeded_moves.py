@@ -1,4 +1,4 @@
-"""Describe what a plan moves and need not: absences whose loss costs no time are dropped, and what
+"""The removal of a plan's unneeded moves: absences whose loss costs no time are dropped, and what
 can lie nearer does, largest tensors first.
 
 A sweep moves what is over the budget at each op, and a later change may have made room for some of
@@ -57,8 +57,8 @@ def _accept_free(simulator: PlanSimulator, t: int, choice: TensorChoice | None, 
 
 
 def _droppable(problem: Problem, t: int, choice: TensorChoice) -> list[int | None]:
-    """Return what may be left out of a choice: all of it (None), then each absence by the op that
-    it comes after.
+    """Return the parts that may be left out of a choice: all of it (None), then each absence by the
+    op that it comes after.
     """
     stays: list[int | None] = [] if t in problem.starts_below else [None]
     begins_below = t in problem.starts_below or choice.start == BELOW

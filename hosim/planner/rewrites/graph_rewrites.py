@@ -145,7 +145,7 @@ class _Rewrites:
         return least_ns, best
 
     def _at_least_ns(self, variant: Variant) -> float:
-        """Return what the estimate of a variant is not below."""
+        """Return the lower bound on the estimate of a variant."""
         return sqrt(
             variant.expected_ns
             * (sum(self._search.plain.problem.durations) + variant.again_ns)
@@ -164,13 +164,13 @@ class _Rewrites:
         return sqrt(variant.expected_ns * self._least_ns[key])
 
     def _planned_graph(self, variant: Variant) -> PlannedGraph:
-        """Return what to plan for."""
+        """Return the graph to plan for."""
         problem = None if variant.edits.recompute else self._orders[variant.edits.order].problem
         return self._search.planned_graph(variant.graph, variant.edits, problem)
 
     def _promised_ns(self, least_ns: float, more: bool) -> float | None:
-        """Return what a plan of an estimate takes, if that is as far from it as the best plan is
-        from its own.
+        """Return the time that a plan of an estimate takes, if that is as far from it as the best
+        plan is from its own.
 
         None where no more is known than what such plans gained, since there are ``more`` variants
         to weigh.
@@ -221,5 +221,5 @@ def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
 
 
 def _key(edits: Edits) -> tuple[object, ...]:
-    """Return what tells variants apart."""
+    """Return the key that tells variants apart."""
     return edits.order, edits.recompute

@@ -1,5 +1,5 @@
-"""Describe which processor runs each op that may run on several (``also_on``): plans for fixed
-processors, compared by their replays.
+"""The processor of each op that may run on several (``also_on``): plans for fixed processors,
+compared by their replays.
 
 Ops that share a tensor that outlives the step, such as the experts of a layer, are one group, which
 stays together, unless few ops have a choice at all. Uniform choices come
@@ -276,8 +276,8 @@ class _ChoiceSearch:
         return None if best is None else self._cost(best).makespan_ns
 
     def proved_ns(self, choice: Choice, most_ns: int, parameters: Mapping[str, Any]) -> int:
-        """Return what no plan with these processors can beat that keeps the order of ops;
-        ``most_ns`` if all of them take at least that.
+        """Return the makespan that no plan with these processors can beat that keeps the order of
+        ops; ``most_ns`` if all of them take at least that.
         """
         least = self._least_ns(choice)
         if least >= most_ns:
@@ -307,7 +307,9 @@ class _ChoiceSearch:
         )
 
     def _least_ns(self, choice: Choice) -> int:
-        """Return what no plan with these processors can beat, in whatever order its ops run."""
+        """Return the makespan that no plan with these processors can beat, in whatever order its
+        ops run.
+        """
         if choice not in self.bounds:
             graph = on_processors(self.graph, self._chosen(choice))
             self.bounds[choice] = free_order_bound_ns(

@@ -141,7 +141,7 @@ def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -
 
 
 class _Producers:
-    """Describe who writes each tensor, and when it is used; positions ascending."""
+    """The ops that write each tensor, and those that use it; positions ascending."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

@@ -179,7 +179,9 @@ def plan(
 
 
 def _knew(rule: Rule, table: ExpertTable) -> str:
-    """Return what the plan knows of what gates choose, and when; and what stays in the cache."""
+    """Return a text on what the plan knows of what gates choose, and when; and on what stays in the
+    cache.
+    """
     by = {
         "previous": "each gate's last choice, as a guess at its next one (predicted: previous)",
         "popular": "each gate's most frequent choices so far, as a guess at its next one "

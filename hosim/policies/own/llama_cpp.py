@@ -86,8 +86,8 @@ def placed(
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Describe what lies where: how many layers from the back are on the device, which layers'
-    experts are not, and what comes before that.
+    """The split of a model: how many layers from the back are on the device, which layers' experts
+    are not, and the ``overrides`` that come before both.
     """
 
     n_gpu_layers: int
@@ -145,7 +145,7 @@ def _ends_soon(pattern: str) -> bool:
 
 
 def _fitted(layers: _Layers, fitting: Callable[[Split], Plan | None], most: int) -> Plan:
-    """Return what ``--fit`` comes to."""
+    """Return the plan that ``--fit`` comes to."""
     everything, experts = Split(layers.count + 1, frozenset()), layers.with_experts
     dense = Split(layers.count + 1, frozenset(experts))
     found = fitting(everything)
@@ -214,7 +214,7 @@ def _rows(graph: Graph, i: int) -> int:
 
 
 def _initial(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """Return where tensors lie that the workload leaves free: where they are used; parts that
+    """Return the tiers of tensors that the workload leaves free: where they are used; parts that
     nobody uses, beside the others of their tensor.
     """
     device = hardware.device_tier
@@ -284,7 +284,7 @@ class _Layers:
 
     @cached_property
     def count(self) -> int:
-        """Return how many layers there are, beside the output layer."""
+        """Return the number of layers, beside the output layer."""
         numbered = [
             n for op, n in zip(self.graph.ops, self.of, strict=True) if _NUMBER.search(op.name)
         ]
@@ -352,7 +352,9 @@ class _Layers:
         return layer < 0 or layer < self.count + 1 - split.n_gpu_layers
 
     def _overridden(self, i: int, weights: Sequence[int], split: Split) -> bool | None:
-        """Return where ``override_tensor`` has an op's weights; ``None``: nowhere."""
+        """Return whether ``override_tensor`` has an op's weights on the CPU; ``None``: it has them
+        nowhere.
+        """
         held = dict.fromkeys([self.graph.tensors[t].whole for t in weights])
         unknown = [tensor for tensor in held if not gguf_names(tensor)]
         if unknown:

@@ -128,12 +128,12 @@ class _KernelClock:
         self._starts = [0, *accumulate(known)]
 
     def ops_after(self, op: int, ns: float) -> int:
-        """Return how many ops after ``op`` begin within ``ns`` of its end."""
+        """Return the number of ops after ``op`` that begin within ``ns`` of its end."""
         return max(0, bisect_left(self._starts, self._starts[op + 1] + ns) - (op + 1))
 
     def ops_before(self, op: int, ns: float) -> int:
-        """Return how many ops before ``op`` are to have begun at least ``ns`` before it does, the
-        fewest.
+        """Return the fewest ops before ``op`` that are to have begun at least ``ns`` before it
+        does.
         """
         return max(0, op - max(0, bisect_left(self._starts, self._starts[op] - ns + 1) - 1))
 

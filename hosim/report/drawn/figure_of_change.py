@@ -1,4 +1,4 @@
-"""Describe what a tier held over the step before a change and after it, in one picture."""
+"""The bytes that a tier held over the step before a change and after it, in one picture."""
 
 from __future__ import annotations
 

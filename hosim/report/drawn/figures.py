@@ -1,4 +1,4 @@
-"""Describe what all pictures share: styles that differ in black and white, units, and reproducible
+"""The common parts of all pictures: styles that differ in black and white, units, and reproducible
 files.
 
 A picture is a function that draws on the caller's axes and returns them. The commands make and save

@@ -104,8 +104,8 @@ def _closed(values: Any) -> Any:
 
 
 def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: str) -> Axes:
-    """Return what a tier holds over time, stacked by kind of tensor, with the budget (of another
-    tier: its capacity) and the peak.
+    """Return the bytes that a tier holds over time, stacked by kind of tensor, with the budget (of
+    another tier: its capacity) and the peak.
 
     A limit far above the peak is only named: a line there would leave no room for the rest.
     """

@@ -284,7 +284,7 @@ def _ordered(values: pd.Series[Any]) -> list[Any]:
 
 
 def _telling(column: str) -> Callable[[Any], str]:
-    """Return how to format a column's values: by the unit that its name ends in."""
+    """Return the format of a column's values, by the unit that its name ends in."""
     for ending, say in (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_time)):
         if column.endswith(ending):
             return partial(_rounded, say)

@@ -1,4 +1,4 @@
-"""Describe what is installed, what each extra is for, and what is missing for it."""
+"""The installed packages, the purpose of each extra, and what is missing for it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Listed(Protocol):
 
     @property
     def leaves_out(self) -> str:
-        """Return what of that it does not model."""
+        """Return the parts of that which it does not model."""
 
 
 def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:

@@ -1,5 +1,5 @@
-"""Describe how long the ops of a workload take on a machine, and where that is from: measured, a
-table, the fitted model, or a guess.
+"""The times of a workload's ops on a machine, and their source: measured, a table, the fitted
+model, or a guess.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
 
 
 def under_load(hardware: Hardware) -> str:
-    """Return what a clock is followed by where the processor sustains a lower one, at which peaks
-    count; else nothing.
+    """Return the note after a clock where the processor sustains a lower one, at which peaks count;
+    else nothing.
     """
     figures = hardware.compute.processor
     return (
@@ -70,7 +70,7 @@ def under_load(hardware: Hardware) -> str:
 
 
 def origin_lines(graph: Graph, hardware: Hardware) -> list[str]:
-    """Return how much of the ops' time is from where, in one line; none for a profile without a
+    """Return the shares of the ops' time by origin, in one line; none for a profile without a
     processor, where all is measured or guessed.
     """
     if hardware.compute.processor is None:

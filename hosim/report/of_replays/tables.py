@@ -172,7 +172,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def above(value: int, bound: int | None) -> str:
-    """Return how far ``value`` is above ``bound``: in percent, or as a multiple from 2 on.
+    """Return the gap between ``value`` and ``bound``: in percent, or as a multiple from 2 on.
 
     >>> above(101, 100), above(270, 100), above(100, 100), above(5, None)
     ('+1.0 %', '2.70x', '+0 %', '-')
@@ -340,7 +340,7 @@ def of_plans(results: Sequence[Result], graph: Graph, hardware: Hardware) -> Tex
 
 
 def effort(results: Sequence[Result]) -> Text:
-    """Return how long planning and replaying took on this machine, in one line."""
+    """Return the time that planning and replaying took on this machine, in one line."""
     if len(results) == 1 and not results[0].planning_s:
         return paragraph(
             f"Replay took {human_time(round(results[0].replay_s * 1e9))}.", style="dim", space=True
@@ -388,8 +388,8 @@ def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = 
 
 
 def channels(results: Sequence[Result]) -> RenderableType:
-    """Return what each policy moved over each channel, what part of the time it was busy, and how
-    much of that computation covered.
+    """Return the traffic of each policy over each channel, what part of the time it was busy, and
+    how much of that computation covered.
 
     The mean queue is how many transfers wait for the channel, on average over the makespan.
     """
@@ -423,7 +423,7 @@ def channels(results: Sequence[Result]) -> RenderableType:
 
 
 def _mean(spent_ns: int, makespan_ns: int | None) -> str:
-    """Return how many of what spends this time there are on average."""
+    """Return the average number of what spends this time."""
     if not spent_ns or not makespan_ns:
         return NOTHING
     mean = spent_ns / makespan_ns

@@ -88,8 +88,8 @@ def _window(copies: Sequence[ObservedTransfer]) -> str:
 
 
 def _of_overlap(copies: Sequence[ObservedTransfer]) -> str:
-    """Return what the rule of thumb compares: how long these take alone, as a share of the
-    computation that they can overlap with.
+    """Return the figures that the rule of thumb compares: how long these take alone, as a share of
+    the computation that they can overlap with.
     """
     overlap = max([copy.overlap_ns for copy in copies])
     return percent(sum([copy.alone_ns for copy in copies]), overlap) if overlap else NOTHING

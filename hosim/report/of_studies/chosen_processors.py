@@ -1,4 +1,4 @@
-"""Describe where a plan lets ops run that may run on several processors: a table for people."""
+"""The processors on which a plan lets ops run that may run on several: a table for people."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Describe which columns of a table a terminal of some width has room for, and where text breaks
-that is too long for its cell.
+"""The columns of a table that fit a terminal of some width, and the line breaks of text that is too
+long for its cell.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _AFTER_PART = re.compile(r"(?<=[./_=:,-])(?![./_=:,\d-])|(?<=\D[./_=:,-])(?=\d)"
 
 @dataclass(frozen=True, slots=True)
 class ColumnNeed:
-    """Describe what a column asks for: its width in characters, and the group that it should not be
-    parted from.
+    """The needs of a column: its width in characters, and the group that it should not be parted
+    from.
 
     ``empty`` says that no row has anything in it, ``rank`` that it may be left out: the lowest
     first, ``None`` never.

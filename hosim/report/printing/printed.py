@@ -151,8 +151,8 @@ class _Breaking:
 
 
 def _width(column: Column, first: bool) -> int:
-    """Return what a column needs: its widest line where nothing wraps, else enough to read, and in
-    the first column whole names up to a limit.
+    """Return the width that a column needs: its widest line where nothing wraps, else enough to
+    read, and in the first column whole names up to a limit.
     """
     name, *rows = (str(part) for part in (column.header, *column.cells))
     widest = _widest(name, *rows)
@@ -231,7 +231,7 @@ def paragraph(*lines: str, style: str = "", space: bool = False, wrapped: bool =
 
 
 def and_more(count: int, top: int | None) -> Text:
-    """Return what stands below a table of ``count`` rows of which ``top`` are shown; nothing if all
+    """Return the line below a table of ``count`` rows of which ``top`` are shown; nothing if all
     are, as they are for ``None``.
     """
     return paragraph(

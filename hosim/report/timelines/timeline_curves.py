@@ -1,6 +1,4 @@
-"""Describe what a timeline says of every instant, as arrays of numpy that a picture has room
-for.
-"""
+"""The values of a timeline at every instant, as arrays of numpy that a picture has room for."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ Ints = npt.NDArray[np.int64]
 
 
 def end_ns(result: Result) -> int:
-    """Return when everything recorded has ended: the makespan, or the last instant known of a
-    replay that ran out of memory.
+    """Return the end of everything recorded: the makespan, or the last instant known of a replay
+    that ran out of memory.
     """
     if result.makespan_ns is not None or result.timeline is None:
         return result.makespan_ns or 0

@@ -30,8 +30,8 @@ Link = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class BarStyle:
-    """Describe what the key calls a bar, its colour and hatch; ``role`` is ``named`` (it shows its
-    name), ``plain``, or ``stall`` (before an op).
+    """The style of a bar: its name in the key, its colour and hatch; ``role`` is ``named`` (it
+    shows its name), ``plain``, or ``stall`` (before an op).
     """
 
     label: str

@@ -50,7 +50,9 @@ class Row:
 
 
 def timeline_of(result: Result) -> Timeline:
-    """Return what a replay recorded. Raises :class:`ValueError` if it recorded nothing."""
+    """Return the timeline that a replay recorded. Raises :class:`ValueError` if it recorded
+    nothing.
+    """
     if result.timeline is None:
         raise ValueError("the result has no timeline: replay with record=True")
     return result.timeline
@@ -103,7 +105,7 @@ def _channels(timeline: Timeline) -> Iterator[Row]:
 
 
 def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
-    """Return what a person calls a bar: the op, what is moved, or what is waited for."""
+    """Return the name of a bar for people: the op, what is moved, or what is waited for."""
     if bar.what == OP:
         return plan.graph.ops[bar.number].name
     if bar.what == TRANSFER:
@@ -112,8 +114,8 @@ def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
 
 
 def awaited_name(plan: Plan, timeline: Timeline, bar: Bar) -> str | None:
-    """Return what a stall's bar is blamed on, as tensor and channel; ``None`` if that is no
-    transfer.
+    """Return the transfer that a stall's bar is blamed on, as tensor and channel; ``None`` if that
+    is no transfer.
     """
     x = blamed(timeline, timeline.stalls[bar.number])
     return None if x is None else f"{plan.graph.tensors[x.tensor].name} on {x.channel}"

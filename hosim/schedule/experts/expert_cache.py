@@ -51,8 +51,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Describe how experts are predicted: by one of :data:`PREDICTORS`, ``top`` of them (``None``:
-    as many as the gate chose last).
+    """The rule by which experts are predicted: one of :data:`PREDICTORS`, ``top`` of them
+    (``None``: as many as the gate chose last).
 
     ``only_right`` prefetches of them what the gate will choose: what a replay is compared with to
     see what its wrong prefetches take. ``predicted`` finds each chosen expert with probability
@@ -106,7 +106,7 @@ class Predictor:
 
 @dataclass(frozen=True)
 class ExpertTable:
-    """Describe what the runtime needs of graph and machine, computed once a plan.
+    """The data on graph and machine that the runtime needs, computed once a plan.
 
     ``hops`` are the tiers that an expert's tensor passes on its way up. By op, ``reveal`` has the
     decision that is first known before it, and ``serves`` the one whose chosen experts it uses;
@@ -167,7 +167,7 @@ def expert_table(
     hops: Mapping[int, tuple[str, ...]],
     hot: tuple[int, ...] = (),
 ) -> ExpertTable:
-    """Return what :class:`ExpertCache` looks up, for a realised graph."""
+    """Return the table that :class:`ExpertCache` looks up, for a realised graph."""
     order = graph.derived(HappensBefore)
     reveal: dict[int, int] = {}
     serves: dict[int, int] = {}
@@ -230,8 +230,8 @@ class ExpertCache:
     # ----------------------------------------------------------------------------------
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Return when a gate has decided: what it chose and is not there, and what is predicted for
-        the next.
+        """Return the cache ops once a gate has decided: for what it chose and is not there, and for
+        what is predicted for the next.
         """
         table, decisions = self.table, list[CacheOp]()
         self._unpin(op)
@@ -253,8 +253,8 @@ class ExpertCache:
         return decisions
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Return what ``op`` lacks of the chosen, now that what was under way has arrived; and
-        evictions for the rest of what it wants.
+        """Return the cache ops for what ``op`` lacks of the chosen, now that what was under way has
+        arrived; and evictions for the rest of what it wants.
         """
         decisions = list[CacheOp]()
         self._unpin(op)

@@ -1,4 +1,4 @@
-"""Describe which tier below takes a tensor."""
+"""The choice of the tier below that takes a tensor."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Describe what becomes of a figure over seeds: percentiles of the runs of each point."""
+"""The percentiles of a figure over seeds, from the runs of each point."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ class ServingQuestion:
         )
 
     def notes(self, settings: Settings) -> tuple[Note, ...]:
-        """Return what a reader of the figures of a point has to know of the model and its times;
-        none if it cannot be served.
+        """Return the notes for readers of a point's figures on the model and its times; none if it
+        cannot be served.
         """
         asked = self.with_settings(
             {field: value for field, value in settings.items() if not field.startswith(REQUESTS)}
@@ -193,7 +193,7 @@ def _room(found: Mapping[str, Any]) -> int:
 
 
 def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return how many engines of each kind there are, and what they have."""
+    """Return the number of engines of each kind, and what they have."""
     count, unlike = found.get("instances", 1), found.get("prefill")
     return (
         [(count, found)]

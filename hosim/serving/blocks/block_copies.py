@@ -191,7 +191,7 @@ class EngineChannels:
                 group.settle(now)
 
     def _ceiling(self, channel: ChannelQueue) -> Fraction | None:
-        """Return what the head of a queue reaches at most."""
+        """Return the highest rate that the head of a queue reaches."""
         head = channel.queue[0]
         kind = self._waiting[head.number][1]
         found = [

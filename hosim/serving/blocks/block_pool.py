@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reach(NamedTuple):
-    """Describe where the contents of a prompt are, from its first block: a block of the device, or
-    ``-1 - j`` for the ``j``-th of ``below``.
+    """The places of a prompt's contents, from its first block: a block of the device, or ``-1 - j``
+    for the ``j``-th of ``below``.
 
     For those ``below`` it has the place of the tier and the name.
     """
@@ -42,12 +42,12 @@ class BlockPool:
 
     @property
     def count(self) -> int:
-        """Return how many blocks there are."""
+        """Return the number of blocks."""
         return self._count
 
     @property
     def free(self) -> int:
-        """Return how many blocks nobody holds."""
+        """Return the number of blocks that nobody holds."""
         return self._count - len(self._holders) + len(self._freed)
 
     def found(self, keys: Iterable[Hashable]) -> list[int]:
@@ -72,8 +72,8 @@ class BlockPool:
         return count - len(device) <= self.free - self.idle(device)
 
     def not_held(self, reach: Reach) -> int:
-        """Return how many blocks of what was reached are below, or held by nobody: these take
-        room.
+        """Return the number of blocks of what was reached that are below, or held by nobody: these
+        take room.
         """
         return len(reach.below) + self.idle(slot for slot in reach.slots if slot >= 0)
 
@@ -83,7 +83,7 @@ class BlockPool:
         return reach.slots, []
 
     def idle(self, blocks: Iterable[int]) -> int:
-        """Return how many of these blocks nobody holds."""
+        """Return the number of these blocks that nobody holds."""
         return sum(self._holders[block] == 0 for block in blocks)
 
     def hold(self, blocks: Iterable[int]) -> None:

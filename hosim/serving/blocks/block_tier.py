@@ -64,7 +64,7 @@ class BlockTier:
         self.peak = max(self.peak, self.held)
 
     def written(self, key: Hashable) -> Awaited:
-        """Return what brings the contents here."""
+        """Return the copy that brings the contents here."""
         return self._writes[key]
 
     def rank(self, key: Hashable, rank: Rank) -> None:

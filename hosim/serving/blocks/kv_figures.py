@@ -1,5 +1,5 @@
-"""Describe what became of a cache with tiers below the device: hits and peaks by tier, traffic by
-channel, and who waited for it.
+"""The figures of a cache with tiers below the device: hits and peaks by tier, traffic by channel,
+and who waited for it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class KvChannelFigures:
 
 @dataclass(frozen=True, slots=True)
 class SparseFigures:
-    """Describe what attention that reads few blocks had below: the assumption about which it reads,
-    and the times sequences were thinned.
+    """The figures of attention that reads few blocks, for the tier below: the assumption about
+    which it reads, and the times sequences were thinned.
 
     ``fetched_bytes`` came up on each device of all engines for iterations that read them.
     """
@@ -92,8 +92,8 @@ class KvFigures:
 
 @dataclass(frozen=True, slots=True)
 class KvTransferFigures:
-    """Describe what went over ``link`` from engines that prefill to those that decode, and how many
-    of either there are.
+    """The traffic over ``link`` from engines that prefill to those that decode, and the number of
+    either.
 
     ``transfers``, ``bytes`` (of each device) and ``busy_ns`` are sums over all pairs of engines.
     ``wait_ns`` is the sum of what requests waited from the end of their prefill until their blocks

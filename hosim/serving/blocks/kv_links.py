@@ -45,7 +45,7 @@ class KvLink:
 
 
 def _slowest(hardware: Hardware, tier: str) -> int:
-    """Return what the slowest channel between the device tier and another one moves in a second."""
+    """Return the bandwidth of the slowest channel between the device tier and another one."""
     ends = {hardware.device_tier, tier}
     return min(
         [
@@ -227,9 +227,7 @@ class KvTransfers:
         self._channels.issue(self._channels.ways[ends], size, copy)
 
     def hand_overs(self, senders: Sequence[int], decodes: int, stall_ns: int) -> HandOvers:
-        """Return what was moved and waited for; request i was prefilled by engine
-        ``senders[i]``.
-        """
+        """Return the transfers and the waits; request i was prefilled by engine ``senders[i]``."""
         ways = self._channels.ways.values()
         moved = KvTransferFigures(
             self._link.name,

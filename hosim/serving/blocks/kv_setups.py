@@ -22,7 +22,7 @@ from hosim.units import parse_size
 
 @dataclass(frozen=True)
 class KvSetup:
-    """Describe what :func:`kv_setup` found: each time it is called it makes empty caches.
+    """The setup that :func:`kv_setup` found: each time it is called it makes empty caches.
 
     ``machine`` has the devices of one engine; ``tiers`` are those below and how many blocks each
     has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.
@@ -126,7 +126,9 @@ def kv_setup(
 
 
 def engines_per_host(hardware: Hardware, devices: int) -> int | None:
-    """Return how many engines of so many devices each host has; ``None``: one host has all."""
+    """Return the number of engines of so many devices that each host has; ``None``: one host has
+    all.
+    """
     return (
         None if hardware.devices_per_host is None else max(1, hardware.devices_per_host // devices)
     )

@@ -1,4 +1,4 @@
-"""Describe which blocks of a long cache attention reads in a step, and how many of these have to
+"""The blocks of a long cache that attention reads in a step, and the number of these that have to
 come up from the tier below.
 """
 
@@ -17,8 +17,8 @@ from hosim.units import human_percent
 
 @dataclass(frozen=True, slots=True)
 class AttendedTokens:
-    """Describe what a step of decoding reads of a sequence: its first ``sinks`` and last ``window``
-    tokens, and ``chosen`` of those between.
+    """The tokens of a sequence that a step of decoding reads: its first ``sinks`` and last
+    ``window`` tokens, and ``chosen`` of those between.
     """
 
     sinks: int
@@ -78,7 +78,7 @@ class SparseReads:
 
     @property
     def assumption(self) -> str:
-        """Return what is assumed, in a sentence."""
+        """Return the assumption, in a sentence."""
         if self.hit is not None:
             said = f"{human_percent(float(self.hit))} of the chosen blocks are in the buffer"
         else:
@@ -104,8 +104,8 @@ def sparse_reads(
     block_tokens: int,
     summaries: Fraction = Fraction(0),
 ) -> SparseReads:
-    """Return what the parameters of the policy ``sparse`` say, for a model that reads such tokens.
-    Raises :class:`InputError`.
+    """Return the settings in the parameters of the policy ``sparse``, for a model that reads such
+    tokens. Raises :class:`InputError`.
 
     ``summaries`` are those of a block by which the model chooses, as a share of its bytes.
     """

@@ -75,7 +75,7 @@ class TieredPool(BlockPool):
 
     @property
     def free(self) -> int:
-        """Return how many blocks of the device nobody holds."""
+        """Return the number of blocks of the device that nobody holds."""
         return self._count - len(self._holders) + len(self._order)
 
     # -- the device's blocks
@@ -129,7 +129,9 @@ class TieredPool(BlockPool):
     # -----------------------------------------------------------------------------------
 
     def reach(self, keys: Iterable[Hashable]) -> Reach:
-        """Return what of these is in the device or below, up to the first that is nowhere."""
+        """Return the blocks of these that are in the device or below, up to the first that is
+        nowhere.
+        """
         slots: list[int] = []
         below: list[tuple[int, Hashable]] = []
         for key in keys:
@@ -194,7 +196,7 @@ class TieredPool(BlockPool):
         return bool(self.tiers) and key in self.tiers[0]
 
     def held_once(self, blocks: Iterable[int]) -> int:
-        """Return how many of these blocks of the device one sequence alone holds."""
+        """Return the number of these blocks of the device that one sequence alone holds."""
         return sum(self._holders[block] == 1 for block in blocks)
 
     def pin(self, keys: Iterable[Hashable]) -> None:

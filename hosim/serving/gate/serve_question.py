@@ -1,4 +1,4 @@
-"""Describe what ``serve`` of a case asks: a model, requests, options of :func:`hosim.serve`, and
+"""The contents of a case's ``serve``: a model, requests, options of :func:`hosim.serve`, and
 ``limit`` for the goodput.
 """
 
@@ -63,7 +63,7 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
 
 @dataclass(frozen=True)
 class AskedServing:
-    """Describe what a case serves, with paths that can be opened."""
+    """The serving that a case asks for, with paths that can be opened."""
 
     model: Mapping[str, Any]
     requests: str
@@ -92,7 +92,9 @@ class AskedServing:
 
 
 def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> AskedServing:
-    """Return what ``serve`` of a case asks; ``beside`` finds paths relative to the case's file."""
+    """Return the question that ``serve`` of a case asks; ``beside`` finds paths relative to the
+    case's file.
+    """
     from hosim.serving.requests import changed_text, is_drawn, setting_of
 
     given = dict(serve)

@@ -104,7 +104,7 @@ def measure_served(case: Case) -> Measured:
 
 
 class _Held:
-    """Describe what each tier of a machine holds: weights and the cache on each device, the cache
+    """The contents of each tier of a machine: weights and the cache on each device, the cache
     below.
     """
 

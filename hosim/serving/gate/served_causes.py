@@ -1,5 +1,5 @@
-"""Describe why requests are served worse than a baseline says: what changed in the question, and
-which other figures changed with it.
+"""The causes of worse serving than a baseline's: what changed in the question, and which other
+figures changed with it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BEHIND = (COUNT, FOUND, WAIT, STALL, PEAK, MOVED)
 
 
 def explain_served(before: Record, now: Measured, worse: Sequence[MetricVerdict]) -> list[str]:
-    """Return what was asked otherwise, the metrics that are worse, and the figures behind them. At
-    most :data:`LINES` lines.
+    """Return the changes of the question, the metrics that are worse, and the figures behind them.
+    At most :data:`LINES` lines.
     """
     assert now.record is not None
     said = changed_question(before, now.record)

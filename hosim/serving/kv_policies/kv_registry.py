@@ -67,7 +67,7 @@ class KvPolicy:
         )
 
     def rules(self, parameters: Mapping[str, Any]) -> KvRules:
-        """Return what it decides with these parameters."""
+        """Return the rules that it decides by with these parameters."""
         return self.made_by(**{key: parameters[key] for key in self.own})
 
 

@@ -1,5 +1,5 @@
-"""Describe what a policy decides about the cache: :class:`KvRules` evict what was used least
-recently; others override them.
+"""A policy's decisions about the cache: :class:`KvRules` evicts what was used least recently;
+others override it.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class IssuedTransfer:
 
     @property
     def volume(self) -> int:
-        """Return what has to flow, in bytes times nanoseconds a second."""
+        """Return the volume that has to flow, in bytes times nanoseconds a second."""
         return self.size * NS_PER_S
 
 

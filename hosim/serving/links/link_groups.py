@@ -1,4 +1,4 @@
-"""Describe how long transfers take: what ends them, for channels that share bandwidth and for those
+"""The durations of transfers and what ends them, for channels that share bandwidth and for those
 that do not.
 
 Channels that share a fabric, of one engine or of several, and a channel with several engines of its
@@ -175,7 +175,7 @@ class LinkGroup:
         return rates
 
     def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
-        """Return what each link carries while these flow, beside the others."""
+        """Return the bandwidth of each link while these flow, beside the others."""
         if not self._beside:
             return self._capacity
         active = {link for flow_class in flowing for link in flow_class.links}

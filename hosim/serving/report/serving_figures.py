@@ -114,8 +114,8 @@ def cache(axes: Axes, served: Served) -> Axes:
 
 
 def latencies(axes: Axes, served: Served) -> Axes:
-    """Return how long each request waited for its first token and for its last one, by its arrival;
-    of very many every so many.
+    """Return the time that each request waited for its first token and for its last one, by its
+    arrival; of very many every so many.
     """
     frame = served.frame()
     frame = frame.iloc[:: -(-len(frame) // _POINTS)]

@@ -78,7 +78,7 @@ def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -
 
 
 def changeable(text: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Return what :func:`changed_requests` can change: of a file the rate alone.
+    """Return the settings that :func:`changed_requests` can change: of a file the rate alone.
 
     >>> changeable("requests.jsonl"), "size" in changeable("bursts:rate=10")
     (('rate',), True)

@@ -82,7 +82,8 @@ def is_drawn(text: str) -> bool:
 
 
 def setting_of(text: str, name: str) -> str | None:
-    """Return what a text that draws requests says of a parameter; ``None`` if it does not name it.
+    """Return the value of a parameter in a text that draws requests; ``None`` if it does not name
+    it.
 
     >>> setting_of("poisson:rate=10:count=3", "count")
     '3'
@@ -181,7 +182,7 @@ def _arrivals(gaps: _Gaps, draw: Random, mean_ns: float) -> Iterator[int]:
 
 
 def _lengths(name: str, asked: Mapping[str, str]) -> Callable[[Random], tuple[int, int]]:
-    """Return what draws the tokens of a prompt and of its answer."""
+    """Return a function that draws the tokens of a prompt and of its answer."""
     if "lengths" in asked:
         if "prompt" in asked or "output" in asked:
             raise InputError("give lengths, or prompt and output", source=f"requests {name}")

@@ -66,7 +66,7 @@ class RequestRows:
 
     @property
     def unanswered(self) -> int:
-        """Return how many rows have no answer, and are left out."""
+        """Return the number of rows that have no answer, and are left out."""
         return self.count - len(self.requests)
 
 

@@ -1,4 +1,4 @@
-"""Describe what became of weights that a policy planned: where they are, what came up, and how long
+"""The figures of weights that a policy planned: where they are, what came up, and how long
 iterations waited for it.
 """
 

@@ -22,8 +22,8 @@ _PROMPT = 16
 
 
 class _VisitParts(NamedTuple):
-    """Describe what the visits of layers have of an iteration: nanoseconds of most kernels, how
-    many attentions, how many heads.
+    """The parts of an iteration in the visits of layers: nanoseconds of most kernels, how many
+    attentions, how many heads.
     """
 
     dense_ns: tuple[int, ...]
@@ -125,7 +125,7 @@ def weight_layers(modelled: ModelledIterations) -> WeightLayers:
 
 
 def _weights(graph: Graph) -> set[int]:
-    """Return what policies move: parameters and experts that some op uses."""
+    """Return the tensors that policies move: parameters and experts that some op uses."""
     return {
         t for t, tensor in enumerate(graph.tensors) if tensor.kind in WEIGHTS and graph.users[t]
     }

@@ -1,5 +1,5 @@
-"""Describe what an iteration does with weights that a policy has planned: which layers stay in the
-device, and when the others come up.
+"""An iteration with weights that a policy has planned: which layers stay in the device, and when
+the others come up.
 
 A plan is for one iteration, and all iterations do the same. What it leaves in the device at the end
 beyond what it began with is dropped there. Weights are not written, so the copy below stays valid
@@ -82,7 +82,7 @@ class _LayerStay:
 
 
 def weight_program(plan: Plan, hardware: Hardware, budget_bytes: int) -> WeightProgram:
-    """Return what iterations do that follow a plan with one op for each visit of a layer;
+    """Return the program of iterations that follow a plan with one op for each visit of a layer;
     ``hardware`` has the devices of one engine.
 
     Raises :class:`InputError` for a plan that decides during the replay, changes the graph, breaks
@@ -154,7 +154,7 @@ def _check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
 
 
 def _stays(plan: Plan, device: str) -> tuple[list[_LayerStay], Mapping[str, int]]:
-    """Return when each layer is in the device, in order of issue, and bytes below by tier."""
+    """Return the stays of layers in the device, in order of issue, and bytes below by tier."""
     ops, users = len(plan.graph.ops), plan.graph.users
     residency = plan.residency(device)
     homes = {

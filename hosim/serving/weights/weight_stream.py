@@ -28,7 +28,7 @@ Until = Callable[[Sequence[Awaited]], Generator[simpy.Event, Any, None]]
 
 @dataclass(frozen=True)
 class WeightSetup:
-    """Describe what engines do with weights: ``policy`` planned the ``program``. ``machine`` has
+    """The setup of engines for planned weights: ``policy`` planned the ``program``. ``machine`` has
     the devices of one engine.
 
     An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of
@@ -76,7 +76,9 @@ class WeightStream:
             passed = list(accumulate(self._setup.parts(iteration), initial=0))
 
             def computed(visits: int) -> int:
-                """Return when so many visits have computed, if none of those to come waits."""
+                """Return the instant when so many visits have computed, if none of those to come
+                waits.
+                """
                 share = (took_ns - lead) * passed[visits] // passed[-1] if passed[-1] else 0
                 return began + lead + share + self.stall_ns - stalled
 

@@ -1,4 +1,4 @@
-"""Describe what a study is asked: policies with settings, axes, steps of routing."""
+"""The questions of a study: policies with settings, axes, steps of routing."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""Describe what was asked for and has no effect, or less than it seems: of a machine, refused; of a
-policy, a note.
+"""Requests that have no effect, or less than it seems: a machine's are refused, a policy's
+noted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Describe what ends the searches of a question before they are done, and who is told how far they
-are: ``--within``, ``--time`` and ``--work``.
+"""The limits that end the searches of a question early (``--within``, ``--time`` and ``--work``),
+and who is told how far they are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ AS_LONG = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class SearchEnds:
-    """Describe where searches end: at a plan ``within`` that share of the bound, after so many
-    ``seconds`` each, or after so much ``work``.
+    """The ends of searches: at a plan ``within`` that share of the bound, after so many ``seconds``
+    each, or after so much ``work``.
     """
 
     within: float | None = None

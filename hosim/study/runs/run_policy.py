@@ -22,7 +22,7 @@ from hosim.study.asked import PolicyChoice
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Describe how the device tier's bytes are counted: ``allocator`` and ``account`` as in
+    """The way in which the device tier's bytes are counted: ``allocator`` and ``account`` as in
     :func:`hosim.engine.replay`.
 
     Runtime policies are always counted in time, because their decisions have no program order.

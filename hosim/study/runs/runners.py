@@ -47,8 +47,8 @@ def pool(jobs: int) -> Runner:
 
 
 def processes(jobs: int) -> int:
-    """Return how many processes ``--jobs`` asks for (-1: one per core). Raises :class:`InputError`
-    for an invalid number, or for too many.
+    """Return the number of processes that ``--jobs`` asks for (-1: one per core). Raises
+    :class:`InputError` for an invalid number, or for too many.
 
     >>> processes(4)
     4
@@ -61,7 +61,7 @@ def processes(jobs: int) -> int:
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -122,7 +122,7 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
 
 
 def _silently(do: Callable[[], T]) -> T:
-    """Return what ``do`` returns, without one message of loky's.
+    """Return the result of ``do``, without one message of loky's.
 
     A pool that ends early forgets the tasks that wait and kills its processes. Its thread may then
     look for a task that it had not handed over, and end with a KeyError when all is done: Python

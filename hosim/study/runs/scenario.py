@@ -94,8 +94,8 @@ class Question:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Return what a reader of the answer has to know of the workload, its times on the machine,
-        and the policy's parameters.
+        """Return the notes for readers of the answer on the workload, its times on the machine, and
+        the policy's parameters.
         """
         return (
             *notes(self.graph, self.hardware),
@@ -176,7 +176,7 @@ class Question:
 
 
 def bounded_attempt(result: Result) -> Result:
-    """Return what :meth:`Question.attempt` has found, with its lower bound."""
+    """Return the result that :meth:`Question.attempt` has found, with its lower bound."""
     if result.replayed is None:
         return result
     plan, hardware = result.replayed

@@ -28,7 +28,7 @@ class Probed(Protocol):
 
     @property
     def why(self) -> str:
-        """Return why it is not."""
+        """Return the reason that it is not."""
 
 
 _Probe = TypeVar("_Probe", bound=Probed)
@@ -36,7 +36,7 @@ _Probe = TypeVar("_Probe", bound=Probed)
 
 @dataclass(frozen=True)
 class Bisected(Generic[_Probe]):
-    """Describe what a search has tried, by position.
+    """The probes of a search, by position.
 
     ``answer`` is the last position within the limits, from the easiest on, and ``beyond`` the first
     one tried outside them after it. ``contradictions`` are lines about values that are outside

@@ -1,4 +1,4 @@
-"""Describe what a step costs where a device has a price, and what a token of it does."""
+"""The cost of a step, and of one of its tokens, where a device has a price."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def tokens_of(graph: Graph) -> int | None:
 
 
 def sharing_devices(graph: Graph) -> int:
-    """Return how many devices have the same tokens: those that share layers, and the stages of a
-    pipeline, as the builder was told.
+    """Return the number of devices that have the same tokens: those that share layers, and the
+    stages of a pipeline, as the builder was told.
     """
     builder = graph.meta.get("builder")
     counts = (

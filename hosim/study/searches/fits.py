@@ -197,7 +197,7 @@ def sought(
     source: str,
     given: str = "largest='FIELD=A..B' and smallest='FIELD=A..B'",
 ) -> tuple[Wanted, str]:
-    """Return which end of a range is wanted, and the text of the range. Raises :class:`InputError`
+    """Return the wanted end of a range, and the text of the range. Raises :class:`InputError`
     unless exactly one of the two is a text.
 
     >>> sought(None, "blocks=1..64", "fit")

@@ -1,4 +1,4 @@
-"""Describe which points of a study no other one beats."""
+"""The Pareto front of a study: the points that no other one beats."""
 
 from __future__ import annotations
 

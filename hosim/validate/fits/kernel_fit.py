@@ -100,7 +100,7 @@ def fit_kernel(tables: Sequence[KernelTable], processor: Processor) -> KernelFit
 
 
 def predicted_us(table: KernelTable, processor: Processor, values: dict[str, float]) -> Array:
-    """Return what the class's function says of each row, with constants by name."""
+    """Return the prediction of the class's function for each row, with constants by name."""
     kernel = CLASSES[table.kernel]
     return _times(
         kernel, processor, kernel.shapes(table.sizes, table.dtype, table.distribution), values
@@ -120,7 +120,7 @@ def errors_by_row(table: KernelTable, processor: Processor, values: dict[str, fl
 
 
 def summary(errors: Array) -> KernelErrors:
-    """Return what is said of relative errors."""
+    """Return the summary of relative errors."""
     off = np.abs(errors)
     median, p90 = (float(x) for x in np.quantile(off, [0.5, 0.9]))
     return KernelErrors(len(errors), median, p90, float(off.max()), float(np.median(errors)))

@@ -63,7 +63,7 @@ RESOLVED = 20
 
 
 def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> ErrorSpread:
-    """Return how far predictions are off, of times of a clock with that step."""
+    """Return the spread of predictions, of times of a clock with that step."""
     pairs = [(abs(p - m) / m, m) for m, p in zip(measured, predicted, strict=True) if m > 0]
     errors, seen = (
         sorted(error for error, _ in pairs),
@@ -184,8 +184,8 @@ def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
 
 
 def draws(count: int) -> Any:
-    """Return how often each of ``count`` samples is drawn, in each of a fixed number of bootstrap
-    draws; always the same ones.
+    """Return the number of times that each of ``count`` samples is drawn, in each of a fixed number
+    of bootstrap draws; always the same ones.
     """
     import numpy as np
 

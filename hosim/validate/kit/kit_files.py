@@ -49,8 +49,8 @@ class BandwidthSweep:
 
 @dataclass(frozen=True, slots=True)
 class KitRun:
-    """Describe what was measured of a run: the median time of its steps, and the peaks of the
-    allocator, ``None`` if not recorded.
+    """The measurements of a run: the median time of its steps, and the peaks of the allocator,
+    ``None`` if not recorded.
 
     ``results`` is the digest of what a captured step's first runs returned.
     """

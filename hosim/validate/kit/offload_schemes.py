@@ -12,9 +12,7 @@ SMALLEST_OFFLOAD = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class OffloadScheme:
-    """Describe which tensors of the layers live in host memory. Embedding and head stay on the
-    device.
-    """
+    """The tensors of the layers that live in host memory. Embedding and head stay on the device."""
 
     name: str
     parameters: bool = False

@@ -70,7 +70,7 @@ class RecordedStep:
         )
 
     def begin_of(self, name: str) -> int:
-        """Return when the host entered the phase."""
+        """Return the instant when the host entered the phase."""
         return self.phases[self.phase_index[name]].begin_ns
 
     @property

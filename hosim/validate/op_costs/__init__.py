@@ -1,4 +1,4 @@
-"""Describe what recorded ops take and compute: learnt by kind, and fitted as efficiencies."""
+"""The times and the computation of recorded ops: learnt by kind, and fitted as efficiencies."""
 
 from typing import TYPE_CHECKING
 

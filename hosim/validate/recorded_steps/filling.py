@@ -1,5 +1,5 @@
-"""Describe how much of a device a kernel fills: kernels of several streams run side by side only
-while there is room for their blocks.
+"""The share of a device that a kernel fills: kernels of several streams run side by side only while
+there is room for their blocks.
 
 A kernel with more blocks than the device holds at once keeps every other kernel from starting until
 its last blocks are placed. The number of blocks that fit follows from the threads, registers and
@@ -31,8 +31,8 @@ _BLOCKS_A_MULTIPROCESSOR = 32
 
 
 def placed_ns(op: DeviceOp, info: DeviceInfo | None, duration_ns: int) -> int:
-    """Return how long a kernel of that duration keeps others from starting: until its last blocks
-    are placed.
+    """Return the time for which a kernel of that duration keeps others from starting: until its
+    last blocks are placed.
 
     0 if all blocks fit at once, and if the recording lacks what they need.
     """

@@ -1,5 +1,5 @@
-"""Describe how far each op and each call of a recording is from what its structure says, given the
-recorded times of all that came before it.
+"""The error of each op and each call of a recording against its structure, given the recorded times
+of all that came before it.
 
 A replay adds up what is not explained: once an op is late, all that follows it is. Here every op
 starts from recorded times, so that what is left is its own.
@@ -27,7 +27,7 @@ class OneStep:
 
 
 def one_step(built: Structure) -> OneStep:
-    """Return what every op and every waiting call is off on its own."""
+    """Return the error of every op and every waiting call on its own."""
     ops = built.graph.ops
     positions = {head: i for i, head in enumerate(built.heads)}
     fillers = sorted(

@@ -1,4 +1,4 @@
-"""Describe what a recording does not say, but repeats: ops that wait for another stream, or that
+"""Patterns that a recording repeats and does not state: ops that wait for another stream, or that
 are late by the same time again and again.
 
 An op may be later than its launch, its stream and its recorded waits say: what it waits for is
@@ -251,7 +251,9 @@ def _places(built: Structure) -> Mapping[int, Place]:
 
 
 def _period(names: Sequence[str], before: Sequence[int]) -> int:
-    """Return how many ops later on their stream most of these ops have their repetition."""
+    """Return the number of ops after which most of these ops have their repetition on their
+    stream.
+    """
     import numpy as np
 
     sequence = numbered(names)
@@ -303,7 +305,7 @@ class _Awaited:
         return {}
 
     def followed(self, i: int) -> dict[int, tuple[int, ...]]:
-        """Return what one op waits for: the last of those that ended just before it whose
+        """Return the op that one op waits for: the last of those that ended just before it whose
         repetitions an op like it followed at once.
         """
         op = self._ops[i]

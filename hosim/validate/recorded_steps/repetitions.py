@@ -58,8 +58,8 @@ def repetitions(trace: KinetoTrace) -> Repetitions:
 
 
 def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
-    """Return what the host began before that instant, and the device's work for it, whenever it
-    ran.
+    """Return the part of a trace that the host began before that instant, and the device's work for
+    it, whenever it ran.
     """
     calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
     kept = {call.correlation for call in trace.calls[:calls]}
@@ -101,7 +101,7 @@ def numbered(names: Sequence[str]) -> Any:
 
 
 def _repeated(names: Sequence[str]) -> list[int]:
-    """Return where each repetition begins."""
+    """Return the start of each repetition."""
     import numpy as np
 
     sequence = numbered(names)

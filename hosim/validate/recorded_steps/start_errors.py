@@ -1,5 +1,5 @@
-"""Describe how far predicted starts are from recorded ones, in ways that neither a late beginning
-nor an idle device hides.
+"""The errors of predicted starts against recorded ones, in ways that neither a late beginning nor
+an idle device hides.
 
 Besides the errors on the recording's clock: those after aligning the first op, those of the gaps
 between successive ops of a stream, and both as a share of the time in which the device idles or
@@ -62,7 +62,9 @@ class StartErrors:
 
 
 def percentile95(errors: Sequence[int]) -> int:
-    """Return what 95 % of the errors do not exceed, without their sign; 0 without errors."""
+    """Return the value that 95 % of the errors do not exceed, without their sign; 0 without
+    errors.
+    """
     ordered = sorted(abs(error) for error in errors)
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else 0
 

@@ -373,7 +373,7 @@ class _Builder:
         self._returned(thread)
 
     def _entered(self, call: HostCall, i: int) -> int:
-        """Return when a call that blocks for its copy has done its own work before it.
+        """Return the instant when a call that blocks for its copy has done its own work before it.
 
         On a stream that was free it is what the call took beyond the copy and its return; else the
         constant, as nobody sees it.

@@ -165,7 +165,7 @@ def span_ns(intervals: Iterable[Interval]) -> int:
 
 
 def _recorded_release(built: Structure, i: int) -> int:
-    """Return when an op could have started for all that the host did."""
+    """Return the instant when an op could have started for all that the host did."""
     op = built.trace.ops[i]
     return (
         op.start_ns
@@ -175,8 +175,8 @@ def _recorded_release(built: Structure, i: int) -> int:
 
 
 def _waited(built: Structure, times: Sequence[Interval], released: Sequence[int]) -> int:
-    """Return what ops waited for other streams alone: from when their own stream and their launch
-    were ready, to when those were.
+    """Return the time that ops waited for other streams alone: from when their own stream and their
+    launch were ready, to when those were.
     """
     total = 0
     for queue in built.streams:

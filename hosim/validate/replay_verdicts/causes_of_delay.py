@@ -1,5 +1,5 @@
-"""Describe why an op of a recording started, or a call returned, when nothing in the recording's
-structure says so.
+"""The causes of delays: why an op of a recording started, or a call returned, at a time that
+nothing in the recording's structure explains.
 """
 
 from __future__ import annotations

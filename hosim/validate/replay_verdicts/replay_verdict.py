@@ -80,8 +80,8 @@ def behind(errors: StartErrors, *rivals: StartErrors) -> int:
 
 
 def complaint(verdict: Verdict | None, bound: float) -> str:
-    """Return why a recording fails a test with this bound, as a share of its span; empty if it
-    passes.
+    """Return the reason that a recording fails a test with this bound, as a share of its span;
+    empty if it passes.
     """
     if verdict is None:
         return "not validated: it cannot be replayed in time"
@@ -176,7 +176,7 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
 
 @dataclass(frozen=True, slots=True)
 class _Naming:
-    """Describe what is named, the simulated start of each op given its recorded times, and the
+    """The named ops and calls, the simulated start of each op given their recorded times, and the
     errors of all other ops.
     """
 

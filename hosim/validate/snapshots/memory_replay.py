@@ -117,7 +117,7 @@ class MemoryReplay:
 
     @property
     def measured_reserved_growth_bytes(self) -> int | None:
-        """Return how much the recorded reserve exceeds the first recorded one."""
+        """Return the amount by which the recorded reserve exceeds the first recorded one."""
         curve = self.measured_reserved_bytes
         return None if curve is None else int((curve - curve[0]).max())
 
@@ -209,8 +209,8 @@ _NO_BLOCKS = "its recorded allocations lack addresses or totals"
 def _unknown_start(
     trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None
 ) -> str | None:
-    """Return why what the allocator held at the start does not follow from a recording, in words;
-    None if it held nothing.
+    """Return the reason, in words, that what the allocator held at the start does not follow from a
+    recording; None if it held nothing.
     """
     if reserved is None:
         return "the recording does not say what was reserved when it began"
@@ -251,7 +251,7 @@ def _bounds(
     totals: Curve | None,
     reserved: Curve | None,
 ) -> tuple[int | None, int | None]:
-    """Return what the reserved peak is at least and at most; None if that is not known."""
+    """Return the least and the most that the reserved peak can be; None if that is not known."""
     peak = _peak(totals)
     if reserved is None:
         return peak, None

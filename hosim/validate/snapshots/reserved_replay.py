@@ -1,4 +1,4 @@
-"""Describe what the caching allocator reserves for a recorded sequence of allocations and frees,
+"""The memory that the caching allocator reserves for a recorded sequence of allocations and frees,
 whose initial cache may be unknown.
 
 A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has
@@ -31,8 +31,8 @@ Change = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReservedReplay:
-    """Describe what the allocator reserved: at the start, after each change, and how many of its
-    ``allocations`` got the recorded address.
+    """The memory that the allocator reserved at the start and after each change, and how many of
+    its ``allocations`` got the recorded address.
     """
 
     start_bytes: int
@@ -47,7 +47,7 @@ class ReservedReplay:
 
     @property
     def growth_bytes(self) -> int:
-        """Return how much that exceeds the start."""
+        """Return the amount by which that exceeds the start."""
         return self.peak_bytes - self.start_bytes
 
 
@@ -75,7 +75,7 @@ def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> Reserved
 
 
 def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
-    """Return how much may be reserved beyond the start at most: nothing that was free at the start
+    """Return the most that may be reserved beyond the start: nothing that was free at the start
     serves an allocation.
 
     Blocks from before the sequence that it frees serve allocations, or stay apart between blocks

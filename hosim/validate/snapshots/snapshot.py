@@ -55,7 +55,7 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReplay:
-    """Describe what came of living through a history again.
+    """The result of replaying a recorded history.
 
     ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of
     ``segment_entries`` (segments and pages that came and went) were the allocator's own decision,

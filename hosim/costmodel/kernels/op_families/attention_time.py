@@ -117,7 +117,7 @@ def context_gradient_us(constants: ContextConstants, processor: Processor, shape
 
 @dataclass(frozen=True, slots=True)
 class FlashShares:
-    """Describe how much of the peak in 16 bits the products of a library's attention reach, going
+    """The fractions of the 16-bit peak that the matrix products of a library's attention reach,
     forward and in the gradient.
     """
 
@@ -147,8 +147,8 @@ geometric mean.
 def flash_us(
     library: str, *, gradient: bool
 ) -> Callable[[ContextConstants, Processor, Shapes], Array]:
-    """Return what gives the microseconds of :func:`context_us`, or of its gradient, by the kernels
-    of one of :data:`FLASH`.
+    """Return a function that gives the microseconds of :func:`context_us`, or of its gradient, by
+    the kernels of one of :data:`FLASH`.
     """
 
     def us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:

@@ -1,4 +1,4 @@
-"""Describe how a mixture's tokens spread over its experts: what the busiest rank has to do.
+"""The spread of a mixture's tokens over its experts, and the load of the busiest rank.
 
 Two distributions, and recorded loads (:func:`busiest`). *uniform*: every choice of a token is any
 expert. *power_law_A*: an expert's share is drawn from a density that falls as ``share ** -A``
@@ -38,7 +38,7 @@ class ExpertLoads:
 def expected_loads(
     tokens: int, top: int, experts: int, ranks: int, distribution: str
 ) -> ExpertLoads:
-    """Return what the busiest of ``ranks`` has on average, if each of ``tokens`` tokens chooses
+    """Return the average loads of the busiest of ``ranks``, if each of ``tokens`` tokens chooses
     ``top`` of ``experts`` experts.
 
     ``distribution`` is ``uniform`` or ``power_law_A``. Raises :class:`ValueError` for another one.

@@ -1,6 +1,4 @@
-"""Describe what the vendor of a processor says of it, as far as the times of its kernels depend on
-that.
-"""
+"""The vendor's figures of a processor that the times of its kernels depend on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Describe what the caching allocator picks among free blocks: the best one for a request, and
-those to give back when memory is short.
+"""The choices of the caching allocator among free blocks: the best one for a request, and those to
+give back when memory is short.
 """
 
 from __future__ import annotations

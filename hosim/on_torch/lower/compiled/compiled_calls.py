@@ -133,7 +133,9 @@ def _function(call: WrapperCall, names: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _told(roles: Sequence[str]) -> Callable[..., None]:
-    """Return what a compiled kernel does to fake tensors: it says what it reads and writes."""
+    """Return a kernel for fake tensors with the effect of a compiled one: it says what it reads and
+    writes.
+    """
 
     def kernel(*tensors: torch.Tensor) -> None:
         by_role = {

@@ -1,4 +1,4 @@
-"""Describe what ``torch.compile`` has made of a model, and which of it can be offloaded. Imports
+"""The result of ``torch.compile`` for a model, and the part of it that can be offloaded. Imports
 torch.
 """
 
@@ -24,9 +24,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """Describe what ``torch.compile`` has made of a model (``module``), and the settings of
-    inductor.
-    """
+    """A model compiled by ``torch.compile`` (``module``), and the settings of inductor."""
 
     module: Any = field(repr=False)
     settings: Mapping[str, Any]

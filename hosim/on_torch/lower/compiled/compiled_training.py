@@ -125,7 +125,7 @@ def _compile(
 
 
 def _traced_instead(*args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """Return what inductor compiles, as a function that traces its calls."""
+    """Return the function that inductor compiles, as one that traces its calls."""
     from torch._inductor import compile_fx as inductor
 
     compiled: Callable[..., Any] = inductor.compile_fx_inner(*args, **kwargs)
@@ -150,7 +150,7 @@ class _Tracing:
         self.values = values
 
     def results(self) -> list[Any]:
-        """Return what the program returns; results that are views are made by ops of torch."""
+        """Return the results of the program; those that are views are made by ops of torch."""
         for call in self.program.wrapper.calls:
             made = _as_node(self.program.op(call), self.program.name(call), self.taken(call))
             self.values.update(
@@ -170,7 +170,7 @@ class _Tracing:
 
 
 def _as_node(op: CompiledCall, name: str, taken: Sequence[Any]) -> Any:
-    """Return what an op makes of fake tensors, noted as a node of the trace."""
+    """Return the result of an op on fake tensors, noted as a node of the trace."""
     mode = get_proxy_mode()
     with disable_proxy_modes_tracing():
         made = op(*taken)

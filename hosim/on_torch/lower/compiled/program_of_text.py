@@ -98,7 +98,7 @@ def _returning_new_tensors(program: TorchProgram) -> tuple[GraphModule, Sequence
 def _compiled(
     program: TorchProgram, module: GraphModule, settings: Mapping[str, Any]
 ) -> InductorProgram:
-    """Return what inductor makes of a module over fake inputs."""
+    """Return the result of inductor for a module over fake inputs."""
     from torch._functorch import config as functorch_config
     from torch._inductor import compile_fx as inductor
     from torch._inductor import config
@@ -173,7 +173,7 @@ class _Building:
         return program
 
     def given(self, value: Any, placeholders: Mapping[str, Node]) -> Any:
-        """Return what the program returns beside what it makes: one of its inputs, or a
+        """Return the result of the program that it does not make: one of its inputs, or a
         constant.
         """
         return placeholders[value.name] if isinstance(value, Node) else value

@@ -31,7 +31,7 @@ class StepOp(OwnOp):
         self._function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the function returns."""
+        """Return the result of the function."""
         return self._function(*args, **kwargs)
 
     def __str__(self) -> str:

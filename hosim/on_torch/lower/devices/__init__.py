@@ -1,4 +1,4 @@
-"""Describe where plans run: a GPU, or a CPU that acts as one; their memory, queues and pace."""
+"""The devices on which plans run: a GPU, or a CPU acting as one; memory, queues and pace."""
 
 from typing import TYPE_CHECKING
 

@@ -62,7 +62,7 @@ class CudaMemory:
             torch_gpu.cuda.set_per_process_memory_fraction(1.0)
 
     def _limit_bytes(self) -> int:
-        """Return what torch's allocator may reserve for the whole process."""
+        """Return the bytes that torch's allocator may reserve for the whole process."""
         assert self.budget_bytes is not None
         return int(self._outside_bytes + self.budget_bytes * RESERVE + self._slack_bytes)
 

@@ -85,7 +85,7 @@ class TimedWork:
 
 @dataclass(slots=True)
 class LaunchedRun:
-    """Describe what the queues of a device note of the run under way.
+    """The notes of a device's queues on the run under way.
 
     ``label`` is that of the work being launched and ``culprits`` those of errors in threads by the
     error's identity; ``calls`` wait for events. With ``recording``, ``timed`` has the work that is

@@ -1,5 +1,5 @@
-"""Describe what it costs that the host launches ops and copies one after the other, while the
-device waits for none of them in a replay.
+"""The cost of launching ops and copies one after the other from the host; in a replay the device
+waits for none of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hosim.result import Timeline
 
 
 def late_launch_ns(plan: Plan, timeline: Timeline, op_ns: int, cache_op_ns: int) -> int:
-    """Return how much later a step ends at most if the host takes ``op_ns`` for each op and
+    """Return the most by which a step ends later if the host takes ``op_ns`` for each op and
     ``cache_op_ns`` for each cache op.
 
     No op begins before it is launched. The schedule of the ``timeline``, as much later as the op

@@ -1,5 +1,5 @@
-"""Describe where the contents of an offloaded model come from if its tensors are not on the
-machine: a CPU's memory, or a loader. Imports torch.
+"""The origin of an offloaded model's contents if its tensors are not on the machine: a CPU's
+memory, or a loader. Imports torch.
 
 A model on the CPU may be larger than a GPU, and one on meta larger than the host's memory. Tensors
 go one by one from where they are to where the plan has them at time 0; only what begins in the
@@ -55,8 +55,8 @@ class CpuOrigin:
 
 
 class LoadedOrigin:
-    """Describe what a loader gives for a tensor on meta. It goes nowhere back: the tensor stays on
-    meta.
+    """The contents that a loader gives for a tensor on meta. They go nowhere back: the tensor stays
+    on meta.
     """
 
     returns = False
@@ -100,7 +100,9 @@ class LoadedOrigin:
         return HostBytes(torch.empty(0, dtype=torch.uint8).set_(storage, start, (size,), (1,)))
 
     def _loaded(self) -> Any:
-        """Return what the loader gives for the first of the tensor's names that it knows."""
+        """Return the contents that the loader gives for the first of the tensor's names that it
+        knows.
+        """
         for name in self._names[:-1]:
             with suppress(KeyError):
                 return self._load(name)

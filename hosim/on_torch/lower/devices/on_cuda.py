@@ -168,7 +168,7 @@ class CudaDevice:
 
     @property
     def memory(self) -> RunMemory:
-        """Return what the last run held at most."""
+        """Return the peak of the memory held in the last run."""
         return self._memory.use
 
     # -- a run
@@ -335,7 +335,9 @@ class CudaDevice:
 
 
 def allocator_of_torch() -> str:
-    """Return which of the allocators that hosim knows torch uses on a GPU, by the environment."""
+    """Return the allocator that torch uses on a GPU, of those that hosim knows, by the
+    environment.
+    """
     settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "") + os.environ.get(
         "PYTORCH_ALLOC_CONF", ""
     )

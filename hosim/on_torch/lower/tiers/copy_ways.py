@@ -1,5 +1,5 @@
-"""Describe which channels the copies of a plan take, and in which parts: worked out once for all
-runs.
+"""The channels that the copies of a plan take, and the parts into which they are split, computed
+once for all runs.
 """
 
 from __future__ import annotations

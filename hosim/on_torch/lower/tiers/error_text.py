@@ -7,7 +7,7 @@ from hosim.on_torch.lower.tiers.transfers import Label
 
 
 def in_one_line(error: BaseException, culprit: Label | None) -> str:
-    """Return what failed, and why, from the work that was under way and its error.
+    """Return the failure and its reason, from the work that was under way and its error.
 
     >>> in_one_line(OSError(28, "No space left on device"), Label("store of 'w' from hbm to nvme"))
     "store of 'w' from hbm to nvme: No space left on device"

@@ -27,7 +27,7 @@ Later = Callable[[Sequence[Event], Callable[[], None]], None]
 
 
 class Pinning(Protocol):
-    """Describe what fixes host memory, so that a device copies it by itself."""
+    """An interface that pins host memory, so that a device copies it by itself."""
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Pin memory. Raises :class:`ExecutionError` if that fails."""

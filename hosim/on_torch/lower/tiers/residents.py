@@ -1,5 +1,5 @@
-"""Describe where the copies of tensors are on a machine that runs a plan: before a run, according
-to the queued work, and after it.
+"""The places of the copies of tensors on a machine that runs a plan: before a run, according to the
+queued work, and after it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def memory_of_tiers(
     direct: bool,
     pinning: Pinning | None = None,
 ) -> dict[str, HostPool | FileTier]:
-    """Return what holds the bytes of each tier but the device tier, by name.
+    """Return the memory that holds the bytes of each tier but the device tier, by name.
 
     Raises :class:`InputError` for a folder of no such tier and for one that cannot be used; nothing
     stays open then.

@@ -24,7 +24,7 @@ class Event(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Describe what a piece of work is: op number ``op`` of the plan's graph, or part of cache op
+    """The label of a piece of work: op number ``op`` of the plan's graph, or part of cache op
     number ``cache_op``; ``text`` for messages.
 
     A cache op also has the ``kind`` of its tensor, and the number of bytes that this work moves.
@@ -78,7 +78,7 @@ class RunMemory:
 
 
 class Place(Protocol):
-    """Describe where the bytes of one tensor are, in some tier."""
+    """The place of one tensor's bytes, in some tier."""
 
     size_bytes: int
 
@@ -97,7 +97,7 @@ class TierBlock(Place, Protocol):
 
 
 class Origin(Protocol):
-    """Describe where the contents of a placed storage come from, if they are not in it."""
+    """The origin of a placed storage's contents, if they are not in it."""
 
     returns: bool
     """Whether the contents go back there."""
@@ -176,7 +176,7 @@ class Device(Protocol):
 
     @property
     def memory(self) -> RunMemory:
-        """Return what the last run held at most."""
+        """Return the peak of the memory held in the last run."""
 
     @property
     def compute(self) -> LaunchQueue:

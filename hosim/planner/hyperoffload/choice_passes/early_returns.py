@@ -41,8 +41,8 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
 
 
 def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:
-    """Return what the device tier holds by position with these choices, and the absences that end,
-    each with the op after which it does.
+    """Return the bytes of the device tier by position with these choices, and the absences that
+    end, each with the op after which it does.
     """
     graph, count = problem.graph, len(problem.graph.ops)
     change = np.zeros(count + 2, dtype=np.int64)

@@ -214,7 +214,9 @@ class _Parts:
         self._ns: dict[tuple[str, int], Fraction] = {}
 
     def end_ns(self, tier: str, size: int) -> Fraction:
-        """Return when a tier's channel has brought up a tensor of this size after all others."""
+        """Return the instant when a tier's channel has brought up a tensor of this size after all
+        others.
+        """
         key = tier, size
         if key not in self._ns:
             self._ns[key] = self._latency[tier] + Fraction(size * 10**9, self._rate[tier])

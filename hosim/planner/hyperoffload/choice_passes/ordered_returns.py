@@ -58,7 +58,7 @@ class OrderedReturns:
         return found
 
     def _account(self, choices: Choices) -> tuple[Levels, list[_Return]]:
-        """Return what the device tier holds by position if everything returns at its use, and the
+        """Return the bytes of the device tier by position if everything returns at its use, and the
         returns.
         """
         count = len(self._problem.graph.ops)

@@ -1,5 +1,5 @@
-"""Describe which tensors give way where a tier below fills up: tiers assigned by interval, after a
-plan says when each tensor is away.
+"""The tensors that give way where a tier below fills up: tiers assigned by interval, after a plan
+says when each tensor is away.
 
 A sweep gives tensors room in the order in which they leave, so that what leaves first fills the
 fast tier, and what leaves later and for a short time is left with the slow one. Here it is the

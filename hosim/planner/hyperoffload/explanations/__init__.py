@@ -1,5 +1,5 @@
-"""Describe why each tensor moves or stays: what the planner judged, and what the replay of the plan
-shows.
+"""The reasons why each tensor moves or stays: what the planner judged, and what the replay of the
+plan shows.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""Describe why each tensor moves or stays: what the planner judged, and what the replay of the plan
-shows.
+"""The reasons why each tensor moves or stays: what the planner judged, and what the replay of the
+plan shows.
 
 A plan of hosim's planner carries the planner's notes (:mod:`hosim.planner.hyperoffload.judgement`),
 so each gap has the score by which selection took or left it, and the pass that decided otherwise if
@@ -109,7 +109,9 @@ class Line:
 
     @property
     def score(self) -> float | None:
-        """Return what selection ranked the gap by, in nanoseconds; None if it did not judge it."""
+        """Return the score by which selection ranked the gap, in nanoseconds; None if it did not
+        judge it.
+        """
         return (
             self.judged.score.score
             if self.judged is not None and self.judged.score is not None
@@ -171,8 +173,8 @@ class Explanation:
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
-    """Return why ``plan`` moves what it moves and keeps what it keeps, and what its replay within
-    ``budget_bytes`` of the device tier shows.
+    """Return the reasons why ``plan`` moves what it moves and keeps what it keeps, and what its
+    replay within ``budget_bytes`` of the device tier shows.
 
     Raises :class:`InputError` for a plan whose policy decides during the replay or with ops on
     other processors, and :class:`InfeasibleError` for one that does not fit.
@@ -257,8 +259,8 @@ def _judgement(plan: Plan, problem: Problem) -> Judgement | None:
 
 
 def _decided(plan: Plan) -> list[tuple[int, str, str, str, int]]:
-    """Return what moves and when it leaves; what comes up may be issued later than was chosen, so
-    that the plan fits where times vary.
+    """Return the moves and when each tensor leaves; what comes up may be issued later than was
+    chosen, so that the plan fits where times vary.
     """
     return sorted(
         (c.tensor, c.op, c.source, c.destination or "", AT_START if c.op == PREFETCH else c.after)
@@ -468,7 +470,9 @@ class _Lines:
         )
 
     def _absent(self, gap: Gap) -> list[Interval]:
-        """Return when the tensor is out of the device tier in a gap, in the time of the replay."""
+        """Return the intervals in which the tensor is out of the device tier in a gap, in the time
+        of the replay.
+        """
         held = self.residence.get(gap.tensor)
         at = self.timeline.op_end_ns[gap.after] if gap.after != AT_START else 0
         end = (
@@ -499,8 +503,8 @@ class _Lines:
     # ----------------------------------------------------------------------------------------------
 
     def _effect(self, owned: Sequence[int]) -> tuple[str, int]:
-        """Return what the replay shows about the transfers of a gap, in words, and what ops waited
-        for them.
+        """Return the effect of a gap's transfers in the replay, in words, and what ops waited for
+        them.
         """
         exposed = [self.copies[k] for k in owned if self.copies[k].exposed_ns]
         if not exposed:
@@ -547,7 +551,7 @@ class _Lines:
         return judged.reason, self._words(judged)
 
     def _words(self, judged: JudgedGap) -> str:
-        """Return why selection took or left a gap."""
+        """Return the reason that selection took or left a gap."""
         if judged.reason == STARTS_BELOW:
             return "it starts below, so it leaves after its last use too"
         if judged.reason == NO_PRESSURE:

@@ -1,5 +1,5 @@
-"""Describe what a recorded replay shows about the transfers of a plan: what computation covers
-each, which ops wait, when it could begin; loads.
+"""The transfers of a plan in a recorded replay: the computation that covers each, the ops that wait
+for it, when it could begin; and the loads of channels.
 
 Figures of a timeline alone, whoever made the plan;
 :mod:`hosim.planner.hyperoffload.explanations.explain` puts them together with the gaps.
@@ -58,12 +58,12 @@ class ObservedTransfer:
 
     @property
     def queue_ns(self) -> int:
-        """Return what it waited between issue and start."""
+        """Return the wait between issue and start."""
         return self.transfer.start_ns - self.transfer.issue_ns
 
     @property
     def alone_ns(self) -> int:
-        """Return what it would have taken had it shared nothing."""
+        """Return the time that it would have taken had it shared nothing."""
         return self.transfer.end_ns - self.transfer.start_ns - self.transfer.contention_ns
 
     @property
@@ -155,8 +155,8 @@ _WINDOW = (
 
 
 def notes(found: Sequence[ObservedTransfer]) -> tuple[str, ...]:
-    """Return what a reader of the transfers has to know, a line each: what their windows are, and
-    what a rule of thumb says of them.
+    """Return the notes for readers of the transfers, a line each: what their windows are, and what
+    a rule of thumb says of them.
     """
     if not found:
         return ()

@@ -212,7 +212,7 @@ class ChoiceMoves:
             yield choice.with_store_turn(self._count, turn)
 
     def queues(self, choices: Present) -> Queues:
-        """Return what is issued after each op."""
+        """Return the cache ops that are issued after each op."""
         found: dict[tuple[bool, int], list[tuple[int, int]]] = {}
         users = self.problem.graph.users
         for t, choice in choices.items():
@@ -347,7 +347,7 @@ def kept(choice: TensorChoice | None) -> TensorChoice | None:
 
 
 def _positions(gap: Gap) -> list[int | None]:
-    """Return where a new absence might return: late, in the middle, at once."""
+    """Return the positions at which a new absence might return: late, in the middle, at once."""
     if not gap.returns:
         return [None]
     last = gap.before - 1
@@ -381,8 +381,8 @@ def _shifts(gap: Gap, back: int) -> list[int]:
 
 
 def _stores(gap: Gap, now: int) -> list[int]:
-    """Return where else its store might be issued: as soon as the contents are made, at the last
-    place, or near where it is.
+    """Return the other positions at which its store might be issued: as soon as the contents are
+    made, at the last place, or near where it is.
     """
     last = last_store(gap)
     return [

@@ -1,5 +1,5 @@
-"""Describe what choices cost, at any size of the graph: a run of the engine's loop from the last
-snapshot before a change begins to matter.
+"""The cost of choices, at any size of the graph: a run of the engine's loop from the last snapshot
+before a change begins to matter.
 
 The simulator keeps the run of the present choices as snapshots, one every few ops. A change of a
 few choices is put into the program table, judged by a run from the last snapshot before the first
@@ -321,7 +321,7 @@ class PlanSimulator:
         return self._snapshots[k - 1] if k else self._start
 
     def _passed(self, i: int) -> int:
-        """Return how many snapshots there are at which an op has not ended."""
+        """Return the number of snapshots at which an op has not ended."""
         if i == AT_START:
             return 0
         if not self._several:

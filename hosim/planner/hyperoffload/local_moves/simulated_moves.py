@@ -1,5 +1,5 @@
-"""Describe what one tensor's choice comes to in a simulation: where it starts, its cache ops by
-place, and what the ops that read it wait for.
+"""The effect of one tensor's choice in a simulation: where it starts, its cache ops by place, and
+what the ops that read it wait for.
 
 The places of a tensor's moves in a program table stand between its uses: :data:`MOVES` of them
 before its first use, after that one, and so on. So a move has the same place whatever the others
@@ -150,7 +150,7 @@ class MoveCompiler:
 
 
 def writes_awaited(users: Sequence[int], writes: Sequence[bool]) -> list[tuple[int, int, int]]:
-    """Return what each use that writes waits for: its number, the first of the tensor's places that
+    """Return the waits of each use that writes: its number, the first of the tensor's places that
     count, and the one after the last.
     """
     found, first = [], 0

@@ -1,5 +1,5 @@
-"""Describe what the planner decides on: the gaps of each tensor, a choice for each, the plan that
-choices make, and what it costs.
+"""The planner's decisions: the gaps of each tensor, a choice for each, the plan that choices make,
+and its cost.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,4 @@
-"""Describe what a plan decides for each tensor that it moves, and the cache ops that follow from
-it.
+"""A plan's decisions on each tensor that it moves, and the cache ops that follow from them.
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every
 rule of docs/contract.md by construction, for any choices: it says when each tensor is away, and
@@ -55,7 +54,7 @@ class TensorChoice:
     leaves: Mapping[int, int] = field(default_factory=dict)
 
     def key(self) -> tuple[object, ...]:
-        """Return what is the same for the same choices alone, and can be a key."""
+        """Return a key that is equal for equal choices alone."""
         parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns, self.leaves)
         return (self.below, self.start, *[tuple(part.items()) for part in parts])
 
@@ -176,7 +175,9 @@ def insert(problem: Problem, choices: Choices, policy: str) -> Plan:
 
 
 def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, ...]:
-    """Return where a tensor with this choice has valid copies at time 0, if it has any."""
+    """Return the tiers in which a tensor with this choice has valid copies at time 0, if it has
+    any.
+    """
     if t not in problem.initial:
         return ()
     if t in problem.starts_below:

@@ -19,7 +19,7 @@ from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 
 
 def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
-    """Return what a plan decides for each tensor that it moves, as far as choices can say it: one
+    """Return a plan's decisions for each tensor that it moves, as far as choices can say it: one
     way up and down for each absence.
 
     Without ``leaves`` each tensor leaves as soon as can be: where the streams overtake each other,

@@ -1,4 +1,4 @@
-"""Describe what choices cost: the plan that follows from them, replayed.
+"""The cost of choices: the plan that follows from them, replayed.
 
 The engine is the judge of every plan, so nothing that it models can be forgotten here. What is
 replayed is counted as work.
@@ -62,7 +62,7 @@ class Evaluation:
 
 @dataclass
 class WorkDone:
-    """Describe what a search has ``done``, in units of about 0.4 microseconds: an instant of a
+    """The work that a search has ``done``, in units of about 0.4 microseconds: an instant of a
     simulation.
     """
 
@@ -125,8 +125,8 @@ class Evaluator:
 def of_another(
     judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None
 ) -> Result:
-    """Return what ``judge`` says of another policy's plan: on a device's share of a machine or, if
-    it does not fit there, on all of it.
+    """Return the verdict of ``judge`` on another policy's plan: on a device's share of a machine
+    or, if it does not fit there, on all of it.
 
     ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not
     all need room for a chunk at the same time. So what a share has no room for may fit all the
@@ -148,7 +148,7 @@ def of_another(
 
 
 def plan_cost(plan: Plan, result: Result) -> PlanCost:
-    """Return how good the replay of a plan is."""
+    """Return the cost of a plan's replay."""
     return PlanCost(not result.feasible, result.makespan_ns or 0, moved_bytes(plan))
 
 

@@ -1,5 +1,5 @@
-"""Describe what there is to plan: when each op runs if nothing waits, what the device tier holds
-then, and every gap a tensor could spend below.
+"""The planning problem: when each op runs if nothing waits, what the device tier holds then, and
+every gap a tensor could spend below.
 
 First pass of the pipeline (lifetimes and pressure), shared by all that follow. Positions are those
 of the graph's listed order; ``start_ns`` and ``end_ns`` are the op times that the plan is made for:
@@ -57,7 +57,7 @@ class Problem:
 
     @cached_property
     def order(self) -> HappensBefore:
-        """Return which op has ended for certain when another has."""
+        """Return the ops that have certainly ended when another has."""
         return self.graph.derived(HappensBefore)
 
     @cached_property
