@@ -11,7 +11,7 @@ from typing import Any
 from hosim import engine
 from hosim.errors import HosimError
 from hosim.io import result_to_dict, to_json
-from hosim.result import REFERENCE, Result
+from hosim.result import LOOP, REFERENCE, Result
 
 
 def told(run: Callable[[], Any]) -> Any:
@@ -35,6 +35,11 @@ def compared(*args: Any, **rest: Any) -> Any:
         assert found == expected
         return found
     assert expected.engine == REFERENCE
+    if found.feasible and found.engine == REFERENCE and not rest.get("record"):
+        # not where the loop has come to another end
+        assert "the loop does not cover" in told(
+            lambda: engine.replay(*args, **rest | {"engine": LOOP})
+        )
     for one, other in zip((found, *found.by_device), (expected, *expected.by_device), strict=True):
         assert one == other
         assert one.timeline == other.timeline
