@@ -32,7 +32,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import typer
 import yaml
@@ -694,6 +693,7 @@ def test_the_other_examples_on_the_formats_page_load(examples: Path) -> None:
         == "far_h2d"
     )
     assert len(load_workload(examples / "my-training-step.yaml").ops) > 100
+    jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator(schema("routing")).validate(json.loads(FORMATS["routing.json"]))
     assert load_runtime(examples / "mine.yaml").speed.one_row
     cases = load_cases(examples / "hosim.toml")

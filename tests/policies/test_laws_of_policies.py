@@ -30,6 +30,7 @@ _TEXTS = {
     "keeps": ("lru", "lfu", "hottest"),
     "override_tensor": ("exps=CPU",),
 }
+"""Values of parameters that are texts, besides their defaults."""
 _FEW = {"hyperoffload": 5, "hybrid": 4, "optimal": 3}
 """Examples of policies that take long."""
 
@@ -47,6 +48,9 @@ def _value(draw: Any, name: str, parameter: Parameter) -> Any:
     if name == "largest":
         return 400
     if parameter.type == "str":
+        assert name in _TEXTS, (
+            f"add values of the parameter {name!r} to _TEXTS, for these tests to try"
+        )
         return draw(st.sampled_from((parameter.default, *_TEXTS[name])))
     kinds = {
         "bool": st.booleans(),

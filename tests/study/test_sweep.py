@@ -224,6 +224,7 @@ def test_fields_of_the_workload_the_policy_and_the_machine() -> None:
             "channels.h2d.bandwidth.more: expected a path to one value",
         ),
         ("budge", "budge: unknown field; did you mean 'budget'?"),
+        ("worklod.batch", "worklod.batch: unknown field; did you mean 'workload.batch'?"),
         ("policy.kk", "policy lookahead: unknown parameter 'kk'; did you mean 'k'?"),
         ("name", "name: this field cannot be varied"),
     ],

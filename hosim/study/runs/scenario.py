@@ -199,7 +199,8 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
                 )
         elif not _is_other(field):
             path = field.removeprefix(HARDWARE)
-            if "." not in path and not _profile_has(question.hardware, path):
+            first = path.partition(".")[0]
+            if first not in _OPTIONAL and not _profile_has(question.hardware, first):
                 known_fields = [
                     WORKLOAD + "batch",
                     WORKLOAD + "sequence",
