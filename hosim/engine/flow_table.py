@@ -107,17 +107,18 @@ class FlowTable:
         known = self._known.get(flowing)
         if known is not None:
             return known
+        rates = self._rates.of(flowing)
+        scaled = [rate * self.scale for rate in rates]
+        # before it is known: a later replay must not find what this one could not finish
+        if any([rate.denominator != 1 for rate in scaled]):
+            raise UncoveredError(TOO_LARGE)
         row = self._known[flowing] = len(self._rows)
         self._rows.append(flowing)
+        self._rates_of.append(rates)
         if row >= self._room:
             self._grow()
-        rates = self._rates.of(flowing)
-        self._rates_of.append(rates)
-        for f, rate in zip(flowing, rates, strict=True):
-            scaled = rate * self.scale
-            if scaled.denominator != 1:
-                raise UncoveredError(TOO_LARGE)
-            self.cells["rate_of"][row * self.classes + f] = int(scaled)
+        for f, rate in zip(flowing, scaled, strict=True):
+            self.cells["rate_of"][row * self.classes + f] = int(rate)
         return row
 
     def _grow(self) -> None:
