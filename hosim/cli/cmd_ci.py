@@ -52,7 +52,7 @@ def init(given: Given) -> None:
         config = begin_cases(config, given.entry, given.hardware)
         say(f"wrote {config}")
     suite = find_suite(config)
-    root = root_of(suite)
+    root = root_of(suite.source)
     files = ci_files(suite, root, requirement, "{}.{}".format(*sys.version_info))
     written, hook = write_ci_files(files, root)
     for path in written:

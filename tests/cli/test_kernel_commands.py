@@ -98,7 +98,7 @@ def test_constants_are_fitted_into_a_profile(folder: Path) -> None:
         (["--machine", "a"], "calibrate: --machine requires --kernels"),
         (["--kernels", "rows.csv"], "calibrate: --kernels requires --base"),
         (
-            ["t.json", "--kernels", "rows.csv"],
+            ["t.json", "--kernels", "rows.csv", "--base", "toy"],
             "calibrate: --kernels and TRACE exclude each other: it fits tables alone",
         ),
         (

@@ -491,7 +491,7 @@ def test_what_runs_is_faster_than_what_does_not() -> None:
 
 
 def test_nothing_fits() -> None:
-    with pytest.raises(InfeasibleError, match=r"needs 67,108,864 B .* the budget is 1,048,576 B"):
+    with pytest.raises(InfeasibleError, match=r"needs 64.0 MiB .* the budget is 1.00 MiB"):
         planner().build(trace_of(*GAP, sizes={1: 64, 2: 1, 3: 1}, limit=1))
 
 
@@ -520,7 +520,7 @@ def test_where_nothing_fits_the_librarys_own_schedule_is_taken(
     ours = planner(**({"fallback": Greedy()} if where == "given" else {}))
     with pytest.warns(
         UserWarning,
-        match=r"hosim found no plan, so Greedy plans this session: .* the budget is 1,048,576 B",
+        match=r"hosim found no plan, so Greedy plans this session: .* the budget is 1.00 MiB",
     ):
         assert ours.build(trace) == greedy(trace)
     assert ours.planned is None

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import re
 import tomllib
@@ -151,7 +152,7 @@ def _is_output(name: str, case: Case) -> bool:
     if case.arguments[:1] == ("python",):
         return not name.endswith(".py")
     named = name in case.arguments or (
-        name.endswith(".ipynb") and _named_output(name.rpartition("/")[0], case)
+        name.endswith((".ipynb", ".jsonl.gz")) and _named_output(name.rpartition("/")[0], case)
     )
     return (
         name.startswith(("out.", "rows.", "hosim-baselines/")) or named or _named_output(name, case)
@@ -215,6 +216,7 @@ WHOLE: Mapping[str, Callable[[Path], object]] = {
     ".csv": _csv,
     ".sh": Path.read_text,
     ".md": Path.read_text,
+    ".gz": lambda path: gzip.decompress(path.read_bytes()),
 }
 """How a file is seen to be complete, by its ending."""
 

@@ -125,7 +125,12 @@ def cases() -> list[Case]:
     }
     del valid["python"]  # no command
     check = valid["check"]
-    found = [Case("written", ("baseline", "write", "-j", "1"), check.files), *valid.values()]
+    repository = {**check.files, ".git/HEAD": b""}
+    found = [
+        Case("written", ("baseline", "write", "-j", "1"), check.files),
+        Case("written", ("ci", "init", "--install", "hosim"), repository),
+        *valid.values(),
+    ]
     return [
         Case(
             case.target,

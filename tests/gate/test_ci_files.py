@@ -27,7 +27,7 @@ def made(folder: Path, cases: str, **files: str) -> CiFiles:
     for name, text in files.items():
         (folder / f"{name.replace('_', '.')}").write_text(text)
     suite = load_suite(place / "hosim.toml")
-    return ci_files(suite, root_of(suite), "hosim==0.1.0", "3.12")
+    return ci_files(suite, root_of(suite.source), "hosim==0.1.0", "3.12")
 
 
 TWO = """
@@ -136,8 +136,9 @@ def test_a_first_case_and_its_files_are_written_and_nothing_is_overwritten(
         return done.exit_code, done.stderr + done.stdout
 
     assert "expected a file in a repository of git" in init("shop.model:step")[1]
+    assert not (tmp_path / "hosim.toml").exists()
     (tmp_path / ".git").mkdir()
-    assert init()[0] == 0
+    assert init("shop.model:step")[0] == 0
     assert (tmp_path / "hosim.toml").read_text() == (
         '[cases.shop]\nentry = "shop.model:step"\nhardware = "h100-80gb-sxm"\n'
     )

@@ -132,7 +132,10 @@ def test_the_commands_take_an_execution_trace(tmp_path: Path) -> None:
         ["import", str(recorded), "-o", str(out), "--execution-trace", str(beside), "--dim", "a=1"],
     )
     assert both.exit_code == 2
-    assert "--dim and --execution-trace are of different formats" in both.stderr
+    assert (
+        "--dim and --execution-trace exclude each other: they are of different formats"
+        in both.stderr
+    )
     damaged = written(tmp_path, {"nodes": [{"name": "x"}]}, "bad.json")
     with pytest.raises(InputError, match=r"bad\.json: nodes\[0\]\.id: expected a whole number"):
         recorded_calls(damaged)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hosim.errors import InputError
 from hosim.files import write_bytes
-from hosim.gate.cases import FILES, Suite, load_suite
+from hosim.gate.cases import FILES, load_suite
 from hosim.gate.ci.ci_files import HOOKS, WORKFLOW, CiFiles
 
 
@@ -22,6 +22,7 @@ def begin_cases(config: Path | None, entry: str, hardware: str) -> Path:
     path = config or Path(FILES[0])
     if path.exists():
         raise InputError("it is there already: add a case to it", source=os.fspath(path))
+    root_of(path)
     told = {"entry": entry, "hardware": hardware}
     lines = [f"{key} = {json.dumps(value)}" for key, value in told.items()]
     name = re.split(r"[.:]", entry)[0]
@@ -34,15 +35,15 @@ def begin_cases(config: Path | None, entry: str, hardware: str) -> Path:
     return path
 
 
-def root_of(suite: Suite) -> Path:
+def root_of(config: str | Path) -> Path:
     """The repository that a file of cases is in. Raises :class:`InputError` if it is in none."""
-    folder = Path(suite.source).resolve().parent
+    folder = Path(config).resolve().parent
     for root in (folder, *folder.parents):
         if (root / ".git").exists():
             return root
     raise InputError(
         "expected a file in a repository of git, which CI could check out: run 'git init'",
-        source=suite.source,
+        source=os.fspath(config),
     )
 
 
