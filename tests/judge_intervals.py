@@ -1,9 +1,9 @@
 """How often what people reported lies within hosim's 90 % intervals: ``make intervals``.
 
 Each source (the rows of one repository on one machine, of one kind) is left out in turn: of the fit
-of its runtime, and of what whole steps are off by where nobody names the software. By kind: how many
-rows lie within, how wide the intervals are as a share of their centres, and the width of the narrowest
-common interval about hosim's answers that holds 85 % of the same rows.
+of its runtime, and of what whole steps are off by where nobody names the software. By kind: how
+many rows lie within, how wide the intervals are as a share of their centres, and the width of the
+narrowest common interval about hosim's answers that holds 85 % of the same rows.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def beyond(found: Sequence[tuple[Row, Answer]]) -> StepSpread:
 
 
 def unnamed(answers: Answers, apart: bool = True) -> list[Judged]:
-    """Times by kernels alone, as if nobody had named the software; ``apart``: without their source."""
+    """Times by kernels alone, as if nobody had named the software; ``apart``: without their
+    source.
+    """
     found = []
     times = [one for one in answers.values() if is_time(one[0]) and not one[1].after_s]
     for row, each in times:
@@ -170,7 +172,8 @@ def main() -> None:
     for one in judged:
         if not one.inside:
             print(
-                f"outside: {one.kind:28} {one.row.id:34} {one.true:9.4g} {one.low:9.4g} {one.high:9.4g}"
+                f"outside: {one.kind:28} {one.row.id:34} {one.true:9.4g} {one.low:9.4g} "
+                f"{one.high:9.4g}"
             )
     for name in ("training", "inference"):
         seen = [

@@ -28,9 +28,9 @@ def runtime_fit(
 ) -> FittedRuntime:
     """The ``base`` runtime with what the runs of a file of logs say.
 
-    The file is that of :mod:`hosim.validate.logged.log_lines`. Each run is replayed under the base with
-    its kernels as fast as alone. Raises :class:`InputError` for a file, a workload or a machine that
-    is wrong, and for a run that does not fit its machine, with its line.
+    The file is that of :mod:`hosim.validate.logged.log_lines`. Each run is replayed under the base
+    with its kernels as fast as alone. Raises :class:`InputError` for a file, a workload or a
+    machine that is wrong, and for a run that does not fit its machine, with its line.
     """
     found = base if isinstance(base, Runtime) else runtime_named(os.fspath(base))
     runs = read_logged_runs(path)

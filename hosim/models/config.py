@@ -198,8 +198,8 @@ class Run:
     ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments,
     and fp32 parameters beside those in a narrower dtype) or ``none``. ``states_dtype``: moments in
     ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``foreach``: each part of the update
-    for all parameters before the next part (:mod:`hosim.models.optimizer`). ``main_gradients``: those of
-    parameters are added to fp32 ones, which outlive the step.
+    for all parameters before the next part (:mod:`hosim.models.optimizer`). ``main_gradients``:
+    those of parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
     layers; the graph is that of one device, of the pipeline stage ``stage``. Those that share

@@ -49,7 +49,7 @@ __all__ = [
     "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations",
     "PrefillEngine", "Sample", "Scheduler", "Served", "WaitingByPriority", "as_served",
     "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured", "engine_limits",
-    "fitted_overhead_ns", "latency_limits", "overhead_warning", "read_measured_requests", "read_recorded_iterations",
-    "serve_disaggregated", "serve_on_instances", "serve_requests", "statistic_limits",
-    "weight_room",
+    "fitted_overhead_ns", "latency_limits", "overhead_warning", "read_measured_requests",
+    "read_recorded_iterations", "serve_disaggregated", "serve_on_instances", "serve_requests",
+    "statistic_limits", "weight_room",
 ]  # fmt: skip

@@ -66,7 +66,8 @@ SERVE: Options = (
         metavar="N",
         least=1,
         help="Tokens of an iteration, at most.  [default: 2048, or what the runtime takes]",
-        about="Tokens that an iteration computes at most; ``None``: 2,048, or what the runtime takes.",
+        about="Tokens that an iteration computes at most; ``None``: 2,048, or what the runtime "
+        "takes.",
     ),
     Option(
         "max_sequences",

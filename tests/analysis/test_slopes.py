@@ -22,7 +22,9 @@ STEP = 1e-4
 
 
 def scaled(case: Any) -> tuple[Plan, Hardware]:
-    """The case with a million times its times, bytes and rooms: changes are not lost in whole numbers."""
+    """The case with a million times its times, bytes and rooms: changes are not lost in whole
+    numbers.
+    """
     graph, machine, plan = case
     ops = [
         replace(op, duration_ns=SCALE * op.duration_ns, workspace_bytes=SCALE * op.workspace_bytes)

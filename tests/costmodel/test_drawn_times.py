@@ -85,8 +85,8 @@ def test_ops_of_equal_sizes_have_one_error_and_those_of_one_class_share_a_part()
     drawn = DrawnTimes(graph, machine).durations(nominal, DRAWS)
     assert (drawn[:, 0] == drawn[:, 1]).all()
     logs = np.log(drawn / np.array(nominal))
-    # guessed products: spreads of 0.202 and 0.144, pooled, of which 0.792 is seen in steps; software
-    # that nobody named, and a machine that nobody measured, are the same for all
+    # guessed products: spreads of 0.202 and 0.144, pooled, of which 0.792 is seen in steps;
+    # software that nobody named, and a machine that nobody measured, are the same for all
     own, common = 0.1754 * STEP_SHARE, hypot(INFERENCE.spread, UNMEASURED_MACHINE)
     assert logs[:, 0].mean() == pytest.approx(INFERENCE.mean, abs=0.01)
     assert logs[:, 0].std() == pytest.approx(hypot(own, common), rel=0.1)

@@ -104,8 +104,10 @@ def test_extras_of_a_requirement(requirement: str, expected: str) -> None:
     ("direct", "expected"),
     [
         (None, "hosim==1.2"),
-        ({"url": "https://example.org/hosim.whl", "archive_info": {}}, "hosim @ https://example.org/hosim.whl"),
-        ({"url": "https://a.org/h", "vcs_info": {"vcs": "git", "commit_id": "0a"}}, "hosim @ git+https://a.org/h@0a"),
+        ({"url": "https://example.org/hosim.whl", "archive_info": {}}, "hosim @ "
+            "https://example.org/hosim.whl"),
+        ({"url": "https://a.org/h", "vcs_info": {"vcs": "git", "commit_id": "0a"}}, "hosim @ "
+            "git+https://a.org/h@0a"),
         ({"url": "file:///work", "dir_info": {}}, None),
     ],
 )  # fmt: skip

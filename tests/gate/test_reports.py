@@ -317,7 +317,8 @@ def test_cases_with_one_cause_are_one_sentence() -> None:
     other = CaseVerdict("x", REGRESSION, (SLOWER,), ("case: budget is 1 B, was 2 B",))
     lines = gate.markdown([*cases, other, WORSE]).splitlines()
     assert lines[1:5:2] == [
-        "**This change raises the peak HBM of a by 300 B (+30.0 %), of b by 300 B (+30.0 %), of c by "
+        "**This change raises the peak HBM of a by 300 B (+30.0 %), of b by 300 B (+30.0 %), of c "
+        "by "
         "300 B (+30.0 %) and 2 more cases: \\`a2\\` (activation) has 28.6 MiB, had 19.1 MiB "
         "(shop/model.py:5)**",
         "**This change raises the makespan of x by 50 ns (+50.0 %): case: budget is 1 B, was 2 B**",

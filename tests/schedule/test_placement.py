@@ -142,7 +142,8 @@ def test_what_is_full_is_named():
     )
     with pytest.raises(
         InfeasibleError,
-        match=r"in hbm at time 0; .*; the lower tiers hold ddr 60 B of 60 B, pool 60 B of 60 B, nvme "
+        match=r"in hbm at time 0; .*; the lower tiers hold ddr 60 B of 60 B, pool 60 B of 60 B, "
+        r"nvme "
         r"40 B of 45 B",
     ):
         policy_named("layerwise").plan(graph, machine(60, 60, 45, hbm=100))

@@ -184,8 +184,8 @@ def test_machines_meet_the_draws_that_they_have_in_common() -> None:
         ("fast link", "nearly as fast"),
         ("fast link", "slow link"),
     ]
-    # 20 ns of copies in 80 ms of ops, whose guesses and software are the same on both: what is left is
-    # that nobody measured either machine, 10 % each
+    # 20 ns of copies in 80 ms of ops, whose guesses and software are the same on both: what is left
+    # is that nobody measured either machine, 10 % each
     for end, sign in ((found.paired[0].low, -1), (found.paired[0].high, 1)):
         assert 1 + end == pytest.approx(exp(sign * 1.6449 * 2**0.5 * 0.1), rel=0.05)
     assert "fast link and nearly as fast are a tie" in str(found)

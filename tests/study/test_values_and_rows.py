@@ -263,7 +263,8 @@ def test_rows_of_results() -> None:
     ]
     wrong = (
         "plot: expected a plan, the result of hosim.replay(..., record=True), the answer of "
-        "hosim.frontier, the frame of hosim.sweep, or the frame of hosim.compare with all its columns"
+        "hosim.frontier, the frame of hosim.sweep, or the frame of hosim.compare with all its "
+        "columns"
     )
     assert (
         refused(lambda: results_of(table[:0]))

@@ -27,11 +27,11 @@ _PARTS = 10**6
 class PairedDraws:
     """Two plans in the same draws.
 
-    Shares and ends are of the draws in which both fit; ``unfit`` are the shares of all draws in which
-    the one and the other do not. ``faster_share``: in which the ``first`` is faster than the
+    Shares and ends are of the draws in which both fit; ``unfit`` are the shares of all draws in
+    which the one and the other do not. ``faster_share``: in which the ``first`` is faster than the
     ``second`` (both as long counts half). ``low`` and ``high`` are the ends of the 90 % interval of
-    the second's time over the first's, less 1. ``near_share``: in which the second takes at most 1 %
-    more; and ``simpler`` is whether it is a rule, where the first is found by a search.
+    the second's time over the first's, less 1. ``near_share``: in which the second takes at most 1
+    % more; and ``simpler`` is whether it is a rule, where the first is found by a search.
     """
 
     first: str
@@ -86,7 +86,10 @@ class PairedDraws:
                 1 / (1 + high) - 1,
                 1 / (1 + low) - 1,
             )
-        return f"{one} is faster than {other} in {often(share)}{self._where}, {by(low, high)}.{take}{self._misfits}"
+        return (
+            f"{one} is faster than {other} in {often(share)}{self._where}, "
+            f"{by(low, high)}.{take}{self._misfits}"
+        )
 
     @property
     def row(self) -> dict[str, Any]:

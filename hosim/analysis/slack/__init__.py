@@ -23,5 +23,6 @@ else:
     )
 
 __all__ = [
-    "Latitude", "PathPart", "Slopes", "awaited_copies", "latitudes", "slopes", "spent_ns", "step_path",
+    "Latitude", "PathPart", "Slopes", "awaited_copies", "latitudes", "slopes", "spent_ns",
+    "step_path",
 ]  # fmt: skip

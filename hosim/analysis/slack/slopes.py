@@ -1,9 +1,10 @@
-"""What the makespan of a replay depends on, in first order: one walk backwards, and no other replay.
+"""What the makespan of a replay depends on, in first order: one walk backwards, and no other
+replay.
 
-Along the chain of ops and copies that ends last (:mod:`hosim.analysis.slack.step_path`) each part began
-when the one before it ended, so that its length is part of the makespan. As long as the chain stays the
-same, the makespan changes as the sum of its parts does. How late each copy may be at no cost is its
-slack (:mod:`hosim.analysis.slack.transfer_slack`).
+Along the chain of ops and copies that ends last (:mod:`hosim.analysis.slack.step_path`) each part
+began when the one before it ended, so that its length is part of the makespan. As long as the chain
+stays the same, the makespan changes as the sum of its parts does. How late each copy may be at no
+cost is its slack (:mod:`hosim.analysis.slack.transfer_slack`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ class Slopes:
     bandwidth
         Nanoseconds for each byte per second more of a channel, by its name: below 0.
     latency
-        Nanoseconds for each nanosecond more of a channel's latency: how many of its copies are in the chain.
+        Nanoseconds for each nanosecond more of a channel's latency: how many of its copies are in
+        the chain.
     processor
-        Nanoseconds for each 100 % more of the time of all ops of a processor, by its tier: how much of the chain they are.
+        Nanoseconds for each 100 % more of the time of all ops of a processor, by its tier: how much
+        of the chain they are.
     kind
         The same for the ops of each kind.
     """
@@ -44,8 +47,9 @@ class Slopes:
 def slopes(plan: Plan, hardware: Hardware, timeline: Timeline) -> Slopes:
     """The slopes of a replay's makespan, from its timeline.
 
-    They hold as long as the same chain ends last; at a change of chains the makespan has a corner. What
-    is left out: where copies share a fabric or a memory, how a change of one moves the rate of others.
+    They hold as long as the same chain ends last; at a change of chains the makespan has a corner.
+    What is left out: where copies share a fabric or a memory, how a change of one moves the rate of
+    others.
 
     >>> from hosim.cache_plan import CacheOp
     >>> from hosim.engine import replay

@@ -40,7 +40,8 @@ else:
     )
 
 __all__ = [
-    "ATTENTION", "COLLECTIVES", "GAP_NS", "INFERENCE", "LARGEST_FACTOR", "OTHERS", "OTHER_MODEL", "PRODUCTS",
-    "SHARED", "SPREADS", "STEP_SHARE", "TRAINING", "UNMEASURED_MACHINE", "DrawnTimes", "Factor", "Spreads", "StepSpread", "alike_ops",
-    "has_draws", "normal_draws", "pooled", "spread_of",
+    "ATTENTION", "COLLECTIVES", "GAP_NS", "INFERENCE", "LARGEST_FACTOR", "OTHERS", "OTHER_MODEL",
+    "PRODUCTS", "SHARED", "SPREADS", "STEP_SHARE", "TRAINING", "UNMEASURED_MACHINE", "DrawnTimes",
+    "Factor", "Spreads", "StepSpread", "alike_ops", "has_draws", "normal_draws", "pooled",
+    "spread_of",
 ]  # fmt: skip

@@ -194,7 +194,9 @@ class DrawnTimes:
         return whole.T
 
     def calls(self, count: int) -> Floats:
-        """By what the time of a call of the runtime's host is multiplied, in each of so many draws."""
+        """By what the time of a call of the runtime's host is multiplied, in each of so many
+        draws.
+        """
         return self._runtime_factor("host", count)
 
     def _runtime_factor(self, name: str, count: int) -> Floats:

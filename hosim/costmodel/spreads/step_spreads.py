@@ -1,5 +1,5 @@
-"""How far whole steps are off, beyond their kernels: ``make intervals`` found these, from steps that
-people timed (tests/judge_intervals.py).
+"""How far whole steps are off, beyond their kernels: ``make intervals`` found these, from steps
+that people timed (tests/judge_intervals.py).
 
 By software that nobody names, steps take longer than their kernels alone say: training 1.4 times as
 long in the mean, inference 1.1 times. No makespan changes by that, but its interval does.

@@ -1,5 +1,5 @@
-"""The files of :mod:`hosim.gate.ci.ci_files` in a repository, and a first file of cases. Nothing that
-is there is overwritten.
+"""The files of :mod:`hosim.gate.ci.ci_files` in a repository, and a first file of cases. Nothing
+that is there is overwritten.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Tables of measured kernel times: rows of sizes and microseconds, as :class:`KernelTable` by
 class, dtype and machine.
 
-Read from CSV files, compressed or not, and from Parquet files, in three layouts that their columns tell apart: hosim's own
-(``kernel``, ``dtype``, the sizes of the class, ``latency_us``), one file for each kind of kernel
-with a column ``machine`` and short names, and the files of aiconfigurator with their longer names
-and ``latency`` in milliseconds.
+Read from CSV files, compressed or not, and from Parquet files, in three layouts that their columns
+tell apart: hosim's own (``kernel``, ``dtype``, the sizes of the class, ``latency_us``), one file
+for each kind of kernel with a column ``machine`` and short names, and the files of aiconfigurator
+with their longer names and ``latency`` in milliseconds.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def read_kernel_tables(
     """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time
     that is no number above 0.
 
-    Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is told
-    how many.
+    Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is
+    told how many.
     """
     source = os.fspath(path)
     try:
@@ -233,7 +233,8 @@ def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas
     if "dtype" in texts and (known := kept & texts["dtype"].isin([*_DTYPES, ""])).any():
         for dtype, rows in texts["dtype"][kept & ~known].value_counts().sort_index().items():
             tell(
-                f"left out: {counted(rows, 'row')} in {one_line(str(dtype), 40)}, for which hosim has no kernels"
+                f"left out: {counted(rows, 'row')} in {one_line(str(dtype), 40)}, for which hosim "
+                "has no kernels"
             )
         kept = known
     return texts[kept].reset_index(drop=True)

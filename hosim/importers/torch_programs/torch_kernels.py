@@ -266,7 +266,9 @@ _SCALED = {
 
 
 def _check_dtypes(packet: Any, args: tuple[Any, ...]) -> None:
-    """Raise :class:`InputError` for dtypes that torch refuses, though its fakes let them through."""
+    """Raise :class:`InputError` for dtypes that torch refuses, though its fakes let them
+    through.
+    """
     places: tuple[int, ...] = _OF_ONE_DTYPE.get(packet, _SCALED.get(packet, ()))
     found = [args[i].dtype for i in places if i < len(args) and isinstance(args[i], torch.Tensor)]
     also = {torch.float32} if packet in _SCALED else set()

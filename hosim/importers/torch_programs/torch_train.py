@@ -60,10 +60,10 @@ def import_training(
     ``model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``.
     If its initialisation looks at contents (``trunc_normal_``), let it work under
     ``torch.device("meta")``. Or it is a module that the caller has, which stays as it is, and
-    trains in its own mode. ``inputs`` are values by argument name; of tensors only shapes and dtypes
-    matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS`, a function from
-    the parameters to a ``torch.optim.Optimizer``, or the optimizer of a module that the caller has,
-    which stays as it is, too. Each of ``micro_batches`` passes
+    trains in its own mode. ``inputs`` are values by argument name; of tensors only shapes and
+    dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS`, a function
+    from the parameters to a ``torch.optim.Optimizer``, or the optimizer of a module that the caller
+    has, which stays as it is, too. Each of ``micro_batches`` passes
     takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of ``torch.autocast``
     around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not
     given. ``meta`` is added to the graph's.

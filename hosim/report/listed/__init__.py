@@ -39,8 +39,8 @@ else:
     )
 
 __all__ = [
-    "EXTRAS", "devices", "fitted_runtime", "installation", "installation_table", "machine", "machine_comparison",
-    "machines", "model_figures", "models", "op_times", "origin_lines", "policies", "policy_figures",
-    "ranks_table", "runtime", "runtimes", "workload", "workload_figures", "workload_line",
-    "workloads",
+    "EXTRAS", "devices", "fitted_runtime", "installation", "installation_table", "machine",
+    "machine_comparison", "machines", "model_figures", "models", "op_times", "origin_lines",
+    "policies", "policy_figures", "ranks_table", "runtime", "runtimes", "workload",
+    "workload_figures", "workload_line", "workloads",
 ]  # fmt: skip

@@ -99,7 +99,8 @@ def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:
     if shares and any([graph.ops[i].kind == "optimizer" for i in graph.elsewhere]):
         (least, slower), (most, faster) = shares[0], shares[-1]
         by_cpu = (
-            f", and {least:.2f} ({slower}) to {most:.2f} ({faster}) of the bandwidth of host memory "
+            f", and {least:.2f} ({slower}) to {most:.2f} ({faster}) of the bandwidth of host "
+            "memory "
             "in an optimizer on the CPU"
         )
     return paragraph(

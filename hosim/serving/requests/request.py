@@ -52,8 +52,8 @@ class Request:
         """What names the contents of the cache's block number ``block`` and all before it; ``None``
         if no other request can have them.
 
-        These are the number and the id of the prompt's part in which the block ends, and where in it
-        the block ends. Without the number, a part whose id stands twice would name two blocks.
+        These are the number and the id of the prompt's part in which the block ends, and where in
+        it the block ends. Without the number, a part whose id stands twice would name two blocks.
         """
         end = (block + 1) * block_tokens
         place, offset = divmod(end, self.prefix_tokens)

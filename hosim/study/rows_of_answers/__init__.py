@@ -28,7 +28,8 @@ else:
         __name__,
         {
             "rowfile": "DIED RowFile unique",
-            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS VARIED figure_columns "
+            "rows": "DEVICE_TIER FEASIBLE FIRST_COLUMNS PEAK Row SLOWDOWN TEXTS VARIED "
+            "figure_columns "
             "figures frame records "
             "results_of varied varied_columns",
         },
@@ -36,6 +37,6 @@ else:
 
 __all__ = [
     "DEVICE_TIER", "DIED", "FEASIBLE", "FIRST_COLUMNS", "PEAK", "SLOWDOWN", "TEXTS", "VARIED",
-    "Row", "RowFile", "figure_columns", "figures", "frame", "records", "results_of", "unique", "varied",
-    "varied_columns",
+    "Row", "RowFile", "figure_columns", "figures", "frame", "records", "results_of", "unique",
+    "varied", "varied_columns",
 ]  # fmt: skip

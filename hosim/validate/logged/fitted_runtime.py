@@ -98,8 +98,10 @@ def fit_runtime(
         most = max([abs(1 / each.speed.value - 1) for each in known], default=0.0)
         if 1 / speed - 1 > TIMES_KNOWN * most:
             warnings.append(
-                f"steps take {1 / speed:.1f} times what their kernels do, and no known runtime takes "
-                f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a slow "
+                f"steps take {1 / speed:.1f} times what their kernels do, and no known runtime "
+                "takes "
+                f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a "
+                "slow "
                 "link or copies that block, and no runtime; speed stays that of the base"
             )
         else:
@@ -147,7 +149,9 @@ def _over(run: RunBeside, speed: float, share: float) -> float:
 
 
 def _figure(value: float, left: Sequence[float]) -> RuntimeFigure:
-    """A figure with the standard deviation of what is left of several runs; of one it is assumed."""
+    """A figure with the standard deviation of what is left of several runs; of one it is
+    assumed.
+    """
     value = _rounded(value)
     if len(left) == 1:
         return RuntimeFigure(value, 0.2, "one run of hosim runtime fit", one_row=True)

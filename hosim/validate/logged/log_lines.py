@@ -2,8 +2,8 @@
 
 A file has runs, each of a line ``run WORKLOAD -H HARDWARE [-p POLICY]`` and lines of its log as
 they are; of a server the workload is its model, and ``--token-budget``, ``--max-sequences`` and
-``--memory-share`` may follow. What no pattern knows is passed over. The figure of a run is the median over its lines,
-without the first of three and more, in which a program warms up.
+``--memory-share`` may follow. What no pattern knows is passed over. The figure of a run is the
+median over its lines, without the first of three and more, in which a program warms up.
 """
 
 from __future__ import annotations
