@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import ceil
 
 from collective_rule import TOGETHER, pace, sent
 from naive_host import NaiveHost
@@ -758,7 +759,8 @@ class NaiveReplay(NaiveHost):
                 below[-1],
                 above[0] if above else (size, below[-1][1] + (size - below[-1][0]) / limits[0]),
             )
-            limits.append(size / (time + (later - time) * (size - s) / (larger - s)))
+            reached = size / (time + (later - time) * (size - s) / (larger - s))
+            limits.append(Fraction(ceil(reached * 10**9), 10**9))  # whole bytes a second
         return min(limits)
 
     def carried(self, c, flows):
