@@ -449,14 +449,20 @@ class Result(InCells):
     @property
     def makespan_low_ns(self) -> int | None:
         """The lower end of the makespan's 90 % interval, in nanoseconds; ``None`` where nothing is
-        drawn.
+        drawn, or the plan fits in no draw.
         """
-        return None if self.drawn is None else self.drawn.makespan_interval[0]
+        ends = self._ends
+        return None if ends is None else ends[0]
 
     @property
     def makespan_high_ns(self) -> int | None:
-        """The upper end of that interval."""
-        return None if self.drawn is None else self.drawn.makespan_interval[1]
+        """Its upper end."""
+        ends = self._ends
+        return None if ends is None else ends[1]
+
+    @property
+    def _ends(self) -> tuple[int, int] | None:
+        return None if self.drawn is None else self.drawn.makespan_interval
 
     @property
     def has_waits(self) -> bool:

@@ -69,9 +69,11 @@ class Draws:
         return cls((low_ns, high_ns), said=(0, 0))
 
     @property
-    def makespan_interval(self) -> tuple[int, int]:
-        """The ends of the makespan's interval, of the draws in which the plan fits."""
-        return interval(self.makespan_ns) or (0, 0)
+    def makespan_interval(self) -> tuple[int, int] | None:
+        """The ends of the makespan's interval, of the draws in which the plan fits; ``None`` where
+        it fits in none.
+        """
+        return interval(self.makespan_ns)
 
     @property
     def stall_interval(self) -> tuple[int, int] | None:

@@ -110,8 +110,8 @@ def _draws(
 
 
 def _summed(figures: Sequence[_Figures], plan: Plan, hardware: Hardware, kind: str) -> Draws | None:
-    """All draws; ``None`` where the plan fits in none."""
-    if not any([makespan is not None for makespan, *_ in figures]):
+    """All draws; ``None`` without figures."""
+    if not figures:
         return None
     makespans, stalls, peaks = zip(*figures, strict=True)
     if kind == ALONG_THE_PATH:

@@ -343,7 +343,7 @@ def _read_result(
 ) -> Result:
     """The result of a file: of its draws the ends of the intervals are kept."""
     if makespan_low_ns is None or makespan_high_ns is None:
-        return Result(**figures)
+        return Result(**figures, draws=None if draws is None else LaterDraws.of(draws))
     known = replace(draws or Draws.of_ends(0, 0), makespan_ns=(makespan_low_ns, makespan_high_ns))
     return Result(**figures, draws=LaterDraws.of(known))
 

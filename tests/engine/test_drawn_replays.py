@@ -17,11 +17,12 @@ from toy_machine import MACHINE
 from hosim.cache_plan import CacheOp, Plan
 from hosim.costmodel import machine_under, op_durations
 from hosim.costmodel.spreads import DrawnTimes
-from hosim.data.draws import DRAWS, FEW_DRAWS
+from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import later_draws, replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric, Hardware
+from hosim.io import result_from_dict, result_to_dict
 from hosim.jitter import Jitter
 from hosim.policies import policy_named
 from hosim.result import REFERENCE
@@ -204,3 +205,18 @@ def test_a_draw_of_the_host_is_a_replay_under_a_host_of_that_time() -> None:
         expected = replay(plan, under, jitter=fixed, engine=REFERENCE)
         assert found.makespan_ns[d] == expected.makespan_ns
         assert expected.stall_ns["runtime"] > 6 * 0.3 * calls
+
+
+def test_a_plan_that_fits_in_no_draw_says_so_in_files_too() -> None:
+    graph, machine = streamed(), large()
+    without_room = later_draws(
+        all_at_once(graph), machine, 1, None, None, lambda: None, FEW_DRAWS
+    )()
+    assert without_room.unfit_share == 1.0
+    none = LaterDraws.of(Draws((None,) * FEW_DRAWS))
+    result = replace(replay(all_at_once(graph), machine), draws=none)
+    assert (result.makespan_low_ns, result.makespan_high_ns) == (None, None)
+    again = result_from_dict(result_to_dict(result))
+    for one in (result, again):
+        assert (one.drawn.count, one.drawn.unfit_share) == (FEW_DRAWS, 1.0)
+    assert again == result

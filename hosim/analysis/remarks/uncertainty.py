@@ -34,9 +34,10 @@ def uncertainty_line(result: Result) -> str | None:
     'the makespan is certain to ±16 %: 90 % of that is the copy bandwidth; with it known (`hosim calibrate`) ±5.1 % is left'
     """
     drawn = result.drawn
-    if drawn is None or not drawn.sources:
+    ends = None if drawn is None else drawn.makespan_interval
+    if drawn is None or ends is None or not drawn.sources:
         return None
-    low, high = drawn.makespan_interval
+    low, high = ends
     named = [
         source for k, source in enumerate(drawn.sources[:_MOST]) if source.share >= _WORTH or not k
     ]

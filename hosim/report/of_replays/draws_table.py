@@ -112,9 +112,9 @@ def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:
 
 
 def _interval(result: Result) -> str:
-    return (
-        f"{human_time(result.makespan_low_ns or 0)} to {human_time(result.makespan_high_ns or 0)}"
-    )
+    if result.makespan_low_ns is None or result.makespan_high_ns is None:
+        return _NOTHING
+    return f"{human_time(result.makespan_low_ns)} to {human_time(result.makespan_high_ns)}"
 
 
 def _sources(result: Result, name: str = "") -> list[str]:
