@@ -198,6 +198,31 @@ def test_collectives_of_two_streams_share_a_link(of, others, times, devices):
     assert (ops, result.slowed_ns) == ([[(0, 120), (0, 180)]] * devices, 60 + 60)
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "ends"),
+    [
+        ("all_reduce", 60, (120, 180)),  # sends 2 x 60 B
+        ("all_gather", 120, (120, 180)),
+        ("send", 120, (120, 180)),
+        ("barrier", 120, (60, 120)),  # sends nothing: d has the link for itself
+    ],
+)
+def test_a_message_without_tensors_crosses_the_link(kind, size, ends):
+    # A link of 1 byte a nanosecond. c sends 120 B within 60 ns, so at most 1 B/ns, and d 120 B in
+    # 120 ns. Each has half: c does what it would send in 60 ns, 60 B, by 120; by then d has sent
+    # 60 B, and sends the rest alone.
+    graph = workload(
+        {},
+        {
+            "c": {"ns": 60, "kind": kind, "bytes_accessed": size},
+            "d": {"ns": 120, **REDUCE, "sizes": (2, 120), "stream": "aux"},
+        },
+    )
+    link = Fabric("link", GB, (), "device", 1)
+    _, ops, _ = ops_of(plan(graph), replace(machine(h2d=2 * GB), fabrics=(link,)))
+    assert ops == [[(0, ends[0]), (0, ends[1])]]
+
+
 def test_the_device_that_cannot_go_on_is_named():
     # There is room below for one of two stores. On device 0 w goes and comes back, and c waits for
     # device 1, which waits for room.

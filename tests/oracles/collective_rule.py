@@ -34,6 +34,9 @@ def sent(op, tensors):
             return 2 * op.sizes[1] * (op.sizes[0] - 1) // op.sizes[0]
         if op.kernel == "custom_all_reduce":
             return op.sizes[1] * (op.sizes[0] - 1)
+    if op.kind in (*TOGETHER, "send", "recv") and not (op.inputs or op.outputs or op.mutates):
+        times = {"all_reduce": 2, "barrier": 0}.get(op.kind, 1)
+        return times * op.bytes_accessed
     if op.kind == "send":
         return sum(tensors[t].size_bytes for t in {*op.inputs, *op.mutates})
     if op.kind == "recv":
