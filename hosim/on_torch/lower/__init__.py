@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower.step_values import StepValues
     from hosim.on_torch.lower.torch_program import TorchProgram, capture, exported_with, read
     from hosim.on_torch.lower.training import capture_training
+    from hosim.on_torch.lower.true_layouts import TrueLayouts
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -37,12 +38,13 @@ else:
             "step_values": "StepValues",
             "torch_program": "TorchProgram capture exported_with read",
             "training": "capture_training",
+            "true_layouts": "TrueLayouts",
         },
     )
 
 __all__ = [
     "STREAM", "Barrier", "Executor", "Guard", "Replayed", "Replicas", "Shards", "StepValues",
-    "TorchProgram", "barriers", "capture", "capture_training", "exported_with", "inference",
-    "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of", "planned", "read",
-    "require_free", "rule_of", "training", "within_reserved",
+    "TorchProgram", "TrueLayouts", "barriers", "capture", "capture_training", "exported_with",
+    "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of",
+    "planned", "read", "require_free", "rule_of", "training", "within_reserved",
 ]  # fmt: skip

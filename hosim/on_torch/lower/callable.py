@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
@@ -43,6 +42,7 @@ from hosim.on_torch.lower.run import Executor
 from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device, RunMemory
 from hosim.on_torch.lower.torch_program import TorchProgram, capture
+from hosim.on_torch.lower.true_layouts import TrueLayouts
 from hosim.on_torch.lower.two_traces import (
     require_of_modules,
     require_own_results,
@@ -385,7 +385,7 @@ def inference(
     own: Mapping[str, torch.Tensor] = named_tensors(model)
     there: Callable[[], contextlib.AbstractContextManager[None]] = nullcontext
     if any(not device.has(tensor) for tensor in own.values()):
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        mode = TrueLayouts()
         there = partial(stand_ins, model, fakes(mode, model, device.torch_device))
         args, kwargs = tree_map_only(
             torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
@@ -37,6 +36,7 @@ from hosim.on_torch.lower.reached_state import Reached
 from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device
 from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants, read
+from hosim.on_torch.lower.true_layouts import TrueLayouts
 from hosim.on_torch.lower.two_traces import require_own_results
 from hosim.result import Result
 
@@ -249,7 +249,7 @@ def _traced(
     with (
         failures(_ADVICE, "be traced"),
         quiet(),
-        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+        TrueLayouts() as mode,
     ):
         by_name = {one.placeholder: _like(one.value) for one in held}
         given = [

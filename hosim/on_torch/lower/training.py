@@ -50,6 +50,7 @@ from hosim.on_torch.lower.sharded_tensors import local, sharded_like
 from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.step_parts import StepParts, program_of
 from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants
+from hosim.on_torch.lower.true_layouts import TrueLayouts
 from hosim.on_torch.lower.two_traces import (
     require_of_modules,
     require_own_results,
@@ -134,7 +135,7 @@ def capture_training(
     rates = tensor_settings(optimizer)
     learned = [p for group in optimizer.param_groups for p in group["params"]]
     reached = Reached(model, {} if loss is None else {"the loss": loss})
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = TrueLayouts()
     with failures(_ADVICE, "be traced"), quiet(), mode:
         fakes = {id(tensor): _fake(mode, tensor, device) for _, _, tensor in _held(model, {})}
         given = {
@@ -292,7 +293,7 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
     with (
         failures(_ADVICE, "be traced"),
         quiet(),
-        FakeTensorMode(allow_non_fake_inputs=True) as mode,
+        TrueLayouts() as mode,
     ):
         twins = {id(p): _fake(mode, p) for group in optimizer.param_groups for p in group["params"]}
         for p in learned:
