@@ -40,7 +40,7 @@ def install(monkeypatch, **options):
     empty = torch.empty
     monkeypatch.setattr(f"{of_torch}.cuda", cuda)
     monkeypatch.setattr(f"{of_torch}.used_on", cuda.record_stream)
-    monkeypatch.setattr(f"{of_torch}.gpu", lambda index: torch.device("cpu"))
+    monkeypatch.setattr(f"{of_torch}.gpu", cuda.gpu)
     monkeypatch.setattr(
         f"{of_torch}.is_on",
         lambda tensor, gpu: (
@@ -63,8 +63,8 @@ def install(monkeypatch, **options):
 
 
 class Stream:
-    def __init__(self, cuda):
-        self.cuda = cuda
+    def __init__(self, cuda, device):
+        self.cuda, self.device = cuda, device
         self.number = len(cuda.streams)
         cuda.streams.append(self)
         self.clock = {self.number: 0}
@@ -130,7 +130,11 @@ class Event:
 
 
 class FakeCuda:
-    """What the machine uses of ``torch.cuda``."""
+    """What the machine uses of ``torch.cuda``: of ``devices`` GPUs, of which tensors lie on the one
+    that a machine has asked for. Work on them goes to that device's current stream, whichever
+    device is current; a call that names no device speaks of the current one. As soon as a machine
+    has asked for its device, the user makes another one current.
+    """
 
     OutOfMemoryError = torch.OutOfMemoryError
 
@@ -145,8 +149,11 @@ class FakeCuda:
         query_ns=100,
         record_ns=0,
         expandable=False,
+        devices=2,
     ):
         self.streams = []
+        self.index = self.used = 0
+        self.fractions = [1.0] * devices
         self.scale = scale
         self.op_ns, self.ns_per_byte, self.launch_ns, self.query_ns, self.record_ns = (
             op_ns,
@@ -157,7 +164,7 @@ class FakeCuda:
         )
         self.now_ns = 0
         self.known = {}  # what the host knows to have ended
-        self.main = self.current = Stream(self)
+        self.current_of = [Stream(self, number) for number in range(devices)]
         self.capacity = capacity
         self.allocator = CachingAllocator(capacity * scale, expandable=expandable)
         self.blocks = {}  # storage -> (weak reference, address, the stream whose block it is)
@@ -178,33 +185,64 @@ class FakeCuda:
     def is_available(self):
         return True
 
+    @property
+    def current(self):
+        """The stream on which work on tensors is launched."""
+        return self.current_of[self.used]
+
+    def gpu(self, index):
+        self.used = index
+        self.index = (index + 1) % len(self.current_of)
+        return torch.device("cpu")
+
+    @property
+    def main(self):
+        """The first stream of the device that is used."""
+        return self.streams[self.used]
+
+    def of(self, device):
+        return self.index if device is None else device
+
     def set_device(self, index):
-        assert index == 0
+        self.index = range(len(self.current_of))[index]
 
     def current_device(self):
-        return 0
+        return self.index
 
-    def current_stream(self):
-        return self.current
+    def current_stream(self, device=None):
+        return self.current_of[self.of(device)]
 
-    def Stream(self):  # noqa: N802
-        return Stream(self)
+    def Stream(self, device=None):  # noqa: N802
+        return Stream(self, self.of(device))
 
     def Event(self, enable_timing=False):  # noqa: N802
         return Event(self, enable_timing)
 
     @contextlib.contextmanager
-    def stream(self, stream):
-        before, self.current = self.current, stream
+    def device(self, index):
+        before, self.index = self.index, index
         try:
             yield
         finally:
-            self.current = before
+            self.index = before
 
-    def synchronize(self):
-        """What the host launches after it has waited comes after all that is there."""
-        self.now_ns = max(self.now_ns, *(stream.free_ns for stream in self.streams))
-        for stream in self.streams:
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before = self.current_of[stream.device]
+        self.current_of[stream.device] = stream
+        try:
+            with self.device(stream.device):
+                yield
+        finally:
+            self.current_of[stream.device] = before
+
+    def synchronize(self, device=None):
+        """What the host launches after it has waited comes after all that is there, on one
+        device.
+        """
+        streams = [stream for stream in self.streams if stream.device == self.of(device)]
+        self.now_ns = max(self.now_ns, *(stream.free_ns for stream in streams))
+        for stream in streams:
             _learn(self.known, stream.clock)
 
     # -- device memory
@@ -274,22 +312,30 @@ class FakeCuda:
         self.used_on.setdefault(tensor.untyped_storage()._cdata, set()).add(stream.number)
 
     def empty_cache(self):
-        """Cached segments go back to the driver, which waits for the device."""
-        self.synchronize()
+        """Cached segments of all devices go back to the driver, which waits for them."""
+        for number in range(len(self.current_of)):
+            self.synchronize(number)
         self.pending.clear()
         self.allocator.empty_cache()
 
-    def mem_get_info(self):
-        return self.capacity - self.memory_reserved(), self.capacity
+    def mem_get_info(self, device=None):
+        return self.capacity - self.memory_reserved(device), self.capacity
 
-    def set_per_process_memory_fraction(self, fraction):
-        self.allocator._capacity = int(self.capacity * fraction) * self.scale
+    def get_per_process_memory_fraction(self, device=None):
+        return self.fractions[self.of(device)]
 
-    def memory_allocated(self):
-        return self.allocator.stats.allocated_bytes // self.scale
+    def set_per_process_memory_fraction(self, fraction, device=None):
+        self.fractions[self.of(device)] = fraction
+        if self.of(device) == self.used:
+            self.allocator._capacity = int(self.capacity * fraction) * self.scale
 
-    def memory_reserved(self):
-        return self.allocator.stats.reserved_bytes // self.scale
+    def memory_allocated(self, device=None):
+        is_used = self.of(device) == self.used
+        return self.allocator.stats.allocated_bytes // self.scale if is_used else 0
+
+    def memory_reserved(self, device=None):
+        is_used = self.of(device) == self.used
+        return self.allocator.stats.reserved_bytes // self.scale if is_used else 0
 
     def max_memory_reserved(self):
         return self.allocator.stats.peak_reserved_bytes // self.scale

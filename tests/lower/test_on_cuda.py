@@ -37,7 +37,7 @@ PROGRAM = program_of(MODEL, X)
 def run(plan, cuda, folder, hardware=None, times=2, budget=None):
     values = values_of(PROGRAM, MODEL, X)
     directories = {"nvme": folder} if folder is not None else {}
-    device = CudaDevice(hardware or machine(), directories=directories)
+    device = CudaDevice(hardware or machine(), directories=directories, index=0)
     with Launched(cuda), Executor(lowered(PROGRAM, plan), machine(), device, budget) as executor:
         executor.place({n: v for n, v in values.items() if v is not X})
         return [executor.run({n: v for n, v in values.items() if v is X})[0] for _ in range(times)]
@@ -59,6 +59,36 @@ def test_weights_from_host_memory_and_from_files(fake, tmp_path, home):
         torch.equal(result, wanted) for result in run(streamed(PROGRAM, home), fake, tmp_path)
     )
     assert not list(tmp_path.iterdir())
+
+
+def that_returns_from_below(plan):
+    """The plan, whose result is stored after the last op: the caller waits for its prefetch."""
+    last = len(plan.graph.ops) - 1
+    (result,) = [t for t, one in enumerate(plan.graph.tensors) if one.kind == "output"]
+    moves = (
+        CacheOp(STORE, result, "hbm", "ddr", last),
+        CacheOp(DETACH, result, "hbm", None, last),
+    )
+    return Plan(plan.graph, "down", (*plan.cache_ops, *moves), dict(plan.initial))
+
+
+@pytest.mark.parametrize("index", [0, 1, None])
+def test_the_machine_is_on_its_own_device(fake, index):
+    values = values_of(PROGRAM, MODEL, X)
+    wanted = PROGRAM.module(*values.values())[0]
+    plan = that_returns_from_below(streamed(PROGRAM))
+    device = CudaDevice(machine(), index=index)
+    other = 1 - fake.used
+    assert (fake.used, fake.current_device()) == (index or 0, other)
+    fake.set_per_process_memory_fraction(0.5, fake.used)
+    with Launched(fake), Executor(lowered(PROGRAM, plan), machine(), device, 1 << 20) as executor:
+        executor.place({n: v for n, v in values.items() if v is not X})
+        for _ in range(2):
+            (result,) = executor.run({n: v for n, v in values.items() if v is X})
+            assert torch.equal(result, wanted)
+    assert {stream.device for stream in fake.streams[2:]} == {fake.used}
+    assert fake.current_device() == other
+    assert (fake.fractions[fake.used], fake.fractions[other]) == (0.5, 1.0)
 
 
 class Kept(torch.nn.Module):
@@ -233,7 +263,7 @@ def test_weights_come_back_when_the_device_has_room_again(fake, tmp_path):
         executor = Executor(
             lowered(PROGRAM, streamed(PROGRAM, home)),
             machine(),
-            CudaDevice(machine(), directories={"nvme": tmp_path}),
+            CudaDevice(machine(), directories={"nvme": tmp_path}, index=0),
         )
         with Launched(fake):
             executor.place({n: v for n, v in values.items() if v is not X})
@@ -534,16 +564,6 @@ def test_streams_of_a_channel_take_turns(fake):
     assert first == again
     assert len({first, second, other}) == 3
     assert main
-
-
-def test_the_device_is_chosen_once(fake, monkeypatch):
-    chosen = []
-    monkeypatch.setattr(fake, "set_device", chosen.append)
-    monkeypatch.setattr(fake, "current_device", lambda: 3)
-    CudaDevice(machine())
-    CudaDevice(machine(), index=1)
-    CudaDevice(machine(), index=0)
-    assert chosen == [3, 1, 0]
 
 
 def test_bytes_move_at_once_between_any_two_places(fake, tmp_path):

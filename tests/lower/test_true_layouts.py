@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from itertools import permutations  # noqa: E402
 
-from torch.nn import functional as F  # noqa: E402
+from torch.nn import functional  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.on_torch.lower import TrueLayouts  # noqa: E402
@@ -18,12 +18,12 @@ OPS = {
     "softplus_backward, whose input is not contiguous": lambda x: aten.softplus_backward(
         torch.ones(x.shape), x, 1.0, 20.0
     ),
-    "gelu": F.gelu,
+    "gelu": functional.gelu,
     "softmax": lambda x: torch.softmax(x, -1),
     "logsumexp": lambda x: torch.logsumexp(x, 1),
     "cumsum": lambda x: torch.cumsum(x, 1),
     "add": lambda x: x + torch.ones(x.shape[-1]),
-    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "layer_norm": lambda x: functional.layer_norm(x, x.shape[-1:]),
     "bmm": lambda x: torch.bmm(x, x.transpose(1, 2)),
     "clone": lambda x: x.clone(),
     "where": lambda x: torch.where(x > 0, x, 0.0),
@@ -34,9 +34,9 @@ OPS = {
     "topk": lambda x: torch.topk(x, 3, dim=1).values,
     "sort": lambda x: torch.sort(x, dim=1).values,
     "mean": lambda x: x.mean(1, keepdim=True),
-    "conv1d": lambda x: F.conv1d(x, torch.ones(5, x.shape[1], 3)),
+    "conv1d": lambda x: functional.conv1d(x, torch.ones(5, x.shape[1], 3)),
     "sigmoid_backward": lambda x: aten.sigmoid_backward(x, torch.ones(x.shape)),
-    "constant_pad": lambda x: F.pad(x, (1, 1)),
+    "constant_pad": lambda x: functional.pad(x, (1, 1)),
     "cdist": lambda x: torch.cdist(x, x),
     "tril": torch.tril,
     "sum_of_squares": lambda x: (x * x).sum(2),
@@ -64,8 +64,8 @@ class _Gated(torch.nn.Module):
         torch.manual_seed(0)
         self.l = torch.nn.Linear(16, 4)
 
-    def forward(self, input):
-        return F.softplus(self.l(input)).transpose(1, 2).contiguous().exp()
+    def forward(self, given):
+        return functional.softplus(self.l(given)).transpose(1, 2).contiguous().exp()
 
 
 def _loss(model, inputs):
@@ -79,18 +79,18 @@ def test_a_step_whose_gradient_lies_otherwise_is_eagers():
     losses = []
     for _ in range(3):
         optimizer.zero_grad()
-        loss = _loss(eager, {"input": x})
+        loss = _loss(eager, {"given": x})
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
     optimizer = torch.optim.SGD(own.parameters(), lr=0.1)
     with hosim.offload(
         own,
-        {"input": x},
+        {"given": x},
         hardware="h100-80gb-sxm",
         optimizer=optimizer,
         loss=_loss,
         policy="layerwise",
         parameters={},
     ) as step:
-        assert [step(input=x) for _ in range(3)] == losses
+        assert [step(given=x) for _ in range(3)] == losses

@@ -23,7 +23,7 @@ that differ from one another.
 """
 
 
-class TrueLayouts(FakeTensorMode):
+class TrueLayouts(FakeTensorMode):  # type: ignore[misc]
     """A mode of fake tensors that runs each op once for each layout of its arguments on small real
     tensors, and lays its fake results out as the real ones.
 

@@ -19,12 +19,14 @@ pieces between what is held.
 
 
 class CudaMemory:
-    """Storages of a GPU. ``budget_bytes`` bounds what the program holds, what copies still read
-    included; ``None``: nothing does.
+    """Storages of the GPU of number ``index``. ``budget_bytes`` bounds what the program holds, what
+    copies still read included; ``None``: nothing does.
     """
 
-    def __init__(self, calls: DeferredCalls) -> None:
+    def __init__(self, calls: DeferredCalls, index: int) -> None:
         self.budget_bytes: int | None = None
+        self._index = index
+        self._callers_fraction = 1.0
         self.use = RunMemory()
         self._calls = calls
         self._freeing: dict[int, object] = {}
@@ -42,10 +44,12 @@ class CudaMemory:
         if self.budget_bytes is not None:
             self._calls.look()
             self._outside_bytes = max(
-                0, torch_gpu.cuda.memory_allocated() - resident_bytes - self._pending_bytes
+                0,
+                torch_gpu.cuda.memory_allocated(self._index) - resident_bytes - self._pending_bytes,
             )
-            if torch_gpu.cuda.memory_reserved() > self._limit_bytes():
+            if torch_gpu.cuda.memory_reserved(self._index) > self._limit_bytes():
                 torch_gpu.cuda.empty_cache()
+            self._callers_fraction = torch_gpu.cuda.get_per_process_memory_fraction(self._index)
             self._limit()
 
     def end(self) -> None:
@@ -54,12 +58,12 @@ class CudaMemory:
         """
         self._is_running = False
         self._calls.look()
-        self.use.reserved_bytes = torch_gpu.cuda.memory_reserved()
+        self.use.reserved_bytes = torch_gpu.cuda.memory_reserved(self._index)
         if self.budget_bytes is not None:
             self.use.over_budget_bytes = max(
                 0, self.use.reserved_bytes - self._outside_bytes - self.budget_bytes
             )
-            torch_gpu.cuda.set_per_process_memory_fraction(1.0)
+            torch_gpu.cuda.set_per_process_memory_fraction(self._callers_fraction, self._index)
 
     def _limit_bytes(self) -> int:
         """Return the bytes that torch's allocator may reserve for the whole process."""
@@ -70,8 +74,10 @@ class CudaMemory:
         """Let torch's allocator give unused memory back before it takes more than the budget from
         the device.
         """
-        _, total = torch_gpu.cuda.mem_get_info()
-        torch_gpu.cuda.set_per_process_memory_fraction(min(1.0, self._limit_bytes() / total))
+        _, total = torch_gpu.cuda.mem_get_info(self._index)
+        torch_gpu.cuda.set_per_process_memory_fraction(
+            min(self._callers_fraction, self._limit_bytes() / total), self._index
+        )
 
     def allocate(self, storage: Any, size_bytes: int) -> None:
         """Give a storage its bytes, in the order of the compute stream; bytes that a transfer still
@@ -145,7 +151,7 @@ class CudaMemory:
         more; whether a second try may succeed.
         """
         waits = bool(self._pending_bytes)
-        torch_gpu.cuda.synchronize()
+        torch_gpu.cuda.synchronize(self._index)
         self._calls.look()
         torch_gpu.cuda.empty_cache()
         if waits:
@@ -153,7 +159,7 @@ class CudaMemory:
         if (
             not self._is_running
             or self.budget_bytes is None
-            or self._limit_bytes() >= torch_gpu.cuda.mem_get_info()[1]
+            or self._limit_bytes() >= torch_gpu.cuda.mem_get_info(self._index)[1]
         ):
             return False
         self._slack_bytes = max(2 * self._slack_bytes, int(self.budget_bytes / 64))

@@ -56,11 +56,15 @@ from hosim.units import human_size
 
 
 class CudaPinning:
-    """As :class:`hosim.on_torch.lower.tiers.host_pool.Pinning`."""
+    """As :class:`hosim.on_torch.lower.tiers.host_pool.Pinning`, by the driver of one device."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
 
     def pin(self, address: int, size_bytes: int) -> None:
         """Pin memory."""
-        error = int(torch_gpu.cuda.cudart().cudaHostRegister(address, size_bytes, 0))
+        with torch_gpu.cuda.device(self._index):
+            error = int(torch_gpu.cuda.cudart().cudaHostRegister(address, size_bytes, 0))
         if error:
             raise ExecutionError(
                 f"the driver cannot pin {human_size(size_bytes)} of host memory (CUDA error "
@@ -70,7 +74,8 @@ class CudaPinning:
 
     def unpin(self, address: int) -> None:
         """Undo it."""
-        torch_gpu.cuda.cudart().cudaHostUnregister(address)
+        with torch_gpu.cuda.device(self._index):
+            torch_gpu.cuda.cudart().cudaHostUnregister(address)
 
 
 # -- the device ------------------------------------------------------------------------------------
@@ -83,8 +88,12 @@ LAUNCH_NS = (12_000, 42_000)
 
 
 class CudaDevice:
-    """A GPU. ``directories`` has a folder for each tier that is made of files; the others are
-    pinned host memory.
+    """A GPU: that of number ``index``, by default the current one, which stays what it is.
+    ``directories`` has a folder for each tier that is made of files; the others are pinned host
+    memory.
+
+    The device is named in every call of torch that speaks of one: the caller may make another one
+    current between two runs.
 
     Raises :class:`InputError` without a GPU, and for a channel that joins files and the device
     tier.
@@ -111,19 +120,19 @@ class CudaDevice:
                     "through host memory",
                     source="hardware",
                 )
-        torch_gpu.cuda.set_device(torch_gpu.cuda.current_device() if index is None else index)
-        self.torch_device = torch_gpu.gpu(torch_gpu.cuda.current_device())
+        self._index = torch_gpu.cuda.current_device() if index is None else index
+        self.torch_device = torch_gpu.gpu(self._index)
         self.allocator: str | None = allocator_of_torch()
         self.launch_ns = LAUNCH_NS
         self.out_of_memory: tuple[type[Exception], ...] = (torch_gpu.cuda.OutOfMemoryError,)
         self.calls = DeferredCalls()
         self._run = LaunchedRun(self.calls)
-        self._memory = CudaMemory(self.calls)
+        self._memory = CudaMemory(self.calls, self._index)
         self.allocate, self.free = self._memory.allocate, self._memory.free
         self.linger = self._memory.linger
         self.hold_back, self.recover = self._memory.hold_back, self._memory.recover
         self.later = self.calls.later
-        self._main = self._caller = torch_gpu.cuda.current_stream()
+        self._main = self._caller = torch_gpu.cuda.current_stream(self._index)
         self._first: CudaEvent | None = None
         self.compute = ComputeQueue("compute", self._run, [self._main])
         self._copy_streams: list[Any] = []
@@ -132,11 +141,11 @@ class CudaDevice:
             if {channel.source, channel.destination} & set(files):
                 self._channels[channel.name] = FileQueue(channel.name, self._run, channel.engines)
             else:
-                streams = [torch_gpu.cuda.Stream() for _ in range(channel.engines)]
+                streams = [torch_gpu.cuda.Stream(self._index) for _ in range(channel.engines)]
                 self._copy_streams += streams
                 self._channels[channel.name] = CudaQueue(channel.name, self._run, streams)
         self._tiers = memory_of_tiers(
-            hardware, files, self.later, direct=direct, pinning=CudaPinning()
+            hardware, files, self.later, direct=direct, pinning=CudaPinning(self._index)
         )
         ends = [{c.source, c.destination} for c in hardware.channels]
         beside = {name for pair in ends if hardware.device_tier in pair for name in pair}
@@ -187,11 +196,11 @@ class CudaDevice:
         run.culprits.clear()
         run.file_events.clear()
         run.timed.clear()
-        self._caller = torch_gpu.cuda.current_stream()
+        self._caller = torch_gpu.cuda.current_stream(self._index)
         if self._caller != self._main:
             self._main.wait_stream(self._caller)
         if run.recording:
-            torch_gpu.cuda.synchronize()  # nothing of the run before is in its times
+            torch_gpu.cuda.synchronize(self._index)  # nothing of the run before is in its times
         self._memory.begin(resident_bytes)
         self._first = now(self._main) if run.recording else None
         try:
@@ -200,7 +209,7 @@ class CudaDevice:
             for event in run.file_events:
                 event.wait()
             if run.recording:
-                torch_gpu.cuda.synchronize()
+                torch_gpu.cuda.synchronize(self._index)
         except BaseException as error:
             run.culprits.setdefault(id(error), run.label)
             run.stopped = True
@@ -210,14 +219,14 @@ class CudaDevice:
                 for queue in self._channels.values():
                     if isinstance(queue, FileQueue):
                         queue.close()
-                torch_gpu.cuda.synchronize()
+                torch_gpu.cuda.synchronize(self._index)
             self._memory.end()
             if self._caller != self._main:
                 self._caller.wait_stream(self._main)
 
     def wait(self) -> None:
         """Wait for all that is launched."""
-        torch_gpu.cuda.synchronize()
+        torch_gpu.cuda.synchronize(self._index)
         self.calls.look()
 
     def hand_over(self, values: Sequence[Any]) -> None:
