@@ -153,7 +153,7 @@ def test_a_builder_goes_on_after_it_has_built():
     b.op("g", "matmul", inputs=(name for name in ("a",)), outputs=["c"], deps=["f"])
     second = b.build()
     assert (len(first.ops), len(second.ops)) == (1, 2)
-    assert second.ops[0] is first.ops[0]
+    assert second.ops[0] == first.ops[0]
     assert second.ops[1] == Op("g", "matmul", inputs=(0,), outputs=(1,), deps=(0,))
     assert second.tensors == (Tensor("a", 30), Tensor("c", 30))
 

@@ -53,7 +53,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     peaks: dict[str, int] = {}
     efficiencies: dict[tuple[str, str], Fraction] = {}
     durations: list[int] = []
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         if op.duration_ns is not None:
             durations.append(op.duration_ns)
             continue
@@ -141,7 +141,7 @@ def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
     return tuple(
         [
             MEASURED if op.duration_ns is not None else kernels[i][1] if i in kernels else GUESS
-            for i, op in enumerate(graph.ops)
+            for i, op in enumerate(graph.ops.each())
         ]
     )
 
@@ -150,7 +150,7 @@ def kernel_times_of(graph: Graph, hardware: Hardware) -> Mapping[int, tuple[int,
     """Nanoseconds and origin of the ops, by position, that are timed as kernels; kept with the
     graph.
     """
-    if hardware.compute.processor is None or not any([op.kernel for op in graph.ops]):
+    if hardware.compute.processor is None or not any([op.kernel for op in graph.ops.alike]):
         return {}
     from hosim.costmodel.kernels import (
         kernel_times,
