@@ -122,8 +122,9 @@ def given_durations(graph: Graph) -> int:
     """Return the number of ops that have a duration of their own; 0 if none of these takes any
     time.
     """
-    given = [op.duration_ns for op in graph.ops.each() if op.duration_ns is not None]
-    return len(given) if any(given) else 0
+    if not any([op.duration_ns for op in graph.ops.alike]):
+        return 0
+    return sum(graph.ops.column(lambda op: op.duration_ns is not None))
 
 
 def check_measured_on(graph: Graph, hardware: Hardware) -> None:

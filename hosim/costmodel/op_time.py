@@ -52,16 +52,14 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     launch = hardware.compute.launch_ns
     peaks: dict[str, int] = {}
     efficiencies: dict[tuple[str, str], Fraction] = {}
-    durations: list[int] = []
-    for i, op in enumerate(graph.ops.each()):
-        if op.duration_ns is not None:
-            durations.append(op.duration_ns)
-            continue
+    durations = graph.ops.column(lambda op: op.duration_ns or 0)
+    for i in graph.ops.those(lambda op: op.duration_ns is None):
+        op = graph.ops.like(i)
         if i in kernels:
-            durations.append(kernels[i][0])
+            durations[i] = kernels[i][0]
             continue
         if op.processor:
-            durations.append(_elsewhere_ns(op, hardware))
+            durations[i] = _elsewhere_ns(op, hardware)
             continue
         which = op.kind, op.dtype
         if which not in efficiencies:
@@ -76,11 +74,11 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
         if busy > LARGEST:
             raise HardwareError(
-                f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of "
-                f"{float(efficiencies[which]):g}",
+                f"op {graph.ops[i].name!r} would take more than 2^63-1 ns (292 years) at an "
+                f"efficiency of {float(efficiencies[which]):g}",
                 where="compute",
             )
-        durations.append(launch + busy)
+        durations[i] = launch + busy
     return (
         tuple(durations)
         if hardware.software is None

@@ -118,8 +118,12 @@ class Columns(Sequence[P]):
         codes, named = bytes(self.codes), bytes(self.named)
         return type(self), (self.positions, self.alike, codes, named)
 
+    def like(self, at: int) -> P:
+        """The first item that the one at a position is like; no object has to be made for it."""
+        return self.alike[self.codes[at]]
+
     def each(self) -> Iterator[P]:
-        """For each item, the first one that it is like, which is there already."""
+        """For each item, the first one that it is like."""
         return map(self.alike.__getitem__, self.codes)
 
     def column(self, of: Callable[[P], V]) -> list[V]:
