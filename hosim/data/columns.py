@@ -144,6 +144,15 @@ class Columns(Sequence[P]):
         np.cumsum(np.array(lengths, "i")[np.asarray(self.codes)].ravel(), out=starts[1:])
         return starts
 
+    def naming(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+        """Which item has each position of ``named``, and in which of its lists."""
+        import numpy as np
+
+        lengths, lists = np.diff(self.starts()), len(self.lists)
+        item = np.repeat(np.arange(len(self), dtype="i"), lists)
+        which = np.tile(np.arange(lists, dtype="b"), len(self))
+        return np.repeat(item, lengths), np.repeat(which, lengths)
+
     def _lengths(self) -> list[tuple[int, ...]]:
         lists = _getter(self.lists)
         return [tuple(map(len, lists(item))) for item in self.alike]

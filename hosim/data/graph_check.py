@@ -46,21 +46,20 @@ def _names_fit(tensors: Tensors, ops: Ops) -> bool:
         return True
     import numpy as np  # here, as it takes longer to import than commands without a graph take
 
-    named, starts = np.asarray(ops.named), ops.starts()
-    of = np.repeat(np.arange(len(starts) - 1, dtype="i"), np.diff(starts))  # which list each is in
-    op, awaited, made = of // len(Ops.lists), of % len(Ops.lists) == 3, of % len(Ops.lists) == 1
+    named, (op, which) = np.asarray(ops.named), ops.naming()
+    made, awaited = [which == ops.lists.index(field) for field in ("outputs", "deps")]
     if not ((named >= 0) & (named < np.where(awaited, op, len(tensors)))).all():
         return False
     first_made = np.full(len(tensors), len(ops), "i")
     first_made[named[made][::-1]] = op[made][::-1]
-    first_made[
-        np.array(tensors.column(lambda tensor: bool(tensor.persistent or tensor.home)), bool)
-    ] = -1
-    used = ~(awaited | made)
+    there = tensors.column(lambda tensor: bool(tensor.persistent or tensor.home))
+    first_made[np.array(there, bool)] = -1
+    used = ~(made | awaited)
     if (first_made[named[used]] >= op[used]).any():
         return False
-    several = ~awaited & (np.diff(starts)[of] > 1)
-    each = np.sort(of[several] * np.int64(len(tensors)) + named[several])
+    several = np.repeat(np.diff(ops.starts()) > 1, np.diff(ops.starts())) & ~awaited
+    listed = op[several] * np.int64(len(ops.lists)) + which[several]
+    each = np.sort(listed * len(tensors) + named[several])
     return not (each[1:] == each[:-1]).any()
 
 
