@@ -343,13 +343,8 @@ class Plan(Deriving, InCells):
         dict of int to tuple of str
             Tiers by the tensor's position.
         """
-        tensors = self.graph.tensors
-        homes: dict[str | None, tuple[str, ...]] = {}
-        tiers = {
-            t: homes.setdefault(home, (home or device_tier,))
-            for t in self.graph.initial
-            for home in (tensors[t].home,)
-        }
+        homes = self.graph.tensors.column(lambda tensor: (tensor.home or device_tier,))
+        tiers: dict[int, tuple[str, ...]] = {t: homes[t] for t in self.graph.initial}
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
         return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 

@@ -8,22 +8,21 @@ for networkx' algorithms.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
-from hosim.base.collector import no_collection
 from hosim.base.in_cells import InCells
-from hosim.base.whole_numbers import not_whole, whole
+from hosim.data.columns import Ops, Tensors
 from hosim.data.derived import Deriving
-from hosim.data.field_kinds import keep_items
 from hosim.data.graph_check import check_graph
 from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
-from hosim.data.graph_rows import OpRow, TensorRow, make_ops, make_tensors
 from hosim.data.graph_users import CompactUsers
 from hosim.errors import GraphError
-from hosim.plain_text import counted, named, printable, shown
+from hosim.plain_text import counted, printable, shown
 from hosim.units import human_size
 
 if TYPE_CHECKING:
@@ -40,43 +39,30 @@ __all__ = [
     "Tensor",
 ]
 
-WHOLE = (int, type(None))
-TEXT = (str, type(None))
+_FLAG, _TEXT, _WHOLE = (bool, type(None)), (str, type(None)), (int, type(None))
 
 
-def _kept(value: Any) -> Any:
-    """An integer of Python for a whole number; anything else as it is, until the graph is
-    checked.
-    """
-    number = whole(value)
-    return value if number is None else number
-
-
-def _require_texts(where: str, **given: object) -> None:
-    """Raise :class:`GraphError` for the first of these that is no text."""
-    for key, value in given.items():
-        if not isinstance(value, str):
-            raise GraphError(f"expected a text, got {shown(value, 60)}", where=f"{where}.{key}")
-
-
-def _text(name: object) -> str:
-    """A name of a processor; raises ``TypeError``, as what is no mapping of names does."""
+def _check_head(name: object, meta: object) -> None:
+    """Raise :class:`GraphError` unless the name of a graph is a text and its ``meta`` a mapping."""
     if not isinstance(name, str):
-        raise TypeError
-    return name
+        raise GraphError(f"expected a text, got {shown(name, 60)}", where="name")
+    if not isinstance(meta, Mapping | None):
+        raise GraphError(f"expected a mapping, got {shown(meta, 60)}", where="meta")
 
 
-def _figure(op: str, field: str, value: Any) -> Any:
-    """An integer of Python, or ``None`` for the duration that another processor may have; raises
-    :class:`GraphError`.
-    """
-    number = None if value is None and field == "also_on" else whole(value)
-    if number is None and (value is not None or field != "also_on"):
-        raise GraphError(not_whole(field, value), where=f"op {named(op)}, {field}")
-    return number
+def _new_op(name: Any, row: tuple[Any, ...], named: list[int], also_on: Any) -> Op:
+    """An op of a builder's row and of the positions that it names. Raises :class:`GraphError`."""
+    if not isinstance(also_on, Mapping | None):
+        raise GraphError(
+            f"expected a mapping of processors to durations, got {shown(also_on, 60)}",
+            where=f"op {printable(str(name))}, also_on",
+        )
+    lists = [tuple(named[begin:end]) for begin, end in pairwise(accumulate(row[:4], initial=0))]
+    others = tuple((also_on or {}).items())
+    return Op(*(name, row[4], *lists, *row[5:-2], others, row[-1]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Graph(Deriving, InCells):
     """A workload: tensors, and ops in the order in which each stream runs them.
 
@@ -113,12 +99,23 @@ class Graph(Deriving, InCells):
     """
 
     name: str
-    tensors: tuple[Tensor, ...]
-    ops: tuple[Op, ...]
+    tensors: Tensors
+    ops: Ops
     meta: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
-    def __post_init__(self) -> None:
-        keep_items(self, GraphError, tensors=Tensor, ops=Op)
+    def __init__(
+        self,
+        name: str,
+        tensors: Sequence[Tensor],
+        ops: Sequence[Op],
+        meta: Mapping[str, Any] | None = None,
+    ) -> None:
+        _check_head(name, meta)
+        put = object.__setattr__
+        put(self, "name", name)
+        put(self, "tensors", Tensors.keep(tensors, "tensors"))
+        put(self, "ops", Ops.keep(ops, "ops"))
+        put(self, "meta", {} if meta is None else meta)
         check_graph(self.tensors, self.ops)
 
     def __repr__(self) -> str:
@@ -129,20 +126,20 @@ class Graph(Deriving, InCells):
         )
         return f"<Graph {printable(self.name)}: {sizes}>"
 
-    @cached_property
+    @property
     def tensor_index(self) -> Mapping[str, int]:
         """Position of each tensor by name."""
-        return {tensor.name: i for i, tensor in enumerate(self.tensors)}
+        return self.tensors.positions
 
-    @cached_property
+    @property
     def op_index(self) -> Mapping[str, int]:
         """Position of each op by name."""
-        return {op.name: i for i, op in enumerate(self.ops)}
+        return self.ops.positions
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
         """Streams in the order of their first op."""
-        return tuple(dict.fromkeys(op.stream for op in self.ops))
+        return tuple(dict.fromkeys([op.stream for op in self.ops.alike]))
 
     @property
     def main_stream(self) -> str:
@@ -162,12 +159,12 @@ class Graph(Deriving, InCells):
         """The ops that run on other processors than the device (docs/contract.md, rule 20),
         ascending.
         """
-        return tuple([i for i, op in enumerate(self.ops) if op.processor])
+        return self.ops.those(lambda op: op.processor)
 
     @cached_property
     def movable(self) -> tuple[int, ...]:
         """The ops whose processor a plan may choose (:attr:`Op.also_on`), ascending."""
-        return tuple([i for i, op in enumerate(self.ops) if op.also_on])
+        return self.ops.those(lambda op: op.also_on)
 
     @cached_property
     def users(self) -> tuple[tuple[int, ...], ...]:
@@ -196,14 +193,9 @@ class Graph(Deriving, InCells):
 
         These are the persistent ones, and those that are used before the step produces them.
         """
-        positions = (
-            self.tensor_index.values() if "tensor_index" in vars(self) else range(len(self.tensors))
-        )  # integers that are there
-        held = [t for t, tensor in zip(positions, self.tensors, strict=True) if tensor.persistent]
-        unseen = {
-            t for t, tensor in enumerate(self.tensors) if tensor.home and not tensor.persistent
-        }  # the others are produced first
-        for op in self.ops if unseen else ():
+        held = [*self.tensors.those(lambda tensor: tensor.persistent)]
+        unseen = {*self.tensors.those(lambda tensor: tensor.home and not tensor.persistent)}
+        for op in self.ops if unseen else ():  # the others are produced first
             early = unseen.intersection(op.inputs + op.mutates)
             held += early
             unseen -= early.union(op.outputs)
@@ -212,7 +204,7 @@ class Graph(Deriving, InCells):
     @cached_property
     def survives(self) -> tuple[bool, ...]:
         """Return whether each tensor outlives the step (:attr:`Tensor.survives`)."""
-        return tuple([t.survives for t in self.tensors])
+        return tuple(self.tensors.column(lambda tensor: tensor.survives))
 
     @cached_property
     def producers(self) -> tuple[tuple[int, ...], ...]:
@@ -294,22 +286,12 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str, meta: Mapping[str, Any] | None = None) -> None:
-        _require_texts("workload", name=name)
-        if not isinstance(meta, Mapping | None):
-            raise GraphError(f"expected a mapping, got {shown(meta, 60)}", where="meta")
+        _check_head(name, meta)
         self.name = name
         self.meta = dict(meta or {})
-        self._tensor_index: dict[str, int] = {}
-        self._op_index: dict[str, int] = {}
-        # Until the graph is built, names are in the indices, in order, what ops name is in one
-        # list, and the rest is in rows. Equal rows are one object: a large graph has few of them,
-        # and the garbage collector next to nothing to look at again and again.
-        self._positions: list[int] = []
-        self._tensor_rows: list[TensorRow] = []
-        self._op_rows: list[OpRow] = []
-        self._alike: dict[Any, Any] = {}
-        self._tensors: list[Tensor] = []
-        self._ops: list[Op] = []
+        self._tensors = Tensors.growing()
+        self._ops = Ops.growing()
+        self._named: list[int] = []
 
     def tensor(
         self,
@@ -347,36 +329,27 @@ class GraphBuilder:
         GraphError
             If the name is taken.
         """
-        index = self._tensor_index
-        if (
-            not name.__class__ is kind.__class__ is of.__class__ is str
-            or home.__class__ not in TEXT
-        ):
-            _require_texts(
-                f"tensors[{len(index)}]",
-                name=name,
-                kind=kind,
-                home="" if home is None else home,
-                of=of,
-            )
-        if name in index:
-            raise GraphError(
-                f"tensor name {name!r} is listed twice", where=f"tensors[{len(index)}].name"
-            )
-        if persistent is None:
+        so_far, made = self._tensors, None
+        if persistent is None and kind.__class__ is str:
             persistent = kind in PERSISTENT_KINDS
-        elif persistent.__class__ is not bool:
-            raise GraphError(
-                f"expected true or false, got {shown(persistent, 60)}",
-                where=f"tensors[{len(index)}].persistent",
-            )
-        if size_bytes.__class__ is not int:
-            size_bytes = _kept(size_bytes)
         row = size_bytes, kind, home, persistent, of
-        if size_bytes.__class__ is int:  # what equals an integer need not be one
-            row = self._alike.setdefault(row, row)
-        index[name] = len(index)
-        self._tensor_rows.append(row)
+        try:
+            if not (
+                name.__class__ is str
+                and size_bytes.__class__ is int
+                and persistent.__class__ is bool
+            ):
+                raise KeyError
+            code = so_far.known[row]
+        except (KeyError, TypeError):  # new, or not to be compared with what is known
+            made = Tensor(name, *row)
+        if name in so_far.positions:
+            where = f"tensors[{len(so_far.codes)}].name"
+            raise GraphError(f"tensor name {name!r} is listed twice", where=where)
+        if made is not None:
+            code = so_far.code(made)
+        so_far.positions[name] = len(so_far.codes)
+        so_far.codes.append(code)
         return name
 
     def op(
@@ -452,76 +425,29 @@ class GraphBuilder:
             If the name is taken, a tensor or an op is unknown, or one name stands in place of a
             list.
         """
-        index, tensor_index, positions = self._op_index, self._tensor_index, self._positions
-        if (
-            not name.__class__
-            is kind.__class__
-            is stream.__class__
-            is dtype.__class__
-            is kernel.__class__
-            is processor.__class__
-            is message.__class__
-            is str
-        ):
-            texts = {
-                "kind": kind,
-                "stream": stream,
-                "dtype": dtype,
-                "kernel": kernel,
-                "processor": processor,
-                "message": message,
-            }
-            _require_texts(f"ops[{len(index)}]", name=name, **texts)
-        if name in index:
-            raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{len(index)}].name")
-        if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
-            given = {"inputs": inputs, "outputs": outputs, "mutates": mutates, "deps": deps}
-            label = next(key for key, names in given.items() if isinstance(names, str))
-            raise GraphError(
-                f"expected a list of names, got {shown(given[label])}",
-                where=f"ops[{len(index)}].{label}",
-            )
-        start = begin = len(positions)
-        label, mutated, awaited = "inputs", 0, 0
+        so_far, named, at, start = self._ops, self._named, self._tensors.positions, len(self._named)
+        read = written = mutated = awaited = made = None
         try:
+            if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
+                raise TypeError
             for tensor in inputs:
-                positions.append(tensor_index[tensor])
-            label, begin = "outputs", len(positions)
-            read = begin - start
+                named.append(at[tensor])
+            read = len(named) - start
             for tensor in outputs:
-                positions.append(tensor_index[tensor])
-            written = len(positions) - begin
+                named.append(at[tensor])
+            written = len(named) - start - read
             if mutates.__class__ is not tuple or mutates:
-                label, begin = "mutates", len(positions)
-                positions.extend(map(tensor_index.__getitem__, mutates))
-                mutated = len(positions) - begin
+                named.extend(map(at.__getitem__, mutates))
+            mutated = len(named) - start - read - written
             if deps.__class__ is not tuple or deps:
-                label, begin = "deps", len(positions)
-                positions.extend(map(index.__getitem__, deps))
-                awaited = len(positions) - begin
-            label = "also_on"
-            others = (
-                tuple(
-                    [(_text(other), _figure(name, "also_on", ns)) for other, ns in also_on.items()]
-                )
-                if also_on is not None
-                else ()
-            )
-            label = "sizes"
-            if sizes.__class__ is not tuple or sizes:
-                sizes = tuple([_figure(name, "sizes", size) for size in sizes])
-            if duration_ns.__class__ not in WHOLE:
-                duration_ns = _kept(duration_ns)
-            if not flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int:
-                flops, bytes_accessed, workspace_bytes = map(
-                    _kept, (flops, bytes_accessed, workspace_bytes)
-                )
-            row: OpRow = (
-                kind,
+                named.extend(map(so_far.positions.__getitem__, deps))
+            awaited = len(named) - start - read - written - mutated
+            row = (
                 read,
                 written,
                 mutated,
                 awaited,
+                kind,
                 stream,
                 duration_ns,
                 flops,
@@ -531,49 +457,68 @@ class GraphBuilder:
                 kernel,
                 sizes,
                 processor,
-                others,
+                (),
                 message,
             )
-            if (
-                flops.__class__ is bytes_accessed.__class__ is workspace_bytes.__class__ is int
-                and duration_ns.__class__ in WHOLE
-            ):
-                row = self._alike.setdefault(row, row)
-        except BaseException as error:
-            place = f"ops[{len(index)}].{label}[{len(positions) - begin}]"
-            del positions[start:]
-            if isinstance(error, TypeError | AttributeError):
-                parts = {
-                    "inputs": inputs,
-                    "outputs": outputs,
-                    "mutates": mutates,
-                    "also_on": also_on,
-                    "sizes": sizes,
-                }
-                what = {
-                    "also_on": "a mapping of processors to durations",
-                    "sizes": "a list of sizes",
-                }.get(label, "a list of names")
+            try:
+                if not (
+                    name.__class__ is str
+                    and flops.__class__
+                    is bytes_accessed.__class__
+                    is workspace_bytes.__class__
+                    is int
+                    and duration_ns.__class__ in _WHOLE
+                    and also_on is None
+                    and (not sizes or {*map(type, sizes)} == {int})
+                ):
+                    raise KeyError
+                code = so_far.known[row]
+            except (KeyError, TypeError):  # new, or not to be compared with what is known
+                made = _new_op(name, row, named[start:], also_on)
+            if name in so_far.positions:
                 raise GraphError(
-                    f"expected {what}, got {shown(parts.get(label, deps), 60)}",
-                    where=f"ops[{len(index)}].{label}",
-                ) from None
-            if isinstance(error, KeyError):
-                what = "earlier op" if label == "deps" else "tensor"
-                raise GraphError(f"unknown {what} {error.args[0]!r}", where=place) from None
-            raise
-        index[name] = len(index)
-        self._op_rows.append(row)
+                    f"op name {name!r} is listed twice", where=f"ops[{len(so_far.codes)}].name"
+                )
+        except BaseException as error:
+            counts, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)
+            raise self._refused(error, start, counts, given) from None
+        if made is not None:
+            code = so_far.code(made)
+        so_far.positions[name] = len(so_far.codes)
+        so_far.codes.append(code)
         return name
+
+    def _refused(
+        self,
+        error: BaseException,
+        start: int,
+        counts: tuple[int | None, ...],
+        given: tuple[Sequence[str], ...],
+    ) -> BaseException:
+        """Forget what an op named from ``start`` on, and return the error in hosim's words.
+
+        ``counts`` say how many names each list had, as far as they were read.
+        """
+        named = self._named
+        k = next((k for k, names in enumerate(given) if isinstance(names, str)), None)
+        if k is None and None in counts:
+            k = counts.index(None)
+        place = len(named) - start - sum(filter(None, counts))
+        del named[start:]
+        if k is None or not isinstance(error, TypeError | KeyError):
+            return error
+        where = f"ops[{len(self._ops.codes)}].{Ops.lists[k]}"
+        if isinstance(error, KeyError):
+            what = "earlier op" if Ops.lists[k] == "deps" else "tensor"
+            return GraphError(f"unknown {what} {error.args[0]!r}", where=f"{where}[{place}]")
+        return GraphError(f"expected a list of names, got {shown(given[k], 60)}", where=where)
 
     def build(self) -> Graph:
         """The graph so far, checked."""
-        with no_collection():
-            make_tensors(self._tensor_index, self._tensor_rows, self._tensors)
-            make_ops(self._op_index, self._op_rows, self._positions, self._ops)
-            tensors, ops = tuple(self._tensors), tuple(self._ops)
-            check_graph(tensors, ops, self._tensor_index, self._op_index)
-            graph = object.__new__(Graph)
-            known = {"name": self.name, "tensors": tensors, "ops": ops, "meta": self.meta}
-            graph.__dict__.update(known, tensor_index=self._tensor_index.copy())
-            return graph
+        tensors, ops = self._tensors, self._ops
+        return Graph(
+            self.name,
+            Tensors(tensors.positions.copy(), tensors.alike, array("i", tensors.codes)),
+            Ops(ops.positions.copy(), ops.alike, array("i", ops.codes), array("i", self._named)),
+            self.meta,
+        )

@@ -122,8 +122,9 @@ def given_durations(graph: Graph) -> int:
     """Return the number of ops that have a duration of their own; 0 if none of these takes any
     time.
     """
-    given = [op.duration_ns for op in graph.ops if op.duration_ns is not None]
-    return len(given) if any(given) else 0
+    if not any([op.duration_ns for op in graph.ops.alike]):
+        return 0
+    return sum(graph.ops.column(lambda op: op.duration_ns is not None))
 
 
 def check_measured_on(graph: Graph, hardware: Hardware) -> None:
@@ -145,7 +146,7 @@ def check_varied(graph: Graph, field: str, *, processor: str) -> None:
     """
     device = measured_on(graph)
     if device is not None and any(
-        [op.duration_ns is not None for op in graph.ops if op.processor == processor]
+        [op.duration_ns is not None for op in graph.ops.each() if op.processor == processor]
     ):
         raise InputError(
             f"{_whose(graph)} were measured on {device}, and do not follow from it; "

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import copy
+import pickle
+from dataclasses import fields, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from strategies import graphs
 
 from hosim.cache_plan import CacheOp, Plan
@@ -153,7 +157,7 @@ def test_a_builder_goes_on_after_it_has_built():
     b.op("g", "matmul", inputs=(name for name in ("a",)), outputs=["c"], deps=["f"])
     second = b.build()
     assert (len(first.ops), len(second.ops)) == (1, 2)
-    assert second.ops[0] is first.ops[0]
+    assert second.ops[0] == first.ops[0]
     assert second.ops[1] == Op("g", "matmul", inputs=(0,), outputs=(1,), deps=(0,))
     assert second.tensors == (Tensor("a", 30), Tensor("c", 30))
 
@@ -273,3 +277,130 @@ def test_what_is_no_field_of_a_tensor_is_refused_by_name(field: str) -> None:
         fields = {"name": "x", "size_bytes": 4, field: value}
         with pytest.raises(GraphError, match=field):
             (builder.tensor(**fields), builder.build())
+
+
+@given(graphs(max_ops=6, max_streams=2))
+def test_columns_say_what_the_objects_of_a_graph_say(graph: Graph) -> None:
+    """Of a copy that has no objects yet, and of one that is made of objects."""
+    unlooked = pickle.loads(pickle.dumps(graph))
+    made = Graph(graph.name, tuple(graph.tensors), list(graph.ops), graph.meta)
+    for each in (unlooked, made, copy.deepcopy(graph)):
+        assert [op.kind for op in each.ops.each()] == [op.kind for op in graph.ops]
+        assert each.ops.column(lambda op: op.duration_ns) == [op.duration_ns for op in graph.ops]
+        assert each.tensors.those(lambda tensor: tensor.persistent) == tuple(
+            t for t, tensor in enumerate(graph.tensors) if tensor.persistent
+        )
+        starts, named = each.ops.starts().tolist(), each.ops.named.tolist()
+        lists = [tuple(named[a:b]) for a, b in pairwise(starts)]
+        assert lists == [
+            getattr(op, field)
+            for op in graph.ops
+            for field in ("inputs", "outputs", "mutates", "deps")
+        ]
+        assert each == graph
+        assert hash(each) == hash(graph)
+        assert (each.tensors, each.ops) == (tuple(graph.tensors), tuple(graph.ops))
+        assert each.tensors.index(graph.tensors[-1]) == len(graph.tensors) - 1
+    for i, op in enumerate(graph.ops):
+        other = [replace(op, flops=op.flops + 1) if j == i else o for j, o in enumerate(graph.ops)]
+        assert Graph(graph.name, graph.tensors, other) != graph
+
+
+def test_the_columns_of_a_graph_cannot_be_changed() -> None:
+    graph = toy()
+    for numbers in (graph.tensors.codes, graph.ops.codes, graph.ops.named):
+        with pytest.raises(TypeError):
+            numbers[0] = 1
+    with pytest.raises(AttributeError):
+        graph.ops = ()
+    with pytest.raises(AttributeError):
+        graph.ops[0].flops = 1
+
+
+def is_right(graph: Graph, ops: list[Op]) -> bool:
+    """Whether ops name tensors and earlier ops as the reference of :class:`Op` says."""
+    there = {t for t, tensor in enumerate(graph.tensors) if tensor.persistent or tensor.home}
+    for i, op in enumerate(ops):
+        read = [*op.inputs, *op.mutates]
+        if not there.issuperset(read) or not set(op.deps) <= set(range(i)):
+            return False
+        if not set(op.outputs) <= set(range(len(graph.tensors))):
+            return False
+        if any(len(set(one)) < len(one) for one in (op.inputs, op.outputs, op.mutates)):
+            return False
+        there.update(op.outputs)
+    return True
+
+
+@given(graphs(max_ops=5, max_streams=1), st.data())
+def test_ops_that_name_what_is_not_there_are_refused(graph: Graph, data: st.DataObject) -> None:
+    """One list of one op gets one more position: of any tensor, of one that is there already, or of
+    none at all.
+    """
+    i = data.draw(st.integers(0, len(graph.ops) - 1))
+    field = data.draw(st.sampled_from(["inputs", "outputs", "mutates", "deps"]))
+    most = len(graph.tensors) if field != "deps" else len(graph.ops)
+    more = data.draw(st.integers(-1, most) | st.just(1 << 40))
+    ops = list(graph.ops)
+    ops[i] = replace(ops[i], **{field: (*getattr(ops[i], field), more)})
+    if is_right(graph, ops):
+        assert tuple(Graph(graph.name, graph.tensors, ops).ops) == tuple(ops)
+    else:
+        with pytest.raises(GraphError, match=rf"^ops\[{i}\]" if field != "outputs" else r"^ops\["):
+            Graph(graph.name, graph.tensors, ops)
+
+
+@pytest.mark.parametrize("field", ["flops", "bytes_accessed", "workspace_bytes", "duration_ns"])
+def test_what_equals_a_number_that_is_known_is_still_refused(field: str) -> None:
+    """``True`` and 1.0 equal 1, so they are the same key of a dictionary."""
+    b = GraphBuilder("toy")
+    b.op("f", "matmul", sizes=(1,), **{field: 1})
+    for wrong in (True, 1.0):
+        with pytest.raises(GraphError, match=field):
+            b.op("g", "matmul", sizes=(1,), **{field: wrong})
+        with pytest.raises(GraphError, match="sizes"):
+            b.op("g", "matmul", sizes=(wrong,), **{field: 1})
+    b.tensor("x", 1)
+    with pytest.raises(GraphError, match="size_bytes"):
+        b.tensor("y", True)
+    with pytest.raises(GraphError, match="persistent"):
+        b.tensor("y", 1, persistent=0)  # type: ignore[arg-type]
+    assert len(b.build().ops) == len(b.build().tensors) == 1
+
+
+F = Op("f", "k", inputs=(0,), outputs=(1,))
+RIGHT_AND_WRONG = [
+    ([F, replace(F, name="g", inputs=(1,)), replace(F, name="h")], None),  # two ops make a
+    ([F, Op("g", "k", deps=(0, 0))], None),
+    ([replace(F, mutates=(0,))], None),
+    ([replace(F, inputs=(1,))], "ops[0].inputs[0]: op 'f' uses tensor 'a' before any op"),
+    ([replace(F, outputs=(), mutates=(1,))], "ops[0].mutates[0]: op 'f' uses tensor 'a' before"),
+    ([replace(F, inputs=(0, 0))], "ops[0].inputs: op 'f' lists a tensor twice"),
+    ([replace(F, outputs=(1, 1))], "ops[0].outputs: op 'f' lists a tensor twice"),
+    ([replace(F, outputs=(2,))], "ops[0].outputs[0]: no tensor number 2"),
+    ([Op("f", "k", deps=(0,))], "ops[0].deps[0]: op 'f' depends on an op that is not listed"),
+]
+
+
+@pytest.mark.parametrize(("ops", "wrong"), RIGHT_AND_WRONG)
+def test_what_ops_may_name(ops: list[Op], wrong: str | None) -> None:
+    tensors = (Tensor("w", 40, "parameter"), Tensor("a", 30))
+    try:
+        graph = Graph("toy", tensors, ops)
+    except GraphError as error:
+        assert wrong is not None
+        assert str(error).startswith(wrong)
+    else:
+        assert wrong is None
+        assert tuple(graph.ops) == tuple(ops)
+
+
+def test_graphs_that_differ_in_one_name_or_one_position_are_not_equal() -> None:
+    tensors = (Tensor("w", 40, "parameter"), Tensor("v", 40, "parameter"))
+    f = Op("f", "k", inputs=(0,))
+    graph = Graph("toy", tensors, [f, replace(f, name="g")])
+    assert graph == Graph("toy", tensors, [f, replace(f, name="g")])
+    for ops in ([f, replace(f, name="h")], [f, replace(f, name="g", inputs=(1,))]):
+        assert Graph("toy", tensors, ops) != graph
+    assert graph.tensors != graph.ops
+    assert graph.ops != 3

@@ -33,14 +33,14 @@ def canonical(graph: Graph) -> Graph:
     >>> [tensor.name for tensor in canonical(b.build()).tensors]
     ['x', 'y']
     """
-    uses: list[list[int]] = [[] for _ in graph.tensors]
+    uses: list[list[int]] = [[] for _ in graph.tensors.each()]
     for i, op in enumerate(graph.ops):
         for role, tensors in enumerate((op.inputs, op.outputs, op.mutates)):
             for t in tensors:
                 uses[t].append(3 * i + role)
 
     wholes: dict[str, list[int]] = {}
-    for t, tensor in enumerate(graph.tensors):
+    for t, tensor in enumerate(graph.tensors.each()):
         if tensor.of:
             wholes.setdefault(tensor.of, []).extend(uses[t])
     for whole_uses in wholes.values():
@@ -111,7 +111,8 @@ def graph_fingerprint(graph: Graph) -> str:
     """
     first: dict[str, int] = {}
     parts = [
-        (first.setdefault(t.of, place),) if t.of else () for place, t in enumerate(graph.tensors)
+        (first.setdefault(t.of, place),) if t.of else ()
+        for place, t in enumerate(graph.tensors.each())
     ]
     tensors = [
         (t.size_bytes, t.kind, t.home, t.persistent, *part)

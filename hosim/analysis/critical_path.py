@@ -27,7 +27,7 @@ def stream_predecessors(graph: Graph) -> list[int]:
     """For each op, the position of the op before it on its stream, or -1."""
     last: dict[str, int] = {}
     before = []
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         before.append(last.get(op.stream, -1))
         last[op.stream] = i
     return before

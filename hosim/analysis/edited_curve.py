@@ -87,8 +87,8 @@ class _UneditedLives:
         users = graph.compact_users
         first = np.array(users.first, np.int64)
         self.first, self.last = np.maximum(first, 0), np.maximum(np.array(users.last, np.int64), 0)
-        self.sizes = np.array([tensor.size_bytes for tensor in graph.tensors], np.int64)
-        self.workspaces = np.array([op.workspace_bytes for op in graph.ops], np.int64)
+        self.sizes = np.array([tensor.size_bytes for tensor in graph.tensors.each()], np.int64)
+        self.workspaces = np.array([op.workspace_bytes for op in graph.ops.each()], np.int64)
         self.total = sum(self.sizes.tolist()) + max(self.workspaces.tolist(), default=0)
         self.from_start = np.zeros(len(first), bool)
         self.from_start[list(set(graph.initial) - idle_below(graph, device_tier))] = True

@@ -33,7 +33,7 @@ class HappensBefore:
         self.queues: Sequence[Sequence[int]] = [range(len(graph.ops)) for _ in number]
         self.place: Sequence[int] = range(len(graph.ops))
         if not self.single:
-            self.stream_of = [number[op.stream] for op in graph.ops]
+            self.stream_of = [number[op.stream] for op in graph.ops.each()]
             self.queues, self.place = _places(self.stream_of, len(number))
         self.clock: list[list[int]] = []
         for i, s in enumerate(self.stream_of if not self.single else ()):

@@ -62,7 +62,7 @@ def needed_bytes(graph: Graph) -> tuple[int, ...]:
 
     Ops on other processors hold no device memory.
     """
-    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    sizes = [tensor.size_bytes for tensor in graph.tensors.each()]
     return tuple(
         [
             0 if op.processor else sum([sizes[t] for t in op.uses]) + op.workspace_bytes
@@ -96,7 +96,7 @@ def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int
         for tensor, there in zip(graph.tensors, ranges, strict=True)
         if there is not None
     ]
-    return _summed(held, [0 if op.processor else op.workspace_bytes for op in graph.ops])
+    return _summed(held, [0 if op.processor else op.workspace_bytes for op in graph.ops.each()])
 
 
 def _summed(held: Iterable[tuple[int, int, int]], workspaces: Sequence[int]) -> list[int]:

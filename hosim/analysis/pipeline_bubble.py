@@ -41,7 +41,7 @@ class _Waits:
         self._began = began
         self._before: list[int] = []
         self._last: dict[str, int] = {}
-        for i, op in enumerate(graph.ops):
+        for i, op in enumerate(graph.ops.each()):
             self._before.append(self._last.get(op.stream, -1))
             self._last[op.stream] = i
 

@@ -130,10 +130,10 @@ def _check_order(graphs: Sequence[Graph], of_stage: Sequence[Mapping[int, StageE
     awaited: list[list[int]] = []  # how many ops each op waits for
     following: list[list[list[int]]] = []
     for graph in graphs:
-        behind: list[list[int]] = [[] for _ in graph.ops]
+        behind: list[list[int]] = [[] for _ in graph.ops.each()]
         last: dict[str, int] = {}
         waits = []
-        for i, op in enumerate(graph.ops):
+        for i, op in enumerate(graph.ops.each()):
             before = set(graph.producers[i])
             if op.stream in last:
                 before.add(last[op.stream])

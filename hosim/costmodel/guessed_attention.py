@@ -57,7 +57,7 @@ def guessed_attention_line(graph: Graph, hardware: Hardware) -> str | None:
     >>> guessed_attention_line(b.build(), hosim.load_hardware(hosim.find_hardware("h100")))[:47]
     'attention on ddr takes 0.7 of its bandwidth, as'
     """
-    found = [op for op in graph.ops if is_guessed_attention(op, hardware)]
+    found = [op for op in graph.ops.alike if is_guessed_attention(op, hardware)]
     if not found:
         return None
     op, share = (

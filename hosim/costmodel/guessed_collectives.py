@@ -33,10 +33,9 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
     >>> guessed_collectives(b.build(), hosim.load_hardware(hosim.find_hardware("toy")))
     (0,)
     """
-    found = [i for i, op in enumerate(graph.ops) if op.kind in _CROSSING and op.duration_ns is None]
     found = [
         i
-        for i in found
+        for i in graph.ops.those(lambda op: op.kind in _CROSSING and op.duration_ns is None)
         if graph.ops[i].bytes_accessed
         or any([graph.tensors[t].size_bytes for t in graph.ops[i].uses])
     ]

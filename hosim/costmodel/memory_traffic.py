@@ -79,7 +79,7 @@ def copies_compete(graph: Graph) -> bool:
     That is so if its time is the cost model's, or was measured and the op says which bytes it
     accesses.
     """
-    return any([op.duration_ns is None or op.bytes_accessed for op in graph.ops])
+    return any([op.duration_ns is None or op.bytes_accessed for op in graph.ops.alike])
 
 
 def machine_of_copies(graph: Graph, hardware: Hardware, compete: bool | None = None) -> Hardware:
@@ -124,7 +124,7 @@ def copy_uses(
         return uses
     kernels = kernel_times_of(graph, hardware)
     held: dict[int, MemoryUse] = {}
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         launch = hardware.compute.launch_ns if op.duration_ns is None and i not in kernels else 0
         if not op.processor and durations[i] > launch:
             uses.setdefault(
@@ -156,13 +156,13 @@ def _uses_at(
         tuple[int, int, int, int, str, str], MemoryUse | None
     ] = {}  # layers have the same ops again and again
     kernels = kernel_times_of(graph, hardware)
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         if op.processor != processor:
             continue
         launch = compute.launch_ns if op.duration_ns is None and i not in kernels else 0
         busy = durations[i] - launch
         if busy > 0 and op.bytes_accessed:
-            made = sum([graph.tensors[t].size_bytes for t in op.outputs]) if lost else 0
+            made = sum([graph.tensors[t].size_bytes for t in graph.ops[i].outputs]) if lost else 0
             key = launch, busy, op.bytes_accessed, made, op.kind, op.dtype
             if key in known:
                 use = known[key]

@@ -52,16 +52,14 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     launch = hardware.compute.launch_ns
     peaks: dict[str, int] = {}
     efficiencies: dict[tuple[str, str], Fraction] = {}
-    durations: list[int] = []
-    for i, op in enumerate(graph.ops):
-        if op.duration_ns is not None:
-            durations.append(op.duration_ns)
-            continue
+    durations = graph.ops.column(lambda op: op.duration_ns or 0)
+    for i in graph.ops.those(lambda op: op.duration_ns is None):
+        op = graph.ops.like(i)
         if i in kernels:
-            durations.append(kernels[i][0])
+            durations[i] = kernels[i][0]
             continue
         if op.processor:
-            durations.append(_elsewhere_ns(op, hardware))
+            durations[i] = _elsewhere_ns(op, hardware)
             continue
         which = op.kind, op.dtype
         if which not in efficiencies:
@@ -76,11 +74,11 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
             busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
         if busy > LARGEST:
             raise HardwareError(
-                f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of "
-                f"{float(efficiencies[which]):g}",
+                f"op {graph.ops[i].name!r} would take more than 2^63-1 ns (292 years) at an "
+                f"efficiency of {float(efficiencies[which]):g}",
                 where="compute",
             )
-        durations.append(launch + busy)
+        durations[i] = launch + busy
     return (
         tuple(durations)
         if hardware.software is None
@@ -141,7 +139,7 @@ def time_origins(graph: Graph, hardware: Hardware) -> tuple[str, ...]:
     return tuple(
         [
             MEASURED if op.duration_ns is not None else kernels[i][1] if i in kernels else GUESS
-            for i, op in enumerate(graph.ops)
+            for i, op in enumerate(graph.ops.each())
         ]
     )
 
@@ -150,7 +148,7 @@ def kernel_times_of(graph: Graph, hardware: Hardware) -> Mapping[int, tuple[int,
     """Nanoseconds and origin of the ops, by position, that are timed as kernels; kept with the
     graph.
     """
-    if hardware.compute.processor is None or not any([op.kernel for op in graph.ops]):
+    if hardware.compute.processor is None or not any([op.kernel for op in graph.ops.alike]):
         return {}
     from hosim.costmodel.kernels import (
         kernel_times,

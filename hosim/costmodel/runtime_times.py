@@ -74,7 +74,7 @@ def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) ->
     """
     speed = Fraction(str(runtime.speed.value))
     found: list[int] = []
-    for op, ns in zip(graph.ops, durations, strict=True):
+    for op, ns in zip(graph.ops.each(), durations, strict=True):
         kept = op.duration_ns is not None or op.processor
         found.append(ns if kept else -(-ns * speed.denominator // speed.numerator))
     return tuple(found)

@@ -49,35 +49,6 @@ def keep_kinds(made: Any, error: Callable[..., Exception], about: str) -> None:
             object.__setattr__(made, name, found)
 
 
-def keep_items(made: Any, error: Callable[..., Exception], **of: type) -> None:
-    """Raise the ``error`` unless ``name`` is a text, ``meta`` a mapping, and each of these fields
-    has objects of its class alone.
-
-    For classes that have so many of them that a look at each field's annotation would take long;
-    lists become tuples.
-    """
-    if not isinstance(made.name, str):
-        raise error(f"expected a text, got {shown(made.name, 60)}", where="name")
-    if not isinstance(made.meta, Mapping):
-        raise error(f"expected a mapping, got {shown(made.meta, 60)}", where="meta")
-    for field, expected in of.items():
-        listed = getattr(made, field)
-        if not isinstance(listed, tuple | list):
-            raise error(
-                f"expected a tuple of hosim.{expected.__name__}, got {shown(listed, 60)}",
-                where=field,
-            )
-        if not {*map(type, listed)} <= {expected}:
-            at = next((i for i, item in enumerate(listed) if not isinstance(item, expected)), None)
-            if at is not None:
-                raise error(
-                    f"expected a hosim.{expected.__name__}, got {shown(listed[at], 60)}",
-                    where=f"{field}[{at}]",
-                )
-        if listed.__class__ is list:
-            object.__setattr__(made, field, tuple(listed))
-
-
 def _fit(value: Any, hint: Any) -> Any:
     """The value as the hint has it. Raises :class:`_UnfitError`."""
     origin = get_origin(hint)

@@ -3,123 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
 
-from hosim.base.whole_numbers import not_whole
-from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op, Tensor
+from hosim.data.columns import Ops, Tensors
+from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, Op
 from hosim.errors import GraphError
-from hosim.plain_text import named, shown
+from hosim.plain_text import shown
 from hosim.units import LARGEST
 
+_FIGURES = ("duration_ns", "flops", "bytes_accessed", "workspace_bytes")
 
-def check_graph(
-    tensors: tuple[Tensor, ...],
-    ops: tuple[Op, ...],
-    tensor_names: Collection[str] | None = None,
-    op_names: Collection[str] | None = None,
-) -> None:
-    """Raise :class:`GraphError` at the first contradiction, with its path as in the file format.
 
-    Who knows the names, each once, may say so: then they are not collected again.
-    """
-    tensor_names = {tensor.name for tensor in tensors} if tensor_names is None else tensor_names
-    op_names = {op.name for op in ops} if op_names is None else op_names
-    named = (
-        len(tensor_names) == len(tensors)
-        and len(op_names) == len(ops)
-        and "" not in tensor_names
-        and "" not in op_names
+def check_graph(tensors: Tensors, ops: Ops) -> None:
+    """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
+    named = all(
+        [len(part.positions) == len(part) and "" not in part.positions for part in (tensors, ops)]
     )
-    named = named and not any(
-        [whole in tensor_names for whole in {tensor.of for tensor in tensors}]
-    )
-    if not (named and _consistent(tensors, ops)):
+    if not (named and _figures_fit(tensors, ops) and _names_fit(tensors, ops)):
         _explain(tensors, ops)
 
 
-def _consistent(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> bool:
-    """Return whether nothing but names contradicts itself: the rules of :func:`_explain` in less
-    time, without saying which is broken.
+def _figures_fit(tensors: Tensors, ops: Ops) -> bool:
+    """Return whether nothing contradicts itself in what is the same for all that are alike: the
+    rules of :func:`_explain` without saying which is broken.
     """
-    if len({op.processor for op in ops}) > 1 and len(
-        {(op.stream, op.processor) for op in ops}
-    ) > len({op.stream for op in ops}):
-        return False
-    sizes = [tensor.size_bytes for tensor in tensors]
-    if not {*map(type, sizes)} <= {int}:
-        return False
-    if (
-        not {tensor.kind for tensor in tensors} <= frozenset(KINDS)
-        or min(sizes, default=0) < 0
-        or max(sizes, default=0) > LARGEST
-    ):
-        return False
-    there, largest, movable = (
-        [bool(tensor.persistent or tensor.home) for tensor in tensors],
-        LARGEST,
-        False,
+    streams = {(op.stream, op.processor) for op in ops.alike}
+    return (
+        not any([tensor.of in tensors.positions for tensor in tensors.alike])
+        and {tensor.kind for tensor in tensors.alike} <= frozenset(KINDS)
+        and all([0 <= tensor.size_bytes <= LARGEST for tensor in tensors.alike])
+        and len({stream for stream, _ in streams}) == len(streams)
+        and all(
+            [0 <= (getattr(op, label) or 0) <= LARGEST for op in ops.alike for label in _FIGURES]
+        )
+        and not any([_wrong_processors(op) for op in ops.alike if op.also_on])
+        and not (any([op.also_on for op in ops.alike]) and _taken_streams(ops))
     )
-    try:
-        for i, op in enumerate(ops):
-            inputs, outputs, mutates = op.inputs, op.outputs, op.mutates
-            for t in inputs:
-                if t < 0 or not there[t]:
-                    return False
-            if mutates:
-                for t in mutates:
-                    if t < 0 or not there[t]:
-                        return False
-                if len(mutates) > 1 and len(set(mutates)) < len(mutates):
-                    return False
-            for t in outputs:
-                if t < 0:
-                    return False
-                there[t] = True
-            if len(inputs) > 1 and (
-                len(set(inputs)) < len(inputs) if len(inputs) > 2 else inputs[0] == inputs[1]
-            ):
-                return False
-            if len(outputs) > 1 and len(set(outputs)) < len(outputs):
-                return False
-            if op.deps and not (min(op.deps) >= 0 and max(op.deps) < i):
-                return False
-            if (
-                not op.flops.__class__
-                is op.bytes_accessed.__class__
-                is op.workspace_bytes.__class__
-                is int
-            ):
-                return False
-            if op.duration_ns is not None and op.duration_ns.__class__ is not int:
-                return False
-            if not (
-                0 <= op.flops <= largest
-                and 0 <= op.bytes_accessed <= largest
-                and 0 <= op.workspace_bytes <= largest
-            ):
-                return False
-            if op.duration_ns is not None and not 0 <= op.duration_ns <= largest:
-                return False
-            if op.also_on:
-                movable = True
-                if _wrong_processors(op):
-                    return False
-    except IndexError:  # no tensor has this number
+
+
+def _names_fit(tensors: Tensors, ops: Ops) -> bool:
+    """Return whether each op names tensors that are there, each once in a list, and earlier ops."""
+    if not ops.named:
+        return True
+    import numpy as np  # here, as it takes longer to import than commands without a graph take
+
+    named, (op, which) = np.asarray(ops.named), ops.naming()
+    made, awaited = [which == ops.lists.index(field) for field in ("outputs", "deps")]
+    if not ((named >= 0) & (named < np.where(awaited, op, len(tensors)))).all():
         return False
-    return not (movable and _taken_streams(ops))
+    first_made = np.full(len(tensors), len(ops), "i")
+    first_made[named[made][::-1]] = op[made][::-1]
+    there = tensors.column(lambda tensor: bool(tensor.persistent or tensor.home))
+    first_made[np.array(there, bool)] = -1
+    used = ~(made | awaited)
+    if (first_made[named[used]] >= op[used]).any():
+        return False
+    several = np.repeat(np.diff(ops.starts()) > 1, np.diff(ops.starts())) & ~awaited
+    listed = op[several] * np.int64(len(ops.lists)) + which[several]
+    each = np.sort(listed * len(tensors) + named[several])
+    return not (each[1:] == each[:-1]).any()
 
 
-def _taken_streams(ops: tuple[Op, ...]) -> dict[int, str]:
+def _taken_streams(ops: Ops) -> dict[int, str]:
     """By position, the ops that may move to a stream that has ops of another processor, each with
     that stream.
 
     An op that moves to another processor is on the stream of that name there, one that moves to the
     device on the main stream.
     """
-    owner = {op.stream: op.processor for op in ops}
-    count = Counter([op.stream for op in ops])
+    owner = {op.stream: op.processor for op in ops.alike}
+    count = Counter([op.stream for op in ops.each()])
     taken: dict[int, str] = {}
-    for i, op in enumerate(ops):
+    for i, op in enumerate(ops.each()):
         for name, _ in op.also_on:
             stream = name or MAIN_STREAM
             if owner.get(stream, name) != name and (stream != op.stream or count[stream] > 1):
@@ -154,34 +108,8 @@ def _too_large(figure: int) -> str:
     )
 
 
-def _check_whole(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
-    """Raise :class:`GraphError` for a figure that is no whole number: one that is missing, as a
-    table's NaN, before any other.
-    """
-    found = [
-        (f"tensor {named(tensor.name)}", "size_bytes", tensor.size_bytes) for tensor in tensors
-    ]
-    for op in ops:
-        about = f"op {named(op.name)}"
-        found += [(about, label, getattr(op, label)) for label in _FIGURES]
-        found += [
-            (about, "duration_ns", ns)
-            for ns in (op.duration_ns, *[ns for _, ns in op.also_on])
-            if ns is not None
-        ]
-    wrong = [each for each in found if each[2].__class__ is not int]
-    for about, label, value in sorted(
-        wrong, key=lambda each: bool(each[2] == each[2]) if isinstance(each[2], float) else True
-    ):
-        raise GraphError(not_whole(label, value), where=f"{about}, {label}")
-
-
-_FIGURES = ("flops", "bytes_accessed", "workspace_bytes")
-
-
-def _explain(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
+def _explain(tensors: Tensors, ops: Ops) -> None:
     """Raise :class:`GraphError` for the first contradiction."""
-    _check_whole(tensors, ops)
     names, index = set[str](), {tensor.name for tensor in tensors}
     for i, tensor in enumerate(tensors):
         if not tensor.name or tensor.name in names:
@@ -223,7 +151,7 @@ def _explain(tensors: tuple[Tensor, ...], ops: tuple[Op, ...]) -> None:
                 "processor; give it a stream of its own"
             )
             raise GraphError(message, where=f"ops[{i}].processor")
-        for label in ("duration_ns", "flops", "bytes_accessed", "workspace_bytes"):
+        for label in _FIGURES:
             value = getattr(op, label)
             if value is not None and value < 0:
                 raise GraphError(f"expected at least 0, got {value}", where=f"ops[{i}].{label}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from hosim.base.whole_numbers import keep_whole
 from hosim.data.field_kinds import keep_kinds
@@ -31,7 +32,7 @@ PERSISTENT_KINDS = frozenset(
 MAIN_STREAM = "compute"
 """The stream that ops are in unless they say otherwise."""
 
-_TEXT, _FLAG = (str, type(None)), (bool, type(None))
+_TEXT, _FLAG, _WHOLE = (str, type(None)), (bool, type(None)), (int, type(None))
 
 DEVICE = "device"
 """What files and messages call the processor of the device."""
@@ -194,9 +195,19 @@ class Op:
     message: str = ""
 
     def __post_init__(self) -> None:
-        about = f"op {named(self.name)}"
-        keep_kinds(self, GraphError, about)
-        keep_whole(self, GraphError, about)
+        texts = self.name, self.kind, self.stream, self.dtype, self.kernel, self.processor
+        lists = self.inputs, self.outputs, self.mutates, self.deps, self.sizes
+        figures = self.flops, self.bytes_accessed, self.workspace_bytes
+        if (
+            {*map(type, texts), self.message.__class__} != {str}
+            or {*map(type, lists)} != {tuple}
+            or not {*map(type, chain(figures, *lists))} <= {int}
+            or self.duration_ns.__class__ not in _WHOLE
+            or self.also_on != ()
+        ):
+            about = f"op {named(self.name)}"
+            keep_kinds(self, GraphError, about)
+            keep_whole(self, GraphError, about)
 
     @property
     def reads(self) -> tuple[int, ...]:

@@ -67,10 +67,11 @@ def unknown_ops(graph: Graph) -> UnknownOps | None:
     if not isinstance(listed, list | tuple) or not listed:
         return None
     names = {name for name in listed if isinstance(name, str)}
-    ops = [op for op in graph.ops if op.name in names and op.duration_ns is None]
+    ops = [graph.ops[i] for name, i in graph.op_index.items() if name in names]
+    ops = [op for op in ops if op.duration_ns is None]
     if not ops:
         return None
-    every = sum(op.bytes_accessed for op in graph.ops)
+    every = sum(op.bytes_accessed for op in graph.ops.each())
     kinds = Counter(op.kind for op in ops)
     share = sum(op.bytes_accessed for op in ops) / every if every else 0.0
     return UnknownOps(len(ops), share, tuple(sorted(kinds, key=lambda kind: (-kinds[kind], kind))))
@@ -90,7 +91,12 @@ def untimed_line(graph: Graph) -> str | None:
     ... )
     '1 op has no duration, no FLOP and no bytes (f): a launch is all its time'
     """
-    names = [op.name for op in graph.ops if _is_untimed(graph, op)]
+    names = [
+        graph.ops[i].name
+        for i in graph.ops.those(_may_be_untimed)
+        if graph.ops[i].kind not in COLLECTIVE_KINDS
+        or not any([graph.tensors[t].size_bytes for t in graph.ops[i].uses])
+    ]
     if not names:
         return None
     listed = ", ".join([one_line(name, 60) for name in names[:3]]) + (
@@ -106,17 +112,14 @@ def untimed_line(graph: Graph) -> str | None:
     )
 
 
-def _is_untimed(graph: Graph, op: Op) -> bool:
-    if (
+def _may_be_untimed(op: Op) -> bool:
+    """Return whether nothing but its tensors can tell how long an op takes."""
+    return not (
         op.duration_ns is not None
         or op.flops
         or op.bytes_accessed
         or op.kernel
         or op.kind in _WITHOUT_WORK
-    ):
-        return False
-    return op.kind not in COLLECTIVE_KINDS or not any(
-        [graph.tensors[t].size_bytes for t in op.uses]
     )
 
 

@@ -113,8 +113,8 @@ class CachingArena:
     ) -> None:
         self.name = EXPANDABLE if expandable else CACHING
         self._allocator = CachingAllocator(capacity_bytes, expandable=expandable)
-        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self._workspaces = [op.workspace_bytes for op in graph.ops]
+        self._sizes = [tensor.size_bytes for tensor in graph.tensors.each()]
+        self._workspaces = [op.workspace_bytes for op in graph.ops.each()]
         self._stream_of = stream_of
         self._stream_of_tensor = streams_of_tensors(graph, stream_of)
         self._where: dict[int, int] = {}

@@ -62,10 +62,10 @@ def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:
     """
     at, known = hardware.tier_index, dict[tuple[str, ...], tuple[int, ...]]()
     found: dict[int, Any] = plan.residency(hardware.device_tier)
-    for t in [t for t in found if not 0 <= t < len(plan.graph.tensors)]:
+    count = len(plan.graph.tensors)
+    for t in [t for t in found if not 0 <= t < count]:
         raise PlanError(
-            f"expected the position of a tensor, below {len(plan.graph.tensors)}, got {t}",
-            where="initial",
+            f"expected the position of a tensor, below {count}, got {t}", where="initial"
         )
     for t, tiers in found.items():
         if tiers not in known:

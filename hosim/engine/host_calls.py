@@ -67,7 +67,7 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
         round(runtime.host.value),
         tuple(copies),
         ((), *_awaits(plan.graph, runtime)),
-        frozenset([i for i, op in enumerate(plan.graph.ops) if op.kind in runtime.blocks]),
+        frozenset([i for i, op in enumerate(plan.graph.ops.each()) if op.kind in runtime.blocks]),
         tuple(map(tuple, waits)),
     )
 
@@ -115,7 +115,7 @@ def _awaits(graph: Graph, runtime: Runtime) -> list[tuple[int, ...]]:
     ahead, most = round(runtime.ahead.value), round(runtime.gathers.value)
     gathers: list[int] = []
     found = []
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         awaited = {i - ahead} if 0 < ahead <= i else set()
         if most and op.kind in GATHERS:
             if len(gathers) >= most:

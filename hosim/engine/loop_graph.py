@@ -1,5 +1,5 @@
-"""What ops use and what they wait for on other streams (docs/contract.md, rule 1), from flat lists
-of what they name.
+"""What ops use and what they wait for on other streams (docs/contract.md, rule 1), from one flat
+list of what they name.
 """
 
 from __future__ import annotations
@@ -13,22 +13,17 @@ from hosim.engine.loop_cells import OUTPUT, READS, WRITES
 class LoopGraph:
     """Arrays of a graph made from others; compiled with the loop.
 
-    What op ``i`` names as inputs stands in ``inputs`` from ``inputs_from[i]`` on and before
-    ``inputs_from[i + 1]``, and so does all that has a ``_from``. Uses and waits get room for as
-    many as there may be. ``last`` and what follows it are for the computation alone.
+    ``listed`` has what op ``i`` names: its inputs from ``listed_from[4 * i]`` on, then its outputs,
+    what it mutates and the ops that it waits for, and ``listed_from[4 * i + 4]`` is the end. So
+    does all that has a ``_from``, one list an op. Uses and waits get room for as many as there may
+    be. ``last`` and what follows it are for the computation alone.
     """
 
     ops: Int
     tensors: Int
     streams: Int
-    inputs_from: Ints
-    inputs: Ints
-    outputs_from: Ints
-    outputs: Ints
-    mutates_from: Ints
-    mutates: Ints
-    deps_from: Ints
-    deps: Ints
+    listed_from: Ints
+    listed: Ints
     stream_of: Ints
 
     queue_from: Ints = made("streams+1")
@@ -64,12 +59,12 @@ class LoopGraph:
         """Fill the arrays; ``uses`` and ``waits`` are how many there are."""
         self.list_queues()
         for i in range(self.ops):
-            for k in range(self.inputs_from[i], self.inputs_from[i + 1]):
-                self.use(i, self.inputs[k], READS)
-            for k in range(self.outputs_from[i], self.outputs_from[i + 1]):
-                self.use(i, self.outputs[k], WRITES | OUTPUT)
-            for k in range(self.mutates_from[i], self.mutates_from[i + 1]):
-                self.use(i, self.mutates[k], READS | WRITES)
+            for k in range(self.listed_from[4 * i], self.listed_from[4 * i + 1]):
+                self.use(i, self.listed[k], READS)
+            for k in range(self.listed_from[4 * i + 1], self.listed_from[4 * i + 2]):
+                self.use(i, self.listed[k], WRITES | OUTPUT)
+            for k in range(self.listed_from[4 * i + 2], self.listed_from[4 * i + 3]):
+                self.use(i, self.listed[k], READS | WRITES)
             self.use_from[i + 1] = self.uses
         self.list_users()
         if self.streams > 1:
@@ -128,8 +123,8 @@ class LoopGraph:
                 if self.place[i]
                 else 0
             )
-        for k in range(self.deps_from[i], self.deps_from[i + 1]):
-            self.need(self.stream_of[self.deps[k]], self.place[self.deps[k]] + 1)
+        for k in range(self.listed_from[4 * i + 3], self.listed_from[4 * i + 4]):
+            self.need(self.stream_of[self.listed[k]], self.place[self.listed[k]] + 1)
         for u in range(self.use_from[i], self.use_from[i + 1]):
             t = self.use_tensor[u]
             if self.last[t] >= 0:

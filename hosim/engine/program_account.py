@@ -274,7 +274,7 @@ class _Host:
         self._blocks = blocks
         self._ahead = ahead
         names = {name: s for s, name in enumerate(graph.streams)}
-        self._stream_of = [names[op.stream] for op in graph.ops]
+        self._stream_of = [names[op.stream] for op in graph.ops.each()]
         self._home = streams_of_tensors(graph, self._stream_of)
         self._after: dict[int, list[int]] = {}
         for k, cache_op in enumerate(plan.cache_ops):

@@ -4,9 +4,8 @@ and the rates of all that can flow there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, chain, pairwise
-from operator import attrgetter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,13 +19,14 @@ from hosim.costmodel.transfers import (
     pin_ns,
     sent_bytes,
 )
+from hosim.data.columns import Columns, P
 from hosim.engine.event_loop import GraphLoop, flags, ints, longs, made_cells
 from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW
 from hosim.engine.loop_graph import LoopGraph
 from hosim.engine.transfer_rates import TransferRates
-from hosim.graph import KINDS, Graph, Tensor
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.units import LARGEST
@@ -35,8 +35,6 @@ LONGEST_NS, MOST_BYTES = 1 << 60, 1 << 60
 """What all ops together may take and hold, to be counted exactly."""
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
-
-_LASTING = frozenset([kind for kind in KINDS if Tensor(kind, 0, kind, persistent=False).survives])
 
 
 class ProgramBase:
@@ -189,7 +187,9 @@ def _check_sums(graph: Graph, machine: Hardware, durations: Sequence[int]) -> No
         *(tier.pin_ns for tier in machine.tiers),
         machine.inspect_ns,
     ]
-    sizes = sum(_each(graph.tensors, "size_bytes")) + sum(_each(graph.ops, "workspace_bytes"))
+    sizes = sum(graph.tensors.column(lambda tensor: tensor.size_bytes)) + sum(
+        graph.ops.column(lambda op: op.workspace_bytes)
+    )
     if max(sum(durations), *waits) >= LONGEST_NS or sizes >= MOST_BYTES:
         raise UncoveredError(TOO_LARGE)
 
@@ -214,26 +214,18 @@ def rest_of(cells: Mapping[str, Any]) -> npt.NDArray[Any]:
 def _shape(graph: Graph) -> dict[str, Any]:
     """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
     tensors, ops, streams = graph.tensors, graph.ops, list(graph.streams)
-    number = {name: s for s, name in enumerate(streams)}
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
+    starts = ops.starts()
     given: dict[str, Any] = counts | {
-        "stream_of": ints(number[op.stream] for op in ops)
-        if len(streams) > 1
-        else ints(np.zeros(len(ops), "i"))
+        "stream_of": ints(_each(ops, lambda op: streams.index(op.stream), "i")),
+        "listed_from": ints(starts),
+        "listed": ints(np.array(ops.named)),
     }
-    for name in ("inputs", "outputs", "mutates", "deps"):
-        ends = np.zeros(len(ops) + 1, "i")
-        if any(_each(ops, name)):
-            np.cumsum(np.fromiter(map(len, _each(ops, name)), "i", len(ops)), out=ends[1:])
-        given |= {
-            f"{name}_from": ints(ends),
-            name: ints(np.fromiter(chain.from_iterable(_each(ops, name)), "i", int(ends[-1]))),
-        }
-    named = sum([given[f"{name}_from"][-1] for name in ("inputs", "outputs", "mutates")])
     clocks = len(streams) if len(streams) > 1 else 0
     given |= made_cells(
         LoopGraph,
-        counts | {"named": named, "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)},
+        counts
+        | {"named": len(ops.named), "clocks": clocks, "awaited": max(0, clocks - 1) * len(ops)},
     )
     derivation = GraphLoop(given)
     derivation.derive()
@@ -256,18 +248,17 @@ def _shape(graph: Graph) -> dict[str, Any]:
         },
         **{name: given[name][:uses] for name in ("use_op", "use_tensor", "use_flags", "user")},
         **{name: given[name][:waits] for name in ("wait_stream", "wait_count")},
-        "survives": flags(tensor.persistent or tensor.kind in _LASTING for tensor in tensors),
-        "kind": flags(map(_KIND.__getitem__, _each(tensors, "kind"))),
-        "size": longs(_each(tensors, "size_bytes")),
-        "workspace": longs(_each(ops, "workspace_bytes"))
-        if any(_each(ops, "workspace_bytes"))
-        else longs(np.zeros(len(ops), "q")),
+        "survives": flags(_each(tensors, lambda tensor: tensor.survives, "B")),
+        "kind": flags(_each(tensors, lambda tensor: _KIND[tensor.kind], "B")),
+        "size": longs(_each(tensors, lambda tensor: tensor.size_bytes, "q")),
+        "workspace": longs(_each(ops, lambda op: op.workspace_bytes, "q")),
     }
 
 
-def _each(listed: Sequence[Any], field: str) -> Iterator[Any]:
-    """A field of each: as no list, since what is freed of large graphs stays with the process."""
-    return map(attrgetter(field), listed)
+def _each(columns: Columns[P], of: Callable[[P], int], code: str) -> npt.NDArray[Any]:
+    """What a function makes of each, as in :meth:`Columns.column`, in an array."""
+    values: npt.NDArray[Any] = np.array([of(item) for item in columns.alike], code)
+    return np.asarray(values[np.asarray(columns.codes)])
 
 
 def _by_op(ops: int, values: Mapping[int, int], none: int = 0, code: str = "i") -> npt.NDArray[Any]:

@@ -50,8 +50,8 @@ class TimelineRecorder:
     def __init__(self, graph: Graph, hardware: Hardware) -> None:
         self._start = [-1] * len(graph.ops)
         self._end = [-1] * len(graph.ops)
-        self._sizes = [tensor.size_bytes for tensor in graph.tensors]
-        self._workspaces = [op.workspace_bytes for op in graph.ops]
+        self._sizes = [tensor.size_bytes for tensor in graph.tensors.each()]
+        self._workspaces = [op.workspace_bytes for op in graph.ops.each()]
         self._tiers = [tier.name for tier in hardware.tiers]
         self._tier_of_op = [tier_of(op, hardware) for op in graph.ops]
         self._held: dict[tuple[int, int], int] = {}

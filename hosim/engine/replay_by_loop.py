@@ -194,12 +194,12 @@ class LoopReplay:
 
     def _persists(self) -> bool:
         """Return whether what survives the step is valid again where it was at time 0 (rule 2)."""
-        tensors, here = self.plan.graph.tensors, self.table.cells["here"]
+        cells, count = self.table.cells, self.table.cells["tensors"]
         return all(
             [
-                here[r * len(tensors) + t] == VALID
+                cells["here"][r * count + t] == VALID
                 for t, tiers in self.starts.items()
-                if tensors[t].survives
+                if cells["survives"][t]
                 for r in tiers
             ]
         )

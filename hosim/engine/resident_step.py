@@ -41,8 +41,8 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
 
 def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     graph = graph.derived_on(hardware, _base)
-    everything = sum(tensor.size_bytes for tensor in graph.tensors) + sum(
-        op.workspace_bytes for op in graph.ops
+    everything = sum(tensor.size_bytes for tensor in graph.tensors.each()) + sum(
+        op.workspace_bytes for op in graph.ops.each()
     )
     tiers = tuple(
         [replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers]

@@ -152,7 +152,7 @@ def tells_slowing(graph: Graph, sent: Mapping[int, int], compete: bool | None) -
 
 def all_measured(graph: Graph) -> bool:
     """Return whether every op has a duration of its own."""
-    return all([op.duration_ns is not None for op in graph.ops])
+    return all([op.duration_ns is not None for op in graph.ops.alike])
 
 
 def _notes(

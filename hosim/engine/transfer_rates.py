@@ -15,7 +15,7 @@ import numpy as np
 
 from hosim.costmodel import HELD_BYTES_PER_S
 from hosim.costmodel.transfers import Link, crossed_fabrics, is_pageable, max_min_rates
-from hosim.graph import Graph
+from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
 from hosim.units import LARGEST
 
@@ -81,7 +81,7 @@ class TransferRates:
             for c in hardware.channels
             if c.beside
         }
-        self._class_of: dict[tuple[int, Fraction | None], int] = {}
+        self._classes: dict[tuple[int, Fraction | None], int] = {}
         self.classes: list[tuple[int, Fraction | None]] = []
         self.parts: list[Fraction] = [
             *self._capacity.values(),
@@ -101,37 +101,36 @@ class TransferRates:
             for c in hardware.channels
         ]
 
-    def class_of(self, channel: int, t: int) -> int:
+    def _class_of(self, channel: int, tensor: Tensor) -> int:
         """The flow class of a tensor's transfer on a channel."""
-        tensor, c = self._graph.tensors[t], self._hardware.channels[channel]
+        c = self._hardware.channels[channel]
         ceiling = c.ceiling(tensor.size_bytes, is_pageable(self._hardware, c, tensor.kind))
         known = channel, None if ceiling is None or ceiling >= self._alone[channel] else ceiling
-        if known not in self._class_of:
-            self._class_of[known] = len(self.classes)
+        if known not in self._classes:
+            self._classes[known] = len(self.classes)
             self.classes.append(known)
-        return self._class_of[known]
+        return self._classes[known]
 
     def classes_of(self, channel: int) -> Sequence[int]:
         """The flow class of each tensor's transfer on a channel."""
         where, tensors = self._hardware.channels[channel], self._graph.tensors
         if not where.curve and where.pageable_bytes_per_s is None:
             return (
-                np.broadcast_to(np.array([self.class_of(channel, 0)], "i"), len(tensors)).data
+                np.broadcast_to(
+                    np.array([self._class_of(channel, tensors.alike[0])], "i"), len(tensors)
+                ).data
                 if tensors
                 else []
             )  # one number
-        alike: dict[tuple[int, str], int] = {}
-        for t, tensor in enumerate(tensors):
-            alike.setdefault((tensor.size_bytes, tensor.kind), t)
-        return [self.class_of(channel, alike[tensor.size_bytes, tensor.kind]) for tensor in tensors]
+        return tensors.column(lambda tensor: self._class_of(channel, tensor))
 
     def collective(self, most: int) -> int:
         """The flow class of a collective that sends at most so many bytes per second."""
         known = COLLECTIVE, Fraction(most)
-        if known not in self._class_of:
-            self._class_of[known] = len(self.classes)
+        if known not in self._classes:
+            self._classes[known] = len(self.classes)
             self.classes.append(known)
-        return self._class_of[known]
+        return self._classes[known]
 
     def alone(self, k: int) -> int:
         """Bytes per second of a transfer of a class that shares nothing."""

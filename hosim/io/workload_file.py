@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from hosim.base.collector import no_collection
-from hosim.data.frozen_twins import unguarded
 from hosim.errors import InputError
 from hosim.files import (
     check_json,
@@ -43,30 +42,9 @@ from hosim.io.key_tables import (
 from hosim.io.validators import Count, Format, Name
 
 
-def _tensor(
-    name: str,
-    size_bytes: int,
-    kind: str = "activation",
-    home: str | None = None,
-    persistent: bool | None = None,
-    of: str = "",
-) -> Tensor:
-    return _new_tensor(
-        name,
-        size_bytes,
-        kind,
-        home,
-        kind in PERSISTENT_KINDS if persistent is None else persistent,
-        of,
-    )
-
-
 def _persistent(tensor: Tensor) -> bool | None:
     return None if tensor.persistent == (tensor.kind in PERSISTENT_KINDS) else tensor.persistent
 
-
-# a file of 100,000 ops has 300,000 of these, which took half of the loading time
-_new_tensor, _new_op = unguarded(Tensor), unguarded(Op)
 
 _TENSOR = KeyTable(
     "TensorModel",
@@ -78,7 +56,6 @@ _TENSOR = KeyTable(
     Key("home", optional(NAME), brief=True),
     Key("persistent", optional(FLAG), get=_persistent, brief=True),
     Key("of", NAME, brief=True),
-    make=_tensor,
 )
 
 
@@ -111,7 +88,6 @@ def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
         Key("processor", NAME, brief=True),
         Key("also_on", _PROCESSORS, brief=True),
         Key("message", NAME, brief=True),
-        make=_new_op,
     )
 
 

@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.data.frozen_twins import unguarded
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.tiers_below import route
@@ -62,8 +61,6 @@ class WriteBack(NamedTuple):
     tier: str
     store: int = AT_START
 
-
-_cache_op = unguarded(CacheOp)
 
 PlacedCacheOp = tuple[int, int, CacheOp]
 """A cache op behind the two uses that its gap lies between."""
@@ -296,7 +293,7 @@ class _Course:
     def _put(
         self, op: str, source: str, destination: str | None, after: int, gap: tuple[int, int]
     ) -> None:
-        self.placed.append((*gap, _cache_op(op, self.tensor, source, destination, after)))
+        self.placed.append((*gap, CacheOp(op, self.tensor, source, destination, after)))
         self.last = after
 
 

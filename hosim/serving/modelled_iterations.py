@@ -400,7 +400,7 @@ class ModelledIterations:
             else op
             for op in graph.ops
         ]
-        return replace(graph, ops=tuple(ops))
+        return Graph(graph.name, graph.tensors, ops, graph.meta)
 
     @cached_property
     def _whole_experts(self) -> dict[str, tuple[int, ...]]:

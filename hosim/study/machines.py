@@ -259,7 +259,7 @@ def _bound_by_bytes(graph: Graph, machine: Hardware) -> bool:
     """
     if any(op.duration_ns is not None for op in graph.ops) or not machine.compute.peak_flops:
         return False
-    moved = sum(op.bytes_accessed for op in graph.ops) / machine.device.bandwidth_bytes_per_s
+    moved = sum(op.bytes_accessed for op in graph.ops.each()) / machine.device.bandwidth_bytes_per_s
     computed = sum(
         op.flops
         / machine.compute.peak_flops.get(op.dtype, max(machine.compute.peak_flops.values()))

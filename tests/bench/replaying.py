@@ -174,19 +174,19 @@ def a_million() -> tuple[float, float, float]:
     )
 
 
-@measure("a million ops with GraphBuilder, made up and built", most=5.0, unit="s")
+@measure("a million ops with GraphBuilder, made up and built", most=4.0, unit="s")
 def million_built() -> float:
     return a_million()[0]
 
 
-@measure("a million ops on an H100, the first replay", most=6.0, unit="s")
+@measure("a million ops on an H100, the first replay", most=1.5, unit="s")
 def million_replayed() -> float:
     return a_million()[1]
 
 
 @measure(
     "a million ops on an H100: the most memory of the process that builds and replays them",
-    most=1.0,
+    most=0.7,
     unit="GB",
 )
 def million_bytes() -> float:

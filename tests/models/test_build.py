@@ -658,7 +658,8 @@ def test_memory_follows_the_sequence_and_the_work_of_building_does_not():
         for n in range(6)
     ]
     graphs = [build("x", parameters) for parameters in settings]
-    assert len({lines_run(build, "x", parameters) for parameters in settings}) == 1
+    lines = [lines_run(build, "x", parameters) for parameters in settings]
+    assert max(lines) < 1.01 * min(lines)  # not equal: ops that are alike are kept once
     live = [static_peak(graph).bytes - by_kind(graph)["parameter"] for graph in graphs]
     assert all(1.95 < b / a < 2.0001 for a, b in pairwise(live))
 

@@ -407,7 +407,7 @@ def _times(
     passed = dict.fromkeys(graph.streams, 0)
     spare = dict.fromkeys(graph.streams, 0.0)
     by_stream, spare_before = {}, {}
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         by_stream[i], spare_before[i] = passed[op.stream], spare[op.stream]
         passed[op.stream] += durations[i]
         if free is not None:

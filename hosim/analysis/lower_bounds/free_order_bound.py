@@ -43,7 +43,7 @@ def free_order_bound_ns(
         graph, durations = on_any_processor(graph, durations, hardware)
     busy = dict.fromkeys(graph.streams, 0)
     ends: list[int] = []
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         busy[op.stream] += durations[i]
         ends.append(max((ends[p] for p in _always_before(graph, i)), default=0) + durations[i])
     capacity = (

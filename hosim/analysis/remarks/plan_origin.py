@@ -34,7 +34,7 @@ def origin_of(plan: Plan) -> PlanOrigin | None:
 
 def _origin(graph: Graph, hardware: Hardware, budget_bytes: int) -> PlanOrigin:
     sizes, ops = (
-        Counter(str(tensor.size_bytes) for tensor in graph.tensors),
+        Counter(str(tensor.size_bytes) for tensor in graph.tensors.each()),
         Counter(map(_computes, graph.ops)),
     )
     return PlanOrigin(

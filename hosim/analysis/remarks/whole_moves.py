@@ -64,9 +64,9 @@ def partly_used(graph: Graph) -> PartlyUsed:
     >>> partly_used(b.build())
     PartlyUsed(read={0: 8}, written={})
     """
-    if not any([op.bytes_accessed for op in graph.ops]):
+    if not any([op.bytes_accessed for op in graph.ops.alike]):
         return PartlyUsed({}, {})
-    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    sizes = [tensor.size_bytes for tensor in graph.tensors.each()]
     read, written = array("q", bytes(8 * len(sizes))), array("q", bytes(8 * len(sizes)))
     for op in graph.ops:
         for found, tensors in ((read, op.reads), (written, op.writes)) if not op.processor else ():

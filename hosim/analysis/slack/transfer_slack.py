@@ -162,7 +162,7 @@ class _SlackWalk:
     def on_streams(self) -> None:
         """Ops wait for the one before on their stream, and for their producers."""
         before: dict[str, int] = {}
-        for i, op in enumerate(self.graph.ops):
+        for i, op in enumerate(self.graph.ops.each()):
             self.after[i] += self.graph.producers[i]
             if op.stream in before:
                 self.after[i].append(before[op.stream])
@@ -345,7 +345,7 @@ class _SlackWalk:
         """What takes room waits until enough is given back; of several devices each has its
         part.
         """
-        for i, op in enumerate(self.graph.ops):
+        for i, op in enumerate(self.graph.ops.each()):
             if op.workspace_bytes:
                 room = self.rooms[self.where[i]]
                 room.taken.append((self.begin[i], i, op.workspace_bytes))

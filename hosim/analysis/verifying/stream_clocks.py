@@ -21,7 +21,7 @@ class StreamClocks:
 
     def __init__(self, graph: Graph) -> None:
         number = {name: s for s, name in enumerate(graph.streams)}
-        self.stream_of = [number[op.stream] for op in graph.ops]
+        self.stream_of = [number[op.stream] for op in graph.ops.each()]
         counts = [0] * len(number)
         self._place = []
         for s in self.stream_of:

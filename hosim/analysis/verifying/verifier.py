@@ -229,7 +229,7 @@ def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Itera
                 f"at time 0 {tier} would hold {size:,} B of tensors, and it has "
                 f"{capacity[tier]:,} B",
             )
-    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    sizes = [tensor.size_bytes for tensor in graph.tensors.each()]
     able = {device, *[tier.name for tier in hardware.tiers if tier.compute is not None]}
     for i, op in enumerate(graph.ops):
         needed, tier = sum([sizes[t] for t in op.uses]) + op.workspace_bytes, op.processor or device

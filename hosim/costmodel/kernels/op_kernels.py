@@ -54,7 +54,7 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
         return {}
     distribution = _distribution(graph)
     wanted: defaultdict[tuple[str, str, str], dict[Sizes, list[int]]] = defaultdict(dict)
-    for i, op in enumerate(graph.ops):
+    for i, op in enumerate(graph.ops.each()):
         if (
             op.kernel
             and op.duration_ns is None

@@ -170,7 +170,10 @@ class DrawnTimes:
     @cached_property
     def _trains(self) -> bool:
         return any(
-            [tensor.kind in ("gradient", "optimizer_state") for tensor in self._graph.tensors]
+            [
+                tensor.kind in ("gradient", "optimizer_state")
+                for tensor in self._graph.tensors.each()
+            ]
         )
 
     def durations(self, nominal: Sequence[int], count: int) -> npt.NDArray[np.int64]:

@@ -87,7 +87,7 @@ class AlikeOps:
 def alike_ops(graph: Graph, hardware: Hardware) -> AlikeOps:
     """The ops whose time was not measured on this machine."""
     rescaled = RESCALED_FROM in graph.meta
-    if not rescaled and all([op.duration_ns is not None for op in graph.ops]):
+    if not rescaled and all([op.duration_ns is not None for op in graph.ops.alike]):
         return AlikeOps([-1] * len(graph.ops), (), ())
     kernels = kernel_times_of(graph, hardware)
     known: dict[tuple[object, ...], int] = {}

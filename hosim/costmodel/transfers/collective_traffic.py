@@ -28,11 +28,8 @@ def meeting_ranks(graph: Graph) -> dict[int, int]:
     """The ops for which several devices have to come together, by position: how many of them, or
     :data:`EVERYONE`.
     """
-    return {
-        i: _ranks(op)
-        for i, op in enumerate(graph.ops)
-        if op.kind in COLLECTIVE_KINDS and op.kind not in _ONE_SIDED
-    }
+    meeting = COLLECTIVE_KINDS - _ONE_SIDED
+    return {i: _ranks(graph.ops[i]) for i in graph.ops.those(lambda op: op.kind in meeting)}
 
 
 def first_of_group(ranks: int, device: int) -> int:
@@ -55,7 +52,8 @@ def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
     """
     if not crossed_fabrics(hardware):
         return {}
-    found = {i: _sent(graph, op) for i, op in enumerate(graph.ops) if op.kind in COLLECTIVE_KINDS}
+    crossing = graph.ops.those(lambda op: op.kind in COLLECTIVE_KINDS)
+    found = {i: _sent(graph, graph.ops[i]) for i in crossing}
     return {i: size for i, size in found.items() if size}
 
 

@@ -119,7 +119,7 @@ class Simulation:
         )
         allocator, reserve = placing
         places = {name: k for k, name in enumerate(graph.streams)}
-        stream_of = [places[op.stream] for op in graph.ops]
+        stream_of = [places[op.stream] for op in graph.ops.each()]
         arena = make_arena(
             allocator,
             graph,

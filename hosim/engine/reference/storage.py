@@ -24,7 +24,7 @@ def amounts(graph: Graph) -> list[tuple[int, int]]:
     """The bytes of each tensor, and the same as a composition."""
     return [
         (tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes))
-        for tensor in graph.tensors
+        for tensor in graph.tensors.each()
     ]
 
 
@@ -53,7 +53,7 @@ class TierRoom:
         self.tier = hardware.tiers[at]
         self.amounts = graph.derived(amounts)
         self.copies: dict[int, str] = {}
-        kinds = {tensor.kind for tensor in graph.tensors} if self.tier.pin_ns else ()
+        kinds = {tensor.kind for tensor in graph.tensors.each()} if self.tier.pin_ns else ()
         self.pins = {kind: pin_ns(hardware, self.tier.name, kind) for kind in kinds}
         self.pinned = self.most_pinned = 0
 

@@ -111,10 +111,8 @@ def _with_times(graph: Graph, ran: Ran) -> Graph:
         round(statistics.median(end - start for start, end in ends))
         for ends in zip(*spans, strict=True)
     ]
-    return replace(
-        graph,
-        ops=tuple(replace(op, duration_ns=ns) for op, ns in zip(graph.ops, times, strict=True)),
-    )
+    ops = [replace(op, duration_ns=ns) for op, ns in zip(graph.ops, times, strict=True)]
+    return Graph(graph.name, graph.tensors, ops, graph.meta)
 
 
 def _room(device: Device) -> Hardware:

@@ -34,7 +34,6 @@ def at_home(
             if t in below and placeholder in program.tensor_of and placeholder not in other.inputs:
                 homes[program.tensor_of[placeholder]] = below[t]
     survivors = {t: tier for t, tier in homes.items() if program.graph.tensors[t].persistent}
-    tensors = tuple(
-        replace(tensor, home=survivors.get(t)) for t, tensor in enumerate(program.graph.tensors)
-    )
-    return replace(program, graph=replace(program.graph, tensors=tensors))
+    graph = program.graph
+    tensors = [replace(tensor, home=survivors.get(t)) for t, tensor in enumerate(graph.tensors)]
+    return replace(program, graph=Graph(graph.name, tensors, graph.ops, graph.meta))

@@ -159,7 +159,6 @@ def program_of(
     bind(module)
     if not exchanges:
         return program
-    ops = tuple(
-        replace(op, stream=STREAM) if op.name in exchanges else op for op in program.graph.ops
-    )
-    return replace(program, graph=replace(program.graph, ops=ops))
+    graph = program.graph
+    ops = [replace(op, stream=STREAM) if op.name in exchanges else op for op in graph.ops]
+    return replace(program, graph=type(graph)(graph.name, graph.tensors, ops, graph.meta))

@@ -14,7 +14,6 @@ from operator import itemgetter
 from typing import TypeVar
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.data.frozen_twins import unguarded
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.schedule import Absence, WriteBack, tensor_cache_ops
 
@@ -108,7 +107,7 @@ class TensorChoice:
         """The choice with another of these: a search makes many, and :func:`dataclasses.replace`
         takes ten times as long.
         """
-        return _choice(
+        return TensorChoice(
             self.below,
             self.start,
             self.away if away is None else away,
@@ -118,9 +117,6 @@ class TensorChoice:
             self.store_turns if store_turns is None else store_turns,
             self.leaves if leaves is None else leaves,
         )
-
-
-_choice = unguarded(TensorChoice)
 
 
 def _set(given: Mapping[int, T], key: int, value: T) -> Mapping[int, T]:

@@ -1,0 +1,238 @@
+"""The tensors and the ops of a graph as columns, the one form in which a graph keeps them.
+
+Most ops of a large graph differ in their names and in what they name alone. So those that are alike
+are there once, and a column says which one each is like. Objects for all are made when somebody
+first looks at one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+
+from hosim.base.collector import no_collection
+from hosim.data.graph_parts import Op, Tensor
+from hosim.errors import GraphError
+from hosim.plain_text import shown
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+P = TypeVar("P", bound=Tensor | Op)
+V = TypeVar("V")
+
+_NOBODY = -1
+"""A position that nothing has."""
+
+
+class Growing(Generic[P]):
+    """Columns to which one item after the other is added; ``known`` has the code of each key."""
+
+    __slots__ = ("_key", "alike", "codes", "known", "positions")
+
+    def __init__(self, key: Callable[[P], Hashable], items: Iterable[P] = ()) -> None:
+        self._key = key
+        self.positions: dict[str, int] = {}
+        self.alike: list[P] = []
+        self.codes: list[int] = []
+        self.known: dict[Hashable, int] = {}
+        for item in items:
+            self.positions[item.name] = len(self.codes)
+            self.codes.append(self.code(item))
+
+    def code(self, item: P) -> int:
+        """The code of an item, which may be the first one of its kind."""
+        code = self.known.setdefault(self._key(item), len(self.alike))
+        if code == len(self.alike):
+            self.alike.append(item)
+        return code
+
+
+class Columns(Sequence[P]):
+    """A frozen sequence of tensors or of ops.
+
+    ``positions`` has the position of each name, in order. Of items that differ in nothing but their
+    names and the positions in their ``lists``, ``alike`` has the first one, and ``codes`` says
+    which of these each item is like. ``named`` has the lists of all items, one after the other.
+    """
+
+    __slots__ = ("_made", "alike", "codes", "named", "positions")
+
+    of: ClassVar[type[Any]]
+    """The class of its items."""
+    lists: ClassVar[tuple[str, ...]] = ()
+    """The fields that are lists of positions; they come next to each other."""
+    _shared: ClassVar[list[str]]
+    """The other fields but the name."""
+
+    def __init_subclass__(cls) -> None:
+        cls._shared = [f.name for f in fields(cls.of) if f.name not in ("name", *cls.lists)]
+
+    def __init__(
+        self,
+        positions: Mapping[str, int],
+        alike: Iterable[P],
+        codes: bytes | array[int],
+        named: bytes | array[int] = b"",
+        made: tuple[P, ...] | None = None,
+    ) -> None:
+        self.positions, self.alike = positions, tuple(alike)
+        self.codes, self.named = [memoryview(bytes(each)).cast("i") for each in (codes, named)]
+        self._made = made
+
+    @classmethod
+    def growing(cls, items: Iterable[P] = ()) -> Growing[P]:
+        """Columns to which more can be added, of these items."""
+        lists, shared = _getter(cls.lists), _getter(cls._shared)
+        return Growing(lambda item: (*map(len, lists(item)), *shared(item)), items)
+
+    @classmethod
+    def keep(cls, items: Sequence[P], where: str) -> Self:
+        """The columns of a tuple or a list of items; raises :class:`GraphError` for anything else.
+
+        ``where`` names the field in the error.
+        """
+        if isinstance(items, cls):
+            return items
+        kind = f"hosim.{cls.of.__name__}"
+        if not isinstance(items, tuple | list):
+            raise GraphError(f"expected a tuple of {kind}, got {shown(items, 60)}", where=where)
+        for i, item in enumerate(items):
+            if not isinstance(item, cls.of):
+                text = f"expected a {kind}, got {shown(item, 60)}"
+                raise GraphError(text, where=f"{where}[{i}]")
+        growing, lists = cls.growing(items), _getter(cls.lists)
+        named = [*chain.from_iterable(chain.from_iterable(map(lists, items)))]
+        try:
+            kept = array("i", named)
+        except OverflowError:
+            kept = array("i", [t if 0 <= t < 1 << 31 else _NOBODY for t in named])
+        return cls(growing.positions, growing.alike, array("i", growing.codes), kept, tuple(items))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        codes, named = bytes(self.codes), bytes(self.named)
+        return type(self), (self.positions, self.alike, codes, named)
+
+    def like(self, at: int) -> P:
+        """The first item that the one at a position is like; no object has to be made for it."""
+        return self.alike[self.codes[at]]
+
+    def each(self) -> Iterator[P]:
+        """For each item, the first one that it is like."""
+        return map(self.alike.__getitem__, self.codes)
+
+    def column(self, of: Callable[[P], V]) -> list[V]:
+        """What a function makes of each item, which looks neither at names nor at positions."""
+        return list(map([of(item) for item in self.alike].__getitem__, self.codes))
+
+    def those(self, test: Callable[[P], object]) -> tuple[int, ...]:
+        """The positions of items for which such a function is true."""
+        found = {code for code, first in enumerate(self.alike) if test(first)}
+        return tuple([i for i, code in enumerate(self.codes) if code in found]) if found else ()
+
+    def starts(self) -> npt.NDArray[np.int32]:
+        """Where in ``named`` the lists of each item begin, and the end of the last one."""
+        import numpy as np  # here, as it takes longer to import than commands without a graph take
+
+        lengths = self._lengths()
+        starts = np.zeros(len(self.lists) * len(self) + 1, "i")
+        np.cumsum(np.array(lengths, "i")[np.asarray(self.codes)].ravel(), out=starts[1:])
+        return starts
+
+    def naming(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
+        """Which item has each position of ``named``, and in which of its lists."""
+        import numpy as np
+
+        lengths, lists = np.diff(self.starts()), len(self.lists)
+        item = np.repeat(np.arange(len(self), dtype="i"), lists)
+        which = np.tile(np.arange(lists, dtype="b"), len(self))
+        return np.repeat(item, lengths), np.repeat(which, lengths)
+
+    def _lengths(self) -> list[tuple[int, ...]]:
+        lists = _getter(self.lists)
+        return [tuple(map(len, lists(item))) for item in self.alike]
+
+    @property
+    def items(self) -> tuple[P, ...]:
+        """All items; they are made once."""
+        if self._made is None:
+            with no_collection():
+                self._made = tuple(self._views())
+        return self._made
+
+    def _views(self) -> Iterator[P]:
+        """Objects of what the columns have, which has been checked."""
+        put = {name: vars(self.of)[name].__set__ for name in ("name", *self.lists, *self._shared)}
+        shared = _getter(self._shared)
+        rows = [
+            (
+                [(put[name], length) for name, length in zip(self.lists, lengths, strict=True)],
+                [
+                    (put[name], value)
+                    for name, value in zip(self._shared, shared(item), strict=True)
+                ],
+            )
+            for item, lengths in zip(self.alike, self._lengths(), strict=True)
+        ]
+        named, end, put_name = tuple(self.named), 0, put["name"]
+        for name, code in zip(self.positions, self.codes, strict=True):
+            item = object.__new__(self.of)
+            put_name(item, name)
+            for put_list, length in rows[code][0]:
+                put_list(item, named[end : (end := end + length)])
+            for put_value, value in rows[code][1]:
+                put_value(item, value)
+            yield item
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @overload
+    def __getitem__(self, at: int) -> P: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[P, ...]: ...
+    def __getitem__(self, at: int | slice) -> P | tuple[P, ...]:
+        return self.items[at]
+
+    def __iter__(self) -> Iterator[P]:
+        return iter(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Columns):
+            return self is other or self._compared() == other._compared()
+        return self.items == other if isinstance(other, tuple) else NotImplemented
+
+    def _compared(self) -> tuple[object, ...]:
+        """Return what is equal for equal columns alone."""
+        return list(self.positions), self.alike, self.codes, self.named
+
+    def __hash__(self) -> int:
+        return hash(self.items)
+
+    def __repr__(self) -> str:
+        return repr(self.items)
+
+
+class Tensors(Columns[Tensor]):
+    """The tensors of a graph."""
+
+    __slots__ = ()
+    of = Tensor
+
+
+class Ops(Columns[Op]):
+    """The ops of a graph."""
+
+    __slots__ = ()
+    of = Op
+    lists = ("inputs", "outputs", "mutates", "deps")
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that gives these fields of an object, several or none."""
+    return attrgetter(*names) if names else lambda item: ()
