@@ -142,6 +142,11 @@ def test_peaks_by_hand() -> None:
     )  # one device has no communicator
     assert seen.usable_bytes == 81559 * 2**20 - DRIVER_BYTES
     assert seen.verdict == FITS
+    three = replace(runtime, copy_buffers=RuntimeFigure(3.0))  # 3 buffers of 2 GiB are held too
+    held = seen_peaks(
+        machine_under(hosim.load_hardware(find_hardware("h100")), three), 10 * GIB, 2 * GIB
+    )
+    assert held.allocated.bytes / GIB == pytest.approx(13 + 6)
 
 
 @given(st.integers(0, 200 * GIB), st.floats(0, 1), st.floats(0, 1))

@@ -1,16 +1,18 @@
 """The room that an engine leaves for its cache, beside what logs of servers say."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.data.runtime import RUNTIME, as_data
+from hosim.data.runtime import NONE, RUNTIME, as_data
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.runtimes import load_runtime, runtime_named
 from hosim.serving import ModelledIterations, cache_room, engine_limits
+from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 
 
@@ -50,6 +52,35 @@ def test_logs(log: str, blocks: int, question) -> None:
     room = asked(*question)
     assert room.blocks == pytest.approx(blocks, rel=0.1), log
     assert 0 < room.low_blocks <= room.blocks <= room.high_blocks
+
+
+def test_a_copy_of_the_cache_is_a_block_of_keys_or_of_values() -> None:
+    """16 tokens of keys of 8 heads of 128 in bf16 are 32 KiB, of 40 heads 160 KiB, of MLA's latents
+    16 KiB; on two devices half of the heads.
+    """
+    for model, more, size in (
+        ("llama-3.1-8b", {}, 32),
+        ("llama-3.1-8b", {"tensor": 2}, 16),
+        ("llama-2-13b", {}, 160),
+        ("deepseek-v3", {}, 16),
+    ):
+        parameters = {"model": model, RUNTIME: as_data(runtime_named("vllm")), **more}
+        modelled = ModelledIterations(parameters, hosim.load_hardware(find_hardware("h100")))
+        assert modelled.machine_of_blocks(16).software.cache_copy.value == size * 1024
+    plain = ModelledIterations({"model": "gpt2"}, hosim.load_hardware(find_hardware("h100")))
+    assert plain.machine_of_blocks(16) is plain.hardware
+
+
+def test_blocks_move_in_copies_of_their_layers() -> None:
+    """A copy of 32 KiB takes 1.3 us for its bytes and 3 beside: a third of the rate is left."""
+    rows = [Request(0, 4000, 4)]
+    busy = []
+    for runtime in ("vllm", replace(runtime_named("vllm"), cache_copy=NONE, copy_time=NONE)):
+        model = {"model": "llama-3.1-8b", RUNTIME: as_data(runtime_named(runtime))}
+        done = hosim.serve(model, "rtx-4090", rows, kv="write_through:tiers=ddr")
+        busy.append(done.kv.channels["d2h"])
+    assert busy[0].bytes == busy[1].bytes > 0
+    assert busy[0].busy_ns / busy[1].busy_ns == pytest.approx(3.3, rel=0.2)
 
 
 def test_gpt_oss_does_not_start_on_an_h100() -> None:

@@ -77,6 +77,9 @@ def _keys() -> list[Key]:
         "gathers": _COUNTS,
         "pin": _TIMES,
         "pin_rate": _RATES,
+        "cache_copy": _SIZES,
+        "copy_time": _TIMES,
+        "copy_buffers": _COUNTS,
         "cpu_optimizer": _SHARES,
         "pageable": _RATES,
         "buffers": _SIZES,
@@ -105,6 +108,7 @@ TABLE = KeyTable(
     Key("pads", Kind(PadsModel), brief=True),
     Key("blocks", several(NAME), brief=True),
     Key("pins", several(literal(*COPIES)), brief=True),
+    Key("pins_once", FLAG, brief=True),
     *_keys(),
 )
 
