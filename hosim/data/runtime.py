@@ -93,7 +93,7 @@ class Runtime:
         which takes so many nanoseconds beside its bytes.
     copy_buffers
         So many buffers for what comes up lie on the device, each of the size of the largest tensor
-        that does.
+        of its kinds.
     cpu_optimizer
         The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the
         profile says.
@@ -246,7 +246,7 @@ class Runtime:
         if self.cache_copy.value:
             said.append(f"a cache moves in copies of {human_size(round(self.cache_copy.value))}")
         if self.copy_buffers.value:
-            said.append(f"{self.copy_buffers.value:g} buffers of the largest tensor that comes up")
+            said.append(f"{self.copy_buffers.value:g} buffers of the largest tensor of what comes up")
         one = [name for name, figure in self.known.items() if figure.one_row]
         rests = (
             f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement"

@@ -77,7 +77,7 @@ class SeenPeaks:
 
 def seen_peaks(hardware: Hardware, peak_bytes: int, largest_bytes: int = 0) -> SeenPeaks | None:
     """The peaks of a device whose tensors take ``peak_bytes`` at most, under the machine's runtime;
-    ``None`` without one. The largest tensor that comes up has ``largest_bytes``.
+    ``None`` without one. The largest tensor of a kind that comes up has ``largest_bytes``.
 
     >>> import hosim
     >>> seen_peaks(hosim.load_hardware(hosim.find_hardware("h100")), 2**30)

@@ -97,7 +97,7 @@ def of_device(
     moves = whole_moves(plan, hardware.device_tier)
     names = [tier.name for tier in hardware.tiers]
     peak = did.ledgers[names.index(hardware.device_tier)].peak
-    seen = seen_peaks(hardware, peak, _largest_up(plan, hardware)) if feasible else None
+    seen = seen_peaks(hardware, peak, _largest_alike(plan, hardware)) if feasible else None
     copied = zip(hardware.channels, did.channels, hardware.copied_by_ops, strict=True)
     return Result(
         workload=plan.graph.name,
@@ -161,15 +161,16 @@ def _notes(
     return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole, *pinned)
 
 
-def _largest_up(plan: Plan, hardware: Hardware) -> int:
-    """Bytes of the largest tensor that comes up to the device: of a policy that decides while ops
-    run, of the largest that starts below.
+def _largest_alike(plan: Plan, hardware: Hardware) -> int:
+    """Bytes of the largest tensor of a kind that comes up to the device (of a policy that decides
+    while ops run, that starts below), as buffers for any of them have.
     """
     device, tensors = hardware.device_tier, plan.graph.tensors
     up = [c.tensor for c in plan.cache_ops if c.op == PREFETCH and c.destination == device]
     if plan.runtime is not None:
         up = [t for t, where in plan.residency(device).items() if device not in where]
-    return max([tensors[t].size_bytes for t in up], default=0)
+    kinds = {tensors[t].kind for t in up}
+    return max([tensor.size_bytes for tensor in tensors if tensor.kind in kinds], default=0)
 
 
 def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ...]:
