@@ -74,6 +74,9 @@ class Runtime:
         Parameters of a builder that it sets, such as ``fused``; what a user gives wins.
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
+    exposed
+        For so many times the time of collectives on streams of their own other ops stand still,
+        spread over the step; 0: they run beside each other as if alone.
     host
         Nanoseconds that a call of the host thread takes: of an op, or of a copy (docs/contract.md,
         rule 23).
@@ -144,6 +147,7 @@ class Runtime:
     runs: tuple[str, ...] = ()
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     speed: RuntimeFigure = ONE
+    exposed: RuntimeFigure = NONE
     host: RuntimeFigure = NONE
     ahead: RuntimeFigure = NONE
     gathers: RuntimeFigure = NONE
@@ -231,6 +235,8 @@ class Runtime:
             if self.speed.value != 1
             else []
         )
+        if self.exposed.value:
+            said.append(f"{self.exposed.value:g} times the time of collectives is exposed")
         said += (
             [f"{self.host.value / 1000:g} us of the host for each call"] if self.host.value else []
         )
@@ -246,7 +252,9 @@ class Runtime:
         if self.cache_copy.value:
             said.append(f"a cache moves in copies of {human_size(round(self.cache_copy.value))}")
         if self.copy_buffers.value:
-            said.append(f"{self.copy_buffers.value:g} buffers of the largest tensor of what comes up")
+            said.append(
+                f"{self.copy_buffers.value:g} buffers of the largest tensor of what comes up"
+            )
         one = [name for name, figure in self.known.items() if figure.one_row]
         rests = (
             f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement"

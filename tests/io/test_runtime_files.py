@@ -210,3 +210,17 @@ def test_a_question_without_a_runtime_names_those_that_run_such_steps() -> None:
 def test_what_is_no_runtime_is_refused_as_it_is_made(wrong) -> None:
     with pytest.raises(HardwareError):
         Runtime("mine", **wrong)
+
+
+def test_stages_are_under_the_runtime_that_they_name() -> None:
+    """Each device's host takes a millisecond for a call, more than any op; stages under different
+    runtimes are refused.
+    """
+    slow = {"format": "hosim.runtime/1", "name": "slow", "host": {"value": "1 ms"}}
+    step = {"model": "gpt2", "phase": "train", "sequence": 16, "layers": 2, "pipeline": 2}
+    plans = hosim.plan_stages({**step, "runtime": slow}, "h100", "resident")
+    found = hosim.replay_stages(plans, "h100").whole
+    assert found.makespan_ns >= max(len(plan.graph.ops) for plan in plans) * 10**6
+    first, last = hosim.plan_stages(step, "h100", "resident")
+    with pytest.raises(InputError, match="several runtimes"):
+        hosim.replay_stages([plans[0], last], "h100")

@@ -3,9 +3,10 @@ changed.
 
 Fields are named as files name them: ``workload.`` and a parameter of the workload's spec
 (``workload.batch``, ``workload.config.hidden_size``) or the runtime of any (``workload.runtime``),
-``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the hardware profile (``channels.h2d.bandwidth``). A
-channel with more bandwidth than in the profile raises its fabrics by as much
-(:mod:`hosim.study.wider_channels`), unless their bandwidth is changed, too.
+``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the
+hardware profile (``channels.h2d.bandwidth``). A channel with more bandwidth than in the profile
+raises its fabrics by as much (:mod:`hosim.study.wider_channels`), unless their bandwidth is
+changed, too.
 """
 
 from __future__ import annotations
