@@ -290,8 +290,10 @@ def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Ite
     if tier.pageable:
         yield _MoreOf(tier.name, "pinning", _with_tier(hardware, replace(tier, pageable=())))
     else:
-        note = taken_as_pinned(hardware, tier, [channel.name for channel in links])
-        pageable = None if note else _with_tier(hardware, replace(tier, pageable=tuple(KINDS)))
+        known = all([channel.pageable_bytes_per_s is not None for channel in links])
+        names = [channel.name for channel in links]
+        note = "" if known else taken_as_pinned(hardware, tier, names)
+        pageable = _with_tier(hardware, replace(tier, pageable=tuple(KINDS))) if known else None
         yield _MoreOf(tier.name, "pageable memory", pageable, note=note)
     if tier.pin_ns and not tier.pin_pool:
         yield _MoreOf(

@@ -221,6 +221,6 @@ def test_stages_are_under_the_runtime_that_they_name() -> None:
     plans = hosim.plan_stages({**step, "runtime": slow}, "h100", "resident")
     found = hosim.replay_stages(plans, "h100").whole
     assert found.makespan_ns >= max(len(plan.graph.ops) for plan in plans) * 10**6
-    first, last = hosim.plan_stages(step, "h100", "resident")
+    _, last = hosim.plan_stages(step, "h100", "resident")
     with pytest.raises(InputError, match="several runtimes"):
         hosim.replay_stages([plans[0], last], "h100")

@@ -59,6 +59,8 @@ def test_steps_by_how_they_are_split(compared) -> None:
         ours, truth = milliseconds(row), float(row["iteration_ms"])
         ways = [way for way in ("tensor", "data", "pipeline") if row[way] != "1"]
         off[", ".join(ways)].append(ours / truth - 1)
-        compared("vTrain", f"GPT {row['hidden']} wide, {', '.join(ways)}", "ms", truth, ours)
+        compared(
+            "vTrain", f"GPT {row['hidden']} wide, {', '.join(ways)}", "ms", truth, ours, within=0.4
+        )
     every = [abs(error) for errors in off.values() for error in errors]
     assert mean(every) <= 0.12, {ways: mean(map(abs, errors)) for ways, errors in off.items()}

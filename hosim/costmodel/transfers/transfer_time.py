@@ -8,6 +8,7 @@ from math import ceil
 
 from hosim.errors import HardwareError
 from hosim.hardware import Channel, Hardware, Tier
+from hosim.units import human_rate
 
 _NS_PER_S = 10**9
 
@@ -92,7 +93,11 @@ def may_be_slower(hardware: Hardware, channel: Channel) -> bool:
     """Return whether some transfers on a channel have a :func:`ceiling`."""
     runtime = hardware.software
     in_copies = runtime is not None and runtime.cache_copy.value > 0
-    return bool(channel.curve) or channel.pageable_bytes_per_s is not None or in_copies
+    ends = [
+        hardware.tiers[hardware.tier_index[end]] for end in (channel.source, channel.destination)
+    ]
+    slow = channel.pageable_bytes_per_s is not None and any([tier.pageable for tier in ends])
+    return bool(channel.curve) or slow or in_copies
 
 
 def is_pageable(hardware: Hardware, channel: Channel, kind: str | None) -> bool:
@@ -123,8 +128,8 @@ def named_channel(hardware: Hardware, name: str) -> Channel:
 
 
 def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> str:
-    """Return a note on host memory whose copies are timed as pinned ones where the profile has no
-    rate for others; empty where it has.
+    """Return a note on host memory whose copies are timed as pinned ones, with the rates that the
+    profile has for others or the places where it lacks them; empty where nothing of it moves.
 
     ``moved`` are the channels that carry something.
     """
@@ -138,9 +143,15 @@ def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> s
     missing = ", ".join(
         [f"channels.{c.name}.pageable" for c in links if c.pageable_bytes_per_s is None]
     )
+    if missing:
+        return (
+            f"copies of {tier.name} are timed as pinned, and {hardware.name} has no rate for "
+            f"pageable ones ({missing})"
+        )
+    rates = [f"{human_rate(c.pageable_bytes_per_s or 0)} over {c.name}" for c in links]
     return (
-        f"copies of {tier.name} are timed as pinned, and {hardware.name} has no rate for pageable "
-        f"ones ({missing})"
-        if missing
+        f"copies of {tier.name} are timed as pinned; where it is not (pageable of a runtime), they "
+        f"reach {' and '.join(rates)}"
+        if rates
         else ""
     )
