@@ -224,3 +224,13 @@ def test_stages_are_under_the_runtime_that_they_name() -> None:
     _, last = hosim.plan_stages(step, "h100", "resident")
     with pytest.raises(InputError, match="several runtimes"):
         hosim.replay_stages([plans[0], last], "h100")
+
+
+def test_show_says_what_the_host_waits_for_and_pins(tmp_path) -> None:
+    assert "waits for  prefetch\n" in run("runtime", "show", "accelerate").output
+    once = "format: hosim.runtime/1\nname: mine\npins: [prefetch, store]\npins_once: true\n"
+    (tmp_path / "mine.yaml").write_text(once)
+    assert (
+        "pins for   prefetch, store, once\n"
+        in run("runtime", "show", str(tmp_path / "mine.yaml")).output
+    )
