@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         replay,
         replay_stages,
         robustness,
+        runtime_fit,
         sweep,
     )
     from hosim.cache_plan import CacheOp, Plan
@@ -67,7 +68,7 @@ else:
         __name__,
         {
             "api": "blame compare diff explain fit frontier load plan plan_stages plot replay "
-            "replay_stages robustness sweep",
+            "replay_stages robustness runtime_fit sweep",
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError "
             "InputError PlanError UnitError",
@@ -124,6 +125,7 @@ __all__ = [
     "replay",
     "replay_stages",
     "robustness",
+    "runtime_fit",
     "save_plan",
     "save_workload",
     "serve",

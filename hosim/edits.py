@@ -57,6 +57,9 @@ COLLECTIVE_KINDS = frozenset(
 again would wait for the others.
 """
 
+CROSSING_KINDS = COLLECTIVE_KINDS - {"wait_tensor", "barrier"}
+"""Those that send bytes of their own."""
+
 REPEATABLE, RANDOM, SEEDED = "repeatable", "random", "seeded"
 """Keys of a workload's ``meta``.
 

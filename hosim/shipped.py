@@ -32,6 +32,7 @@ ALIASES = {
     "b300": "b300-288gb-sxm",
     "gb200": "gb200-186gb",
     "gh200": "gh200-96gb",
+    "h20": "h20-96gb",
     "h100": "h100-80gb-sxm",
     "h200": "h200-141gb-sxm",
     "mi300x": "mi300x-192gb",
@@ -43,6 +44,7 @@ ALIASES = {
     "5090": "rtx-5090",
     "rtx5090": "rtx-5090",
     "910b": "ascend-910b",
+    "910b3": "ascend-910b3",
     "910c": "ascend-910c-supernode",
     "ascend-910c": "ascend-910c-supernode",
 }

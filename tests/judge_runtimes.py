@@ -29,24 +29,53 @@ def is_time(row: Row) -> bool:
     return row.kind[0] in "bc"
 
 
-def speeds(found: Iterable[tuple[Row, Answer]]) -> list[float]:
+def exposed_in(row: Row, exposed: float | None) -> float:
+    """How many times the time of collectives a step of a row is longer: by its runtime, unless
+    ``exposed`` says it for those that have collectives.
+    """
+    shipped = runtime_named(row.runtime).exposed.value if row.runtime else 0.0
+    return shipped if exposed is None or not shipped else exposed
+
+
+def speeds(found: Iterable[tuple[Row, Answer]], exposed: float | None = None) -> list[float]:
     """What each step sustains of the speed of its kernels, of those that no optimizer on the CPU is
     part of.
     """
-    return [each.device_s / row.true_s for row, each in found if is_time(row) and not each.after_s]
+    return [
+        each.on_device(exposed_in(row, exposed)) / row.true_s
+        for row, each in found
+        if is_time(row) and not each.after_s
+    ]
 
 
-def beside(row: Row, each: Answer) -> RunBeside:
+def fitted_exposed(found: Iterable[tuple[Row, Answer]]) -> float:
+    """How many times the time of collectives is exposed in training steps, by all rows together:
+    the value with which what they sustain differs least from step to step.
+    """
+    steps = [one for one in found if "phase=train" in one[0].workload]
+    tried = np.arange(0.0, 3.01, 0.5)
+    return float(min(tried, key=lambda x: float(np.std(np.log(speeds(steps, float(x)))))))
+
+
+def beside(row: Row, each: Answer, exposed: float | None = None) -> RunBeside:
     """A timed row as a run of a log."""
-    return RunBeside(row.id, each.device_s, each.after_s, CPU_SHARE, 0.0, row.true_s, {})
+    on_device = each.on_device(exposed_in(row, exposed))
+    return RunBeside(row.id, on_device, each.after_s, CPU_SHARE, 0.0, row.true_s, {})
 
 
-def fitted(runtime: Runtime, seen: list[tuple[Row, Answer]], others: float) -> Runtime:
+def fitted(
+    runtime: Runtime,
+    seen: list[tuple[Row, Answer]],
+    others: float,
+    exposed: float | None = None,
+) -> Runtime:
     """The runtime with its speed, the share of its optimizer, and its memory, fitted to rows;
     ``others``: the speed where there is none.
     """
+    if exposed is not None and runtime.exposed.value:
+        runtime = replace(runtime, exposed=replace(runtime.exposed, value=exposed))
     mine = [one for one in seen if one[0].runtime == runtime.name]
-    timed = [beside(row, each) for row, each in mine if is_time(row)]
+    timed = [beside(row, each, exposed) for row, each in mine if is_time(row)]
     kept = runtime.cpu_optimizer.value if any(run.after_s for run in timed) else 0.0
     speed, share = fitted_speed(timed, others, kept)
     held = [(row.truth * 2**30, each.peak_bytes) for row, each in mine if row.kind[0] == "a"]
@@ -91,9 +120,11 @@ def left_out(answers: Answers, everything: bool) -> dict[str, float]:
         for one in seen:
             if ("phase=train" in one[0].workload) == training:
                 alike[one[0].runtime].append(one)
-        medians = [median(listed) for listed in map(speeds, alike.values()) if listed]
+        exposed = fitted_exposed(seen)
+        found_speeds = [speeds(listed, exposed) for listed in alike.values()]
+        medians = [median(listed) for listed in found_speeds if listed]
         others = median(medians) if medians else 1.0
-        found[name] = said(row, each, fitted(runtime_named(row.runtime), seen, others))
+        found[name] = said(row, each, fitted(runtime_named(row.runtime), seen, others, exposed))
     return found
 
 
@@ -194,5 +225,6 @@ if __name__ == "__main__":
             f"{off[2]:+7.1%}"
         )
     for name in sorted({row.runtime for row, _ in answers.values() if row.runtime}):
-        fit = fitted(runtime_named(name), [one for one in answers.values() if one[0].runtime], 1.0)
+        every_one = [one for one in answers.values() if one[0].runtime]
+        fit = fitted(runtime_named(name), every_one, 1.0, fitted_exposed(every_one))
         print(name, {key: round(known.value, 3) for key, known in fit.known.items()})

@@ -12,9 +12,11 @@ from math import log
 from pathlib import Path
 
 import hosim
-from hosim.costmodel import machine_under
+from hosim.costmodel import machine_under, op_durations, share_beside
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.data.seen_peaks import seen_peaks
+from hosim.edits import CROSSING_KINDS
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_named
 from hosim.io.runtimes import runtime_named, under_runtime
@@ -123,20 +125,25 @@ def rows() -> Iterator[Row]:
 @dataclass(frozen=True)
 class Answer:
     """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the
-    device and after it, and bytes. ``logs`` are those of each draw over what is said, without what
+    device and after it, of collectives beside its ops, and bytes. ``logs`` are those of each draw over what is said, without what
     a runtime's speed adds.
     """
 
     device_s: float
     after_s: float
+    beside_s: float
     logs: tuple[float, ...]
     peak_bytes: int
     machine: Hardware
 
+    def on_device(self, exposed: float) -> float:
+        """Seconds on the device where so many times the time of collectives is exposed."""
+        return self.device_s + exposed * self.beside_s
+
     def seconds(self, runtime: Runtime) -> float:
         """Seconds of the step under a runtime whose figures are other ones."""
         share = runtime.cpu_optimizer.value
-        return self.device_s / runtime.speed.value + self.after_s * (
+        return self.on_device(runtime.exposed.value) / runtime.speed.value + self.after_s * (
             CPU_SHARE / share if share else 1
         )
 
@@ -150,6 +157,19 @@ class Answer:
         return peak.bytes / 2**30, peak.low_bytes / 2**30, peak.high_bytes / 2**30
 
 
+def _beside_s(graph: Graph, machine: Hardware) -> float:
+    """Seconds of collectives beside the ops of the device."""
+    times = op_durations(graph, machine)
+    alone = sum(
+        [
+            ns
+            for op, ns in zip(graph.ops, times, strict=True)
+            if not op.processor and op.duration_ns is None and op.kind not in CROSSING_KINDS
+        ]
+    )
+    return float(share_beside(graph, times)) * alone / 1e9
+
+
 def answer(row: Row, named: bool = True) -> Answer | None:
     """The answer of a row, under its runtime or, unless ``named``, without; ``None`` if it does not
     fit, or is refused.
@@ -159,7 +179,10 @@ def answer(row: Row, named: bool = True) -> Answer | None:
         runtime = Runtime("kernels alone", speed=_SURE)
         if row.runtime and named:
             runtime = replace(
-                runtime_named(row.runtime), speed=_SURE, cpu_optimizer=RuntimeFigure(0.0)
+                runtime_named(row.runtime),
+                speed=_SURE,
+                exposed=RuntimeFigure(0.0),
+                cpu_optimizer=RuntimeFigure(0.0),
             )
         graph = under_runtime(graph, runtime)
         machine = (
@@ -179,6 +202,7 @@ def answer(row: Row, named: bool = True) -> Answer | None:
     return Answer(
         (result.makespan_ns - after) / 1e9,
         after / 1e9,
+        _beside_s(graph, machine),
         logs,
         result.peak_bytes[machine.device_tier],
         machine,

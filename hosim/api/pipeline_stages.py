@@ -20,10 +20,13 @@ from hosim.api.inputs import (
     several,
 )
 from hosim.cache_plan import Plan
+from hosim.costmodel import under_runtime
+from hosim.data.runtime import RUNTIME
 from hosim.data.stages import StagesResult
 from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.models import build
 from hosim.options import flag
@@ -58,6 +61,18 @@ def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
         build(f"{name}:stage={n}", {**given, "stage": n, "tied": True})
         for n in range(int(parameters[_PIPELINE]))
     ]
+
+
+def _on_stages(graphs: Sequence[Graph], profile: Hardware) -> Hardware:
+    """The machine with a device for each stage, under the runtime that all of them name, if any
+    does. Raises :class:`InputError` for stages under several.
+    """
+    first, *others = [graph.meta.get(RUNTIME) for graph in graphs]
+    if any([each != first for each in others]):
+        raise InputError(
+            "the stages name several runtimes, and a step has one", source="workload", where=RUNTIME
+        )
+    return replace(under_runtime(graphs[0], profile), devices=len(graphs))
 
 
 def plan_stages(
@@ -121,7 +136,7 @@ def plan_stages(
 
     graphs = stages_of(workload)
     exchanges(graphs)  # what does not fit together need not be planned first
-    profile = replace(machine(hardware), devices=len(graphs))
+    profile = _on_stages(graphs, machine(hardware))
     choice = as_choice(policy)
 
     def planned(choice: PolicyChoice) -> list[Plan]:
@@ -233,7 +248,7 @@ def replay_stages(
         )
         raise InputError(message, source="plans")
     compete = None if compete is None else flag(compete, "compete")
-    profile = replace(found, devices=len(listed))
+    profile = _on_stages([each.graph for each in listed], found)
     for stage, each in enumerate(listed):
         check_tiers(each, profile, source=f"the plan of stage {stage}")
     if budget is not None or hardware is not None:

@@ -26,11 +26,45 @@ _GIB = 2**30
 def runtime_fit(
     path: str | os.PathLike[str], base: str | os.PathLike[str] | Runtime, name: str = "mine"
 ) -> FittedRuntime:
-    """The ``base`` runtime with what the runs of a file of logs say.
+    """Fit a runtime to lines of your own logs.
 
-    The file is that of :mod:`hosim.validate.logged.log_lines`. Each run is replayed under the base
-    with its kernels as fast as alone. Raises :class:`InputError` for a file, a workload or a
-    machine that is wrong, and for a run that does not fit its machine, with its line.
+    Parameters
+    ----------
+    path
+        Runs: of each a line ``run WORKLOAD -H HARDWARE``, and lines of its log as they are (step
+        times, tokens/s, memory reserved or allocated, blocks of a server's cache).
+    base
+        The runtime that supplies what the log lacks: its name, its path, or itself.
+    name
+        The name of what is fitted.
+
+    Returns
+    -------
+    FittedRuntime
+        ``runtime`` goes to ``runtime=`` of other functions; ``left`` is, for each run, its fitted
+        time over the measured one; ``warnings`` say what was not taken, and why.
+
+    Raises
+    ------
+    InputError
+        For a file, a workload or a machine that is wrong, and for a run that does not fit its
+        machine, with its line.
+
+    References
+    ----------
+    ``docs/runtimes.md`` describes the file. Each run is replayed under the base with its kernels as
+    fast as alone.
+
+    Examples
+    --------
+    >>> import hosim, tempfile, pathlib
+    >>> step = "gpt2:phase=train:sequence=64:layers=1"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = pathlib.Path(folder, "my.log")
+    ...     _ = log.write_text(f"run {step} -H h100{chr(10)}step time 3.1 ms")
+    ...     mine = hosim.runtime_fit(log, "megatron-te").runtime
+    >>> mine.name, mine.speed.one_row
+    ('mine', True)
     """
     found = base if isinstance(base, Runtime) else runtime_named(os.fspath(base))
     runs = read_logged_runs(path)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hosim.cli.commands import command
 from hosim.cli.terminal import say
+from hosim.errors import InputError
 from hosim.options import REQUIRED, Given, Option
+
+if TYPE_CHECKING:
+    from hosim.importers.recordings import KernelTable
 
 _OPTIONS = (
     Option(
@@ -15,7 +21,7 @@ _OPTIONS = (
         default=REQUIRED,
         argument=True,
         metavar="TABLE...",
-        help="CSV or Parquet files: those of aiconfigurator, or hosim's own.",
+        help="CSV or Parquet files: those of aiconfigurator or LLMServingSim, or hosim's own.",
     ),
     Option(
         "output",
@@ -26,20 +32,37 @@ _OPTIONS = (
         help="Where to write the table: .csv or .csv.gz.",
     ),
     Option("machine", metavar="NAME", help="Keep the times of this machine alone."),
+    Option(
+        "model",
+        metavar="MODEL",
+        help="The model whose layers files of LLMServingSim have: llama-3.1-70b:tensor=4.",
+    ),
 )
+
+
+def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
+    """What reads a file: one of kernels, or of the layers of a model."""
+    from hosim.importers.recordings import read_kernel_tables, read_layer_tables
+    from hosim.io import load_named
+
+    if model is None:
+        return lambda source: read_kernel_tables(source, say)
+    recipe = load_named(model).meta.get("builder")
+    if not isinstance(recipe, Mapping):
+        raise InputError(f"expected a model of a builder, got {model}", source="--model")
+    return lambda source: read_layer_tables(source, recipe, say)
 
 
 @command(*_OPTIONS)
 def import_kernels(given: Given) -> None:
     """Convert measured kernel times to a table of a profile."""
     from hosim.files import compressed, write_bytes
-    from hosim.importers.recordings import of_machine, read_kernel_tables, tables_text
+    from hosim.importers.recordings import of_machine, tables_text
 
     sources, output, machine = given.sources, given.output, given.machine
+    read = _reader(given.model)
     tables = of_machine(
-        [table for source in sources for table in read_kernel_tables(source, say)],
-        machine,
-        "--machine",
+        [table for source in sources for table in read(source)], machine, "--machine"
     )
     text = tables_text(tables).encode()
     write_bytes(output, compressed(text) if output.name.endswith(".gz") else text)

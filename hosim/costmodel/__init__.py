@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hosim.costmodel.origins import GUESS, MODEL, ORIGINS, TABLE
     from hosim.costmodel.peaks import peak_for
     from hosim.costmodel.rescaled import rescaled_from
-    from hosim.costmodel.runtime_times import machine_under, under_runtime
+    from hosim.costmodel.runtime_times import machine_under, share_beside, under_runtime
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -37,7 +37,7 @@ else:
             "origins": "GUESS MODEL ORIGINS TABLE",
             "peaks": "peak_for",
             "rescaled": "rescaled_from",
-            "runtime_times": "machine_under under_runtime",
+            "runtime_times": "machine_under share_beside under_runtime",
         },
     )
 
@@ -46,5 +46,5 @@ __all__ = [
     "copies_compete", "copy_uses", "guessed_attention_line", "guessed_collectives",
     "guessed_collectives_line", "kernel_times_of", "known_on_device", "machine_of_copies",
     "machine_under", "memory_uses", "on_the_device", "op_durations", "peak_for", "rescaled_from",
-    "time_origins", "under_runtime", "with_memories",
+    "share_beside", "time_origins", "under_runtime", "with_memories",
 ]  # fmt: skip

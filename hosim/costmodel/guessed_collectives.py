@@ -11,13 +11,10 @@ from collections.abc import Sequence
 
 from hosim.costmodel.op_time import kernel_times_of, op_durations
 from hosim.costmodel.transfers import sent_bytes
-from hosim.edits import COLLECTIVE_KINDS
+from hosim.edits import CROSSING_KINDS
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
-
-_CROSSING = COLLECTIVE_KINDS - {"wait_tensor", "barrier"}
-"""Kinds of collectives that send bytes of their own."""
 
 
 def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
@@ -35,7 +32,7 @@ def guessed_collectives(graph: Graph, hardware: Hardware) -> Sequence[int]:
     """
     found = [
         i
-        for i in graph.ops.those(lambda op: op.kind in _CROSSING and op.duration_ns is None)
+        for i in graph.ops.those(lambda op: op.kind in CROSSING_KINDS and op.duration_ns is None)
         if graph.ops[i].bytes_accessed
         or any([graph.tensors[t].size_bytes for t in graph.ops[i].uses])
     ]

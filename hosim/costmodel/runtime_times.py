@@ -1,7 +1,8 @@
 """A machine under a runtime, and the times of its ops there.
 
-Ops on the device take what they take alone over the runtime's ``speed``. When the host issues them
-a replay says (docs/contract.md, rule 23).
+Ops on the device take what they take alone over the runtime's ``speed``, and longer by what they
+lose to collectives beside them (``exposed``). When the host issues them a replay says
+(docs/contract.md, rule 23).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hosim.data.runtime import RUNTIME, Runtime, from_data
+from hosim.edits import CROSSING_KINDS
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware, Tier
 
@@ -72,9 +74,24 @@ def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) ->
     Measured ones (``duration_ns``) are those of some runtime already and stay as they are, as do
     ops on other processors.
     """
-    speed = Fraction(str(runtime.speed.value))
+    slower = 1 / Fraction(str(runtime.speed.value))
+    stands = slower * (1 + Fraction(str(runtime.exposed.value)) * share_beside(graph, durations))
     found: list[int] = []
     for op, ns in zip(graph.ops.each(), durations, strict=True):
         kept = op.duration_ns is not None or op.processor
-        found.append(ns if kept else -(-ns * speed.denominator // speed.numerator))
+        scale = slower if op.kind in CROSSING_KINDS else stands
+        found.append(ns if kept else -(-ns * scale.numerator // scale.denominator))
     return tuple(found)
+
+
+def share_beside(graph: Graph, durations: Sequence[int]) -> Fraction:
+    """The time of collectives on streams of their own over that of the other ops of the device that
+    no one measured: at most 1, as what is longer is waited for in any case.
+    """
+    beside = alone = 0
+    for op, ns in zip(graph.ops, durations, strict=True):
+        if op.kind in CROSSING_KINDS:
+            beside += ns if op.stream != graph.main_stream else 0
+        elif op.duration_ns is None and not op.processor:
+            alone += ns
+    return min(Fraction(1), Fraction(beside, alone)) if alone else Fraction(0)

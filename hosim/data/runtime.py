@@ -16,6 +16,7 @@ from typing import Any
 from hosim.data.field_kinds import keep_kinds
 from hosim.errors import HardwareError
 from hosim.plain_text import named
+from hosim.units import human_size
 
 DEVIATIONS = 1.6449
 """So many standard deviations to either side have 90 % of a normal distribution."""
@@ -73,6 +74,9 @@ class Runtime:
         Parameters of a builder that it sets, such as ``fused``; what a user gives wins.
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
+    exposed
+        For so many times the time of collectives on streams of their own other ops stand still,
+        spread over the step; 0: they run beside each other as if alone.
     host
         Nanoseconds that a call of the host thread takes: of an op, or of a copy (docs/contract.md,
         rule 23).
@@ -84,6 +88,15 @@ class Runtime:
     pins, pin, pin_rate
         For which of ``prefetch`` and ``store`` the host pins the tensor's host memory, each time,
         and what that takes: nanoseconds each, and bytes per second (0: bytes take no time).
+    pins_once
+        Whether it pins a tensor's host memory the first time alone: a step that repeats finds it
+        pinned.
+    cache_copy, copy_time
+        A cache of keys and values moves in copies of so many bytes at most (0: at once), each of
+        which takes so many nanoseconds beside its bytes.
+    copy_buffers
+        So many buffers for what comes up lie on the device, each of the size of the largest tensor
+        of its kinds.
     cpu_optimizer
         The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the
         profile says.
@@ -134,6 +147,7 @@ class Runtime:
     runs: tuple[str, ...] = ()
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     speed: RuntimeFigure = ONE
+    exposed: RuntimeFigure = NONE
     host: RuntimeFigure = NONE
     ahead: RuntimeFigure = NONE
     gathers: RuntimeFigure = NONE
@@ -141,6 +155,10 @@ class Runtime:
     pins: tuple[str, ...] = ()
     pin: RuntimeFigure = NONE
     pin_rate: RuntimeFigure = NONE
+    pins_once: bool = False
+    cache_copy: RuntimeFigure = NONE
+    copy_time: RuntimeFigure = NONE
+    copy_buffers: RuntimeFigure = NONE
     cpu_optimizer: RuntimeFigure = NONE
     pageable: RuntimeFigure = NONE
     buffers: RuntimeFigure = NONE
@@ -161,7 +179,7 @@ class Runtime:
         for name in ("speed", "allocated", "reserved", "iteration"):
             if getattr(self, name).value <= 0:
                 raise HardwareError("expected a value above 0", where=f"{name}.value")
-        for name in ("ahead", "gathers", "tokens", "sequences"):
+        for name in ("ahead", "gathers", "copy_buffers", "tokens", "sequences"):
             if getattr(self, name).value % 1:
                 raise HardwareError("expected a whole number", where=f"{name}.value")
         if self.pads and (
@@ -171,6 +189,12 @@ class Runtime:
             raise HardwareError("expected hidden and intermediate, from 1 to 2^20", where="pads")
         if set(self.pins) - set(COPIES):
             raise HardwareError(f"expected {' and '.join(COPIES)} alone", where="pins")
+        if self.pins_once and not self.pins:
+            raise HardwareError(
+                "expected pins beside it, which say what is pinned", where="pins_once"
+            )
+        if bool(self.copy_time.value) > bool(self.cache_copy.value):
+            raise HardwareError("expected cache_copy beside it", where="copy_time")
         if self.cpu_optimizer.value > 1:
             raise HardwareError(
                 "expected at most 1: a share of the bandwidth", where="cpu_optimizer.value"
@@ -185,7 +209,12 @@ class Runtime:
         """Return whether the host is a process of a replay: it takes time for calls or pinning, is
         ahead by a limit or waits.
         """
-        return bool(self.host.value or self.pins or self.waits)
+        return bool(self.host.value or self.pins_each_time or self.waits)
+
+    @property
+    def pins_each_time(self) -> tuple[str, ...]:
+        """Return the cache ops for which it pins memory in a step that repeats."""
+        return () if self.pins_once else self.pins
 
     @property
     def waits(self) -> bool:
@@ -206,6 +235,8 @@ class Runtime:
             if self.speed.value != 1
             else []
         )
+        if self.exposed.value:
+            said.append(f"{self.exposed.value:g} times the time of collectives is exposed")
         said += (
             [f"{self.host.value / 1000:g} us of the host for each call"] if self.host.value else []
         )
@@ -215,7 +246,15 @@ class Runtime:
             if figure.value
         ]
         said += [f"the host waits for each {', '.join(self.blocks)}"] if self.blocks else []
-        said += [f"the host pins memory for each {', '.join(self.pins)}"] if self.pins else []
+        if self.pins:
+            often = "once, before this step" if self.pins_once else "each time"
+            said.append(f"the host pins memory for {', '.join(self.pins)} {often}")
+        if self.cache_copy.value:
+            said.append(f"a cache moves in copies of {human_size(round(self.cache_copy.value))}")
+        if self.copy_buffers.value:
+            said.append(
+                f"{self.copy_buffers.value:g} buffers of the largest tensor of what comes up"
+            )
         one = [name for name, figure in self.known.items() if figure.one_row]
         rests = (
             f"; {', '.join(one)} rest{'s' if len(one) == 1 else ''} on one measurement"

@@ -9,7 +9,7 @@ independent of one another.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, hypot
 
 from hosim.data.runtime import DEVIATIONS, Runtime, RuntimeFigure
@@ -75,9 +75,9 @@ class SeenPeaks:
         )
 
 
-def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
+def seen_peaks(hardware: Hardware, peak_bytes: int, largest_bytes: int = 0) -> SeenPeaks | None:
     """The peaks of a device whose tensors take ``peak_bytes`` at most, under the machine's runtime;
-    ``None`` without one.
+    ``None`` without one. The largest tensor of a kind that comes up has ``largest_bytes``.
 
     >>> import hosim
     >>> seen_peaks(hosim.load_hardware(hosim.find_hardware("h100")), 2**30)
@@ -86,7 +86,8 @@ def seen_peaks(hardware: Hardware, peak_bytes: int) -> SeenPeaks | None:
     if runtime is None:
         return None
     inside = _scaled(RuntimeFigure(float(peak_bytes)), runtime.allocated)
-    allocated = [inside, runtime.buffers]
+    slots = runtime.copy_buffers
+    allocated = [inside, runtime.buffers, replace(slots, value=slots.value * largest_bytes)]
     reserved = [_scaled(part, runtime.reserved) for part in allocated]
     beside = [*reserved, *beside_allocator(runtime, hardware.devices)]
     usable = max(0, hardware.device.capacity_bytes - DRIVER_BYTES)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import Any
@@ -20,6 +20,7 @@ from hosim.engine.flow_table import TOO_LARGE, UncoveredError
 from hosim.engine.program_base import LONGEST_NS
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.units import human_size, human_time
 
 GATHERS = frozenset(("all_gather", "all_gather_into_tensor"))
 """Kinds of ops of which the host lets only some be in use (``gathers`` of a runtime)."""
@@ -57,7 +58,7 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
         if cache_op.op == DETACH:
             continue
         copies[cache_op.after + 1] += round(runtime.host.value)
-        if cache_op.op in runtime.pins:
+        if cache_op.op in runtime.pins_each_time:
             copies[cache_op.after + 1] += _pinning_ns(
                 runtime, plan.graph.tensors[cache_op.tensor].size_bytes
             )
@@ -70,6 +71,24 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
         frozenset([i for i, op in enumerate(plan.graph.ops.each()) if op.kind in runtime.blocks]),
         tuple(map(tuple, waits)),
     )
+
+
+def first_step_lines(plan: Plan, hardware: Hardware) -> Iterator[str]:
+    """Yield what the first step takes longer than those that repeat, where the host pins each
+    tensor's memory once.
+    """
+    runtime = hardware.software
+    if runtime is None or not runtime.pins_once:
+        return
+    sizes = [
+        plan.graph.tensors[t].size_bytes
+        for t in {c.tensor for c in plan.cache_ops if c.op in runtime.pins}
+    ]
+    if takes := sum([_pinning_ns(runtime, size) for size in sizes]):
+        yield (
+            f"the first step takes up to {human_time(takes)} longer, in which the host pins "
+            f"{human_size(sum(sizes))}"
+        )
 
 
 def host_cells(calls: HostCalls | None, order: npt.NDArray[Any]) -> dict[str, Any]:

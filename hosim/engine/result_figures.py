@@ -15,6 +15,7 @@ from hosim.data.seen_peaks import seen_peaks
 from hosim.data.unknown_ops import unknown_ops
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
+from hosim.engine.host_calls import first_step_lines
 from hosim.engine.ledger import Ledger
 from hosim.errors import HardwareError
 from hosim.graph import Graph
@@ -95,11 +96,8 @@ def of_device(
     main = figures.pop(plan.graph.main_stream, None)
     moves = whole_moves(plan, hardware.device_tier)
     names = [tier.name for tier in hardware.tiers]
-    seen = (
-        seen_peaks(hardware, did.ledgers[names.index(hardware.device_tier)].peak)
-        if feasible
-        else None
-    )
+    peak = did.ledgers[names.index(hardware.device_tier)].peak
+    seen = seen_peaks(hardware, peak, _largest_alike(plan, hardware)) if feasible else None
     copied = zip(hardware.channels, did.channels, hardware.copied_by_ops, strict=True)
     return Result(
         workload=plan.graph.name,
@@ -159,7 +157,20 @@ def _notes(
     plan: Plan, hardware: Hardware, moves: tuple[WholeMoves, WholeMoves], moved_bytes: int
 ) -> tuple[str, ...]:
     whole = [str(Note("whole", line)) for line in whole_move_lines(plan.graph, *moves, moved_bytes)]
-    return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole)
+    pinned = [str(Note("pinning", line)) for line in first_step_lines(plan, hardware)]
+    return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole, *pinned)
+
+
+def _largest_alike(plan: Plan, hardware: Hardware) -> int:
+    """Bytes of the largest tensor of a kind that comes up to the device (of a policy that decides
+    while ops run, that starts below), as buffers for any of them have.
+    """
+    device, tensors = hardware.device_tier, plan.graph.tensors
+    up = [c.tensor for c in plan.cache_ops if c.op == PREFETCH and c.destination == device]
+    if plan.runtime is not None:
+        up = [t for t, where in plan.residency(device).items() if device not in where]
+    kinds = {tensors[t].kind for t in up}
+    return max([tensor.size_bytes for tensor in tensors if tensor.kind in kinds], default=0)
 
 
 def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from hosim.costmodel import HELD_BYTES_PER_S
-from hosim.costmodel.transfers import Link, crossed_fabrics, is_pageable, max_min_rates
+from hosim.costmodel.transfers import Link, ceiling, crossed_fabrics, max_min_rates, may_be_slower
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
 from hosim.units import LARGEST
@@ -104,8 +104,8 @@ class TransferRates:
     def _class_of(self, channel: int, tensor: Tensor) -> int:
         """The flow class of a tensor's transfer on a channel."""
         c = self._hardware.channels[channel]
-        ceiling = c.ceiling(tensor.size_bytes, is_pageable(self._hardware, c, tensor.kind))
-        known = channel, None if ceiling is None or ceiling >= self._alone[channel] else ceiling
+        most = ceiling(self._hardware, c, tensor.size_bytes, tensor.kind)
+        known = channel, None if most is None or most >= self._alone[channel] else most
         if known not in self._classes:
             self._classes[known] = len(self.classes)
             self.classes.append(known)
@@ -114,7 +114,7 @@ class TransferRates:
     def classes_of(self, channel: int) -> Sequence[int]:
         """The flow class of each tensor's transfer on a channel."""
         where, tensors = self._hardware.channels[channel], self._graph.tensors
-        if not where.curve and where.pageable_bytes_per_s is None:
+        if not may_be_slower(self._hardware, where):
             return (
                 np.broadcast_to(
                     np.array([self._class_of(channel, tensors.alike[0])], "i"), len(tensors)

@@ -64,7 +64,7 @@ RULES_OF_THUMB = (
         leaves_out="pages by themselves; the time of a fault batch; hints; the lower bandwidth of "
         "copies by faults",
         slower="copies by page faults are timed at the link's full bandwidth, of which they reach "
-        "a part (3.8 GB/s of PCIe 4 was reported)",
+        "a part (3.8 GB/s of PCIe 4 was reported: pageable of a runtime says it)",
     ),
     Policy(
         "keep_first",

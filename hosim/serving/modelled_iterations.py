@@ -186,13 +186,31 @@ class ModelledIterations:
         )
 
     @cached_property
-    def cache_bytes_per_token(self) -> int:
-        """Bytes that a token has in the cache of keys and values."""
+    def _cache(self) -> Mapping[str, int]:
+        """Bytes of the cache of 1,024 tokens, by layer and half."""
         whole = {name: value for name, value in self._parameters.items() if name not in _BLOCKS}
         graph = build("cache", {**whole, "phase": "decode", "context": 1024})
-        return (
-            sum(tensor.size_bytes for tensor in graph.tensors if tensor.kind == "kv_cache") // 1024
-        )
+        found: Counter[str] = Counter()
+        for tensor in graph.tensors:
+            if tensor.kind == "kv_cache":
+                found[tensor.of or tensor.name] += tensor.size_bytes
+        return found
+
+    @property
+    def cache_bytes_per_token(self) -> int:
+        """Bytes that a token has in the cache of keys and values."""
+        return sum(self._cache.values()) // 1024
+
+    def machine_of_blocks(self, tokens: int) -> Hardware:
+        """The machine on which blocks of so many tokens move in copies, if its runtime moves a
+        cache so (``cache_copy``): one of a block's keys in a layer, one of its values.
+        """
+        runtime = self.hardware.software
+        if runtime is None or not runtime.cache_copy.value:
+            return self.hardware
+        size = max(self._cache.values()) * tokens // 1024
+        copied = replace(runtime.cache_copy, value=float(max(1, size)))
+        return replace(self.hardware, software=replace(runtime, cache_copy=copied))
 
     @property
     def logit_bytes(self) -> int:

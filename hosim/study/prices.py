@@ -201,8 +201,8 @@ def _changes(plan: Plan, hardware: Hardware, result: Result, more: int) -> Itera
 
 
 def _host(hardware: Hardware) -> Iterator[_MoreOf]:
-    """A host without each of the settings of its runtime that hold it up (docs/contract.md, rule
-    23).
+    """A machine without each of the settings of its runtime that hold its host or its copies up
+    (docs/contract.md, rules 23 and 14).
     """
     runtime = hardware.software
     if runtime is None:
@@ -212,7 +212,8 @@ def _host(hardware: Hardware) -> Iterator[_MoreOf]:
         "ahead": replace(runtime, ahead=NONE),
         "gathers": replace(runtime, gathers=NONE),
         "blocks": replace(runtime, blocks=()),
-        "pins": replace(runtime, pins=()),
+        "pins": replace(runtime, pins=(), pins_once=False),
+        "cache_copy": replace(runtime, cache_copy=NONE, copy_time=NONE),
     }
     for name, other in without.items():
         if other != runtime:
@@ -289,8 +290,10 @@ def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Ite
     if tier.pageable:
         yield _MoreOf(tier.name, "pinning", _with_tier(hardware, replace(tier, pageable=())))
     else:
-        note = taken_as_pinned(hardware, tier, [channel.name for channel in links])
-        pageable = None if note else _with_tier(hardware, replace(tier, pageable=tuple(KINDS)))
+        known = all([channel.pageable_bytes_per_s is not None for channel in links])
+        names = [channel.name for channel in links]
+        note = "" if known else taken_as_pinned(hardware, tier, names)
+        pageable = _with_tier(hardware, replace(tier, pageable=tuple(KINDS))) if known else None
         yield _MoreOf(tier.name, "pageable memory", pageable, note=note)
     if tier.pin_ns and not tier.pin_pool:
         yield _MoreOf(

@@ -72,6 +72,22 @@ def test_a_product_with_few_tiles_is_split_along_k_if_adding_up_is_quicker() -> 
     )
 
 
+def test_multiprocessors_of_fewer_flop_are_fed_as_well() -> None:
+    """One that does half of the FLOP in a cycle of those of the constants waits half as long for
+    what a tile reads: one of 16 x 64 reaches a third, not a sixth. The largest, 256 x 128 (product
+    over sum: 85.3), reaches 4/7 on both.
+    """
+    half = replace(GEMM, half_tile=64.0)
+    fed = replace(TEN, fed=2.0)
+    assert [each.tile_share(half, (16, 64), (256, 128)) for each in (TEN, fed)] == pytest.approx(
+        [1 / 6, 1 / 3]
+    )
+    assert [each.tile_share(half, (256, 128), (256, 128)) for each in (TEN, fed)] == pytest.approx(
+        [4 / 7, 4 / 7]
+    )
+    assert us("gemm", half, fed, m=16, n=64, k=32) == pytest.approx(2 * 16 * 64 * 32 / 1e6 * 3)
+
+
 def test_a_large_tile_comes_nearer_to_the_peak() -> None:
     # at half_tile 64 a tile of 128 x 128 (product over sum: 64) reaches half of the peak; one of 16
     # x 64 (12.8) a sixth

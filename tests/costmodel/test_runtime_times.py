@@ -1,6 +1,7 @@
 """Times and memory under a runtime, worked out by hand, and as properties."""
 
 from dataclasses import replace
+from fractions import Fraction
 from math import ceil
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hosim
-from hosim.costmodel import machine_under, op_durations, under_runtime
+from hosim.costmodel import machine_under, op_durations, share_beside, under_runtime
 from hosim.data.runtime import RUNTIME, Runtime, RuntimeFigure, as_data, from_data
 from hosim.data.seen_peaks import DRIVER_BYTES, FITS, seen_peaks
 from hosim.errors import HardwareError
@@ -35,6 +36,39 @@ def test_a_step_sustains_a_share_of_the_speed_that_its_kernels_have() -> None:
         machine_under(TOY, Runtime("half", speed=RuntimeFigure(0.5))),
     )
     assert under == (2 * alone[0], 2 * alone[1], 70)  # what was measured is some runtime's already
+
+
+def test_a_step_is_longer_by_the_time_of_collectives_beside_it() -> None:
+    """A gather of 1,000 beside ops of 1,000 and 3,000: at 1.5 times a quarter these take 1.375
+    times as long. It takes what it takes, as does a sum on the stream of the ops, and at half the
+    speed all take twice that. A gather longer than the ops lets each take 2.5 times as long.
+    """
+    builder = GraphBuilder("gathered")
+    builder.op("a", "norm", bytes_accessed=1_000)
+    builder.op("b", "norm", bytes_accessed=3_000)
+    builder.op("sum", "all_reduce", bytes_accessed=500)
+    for i in range(10):
+        builder.op(
+            f"gather {i}", "all_gather", stream="comm", bytes_accessed=1_000 if i == 0 else 0
+        )
+    made = builder.build()
+    free = machine_under(TOY, Runtime("none"))
+    alone = op_durations(made, free)
+    assert share_beside(made, alone) == Fraction(sum(alone[3:]), alone[0] + alone[1])
+    exposed = Runtime("all", exposed=RuntimeFigure(1.5))
+    stands = 1 + Fraction(3, 2) * share_beside(made, alone)
+    under = op_durations(made, machine_under(TOY, exposed))
+    assert under == (ceil(alone[0] * stands), ceil(alone[1] * stands), *alone[2:])
+    half = op_durations(made, machine_under(TOY, replace(exposed, speed=RuntimeFigure(0.5))))
+    assert half == (
+        ceil(2 * alone[0] * stands),
+        ceil(2 * alone[1] * stands),
+        *[2 * x for x in alone[2:]],
+    )
+    builder = GraphBuilder("waits for its gather")
+    builder.op("a", "norm", bytes_accessed=1_000)
+    builder.op("gather", "all_gather", stream="comm", bytes_accessed=9_000)
+    assert share_beside(builder.build(), op_durations(builder.build(), free)) == 1
 
 
 @given(
@@ -142,6 +176,11 @@ def test_peaks_by_hand() -> None:
     )  # one device has no communicator
     assert seen.usable_bytes == 81559 * 2**20 - DRIVER_BYTES
     assert seen.verdict == FITS
+    three = replace(runtime, copy_buffers=RuntimeFigure(3.0))  # 3 buffers of 2 GiB are held too
+    held = seen_peaks(
+        machine_under(hosim.load_hardware(find_hardware("h100")), three), 10 * GIB, 2 * GIB
+    )
+    assert held.allocated.bytes / GIB == pytest.approx(13 + 6)
 
 
 @given(st.integers(0, 200 * GIB), st.floats(0, 1), st.floats(0, 1))

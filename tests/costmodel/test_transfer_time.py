@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.costmodel.transfers import alone_ns, channel_bandwidth, transfer_ns
+import hosim
+from hosim.costmodel.transfers import (
+    alone_ns,
+    channel_bandwidth,
+    may_be_slower,
+    taken_as_pinned,
+    transfer_ns,
+)
 from hosim.errors import HardwareError
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 
@@ -47,3 +56,17 @@ def test_the_bytes_are_through_then_and_not_a_nanosecond_before(size, bandwidth,
     flowing = transfer_ns(size, bandwidth, latency) - latency
     assert flowing * bandwidth >= size * 10**9
     assert flowing == 0 or (flowing - 1) * bandwidth < size * 10**9
+
+
+def test_what_is_taken_as_pinned_is_said_with_the_rate_of_what_is_not() -> None:
+    machine = hosim.load_hardware(hosim.find_hardware("rtx-4090"))
+    ddr = machine.tiers[machine.tier_index["ddr"]]
+    assert taken_as_pinned(machine, ddr, ["h2d"]).endswith("they reach 8.80 GB/s over h2d")
+    assert taken_as_pinned(machine, ddr, []) == ""
+    toy = hosim.load_hardware(hosim.find_hardware("toy"))
+    line = taken_as_pinned(toy, toy.tiers[1], ["h2d", "d2h"])
+    assert line.endswith("no rate for pageable ones (channels.h2d.pageable, channels.d2h.pageable)")
+    assert not may_be_slower(machine, machine.channels[0])
+    slow = replace(ddr, pageable=("parameter",))
+    tiers = tuple([slow if tier is ddr else tier for tier in machine.tiers])
+    assert may_be_slower(replace(machine, tiers=tiers), machine.channels[0])

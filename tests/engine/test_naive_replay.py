@@ -160,11 +160,14 @@ def hosts(draw):
         **counts,
     }
     figures["pin_rate"] = draw(st.sampled_from((0, 10**9, 3 * 10**9)))
+    figures["cache_copy"] = draw(st.sampled_from((0, 3, 16)))
+    figures["copy_time"] = draw(st.sampled_from((0, 2, 9))) if figures["cache_copy"] else 0
     pins = draw(st.sampled_from(((), ("prefetch",), ("prefetch", "store"))))
     return Runtime(
         "drawn",
         blocks=tuple(blocks),
         pins=pins,
+        pins_once=bool(pins) and draw(st.booleans()),
         **{name: RuntimeFigure(float(value)) for name, value in figures.items()},
     )
 

@@ -10,10 +10,13 @@ from by_hand import machine, plan, replayed, workload
 from hosim.data.runtime import Runtime, RuntimeFigure
 
 
-def under(blocks=(), pins=(), **figures):
+def under(blocks=(), pins=(), pins_once=False, **figures):
     """A machine under a runtime of these figures."""
     found = {name: RuntimeFigure(float(value)) for name, value in figures.items()}
-    return replace(machine(), software=Runtime("by hand", blocks=blocks, pins=pins, **found))
+    return replace(
+        machine(),
+        software=Runtime("by hand", "", blocks=blocks, pins=pins, pins_once=pins_once, **found),
+    )
 
 
 def test_an_op_starts_when_its_call_is_over():
@@ -136,6 +139,12 @@ def test_pinning_takes_the_host_a_constant_and_its_bytes():
     assert done.moves == [("prefetch", "a", 15, 15, 35), ("prefetch", "b", 40, 40, 50)]
     assert done.ops == {"f": (35, 40), "g": (50, 55)}
     assert done.stalls == {"runtime": 15, "transfer": 20 + 10}
+    once = under(pins=("prefetch",), pins_once=True, pin=5, pin_rate=2 * 10**9)
+    repeated = replayed(plan(graph, *moves), once)
+    assert repeated.moves == [("prefetch", "a", 0, 0, 20), ("prefetch", "b", 25, 25, 35)]
+    assert repeated.stalls == {"transfer": 20 + 10}
+    (line,) = [line for line in repeated.result.notes if line.startswith("pinning: ")]
+    assert "up to 25 ns longer, in which the host pins 30 B" in line
 
 
 def test_a_host_that_waits_finds_freed_memory_in_program_order():

@@ -8,6 +8,7 @@ import pytest
 from by_hand import GB, machine, plan, replayed, workload
 from timeline_check import check_result
 
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.hardware import Hardware
 
 
@@ -88,6 +89,38 @@ def test_pageable_kinds_are_slower():
         ("store", "y", 0, 0, 20),
         ("prefetch", "w", 0, 20, 30),
     ]
+
+
+def test_a_cache_moves_in_copies_of_a_runtime():
+    """Copies of 4 bytes take 4 ns and 1 each: k, a cache of 10, reaches 4/5 and takes 12.5, so 13
+    ns.
+
+    s, a cache of 2 bytes, is one copy: 2/3. w, a parameter, reaches 1. Without a time a copy takes
+    what its bytes do.
+    """
+    graph = workload(
+        {
+            name: (size, kind, "ddr")
+            for name, size, kind in (
+                ("k", 10, "kv_cache"),
+                ("s", 2, "kv_cache"),
+                ("w", 10, "parameter"),
+            )
+        },
+        {"f": {"ns": 1, "inputs": ["k", "s", "w"]}},
+    )
+    moves = [(f"prefetch {name}", None) for name in ("k", "s", "w")]
+
+    def ends(copy_time: float) -> list[int]:
+        figures = {"cache_copy": RuntimeFigure(4.0), "copy_time": RuntimeFigure(copy_time)}
+        software = Runtime("by hand", **figures)
+        return [
+            end
+            for *_, end in checked(plan(graph, *moves), replace(machine(), software=software)).moves
+        ]
+
+    assert ends(1.0) == [13, 16, 26]
+    assert ends(0.0) == [10, 12, 22]
 
 
 def three_stores(**pin):

@@ -1,13 +1,17 @@
 """Tables of measured kernel times, in the layouts that there are."""
 
 import gzip
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from hosim.costmodel.kernels import NO_WINDOW
 from hosim.errors import InputError
 from hosim.files import csv_line
-from hosim.importers.recordings import read_kernel_tables, tables_text
+from hosim.importers.recordings import read_kernel_tables, read_layer_tables, tables_text
+
+SERVING = Path(__file__).parents[3] / "shared" / "data" / "serving"
 
 MIXTURE = "kernel,dtype,tokens,top,experts,ranks,tensor,distribution,hidden,intermediate,latency_us\nmoe,fp16,{},{},{},{},{},{},64,64,1\n"
 
@@ -254,3 +258,55 @@ def test_layers_of_one_model_are_no_kernels(tmp_path):
     (tmp_path / "dense.csv").write_text("layer,tokens,time_us\nact_fn,1,2.592\n")
     with pytest.raises(InputError, match="--iterations"):
         read_kernel_tables(tmp_path / "dense.csv")
+
+
+def test_layers_of_a_model_are_its_products_and_attention(tmp_path) -> None:
+    """Of llama-3.1-8b on two devices: 16 of 32 heads and 4 of 8 heads of keys of 128, 7,168 of
+    14,336 columns of each half; the head has half of 128,256.
+    """
+    (tmp_path / "dense.csv").write_text(
+        "layer,tokens,time_us\nqkv_proj,1,5\nqkv_proj,8,6\nact_fn,1,2\ngate_up_proj,8,9\n"
+    )
+    (tmp_path / "head.csv").write_text("layer,sequences,time_us\nlm_head,4,900\nsampler,4,20\n")
+    (tmp_path / "attention.csv").write_text(
+        "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,2,64,9\n32,16,0,0,20\n32,0,2,64,25\n"
+    )
+    model, said = {"model": "llama-3.1-8b", "tensor": 2}, []
+    qkv, up = read_layer_tables(tmp_path / "dense.csv", model, said.append)
+    assert [list(qkv.sizes[name]) for name in "mnk"] == [[1, 8], [3072, 3072], [4096, 4096]]
+    assert (list(qkv.latency_us), list(up.sizes["n"])) == ([5, 6], [14336])
+    (head,) = read_layer_tables(tmp_path / "head.csv", model, said.append)
+    assert [head.sizes[name][0] for name in "mnk"] == [4, 64128, 4096]
+    prompts, steps = read_layer_tables(tmp_path / "attention.csv", model, said.append)
+    assert {name: of[0] for name, of in prompts.sizes.items()} == {
+        "batch": 1, "queries": 32, "before": 16, "heads": 16, "kv_heads": 4, "width": 128,
+        "window": NO_WINDOW,
+    }  # fmt: skip
+    assert {name: of[0] for name, of in steps.sizes.items()} == {
+        "batch": 2, "keys": 64, "heads": 16, "kv_heads": 4, "width": 128,
+    }  # fmt: skip
+    assert [line.rpartition(": ")[2] for line in said[:2]] == ["act_fn", "sampler"]
+    assert "1 row of prompts beside sequences" in said[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("layer,time_us\nqkv_proj,5\n", "tokens or sequences"),
+        ("layer,tokens,time_us\nact_fn,1,5\n", "no layer that is a product"),
+        ("layer,tokens,time_us\nqkv_proj,many,5\n", "expected a number"),
+    ],
+)
+def test_layers_that_say_nothing_are_refused(tmp_path, text: str, words: str) -> None:
+    (tmp_path / "dense.csv").write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_layer_tables(tmp_path / "dense.csv", {"model": "gpt2-xl"})
+
+
+def test_the_layers_of_a_4090_are_read() -> None:
+    folder = SERVING / "rtx4090_llama-3.1-8b"
+    if not folder.is_dir():
+        pytest.skip(f"no {folder}")
+    found = read_layer_tables(folder / "kernels_dense.csv.gz", {"model": "llama-3.1-8b"})
+    assert sorted({int(table.sizes["n"][0]) for table in found}) == [4096, 6144, 28672]
+    assert [len(table) for table in found] == [152] * 4

@@ -57,6 +57,9 @@ def test_the_shipped_ones() -> None:
         ({"pads": {"hidden": 0, "intermediate": 128}}, "pads.hidden"),
         ({"pads": {"hidden": 256}}, "pads.intermediate"),
         ({"pins": ["detach"]}, "pins[0]"),
+        ({"pins_once": True}, "pins_once"),
+        ({"copy_time": {"value": "1 us"}}, "copy_time"),
+        ({"copy_buffers": {"value": 0}}, "copy_buffers.value"),
         ({"blocks": "prefetch"}, "blocks"),
         ({"runs": ["sleep"]}, "runs[0]"),
         ({"options": {"fused": [1]}}, "options.fused"),
@@ -207,3 +210,27 @@ def test_a_question_without_a_runtime_names_those_that_run_such_steps() -> None:
 def test_what_is_no_runtime_is_refused_as_it_is_made(wrong) -> None:
     with pytest.raises(HardwareError):
         Runtime("mine", **wrong)
+
+
+def test_stages_are_under_the_runtime_that_they_name() -> None:
+    """Each device's host takes a millisecond for a call, more than any op; stages under different
+    runtimes are refused.
+    """
+    slow = {"format": "hosim.runtime/1", "name": "slow", "host": {"value": "1 ms"}}
+    step = {"model": "gpt2", "phase": "train", "sequence": 16, "layers": 2, "pipeline": 2}
+    plans = hosim.plan_stages({**step, "runtime": slow}, "h100", "resident")
+    found = hosim.replay_stages(plans, "h100").whole
+    assert found.makespan_ns >= max(len(plan.graph.ops) for plan in plans) * 10**6
+    _, last = hosim.plan_stages(step, "h100", "resident")
+    with pytest.raises(InputError, match="several runtimes"):
+        hosim.replay_stages([plans[0], last], "h100")
+
+
+def test_show_says_what_the_host_waits_for_and_pins(tmp_path) -> None:
+    assert "waits for  prefetch\n" in run("runtime", "show", "accelerate").output
+    once = "format: hosim.runtime/1\nname: mine\npins: [prefetch, store]\npins_once: true\n"
+    (tmp_path / "mine.yaml").write_text(once)
+    assert (
+        "pins for   prefetch, store, once\n"
+        in run("runtime", "show", str(tmp_path / "mine.yaml")).output
+    )

@@ -38,7 +38,7 @@ class NaiveHost:
 
     def pinning(self, k):
         c = self.plan.cache_ops[k]
-        if c.op not in self.host.pins:
+        if c.op not in self.host.pins or self.host.pins_once:
             return 0
         each = int(self.host.pin.value)
         if self.host.pin_rate.value:

@@ -742,13 +742,24 @@ class NaiveReplay(NaiveHost):
         """Bytes a nanosecond that a transfer reaches at most: its channel's, what its size does and
         what pageable memory does.
         """
-        c = x.channel
+        runtime = self.hw.software
+        if runtime is None or not runtime.cache_copy.value or not x.size:
+            return self.copy_rate(x, x.size)
+        if self.tensors[x.tensor].kind != "kv_cache":
+            return self.copy_rate(x, x.size)
+        size = min(x.size, int(runtime.cache_copy.value))
+        each = size / self.copy_rate(x, size) + int(runtime.copy_time.value)
+        return Fraction(ceil(size * 10**9 / each), 10**9)
+
+    def copy_rate(self, x, size):
+        """That of a single copy of so many bytes."""
+        c, slow = x.channel, self.tensors[x.tensor].kind
+        rate = self.size_rate(c, size)
         if c.pageable_bytes_per_s and any(
-            self.tensors[x.tensor].kind in self.tier(end).pageable
-            for end in (c.source, c.destination)
+            slow in self.tier(end).pageable for end in (c.source, c.destination)
         ):
-            return min(self.size_rate(c, x.size), Fraction(c.pageable_bytes_per_s, 10**9))
-        return self.size_rate(c, x.size)
+            return min(rate, Fraction(c.pageable_bytes_per_s, 10**9))
+        return rate
 
     def size_rate(self, c, size):
         limits = [Fraction(c.bandwidth_bytes_per_s, 10**9)]

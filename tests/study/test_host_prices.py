@@ -31,3 +31,24 @@ def test_the_setting_that_holds_the_host_up_is_named() -> None:
     told = {price.added: price.saves_ns for price in found.prices if price.what == "mine"}
     assert told == {"no blocks": 0, "no pins": 10}
     assert "waits for each prefetch" in found.stalls[0].prevented_by
+
+
+def test_a_setting_beside_its_repair(tmp_path) -> None:
+    """Both copies stand before the step: of two parameters of 40 B, which are pinned in 10 ns each,
+    the first is there at 60; f and g take 50 each. With memory that is pinned once it is there at
+    40.
+    """
+    b = GraphBuilder("toy")
+    for name in ("w", "v"):
+        b.tensor(name, 40, "parameter", home="ddr")
+    b.op("f", "matmul", inputs=["w"], duration_ns=50)
+    b.op("g", "matmul", inputs=["v"], duration_ns=50)
+    text = "format: hosim.runtime/1\nname: mine\npins: [prefetch]\npin: {value: 10 ns}\n"
+    (tmp_path / "each.yaml").write_text(text)
+    (tmp_path / "once.yaml").write_text(f"{text}pins_once: true\n")
+    files = [str(tmp_path / name) for name in ("each.yaml", "once.yaml")]
+    rows = hosim.sweep(b.build(), "toy", "layerwise", vary={"workload.runtime": files}, jobs=1)
+    each, once = rows["makespan_ns"]
+    assert (each - once, once) == (20, 140)
+    rows = hosim.sweep(b.build(), "toy", vary={"workload.runtime": ["nobody"]}, jobs=1)
+    assert "no shipped runtime" in rows["error"][0]

@@ -1,6 +1,7 @@
 """A runtime from lines of logs: what lines say, figures by hand, and what is refused."""
 
 import json
+from dataclasses import replace
 from math import log
 
 import pytest
@@ -91,6 +92,10 @@ def test_an_overhead_ten_times_the_known_ones_is_no_fit() -> None:
     assert found.runtime.speed == BASE.speed
     assert "12.0 times" in found.warnings[0]
     assert not fit_runtime(BASE, "mine", [run(1.0, 10.0)], KNOWN).warnings
+    held = replace(run(0.0, 0.0), iteration=10.1)  # known ones take what an iteration does
+    assert fit_runtime(BASE, "mine", [held], KNOWN).runtime.iteration == BASE.iteration
+    assert "10.1 times" in fit_runtime(BASE, "mine", [held], KNOWN).warnings[0]
+    assert not fit_runtime(BASE, "mine", [replace(held, iteration=10.0)], KNOWN).warnings
     less = fit_runtime(BASE, "mine", [run(1.0, 2.0, reserved=9.0)], KNOWN)
     assert less.runtime.reserved == BASE.reserved
     assert "0.90 times" in less.warnings[0]

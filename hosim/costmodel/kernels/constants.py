@@ -99,14 +99,26 @@ def most_like(hardware: Hardware) -> str:
     """The measured machine whose multiprocessors do as much in a cycle as those of this one, as
     nearly as any: its generation.
     """
+    each = _flop_in_a_cycle(hardware)
+    return min(sorted(_EACH), key=lambda name: max(each / _EACH[name], _EACH[name] / each))
+
+
+def _flop_in_a_cycle(hardware: Hardware) -> float:
+    """FLOP of a multiprocessor in a cycle, 16 bits, dense."""
     figures, peaks = hardware.compute.processor, hardware.compute.peak_flops
     assert figures is not None
     peak = next(
         (peaks[dtype] for dtype in ("fp16", "bf16") if dtype in peaks),
         max(peaks.values(), default=1),
     )
-    each = peak / figures.multiprocessors / figures.clock_hz
-    return min(sorted(_EACH), key=lambda name: max(each / _EACH[name], _EACH[name] / each))
+    return peak / figures.multiprocessors / figures.clock_hz
+
+
+def fed_better(hardware: Hardware) -> float:
+    """How many times the FLOP of a multiprocessor in a cycle one does on the measured machine most
+    like this one; 1 where it does no more.
+    """
+    return max(1.0, _EACH[most_like(hardware)] / _flop_in_a_cycle(hardware))
 
 
 _PROCESSORS = {"a100_sxm": (108, 1.41e9), "h100_sxm": (132, 1.83e9)}

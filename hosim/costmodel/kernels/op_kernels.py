@@ -12,7 +12,7 @@ from math import ceil
 import numpy as np
 
 from hosim.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, first_wrong
-from hosim.costmodel.kernels.constants import constants_for
+from hosim.costmodel.kernels.constants import constants_for, fed_better
 from hosim.costmodel.kernels.op_families import Array, Processor, expected_loads
 from hosim.costmodel.kernels.table_lookup import Sizes, TimeTable
 from hosim.costmodel.origins import MODEL, TABLE
@@ -217,4 +217,5 @@ def processor_for(hardware: Hardware, dtype: str) -> Processor:
         figures.multiprocessors,
         figures.clock_hz,
         figures.link_bytes_per_s,
+        fed_better(hardware),
     )

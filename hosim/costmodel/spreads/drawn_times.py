@@ -139,6 +139,7 @@ class DrawnTimes:
             "host": "the host's time for an op",
             "cpu_optimizer": "the optimizer on the CPU",
             "pageable": "copies of pageable memory",
+            "cache_copy": "the copies in which a cache moves",
         }
         return {
             name: Factor(
@@ -215,8 +216,11 @@ class DrawnTimes:
         """By what the time for which bytes of a tensor of this kind flow is multiplied, in each of
         so many draws.
         """
+        logs = self._link(channel, kind).logs + self._routing.logs
+        if kind == "kv_cache" and "cache_copy" in self._runtime:
+            logs = logs + self._runtime["cache_copy"].logs
         return np.clip(
-            np.exp((self._link(channel, kind).logs + self._routing.logs)[:count]),
+            np.exp(logs[:count]),
             1 / LARGEST_FACTOR,
             LARGEST_FACTOR,
         )

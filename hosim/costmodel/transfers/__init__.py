@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from hosim.costmodel.transfers.routes import chunks_of, route, route_ns, slowest_hop, way_ns
     from hosim.costmodel.transfers.transfer_time import (
         alone_ns,
+        ceiling,
         channel_bandwidth,
         is_pageable,
+        may_be_slower,
         pin_ns,
         taken_as_pinned,
         transfer_ns,
@@ -31,14 +33,14 @@ else:
             "meeting_ranks sent_bytes",
             "fair_sharing": "Link NS_PER_S max_min_rates",
             "routes": "chunks_of route route_ns slowest_hop way_ns",
-            "transfer_time": "alone_ns channel_bandwidth is_pageable pin_ns taken_as_pinned "
-            "transfer_ns",
+            "transfer_time": "alone_ns ceiling channel_bandwidth is_pageable may_be_slower pin_ns "
+            "taken_as_pinned transfer_ns",
         },
     )
 
 __all__ = [
-    "NS_PER_S", "PASSES", "Link", "alone_ns", "bytes_per_s_over_links", "channel_bandwidth",
-    "chunks_of", "crossed_fabrics", "first_of_group", "is_pageable", "max_min_rates",
-    "meeting_ranks", "pin_ns", "route", "route_ns", "sent_bytes", "slowest_hop", "taken_as_pinned",
-    "transfer_ns", "way_ns",
+    "NS_PER_S", "PASSES", "Link", "alone_ns", "bytes_per_s_over_links", "ceiling",
+    "channel_bandwidth", "chunks_of", "crossed_fabrics", "first_of_group", "is_pageable",
+    "max_min_rates", "may_be_slower", "meeting_ranks", "pin_ns", "route", "route_ns", "sent_bytes",
+    "slowest_hop", "taken_as_pinned", "transfer_ns", "way_ns",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import accumulate, pairwise
 
 from hosim.costmodel.transfers.fair_sharing import NS_PER_S, Link, max_min_rates
-from hosim.costmodel.transfers.transfer_time import alone_ns, is_pageable, named_channel
+from hosim.costmodel.transfers.transfer_time import alone_ns, ceiling, named_channel
 from hosim.hardware import Channel, Hardware
 
 # -- shared hops -----------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class _Hop:
         self.left = Fraction(0)
         self.ceiling: Fraction | None = None
         self._chunks = chunks
-        self._pageable = is_pageable(hardware, channel, kind)
+        self._hardware, self._kind = hardware, kind
 
     def ends(self, now: int) -> bool:
         """Whether its chunk ends now; then it has passed."""
@@ -100,7 +100,7 @@ class _Hop:
             self.running = True
             self.flows_from = now + self.channel.latency_ns
             self.left = Fraction(size * NS_PER_S)
-            self.ceiling = self.channel.ceiling(size, self._pageable)
+            self.ceiling = ceiling(self._hardware, self.channel, size, self._kind)
 
     def carries(self, flowing: Sequence[_Hop]) -> Fraction:
         """Bytes per second of the channel beside those on which bytes flow now."""

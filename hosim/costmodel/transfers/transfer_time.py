@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from fractions import Fraction
+from math import ceil
 
 from hosim.errors import HardwareError
 from hosim.hardware import Channel, Hardware, Tier
+from hosim.units import human_rate
 
 _NS_PER_S = 10**9
 
@@ -54,16 +56,48 @@ def alone_ns(
     moves.
 
     That of a tensor of ``kind``, which decides whether its host memory is pageable (``None``:
-    pinned). What a small transfer reaches is part of it (:meth:`hosim.hardware.Channel.ceiling`),
-    the time to pin host memory is not: that is :func:`pin_ns`. Raises :class:`HardwareError` if the
-    profile has no such channel.
+    pinned). What a small transfer reaches is part of it (:func:`ceiling`), the time to pin host
+    memory is not: that is :func:`pin_ns`. Raises :class:`HardwareError` if the profile has no such
+    channel.
     """
     channel = named_channel(hardware, channel_name)
     bandwidth: int | Fraction = channel_bandwidth(hardware, channel_name)
-    ceiling = channel.ceiling(size_bytes, is_pageable(hardware, channel, kind))
+    most = ceiling(hardware, channel, size_bytes, kind)
     return transfer_ns(
-        size_bytes, bandwidth if ceiling is None else min(bandwidth, ceiling), channel.latency_ns
+        size_bytes, bandwidth if most is None else min(bandwidth, most), channel.latency_ns
     )
+
+
+def ceiling(
+    hardware: Hardware, channel: Channel, size_bytes: int, kind: str | None
+) -> Fraction | None:
+    """The largest bandwidth (bytes per second) of a transfer of a tensor of ``kind`` on
+    ``channel``, however much is free; ``None``: no limit.
+
+    By its size and by its host memory (:meth:`hosim.hardware.Channel.ceiling`). Where the runtime
+    moves a cache in copies (``cache_copy``), all of it reaches what one copy does, each of which
+    takes ``copy_time`` beside its bytes (docs/contract.md, rule 14).
+    """
+    pageable, runtime = is_pageable(hardware, channel, kind), hardware.software
+    copied = runtime is not None and kind == "kv_cache" and round(runtime.cache_copy.value)
+    if runtime is None or not copied or not size_bytes:
+        return channel.ceiling(size_bytes, pageable)
+    copied = min(copied, size_bytes)
+    reached = channel.ceiling(copied, pageable)
+    own = Fraction(channel.bandwidth_bytes_per_s)
+    flows_ns = copied * _NS_PER_S / (own if reached is None else min(own, reached))
+    return Fraction(ceil(copied * _NS_PER_S / (flows_ns + round(runtime.copy_time.value))))
+
+
+def may_be_slower(hardware: Hardware, channel: Channel) -> bool:
+    """Return whether some transfers on a channel have a :func:`ceiling`."""
+    runtime = hardware.software
+    in_copies = runtime is not None and runtime.cache_copy.value > 0
+    ends = [
+        hardware.tiers[hardware.tier_index[end]] for end in (channel.source, channel.destination)
+    ]
+    slow = channel.pageable_bytes_per_s is not None and any([tier.pageable for tier in ends])
+    return bool(channel.curve) or slow or in_copies
 
 
 def is_pageable(hardware: Hardware, channel: Channel, kind: str | None) -> bool:
@@ -94,8 +128,8 @@ def named_channel(hardware: Hardware, name: str) -> Channel:
 
 
 def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> str:
-    """Return a note on host memory whose copies are timed as pinned ones where the profile has no
-    rate for others; empty where it has.
+    """Return a note on host memory whose copies are timed as pinned ones, with the rates that the
+    profile has for others or the places where it lacks them; empty where nothing of it moves.
 
     ``moved`` are the channels that carry something.
     """
@@ -109,9 +143,15 @@ def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> s
     missing = ", ".join(
         [f"channels.{c.name}.pageable" for c in links if c.pageable_bytes_per_s is None]
     )
+    if missing:
+        return (
+            f"copies of {tier.name} are timed as pinned, and {hardware.name} has no rate for "
+            f"pageable ones ({missing})"
+        )
+    rates = [f"{human_rate(c.pageable_bytes_per_s or 0)} over {c.name}" for c in links]
     return (
-        f"copies of {tier.name} are timed as pinned, and {hardware.name} has no rate for pageable "
-        f"ones ({missing})"
-        if missing
+        f"copies of {tier.name} are timed as pinned; where it is not (pageable of a runtime), they "
+        f"reach {' and '.join(rates)}"
+        if rates
         else ""
     )

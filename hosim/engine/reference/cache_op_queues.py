@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hosim.cache_plan import DETACH, CacheOp
-from hosim.costmodel.transfers import NS_PER_S, channel_bandwidth, chunks_of, is_pageable, route
+from hosim.costmodel.transfers import NS_PER_S, ceiling, channel_bandwidth, chunks_of, route
 from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
 from hosim.hardware import Channel, Hardware
@@ -258,7 +258,7 @@ class Transfers:
         second that one gets alone (rules 6 and 14).
         """
         if (size, kind) not in lane.terms:
-            most = lane.channel.ceiling(size, is_pageable(self.hardware, lane.channel, kind))
+            most = ceiling(self.hardware, lane.channel, size, kind)
             alone = lane.alone if most is None else min(Fraction(lane.alone), most)
             lane.terms[size, kind] = self.fluid.crossing(lane.channel, most), alone
         return lane.terms[size, kind]

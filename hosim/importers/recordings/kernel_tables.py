@@ -113,8 +113,8 @@ def read_kernel_tables(
         if read_head(source).startswith(_PARQUET):
             raise
         raise unexpected(source, "a table of kernel times (CSV)", but=TABLE) or error from None
-    sorted_in = _READERS[kind](_Columns(frame, source))
-    us = _Columns(frame, source).numbers(time, least=1e-9) * (
+    sorted_in = _READERS[kind](TableColumns(frame, source))
+    us = TableColumns(frame, source).numbers(time, least=1e-9) * (
         1.0 if time == "latency_us" else 1000.0
     )
     machines = (
@@ -126,14 +126,8 @@ def read_kernel_tables(
     )
     tables = []
     for kernel, dtypes, distributions, sizes, chosen in sorted_in:
-        wrong = first_wrong(kernel, {name: sizes[name][chosen] for name in CLASSES[kernel].sizes})
-        if wrong is not None:
-            row, expected = wrong
-            raise InputError(
-                f"expected {expected}",
-                source=source,
-                where=f"line {np.flatnonzero(chosen)[row] + 2}",
-            )
+        of_class = {name: sizes[name][chosen] for name in CLASSES[kernel].sizes}
+        check_sizes(kernel, of_class, chosen, source)
         keys = pandas.DataFrame(
             {"machine": machines, "dtype": dtypes, "distribution": distributions}
         )[chosen]
@@ -146,14 +140,27 @@ def read_kernel_tables(
     return tables
 
 
+def check_sizes(
+    kernel: str, sizes: Mapping[str, Array], chosen: npt.NDArray[np.bool_], source: str
+) -> None:
+    """Raise :class:`InputError` for sizes that no kernel of the class has; ``chosen`` are the lines
+    of the file that they are from.
+    """
+    wrong = first_wrong(kernel, sizes)
+    if wrong is not None:
+        row, expected = wrong
+        where = f"line {np.flatnonzero(chosen)[row] + 2}"
+        raise InputError(f"expected {expected}", source=source, where=where)
+
+
 def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame, str, str]:
     """The rows of a file, its column of times, and the kind of table that its columns are."""
-    frame = _frame(source, tell)
+    frame = table_frame(source, tell)
     time = next((name for name in ("latency_us", "latency") if name in frame), None)
     if time is None and {"time_us"} < set(frame.columns):
         raise InputError(
             "has times of one model's layers, as LLMServingSim records them, without the sizes of "
-            "kernels: hosim serve reads their folder (--iterations)",
+            "kernels: say which model (--model), or let hosim serve read the folder (--iterations)",
             source=source,
         )
     if time is None:
@@ -180,7 +187,8 @@ def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame,
     return frame, time, kind
 
 
-def _frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
+def table_frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
+    """The rows of a file, CSV or Parquet, as texts. Raises :class:`InputError`."""
     content = read_bytes(source)
     if content.startswith(_PARQUET):
         return _parquet(content, source, tell)
@@ -241,16 +249,18 @@ def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas
 
 
 @dataclass(frozen=True, eq=False)
-class _Columns:
+class TableColumns:
     """The columns of a file, checked as they are read."""
 
     frame: pandas.DataFrame
     source: str
 
     def has(self, name: str) -> bool:
+        """Return whether there is such a column."""
         return name in self.frame
 
     def numbers(self, name: str, least: float = 0.0) -> Array:
+        """A column of numbers from ``least`` on. Raises :class:`InputError` with the line."""
         values: Array = pandas.to_numeric(self.frame[name], errors="coerce").to_numpy(float)
         wrong = np.flatnonzero(~((values >= least) & (values < 1e15)))
         if len(wrong):
@@ -289,7 +299,7 @@ own.
 
 def _rows_of(
     kernel: str,
-    columns: _Columns,
+    columns: TableColumns,
     sizes: Mapping[str, Array],
     chosen: npt.NDArray[np.bool_] | None = None,
 ) -> Sorted:
@@ -304,7 +314,7 @@ def _rows_of(
     )
 
 
-def _own(columns: _Columns) -> Sorted:
+def _own(columns: TableColumns) -> Sorted:
     kernels = columns.known("kernel", {name: name for name in CLASSES})
     dtypes = columns.known("dtype", _DTYPES)
     distributions = _distributions(columns)
@@ -317,7 +327,7 @@ def _own(columns: _Columns) -> Sorted:
                 where="line 1",
             )
         chosen = kernels == kernel
-        part = _Columns(
+        part = TableColumns(
             columns.frame.where(pandas.Series(chosen, index=columns.frame.index), "1"),
             columns.source,
         )
@@ -330,7 +340,7 @@ def _own(columns: _Columns) -> Sorted:
         )
 
 
-def _distributions(columns: _Columns) -> npt.NDArray[np.str_]:
+def _distributions(columns: TableColumns) -> npt.NDArray[np.str_]:
     if not columns.has("distribution"):
         return np.full(len(columns.frame), "uniform")
     names = {
@@ -346,11 +356,11 @@ def _distributions(columns: _Columns) -> npt.NDArray[np.str_]:
     return columns.known("distribution", names)
 
 
-def _gemm(columns: _Columns) -> Sorted:
+def _gemm(columns: TableColumns) -> Sorted:
     return _rows_of("gemm", columns, {name: columns.numbers(name, 1) for name in "mnk"})
 
 
-def _attention(columns: _Columns) -> Sorted:
+def _attention(columns: TableColumns) -> Sorted:
     """Prefill rows count ``isl`` queries; generation rows have ``isl + step`` keys, the new one
     among them.
     """
@@ -375,7 +385,7 @@ def _attention(columns: _Columns) -> Sorted:
     yield "generation_attention", labels, distributions, sizes, ~whole
 
 
-def _latent(columns: _Columns) -> Sorted:
+def _latent(columns: TableColumns) -> Sorted:
     queries, before = columns.numbers("isl", 1), columns.numbers("step")
     sizes = {"queries": queries, "before": before, "keys": queries + before}
     sizes |= {name: columns.numbers(name, 1) for name in ("batch", "heads")}
@@ -384,7 +394,7 @@ def _latent(columns: _Columns) -> Sorted:
     yield from _rows_of("latent_attention", columns, sizes, ~whole)
 
 
-def _moe(columns: _Columns) -> Sorted:
+def _moe(columns: TableColumns) -> Sorted:
     named = {"top": "topk", "tensor": "moe_tp", "ranks": "moe_ep"}
     sizes = {name: columns.numbers(named.get(name, name), 1) for name in CLASSES["moe"].sizes}
     yield (
@@ -396,7 +406,7 @@ def _moe(columns: _Columns) -> Sorted:
     )
 
 
-def _collective(columns: _Columns) -> Sorted:
+def _collective(columns: TableColumns) -> Sorted:
     """Messages are counted in elements; int8 has one byte. The custom kernel's times are those of
     messages that it can have taken.
     """
@@ -418,7 +428,7 @@ def _collective(columns: _Columns) -> Sorted:
         yield kernel, dtypes, np.full(len(ops), "uniform"), sizes, (ops == kernel) & ~custom
 
 
-_READERS: Mapping[str, Callable[[_Columns], Sorted]] = {
+_READERS: Mapping[str, Callable[[TableColumns], Sorted]] = {
     "hosim": _own,
     "gemm": _gemm,
     "attention": _attention,

@@ -72,11 +72,15 @@ _RATES, _COUNTS = _known("CopyRate", _RATE), _known("Count", _COUNT)
 def _keys() -> list[Key]:
     kinds = {
         "speed": _RATIOS,
+        "exposed": _RATIOS,
         "host": _TIMES,
         "ahead": _COUNTS,
         "gathers": _COUNTS,
         "pin": _TIMES,
         "pin_rate": _RATES,
+        "cache_copy": _SIZES,
+        "copy_time": _TIMES,
+        "copy_buffers": _COUNTS,
         "cpu_optimizer": _SHARES,
         "pageable": _RATES,
         "buffers": _SIZES,
@@ -105,6 +109,7 @@ TABLE = KeyTable(
     Key("pads", Kind(PadsModel), brief=True),
     Key("blocks", several(NAME), brief=True),
     Key("pins", several(literal(*COPIES)), brief=True),
+    Key("pins_once", FLAG, brief=True),
     *_keys(),
 )
 

@@ -35,6 +35,9 @@ def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
         rests = "one measurement" if figure.one_row else NOTHING
         table.add_row(name, str(written[name]["value"]), f"{figure.spread:.2f}", rests)
     lines = [f"{found.name}: {found.software}", f"sets       {_set_by(found) or NOTHING}"]
+    lines += [f"waits for  {', '.join(found.blocks)}"] if found.blocks else []
+    once = ", once" if found.pins_once else ""
+    lines += [f"pins for   {', '.join(found.pins)}{once}"] if found.pins else []
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
     return Group(paragraph(*lines), table, *[paragraph(*sources)] * bool(sources))

@@ -306,9 +306,8 @@ def _tiers(asked: Given, modelled: ModelledIterations) -> KvSetup | None:
         return None
     block_bytes = asked.block_tokens * modelled.cache_bytes_per_token
     policy_text = "swap_only" if asked.kv is None else asked.kv
-    setup = kv_setup(
-        policy_text, modelled.hardware, modelled.devices, block_bytes, swaps, modelled.layers
-    )
+    in_blocks = modelled.machine_of_blocks(asked.block_tokens)
+    setup = kv_setup(policy_text, in_blocks, modelled.devices, block_bytes, swaps, modelled.layers)
     policy, parameters = kv_policy(setup.policy)
     if policy.name != "sparse":
         return setup
@@ -337,10 +336,11 @@ def _link(
     text = None if asked.kv_link is None else asked.kv_link.strip()
     block_bytes = asked.block_tokens * modelled.cache_bytes_per_token
     ends = prefills, decodes, block_bytes
+    in_blocks = modelled.machine_of_blocks(asked.block_tokens)
     if first is not None:
-        link = unlike_link(text, modelled.hardware, modelled.devices, first.devices, *ends)
+        link = unlike_link(text, in_blocks, modelled.devices, first.devices, *ends)
     else:
-        link = kv_link(text, modelled.hardware, modelled.devices, *ends)
+        link = kv_link(text, in_blocks, modelled.devices, *ends)
     if asked.kv_sending == "whole":
         return link
     if tiers is not None and tiers.layers > 1:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
 
-from hosim.costmodel.transfers import is_pageable
+from hosim.costmodel.transfers import ceiling
 from hosim.hardware import Channel, Fabric, Hardware
 from hosim.serving.links import (
     ChannelQueue,
@@ -194,11 +194,8 @@ class EngineChannels:
         """Return the highest rate that the head of a queue reaches."""
         head = channel.queue[0]
         kind = self._waiting[head.number][1]
-        found = [
-            leg.ceiling(head.size, is_pageable(self.machine, leg, kind))
-            for leg in self._legs[channel.index]
-        ]
-        return min([ceiling for ceiling in found if ceiling is not None], default=None)
+        found = [ceiling(self.machine, leg, head.size, kind) for leg in self._legs[channel.index]]
+        return min([most for most in found if most is not None], default=None)
 
     def _ended(self, transfer: IssuedTransfer) -> None:
         channel = transfer.channel

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hosim.costmodel.transfers import NS_PER_S, Link
+from hosim.costmodel.transfers import NS_PER_S, Link, may_be_slower
 from hosim.hardware import Hardware
 from hosim.serving.links.clock import Alarm
 
@@ -48,8 +48,8 @@ class ChannelQueue:
     in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
     transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
     nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
-    told of every end. ``has_overheads`` says whether some transfers take longer than their bytes
-    alone: then ``begin`` needs a ceiling.
+    told of every end. ``has_overheads`` says whether some transfers reach less than that: then
+    ``begin`` needs a ceiling.
     """
 
     alarm: Alarm
@@ -136,9 +136,6 @@ def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
         )
         channel = ChannelQueue(k, c.name, alone, c.latency_ns, c.engines, links, device)
         channel.beside = tuple((own[other], bandwidth) for other, bandwidth in c.beside)
-        ends = [hardware.tiers[hardware.tier_index[name]] for name in (c.source, c.destination)]
-        channel.has_overheads = (
-            bool(c.curve) or c.pageable_bytes_per_s is not None or any(tier.pin_ns for tier in ends)
-        )
+        channel.has_overheads = may_be_slower(hardware, c)
         channels.append(channel)
     return channels

@@ -2,10 +2,11 @@
 changed.
 
 Fields are named as files name them: ``workload.`` and a parameter of the workload's spec
-(``workload.batch``, ``workload.config.hidden_size``), ``policy`` or ``policy.`` and a parameter of
-it, ``budget``, and otherwise a path inside the hardware profile (``channels.h2d.bandwidth``). A
-channel with more bandwidth than in the profile raises its fabrics by as much
-(:mod:`hosim.study.wider_channels`), unless their bandwidth is changed, too.
+(``workload.batch``, ``workload.config.hidden_size``) or the runtime of any (``workload.runtime``),
+``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the
+hardware profile (``channels.h2d.bandwidth``). A channel with more bandwidth than in the profile
+raises its fabrics by as much (:mod:`hosim.study.wider_channels`), unless their bandwidth is
+changed, too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 from hosim.analysis.lower_bounds import bounded
 from hosim.costmodel import rescaled_from
+from hosim.data.runtime import RUNTIME
 from hosim.devices_of_graph import DEVICES, on_devices
 from hosim.engine import MemoryBudget, read_budget, resident_step
 from hosim.errors import HosimError, InputError
@@ -26,6 +28,7 @@ from hosim.files import did_you_mean, unknown_name
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
+from hosim.io.runtimes import under_runtime
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on, check_varied
 from hosim.notes import Note, notes
@@ -135,7 +138,9 @@ class Question:
             for f, v in settings.items()
             if f == POLICY or f.startswith(f"{POLICY}.")
         }
+        software = workload.pop(RUNTIME, None)
         graph = _graph(self.graph, workload) if workload else self.graph
+        graph = graph if software is None else under_runtime(graph, software)
         profile = _hardware(self.profile, hardware) if hardware else self.profile
         faster = any([rate_of(path, profile) is not None for path in hardware])
         return replace(
@@ -440,6 +445,8 @@ def _recipe(graph: Graph) -> dict[str, Any]:
 
 
 def _check_parameter(graph: Graph, key: str) -> None:
+    if key == RUNTIME:  # which any graph may have
+        return
     found = _recipe(graph)
     if "builder" not in found:
         if key.partition(".")[0] not in found:

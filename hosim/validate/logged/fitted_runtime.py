@@ -130,7 +130,15 @@ def fit_runtime(
         )
     elif iterations:
         value = median(iterations)
-        changed["iteration"] = _figure(value, [log(each / value) for each in iterations])
+        most = max([each.iteration.value for each in known], default=1.0)
+        if value > TIMES_KNOWN * most:
+            warnings.append(
+                f"a server has taken {value:.1f} times what its largest iteration takes, and no "
+                f"known runtime takes more than {most:.2f}: another version, or memory that "
+                "something else held; iteration stays that of the base"
+            )
+        else:
+            changed["iteration"] = _figure(value, [log(each / value) for each in iterations])
     if "reserved" in changed:  # over what the allocator hands out
         handed = changed.get("allocated", base.allocated).value
         over = max(1.0, changed["reserved"].value / handed)

@@ -90,9 +90,7 @@ def gemm_us(constants: GemmConstants, processor: Processor, shapes: Shapes) -> A
     best = np.full(len(m), np.inf)
     for rows, columns in TILES:
         tiles = np.ceil(m / rows) * np.ceil(n / columns)
-        share = constants.largest_share / (
-            1 + constants.half_tile * (rows + columns) / (rows * columns)
-        )
+        share = processor.tile_share(constants, (rows, columns), TILES[-1])
         for parts in SPLITS:
             depth = np.ceil(k / parts / _STEP) * _STEP
             tile = (

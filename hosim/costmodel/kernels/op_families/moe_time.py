@@ -122,7 +122,7 @@ def _tiled_us(
 ) -> Array:
     """A grouped product whose rows fill ``high`` tiles, of this many rows and columns."""
     rows, wide = tile
-    share = constants.largest_share / (1 + constants.half_tile * (rows + wide) / (rows * wide))
+    share = processor.tile_share(constants, tile, (TILES[-1], _COLUMNS[-1]))
     each = (
         2 * rows * wide * depth / (processor.flops_per_us * share)
         + constants.tile_cycles * processor.cycle_us

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from threading import Lock
 
-from hosim.costmodel.transfers import is_pageable
+from hosim.costmodel.transfers import ceiling
 from hosim.hardware import Channel, Hardware
 
 SLICE_NS = 2_000_000
@@ -88,10 +88,8 @@ class Pace:
         self._engines.sort()
         end_ns = max(ready_ns, self._engines.pop(0)) + self._channel.latency_ns
         self._until(end_ns)
-        ceiling = self._channel.ceiling(
-            size_bytes, is_pageable(self._hardware, self._channel, kind)
-        )
-        links = self._links if ceiling is None else (*self._links, _own(ceiling))
+        most = ceiling(self._hardware, self._channel, size_bytes, kind)
+        links = self._links if most is None else (*self._links, _own(most))
         for link in links:
             link.enter(end_ns)
 
