@@ -29,6 +29,9 @@ _TIMES = {2: "doubled", 3: "tripled", 4: "quadrupled", Fraction(1, 2): "halved"}
 _NEW, _GONE = "is new", "is gone"
 
 _COUNTED = re.compile(r"([0-9]+)\*(.*)", re.DOTALL)
+_OF_OP = ("as", "in")
+"""What an op has one of at most."""
+
 _VERBS = {
     "reads": "reads",
     "changes": "changes",
@@ -208,6 +211,9 @@ def _uses(was: str, shape: str, names: Sequence[str]) -> str:
     said = [f"is of kind {kind}, was {old_kind}"] * (kind != old_kind)
     for verb, text in _VERBS.items():
         more, less = new[verb] - old[verb], old[verb] - new[verb]
+        if verb in _OF_OP and more and less:
+            said.append(f"{text} `{min(more)}`, was `{min(less)}`")
+            continue
         said += [
             f"{text} {_named(role, names)}, {_before(old[verb][role])}" for role in sorted(more)
         ]
