@@ -129,6 +129,8 @@ def _of_tensors(old: Listing, new: Listing, first: Mapping[str, int]) -> Iterato
             said = [
                 f"has {human_size(item.value)}, had {human_size(was.value)}" if alike else more
             ] * bool(by)
+            if said and how:
+                said = [f"{said[0]} ({how})"]
             said += [f"was {was.label.replace('_', ' ')}"] * (was.label != item.label)
             if said:
                 yield sized(item, by, ", ".join(said), how, was_named(was, item))
