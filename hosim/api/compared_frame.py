@@ -1,4 +1,4 @@
-"""The frame of a comparison: pandas in every way, but a cell shows the columns that people read."""
+"""Frames of answers: pandas in every way, but with their quantities as people read them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,31 @@ _SHOWN = (
 """The columns of a cell, of those that there are."""
 
 
-class ComparedFrame(DataFrame):
-    """The frame that :func:`hosim.compare` returns; a selection from it is an ordinary frame."""
+class AnswerFrame(DataFrame):
+    """The frame that :func:`hosim.sweep` returns."""
+
+    @property
+    def _constructor(self) -> type[AnswerFrame]:
+        return AnswerFrame
+
+    def in_units(self) -> DataFrame:
+        """The same rows for people: quantities with their units, and columns named without them.
+
+        A varied quantity that has a column as it was given has no second one. The texts are
+        rounded: compute with the frame itself.
+
+        >>> AnswerFrame({"policy": ["a"], "makespan_ns": [1500]}).in_units()
+          policy makespan
+        0      a  1.50 us
+        """
+        shown: dict[str, list[Any]] = {}
+        for column in listing("", records(self), list(map(str, self.columns))).columns:
+            shown.setdefault(str(column.header), list(map(str, column.cells)))
+        return DataFrame(shown, index=self.index)
+
+
+class ComparedFrame(AnswerFrame):
+    """The frame that :func:`hosim.compare` returns."""
 
     def _repr_html_(self) -> str:
         """A row per policy, or per machine and policy, with units; every column is in the frame."""

@@ -210,7 +210,7 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point: each varied field, as it was given and, for a quantity, as a whole number
+        One row per point (``.in_units()`` gives texts with units): each varied field, as it was given and, for a quantity, as a whole number
         of the unit in the column's name, then the columns of
         :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes. A point
         that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the
@@ -241,6 +241,7 @@ def sweep(
     2                          3000000000          164                 14
     3                          4000000000          160                 10
     """
+    from hosim.api.compared_frame import AnswerFrame
     from hosim.study import capped, same_everywhere, under_way
     from hosim.study import sweep as swept
     from hosim.study.rows_of_answers import VARIED, frame
@@ -271,8 +272,9 @@ def sweep(
             table.insert(list(table.columns).index(column), field, given)
     # hosim.plot draws by them
     chosen = {"policy": "policy"} if any("policy" in point for point in found.given) else {}
-    table.attrs[VARIED] = {**found.varying, **chosen}
-    return table
+    answer = AnswerFrame(table)
+    answer.attrs = {**table.attrs, VARIED: {**found.varying, **chosen}}
+    return answer
 
 
 @keywords(*declared("devices"))

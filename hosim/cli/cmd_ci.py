@@ -57,6 +57,11 @@ def init(given: Given) -> None:
     written, hook = write_ci_files(files, root)
     for path in written:
         say(f"wrote {path}")
+    if not files.workflow:
+        say(
+            "no workflow: this hosim is installed from a folder, which CI does not have. "
+            "hosim ci init --install 'hosim @ git+URL@REVISION' writes it"
+        )
     if hook:
         say("pre-commit has a configuration already: add this to its repos")
         typer.echo(hook, nl=False)

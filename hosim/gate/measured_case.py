@@ -71,12 +71,41 @@ def measure_graph(case: Case, graph: Graph, source: str = "", kept: Path | None 
     try:
         plan = _plan(case, asked, kept)
     except InfeasibleError as error:
-        return Measured(None, str(error))
+        return _unfit(case, asked, str(error))
     result = engine.replay(plan, asked.hardware, asked.budget_bytes, record=True)
     if not result.feasible:
-        return Measured(None, result.error)
+        return _unfit(case, asked, result.error)
     assert result.timeline is not None
     return _with_source(_measured(case, asked, plan, result, result.timeline), source)
+
+
+def _unfit(case: Case, asked: Question, error: str | None) -> Measured:
+    """What is known of a case that does not fit: its question, and its graph."""
+    kept, shapes, again, reads = graph_record(asked.graph)
+    wanted = Record(
+        case=case.name,
+        asked=asked_of(case),
+        fingerprints={"graph": graph_fingerprint(asked.graph)},
+        metrics={},
+        machine=flat_profile(asked.hardware) | {"budget": exact_size(asked.budget_bytes)},
+        peaks={},
+        moved={},
+        stalls=Listing(),
+        durations=Listing(),
+        curve=(),
+        hosim=__version__,
+        versions=VERSIONS,
+        graph=kept,
+    )
+    return Measured(
+        None,
+        error,
+        positions={op.name: i for i, op in enumerate(asked.graph.ops)},
+        shapes=shapes,
+        again=again,
+        reads=reads,
+        wanted=wanted,
+    )
 
 
 def _profile(case: Case) -> Hardware:
@@ -220,7 +249,7 @@ def _measured(
 ) -> Measured:
     ran, hardware = plan.graph, asked.hardware
     story = _Story(plan, timeline)
-    kept, shapes, reads = graph_record(asked.graph)
+    kept, shapes, again, reads = graph_record(asked.graph)
     record = Record(
         case=case.name,
         asked=asked_of(case),
@@ -265,6 +294,7 @@ def _measured(
         tensors=frozenset(tensor.name for tensor in ran.tensors),
         waits_for=waits_for(ran, timeline),
         shapes=shapes,
+        again=again,
         reads=reads,
     )
 

@@ -11,7 +11,6 @@ import yaml
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
-from hosim.errors import InputError
 from hosim.gate import load_suite
 from hosim.gate.ci import CiFiles, ci_files, installed_from, root_of, with_extras
 
@@ -108,11 +107,11 @@ def test_extras_of_a_requirement(requirement: str, expected: str) -> None:
             "https://example.org/hosim.whl"),
         ({"url": "https://a.org/h", "vcs_info": {"vcs": "git", "commit_id": "0a"}}, "hosim @ "
             "git+https://a.org/h@0a"),
-        ({"url": "file:///work", "dir_info": {}}, None),
+        ({"url": "file:///work", "dir_info": {}}, ""),
     ],
 )  # fmt: skip
 def test_where_ci_installs_hosim_from(
-    direct: object, expected: str | None, monkeypatch: pytest.MonkeyPatch
+    direct: object, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Found:
         version = "1.2"
@@ -121,11 +120,22 @@ def test_where_ci_installs_hosim_from(
             return None if direct is None else json.dumps(direct)
 
     monkeypatch.setattr("importlib.metadata.distribution", lambda name: Found())
-    if expected is None:
-        with pytest.raises(InputError, match="--install: this hosim is installed from a folder"):
-            installed_from()
-    else:
-        assert installed_from() == expected
+    assert installed_from() == expected
+
+
+def test_from_a_folder_there_is_no_workflow_until_it_is_said_from_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hosim.gate.ci.installed_from", lambda: "")
+    (tmp_path / ".git").mkdir()
+    done = CliRunner().invoke(app, ["ci", "init", "shop.model:step"])
+    said = done.stderr.splitlines()
+    assert (done.exit_code, said[:2]) == (0, ["wrote hosim.toml", "wrote .pre-commit-config.yaml"])
+    assert "hosim ci init --install" in said[2]
+    assert not (tmp_path / ".github").exists()
+    done = CliRunner().invoke(app, ["ci", "init", "--install", URL])
+    assert (done.exit_code, done.stderr) == (0, "wrote .github/workflows/hosim.yml\n")
 
 
 def test_a_first_case_and_its_files_are_written_and_nothing_is_overwritten(

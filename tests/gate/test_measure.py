@@ -183,6 +183,7 @@ def test_a_step_that_fetches_twice_and_stores(tmp_path: Path) -> None:
                 )
             ),
             shapes=dict.fromkeys(SHAPES, 1),
+            again={},
         ),
     )
     found = measure(asked)
@@ -478,7 +479,11 @@ def test_what_does_not_fit_and_what_breaks_a_rule(
         ("40 B", "belady", least),
     ):
         unfit = Case("c", "toy", str(tmp_path), "step.json", policy=policy, budget=budget)
-        assert measure(unfit) == Measured(None, error)
+        found = measure(unfit)
+        assert (found.record, found.error) == (None, error)
+        assert found.wanted is not None
+        assert found.wanted.asked["budget"] == budget
+        assert found.wanted.graph.tensors.count == 3
         assert list(measure_lines([unfit])) == [Measured(None, error)]
 
 

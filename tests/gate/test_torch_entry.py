@@ -151,12 +151,27 @@ def test_a_training_step_leaves_model_and_optimizer_alone() -> None:
     assert not optimizer.state
 
 
+def test_an_optimizer_may_have_frozen_parameters() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2))
+    net[0].requires_grad_(False)
+    graph = graph_of_model(
+        net,
+        (torch.zeros(5, 4),),
+        lambda model, given: model(*given.values()).sum(),
+        torch.optim.Adam(net.parameters()),
+        name="net",
+        source="here",
+    )
+    states = {t.name.rpartition(".")[0] for t in graph.tensors if t.kind == "optimizer_state"}
+    assert states == {"1.weight", "1.bias"}
+
+
 @pytest.mark.parametrize(
     ("loss", "optimizer", "said"),
     [
         (None, 3, "expected a loss"),
         (3, "own", "expected a loss"),
-        (None, "other", "has parameters that the model does not learn"),
+        (None, "other", "has parameters that the model does not have"),
         ("other", "own", "no parameter gets a gradient"),
         ("sum", None, "there is a loss, and no optimizer"),
         ("none", "own", "no loss to differentiate"),

@@ -16,6 +16,7 @@ import hosim
 from hosim import api
 from hosim.policies import policy_of
 from hosim.report import cell
+from hosim.units import human_time
 
 NAME = "<script>alert(1)</script>\n\x1b[31m"
 
@@ -178,12 +179,22 @@ def test_a_cell_is_small_however_large_the_graph() -> None:
     assert len(many(2000)._repr_html_()) < 3000
 
 
-def test_what_is_selected_from_a_comparison_is_a_plain_frame() -> None:
+def test_what_is_selected_from_a_comparison_is_shown_as_pandas_shows_it() -> None:
     table = hosim.compare(odd(), "toy", "layerwise")
     assert "makespan_ns" in table.columns
     for part in (table[["policy", "makespan_ns"]], table.head(), table.sort_values("makespan_ns")):
-        assert type(part) is pd.DataFrame
+        assert part._repr_html_() == pd.DataFrame(part)._repr_html_()
     assert re.search(r"<p>\d+ columns: <code>list\(frame.columns\)</code></p>", table._repr_html_())
+
+
+def test_frames_in_units_have_texts_and_shorter_names() -> None:
+    answer = hosim.sweep(odd(), "toy", "layerwise", vary="channels.h2d.bandwidth=1..2GB/s:2")
+    columns = ["channels.h2d.bandwidth", "channels.h2d.bandwidth_bytes_per_s", "makespan_ns"]
+    shown = answer[columns].in_units()
+    assert list(shown.columns) == ["channels.h2d.bandwidth", "makespan"]
+    assert list(shown["channels.h2d.bandwidth"]) == ["1 GB/s", "2 GB/s"]
+    assert list(shown["makespan"]) == [human_time(ns) for ns in answer["makespan_ns"]]
+    assert shown.index.equals(answer.index)
 
 
 def test_anything_else_is_its_text() -> None:

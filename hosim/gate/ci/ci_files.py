@@ -102,7 +102,7 @@ _HOOK = """\
 
 @dataclass(frozen=True, slots=True)
 class CiFiles:
-    """The text of :data:`WORKFLOW`, and of a repository's part of :data:`HOOKS`."""
+    """The text of :data:`WORKFLOW`, empty for none, and of a repository's part of :data:`HOOKS`."""
 
     workflow: str
     hook: str
@@ -110,7 +110,7 @@ class CiFiles:
 
 def ci_files(suite: Suite, root: Path, requirement: str, python: str) -> CiFiles:
     """The files for the cases of a suite in the repository ``root``, with hosim by its requirement
-    and a version of Python.
+    and a version of Python. Without a requirement there is no workflow.
     """
     config = Path(suite.source).resolve().relative_to(root.resolve())
     extras = {"torch" for case in suite.cases if case.entry is not None}
@@ -129,7 +129,7 @@ def ci_files(suite: Suite, root: Path, requirement: str, python: str) -> CiFiles
         "comment": COMMENT,
         "files": f"'{_files(suite, config.parent)}'",
     }
-    return CiFiles(_filled(_TEMPLATE, said), _filled(_HOOK, said))
+    return CiFiles(_filled(_TEMPLATE, said) if requirement else "", _filled(_HOOK, said))
 
 
 def _filled(template: str, said: dict[str, str]) -> str:

@@ -7,15 +7,12 @@ import re
 from collections.abc import Collection
 from importlib import metadata
 
-from hosim.errors import InputError
-
 _NAMED = re.compile(r"\s*hosim\s*(\[(?P<extras>[^\]]*)\])?\s*(?P<rest>(@|[=<>~!]).*)?", re.DOTALL)
 
 
 def installed_from() -> str:
-    """The requirement by which this hosim was installed (PEP 610): a release, or a URL.
-
-    Raises :class:`InputError` for one that is installed from a folder, which no other machine has.
+    """The requirement by which this hosim was installed (PEP 610): a release, or a URL. Empty for
+    one that is installed from a folder, which no other machine has.
     """
     found = metadata.distribution("hosim")
     direct = json.loads(found.read_text("direct_url.json") or "{}")
@@ -23,11 +20,7 @@ def installed_from() -> str:
     if not url:
         return f"hosim=={found.version}"
     if url.startswith("file:"):
-        raise InputError(
-            "this hosim is installed from a folder, which no other machine has; say where it is to "
-            "be installed from, such as --install 'hosim @ git+URL@REVISION'",
-            source="--install",
-        )
+        return ""
     return f"hosim @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else f"hosim @ {url}"
 
 

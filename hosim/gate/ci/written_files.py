@@ -54,12 +54,12 @@ def write_ci_files(files: CiFiles, root: Path) -> tuple[list[str], str]:
     Raises :class:`InputError` for another workflow of that name.
     """
     workflow, hooks = root / WORKFLOW, root / HOOKS
-    if workflow.exists() and workflow.read_text(encoding="utf-8") != files.workflow:
+    texts = {workflow: files.workflow} if files.workflow else {}
+    if texts and workflow.exists() and workflow.read_text(encoding="utf-8") != files.workflow:
         raise InputError(
             "there is another file of that name: move it away first",
             source=os.path.relpath(workflow),
         )
-    texts = {workflow: files.workflow}
     there = hooks.read_text(encoding="utf-8") if hooks.exists() else None
     if there is None:
         texts[hooks] = f"repos:\n{files.hook}"

@@ -115,7 +115,8 @@ def _graph(data: GraphModel, source: str) -> GraphRecord:
                 where=f"graph.shapes[{i}]",
             )
         shapes[shape] = int(count)
-    return GraphRecord(**listings, shapes=shapes, others=data.get("other_shapes", 0))
+    others, again = data.get("other_shapes", 0), data.get("again")
+    return GraphRecord(**listings, shapes=shapes, others=others, again=again)
 
 
 def save_record(record: Record, path: str | os.PathLike[str], *, curve: bool = False) -> bool:
@@ -213,6 +214,9 @@ def _graph_lines(graph: GraphRecord) -> Iterator[str]:
         yield "\n[graph]"
         if left:
             yield f"other_shapes = {left}"
+        if graph.again is not None:
+            again = [f"{quoted(kind)} = {ops}" for kind, ops in sorted(graph.again.items())]
+            yield f"again = {{{', '.join(again)}}}"
         yield "shapes = ["
         for shape in sorted(shapes[:GRAPH_LINES]):
             yield f"  {quoted(f'{graph.shapes[shape]} {shape}')},"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from itertools import count
 
 from hosim.gate.records.baselines import as_word
 from hosim.gate.records.record import GraphRecord, Item, Listing
@@ -43,6 +44,16 @@ def _label(tensor: Tensor) -> str:
     return f"{tensor.kind} in {tensor.home}" if tensor.home else tensor.kind
 
 
+def _whole_tensors(graph: Graph) -> Listing:
+    """The bytes of tensors by kind and name. Parts of one are it: which part a step reads follows
+    from its inputs.
+    """
+    held: Counter[tuple[str, str]] = Counter()
+    for tensor in graph.tensors:
+        held[_label(tensor), tensor.of or tensor.name] += tensor.size_bytes
+    return Listing(tuple([Item(label, name, size) for (label, name), size in sorted(held.items())]))
+
+
 def _shape(op: Op, roles: list[str], ops: list[str]) -> str:
     """``matmul layers.{}.up reads 1*x 1*layers.{}.w writes 1*layers.{}.act``: kind and role of an
     op, and how often it uses which roles.
@@ -59,8 +70,8 @@ def _shape(op: Op, roles: list[str], ops: list[str]) -> str:
 
 
 def _counted(verb: str, roles: Iterable[str]) -> list[str]:
-    count = Counter(roles)
-    return [verb, *(f"{n}*{as_word(role)}" for role, n in sorted(count.items()))] if count else []
+    times = Counter(roles)
+    return [verb, *(f"{n}*{as_word(role)}" for role, n in sorted(times.items()))] if times else []
 
 
 def _reads_of(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -72,11 +83,37 @@ def _reads_of(graph: Graph) -> dict[str, tuple[str, ...]]:
     }
 
 
-def graph_record(
-    graph: Graph,
-) -> tuple[GraphRecord, dict[str, list[str]], dict[str, tuple[str, ...]]]:
-    """Return a baseline's record of a graph; the names of the ops of each shape; and the tensors
-    that each op uses, the oldest first.
+def _again_of(graph: Graph) -> dict[str, list[str]]:
+    """The ops that compute what an earlier one has, from the same contents, as those behind a
+    checkpoint do: their names by the last part of their role.
+    """
+    fresh = count(len(graph.tensors))
+    contents = list(range(len(graph.tensors)))
+    known: dict[tuple[object, ...], list[int]] = {}
+    found: dict[str, list[str]] = {}
+    for op in graph.ops:
+        # sorted, for names decide the order in a graph without them
+        reads = tuple(sorted([contents[t] for t in (*op.inputs, *op.mutates)]))
+        made = sorted(op.outputs, key=lambda t: graph.tensors[t].size_bytes)
+        sizes = tuple([graph.tensors[t].size_bytes for t in made])
+        written = [*made, *op.mutates]
+        what = role_of(op.name.rpartition(".")[2]).removesuffix("_{}")
+        key = what, op.kind, op.flops, reads, sizes
+        if reads and written and key in known:
+            found.setdefault(what, []).append(op.name)
+        else:
+            known[key] = [next(fresh) for _ in written]
+        for t, content in zip(written, known[key], strict=True):
+            contents[t] = content
+    return found
+
+
+_Ops = dict[str, list[str]]
+
+
+def graph_record(graph: Graph) -> tuple[GraphRecord, _Ops, _Ops, dict[str, tuple[str, ...]]]:
+    """Return a baseline's record of a graph; the names of the ops of each shape, and of those that
+    compute again what an earlier one has; and the tensors that each op uses, the oldest first.
     """
 
     def of_ops(values: Iterable[int | None]) -> Listing:
@@ -89,19 +126,13 @@ def graph_record(
             )
         )
 
-    shapes = _shapes_of(graph)
+    shapes, again = _shapes_of(graph), _again_of(graph)
     record = GraphRecord(
-        tensors=Listing(
-            tuple(
-                sorted(
-                    [Item(_label(t), t.name, t.size_bytes) for t in graph.tensors],
-                    key=lambda t: (t.label, t.name),
-                )
-            )
-        ),
+        tensors=_whole_tensors(graph),
         workspaces=of_ops(op.workspace_bytes for op in graph.ops),
         times=of_ops(op.duration_ns for op in graph.ops),
         flops=of_ops(op.flops for op in graph.ops),
         shapes={shape: len(names) for shape, names in shapes.items()},
+        again={what: len(names) for what, names in again.items()},
     )
-    return record, shapes, _reads_of(graph)
+    return record, shapes, again, _reads_of(graph)

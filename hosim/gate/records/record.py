@@ -94,6 +94,7 @@ class GraphRecord:
     flops: Listing = Listing()
     shapes: Mapping[str, int] = field(default_factory=dict)
     others: int = 0
+    again: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,13 @@ class Stay:
 
 @dataclass(frozen=True)
 class Measured:
-    """A record and details that are not saved; ``error`` instead of a record if nothing fits.
+    """A record and details that are not saved. If nothing fits, there is an ``error`` instead, and
+    in ``wanted`` a record without figures.
 
     ``stays`` are by tier and tensor, ``positions`` are those of ops by name, and ``waits_for`` has,
     by op, the tensor whose copy ended a stall of cause ``transfer``. ``shapes`` are the names of
-    the ops of each shape of the graph, and ``reads`` the tensors that each uses, those that are
-    there for longest first.
+    the ops of each shape of the graph, ``again`` those of ops that compute what an earlier one has,
+    and ``reads`` the tensors that each uses, those that are there for longest first.
     """
 
     record: Record | None
@@ -163,7 +165,9 @@ class Measured:
     tensors: frozenset[str] = frozenset()
     waits_for: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    again: Mapping[str, Sequence[str]] = field(default_factory=dict)
     reads: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    wanted: Record | None = None
 
 
 def source_digest(path: Path, begun: str = "") -> str:

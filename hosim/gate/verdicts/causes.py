@@ -112,6 +112,7 @@ def _part(before: Record, now: Measured, metric: MetricVerdict) -> _Part:
 
 def changed_question(before: Record, now: Record) -> list[str]:
     """Return the changes of the question and of the machine, in at most three lines."""
+    follows = before.asked.get("budget") != now.asked.get("budget") or _another_graph(before, now)
     changed = [
         f"{what} {key} is {new.get(key, 'not there')}, was {old.get(key, 'not there')}"
         for what, old, new in (
@@ -119,13 +120,9 @@ def changed_question(before: Record, now: Record) -> list[str]:
             ("machine:", before.machine, now.machine),
         )
         for key in sorted({*old, *new})
-        # the budget in bytes is of interest only if it was asked for as a share
+        # the budget in bytes follows from what was asked for, and as a share from the graph, too
         if old.get(key) != new.get(key)
-        and not (
-            key == "budget"
-            and old is before.machine
-            and before.asked.get(key) != now.asked.get(key)
-        )
+        and not (key == "budget" and old is before.machine and follows)
     ]
     if len(changed) > 3:
         changed = [*changed[:2], f"machine: {len(changed) - 2} more changes"]
@@ -157,21 +154,33 @@ def _told_apart(
     return old, new
 
 
+def _another_graph(before: Record, now: Record) -> bool:
+    return before.fingerprints.get("graph") != now.fingerprints.get("graph")
+
+
 def _causes(before: Record, now: Measured) -> list[str]:
     """Changes in the question and in the graph, or what a baseline says about the plan where there
     are none.
     """
     assert now.record is not None
-    changed = changed_question(before, now.record)
-    if before.computed == now.record.computed:
+    changed = edits(before, now)
+    if before.computed == now.record.computed or _another_graph(before, now.record):
         return changed
-    if before.fingerprints.get("graph") != now.record.fingerprints.get("graph"):
-        return changed + in_lines(
-            graph_changes(before.graph, now),
-            max(_OF_GRAPH - len(changed), 2),
-            of=" changes of the graph",
-        )
     return changed or ["the workload is the same, but its plan has changed"]
+
+
+def edits(before: Record, now: Measured) -> list[str]:
+    """Return the changes in the question and in the graph, of a case that does not fit, too."""
+    record = now.record or now.wanted
+    if record is None:
+        return []
+    changed = changed_question(before, record)
+    if not _another_graph(before, record):
+        return changed
+    room = max(_OF_GRAPH - len(changed), 2)
+    return changed + in_lines(
+        graph_changes(before.graph, record.graph, now), room, of=" changes of the graph"
+    )
 
 
 def _residents(

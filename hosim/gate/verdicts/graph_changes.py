@@ -6,19 +6,32 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 
 from hosim.gate.records import GraphRecord, Item, Listing, Measured, of_word, role_of
-from hosim.gate.verdicts.changes import Change, op_named, thing, was_named
+from hosim.gate.verdicts.changes import Change, op_named, was_named
 from hosim.gate.verdicts.pairs import paired
+from hosim.graph import PERSISTENT_KINDS
+from hosim.plain_text import counted
 from hosim.units import human_flops, human_size, human_time
 
 _SIZED = ("parameter", "expert", "input", "kv_cache")
-"""Kinds of tensors that a user sizes, so that they come first: what else changes follows from
-them.
+"""Kinds of tensors that a user sizes, so that they come first: what else changes follows from them,
+and there the first op that differs.
 """
 
+_KINDS = 3
+"""How many of the ops that run again are named."""
+
+_TIMES = {2: "doubled", 3: "tripled", 4: "quadrupled", Fraction(1, 2): "halved"}
+
+_NEW, _GONE = "is new", "is gone"
+
 _COUNTED = re.compile(r"([0-9]+)\*(.*)", re.DOTALL)
+_OF_OP = ("as", "in")
+"""What an op has one of at most."""
+
 _VERBS = {
     "reads": "reads",
     "changes": "changes",
@@ -30,17 +43,19 @@ _VERBS = {
 }
 
 
-def graph_changes(before: GraphRecord, now: Measured) -> list[Change]:
-    """The changes: tensors that a user sizes, then others and workspaces, then what ops use, their
-    times and their FLOP.
+def graph_changes(before: GraphRecord, after: GraphRecord, now: Measured) -> list[Change]:
+    """The changes: tensors that a user sizes, then recomputation, then other tensors and
+    workspaces, then what ops use, their times and their FLOP.
 
     None where a baseline keeps no graph.
     """
-    assert now.record is not None
-    after = now.record.graph
     if not before.shapes or not after.shapes:
         return []
-    tensors = list(_of_tensors(before.tensors, after.tensors))
+    first: dict[str, int] = {}
+    for i, used in enumerate(now.reads.values()):
+        for tensor in used:
+            first.setdefault(tensor, i)
+    tensors = list(_of_tensors(before.tensors, after.tensors, first))
     shapes = list(_of_shapes(before, now, {role_of(change.name) for change in tensors}))
     known = {_words(shape)[1] for shape in before.shapes}
     taken = [
@@ -57,10 +72,48 @@ def graph_changes(before: GraphRecord, now: Measured) -> list[Change]:
         *_of_ops(before.times, after.times, now, known, 3, "takes", "took", human_time),
         *_of_ops(before.flops, after.flops, now, known, 4, "has", "had", human_flops),
     ]
-    return [*tensors, *shapes, *taken]
+    return [*tensors, *_recomputed(before, now, len(first)), *shapes, *taken]
 
 
-def _of_tensors(old: Listing, new: Listing) -> Iterator[Change]:
+def _recomputed(before: GraphRecord, now: Measured, last: int) -> Iterator[Change]:
+    """More or fewer ops than before compute what an earlier one has: a change of the first that
+    is more, or ``last`` of those that are there.
+    """
+    if before.again is None:
+        return
+    again = now.again
+    old, new = Counter(before.again), Counter({what: len(names) for what, names in again.items()})
+    if more := new - old:
+        first = min([now.positions.get(again[what][0], 0) for what in more])
+        said = f"more recomputation (checkpoints): {_listed(more)} run again"
+        yield Change(0, said, "", 1, 1, first - 1)
+    if less := old - new:
+        said = f"less recomputation (checkpoints): {_listed(less)} no longer run again"
+        yield Change(0, said, "", 1, 1, last)
+
+
+def _listed(ops: Counter[str]) -> str:
+    listed = sorted(ops.items(), key=lambda pair: (-pair[1], pair[0]))
+    rest = sum([n for _, n in listed[_KINDS:]])
+    told = ", ".join([f"{n} x `{what}`" for what, n in listed[:_KINDS]])
+    return told + (f" and {counted(rest, 'more op')}" if rest else "")
+
+
+def _of_tensors(old: Listing, new: Listing, first: Mapping[str, int]) -> Iterator[Change]:
+    """Yield the changes of tensors, of which those that are there have a ``first`` op."""
+
+    def sized(item: Item, by: int, said: str, how: str = "", was: str = "") -> Change:
+        tensor = item.label.partition(" ")[0]
+        of_user = tensor in _SIZED
+        # no op gives a state its size, and what is learned gets a gradient
+        begins = tensor in PERSISTENT_KINDS or (tensor == "gradient" and how == _NEW)
+        last = len(first) + 1
+        at = 0 if begins else last if how == _GONE else first.get(item.name, last)
+        kind = f" ({item.label.replace('_', ' ')}){was}"
+        rule = f"{kind} {how}" if how else ""
+        text = f"`{item.name}`{kind} {said}"
+        return Change(by, text, item.name, int(not of_user), abs(by), at, rule)
+
     pairs = paired(old, new, {item.name for item in new.items})
     sizes: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for was, item in pairs:
@@ -72,20 +125,19 @@ def _of_tensors(old: Listing, new: Listing) -> Iterator[Change]:
             # layers of several sizes that have all grown by as much are one line
             alike = len(sizes[item.label, role_of(item.name), by]) < 2
             more = f"has {human_size(abs(by))} {'more' if by > 0 else 'less'}"
+            how = _TIMES.get(Fraction(item.value, was.value), "") if was.value else ""
             said = [
                 f"has {human_size(item.value)}, had {human_size(was.value)}" if alike else more
             ] * bool(by)
+            if said and how:
+                said = [f"{said[0]} ({how})"]
             said += [f"was {was.label.replace('_', ' ')}"] * (was.label != item.label)
             if said:
-                yield _sized(item, by, f"{thing(item)}{was_named(was, item)} {', '.join(said)}")
+                yield sized(item, by, ", ".join(said), how, was_named(was, item))
         elif item is not None:
-            yield _sized(item, item.value, f"{thing(item)} is new: {human_size(item.value)}")
+            yield sized(item, item.value, f"{_NEW}: {human_size(item.value)}", _NEW)
         elif was is not None:
-            yield _sized(was, -was.value, f"{thing(was)} is gone: {human_size(was.value)}")
-
-
-def _sized(item: Item, by: int, text: str) -> Change:
-    return Change(by, text, item.name, int(item.label.partition(" ")[0] not in _SIZED), abs(by))
+            yield sized(was, -was.value, f"{_GONE}: {human_size(was.value)}", _GONE)
 
 
 def _of_ops(
@@ -112,7 +164,8 @@ def _of_ops(
                 f"{op_named(one.name, now)} {verb} {say(value) if value else 'none'}, {past} "
                 f"{say(before) if before else 'none'}"
             )
-            yield Change(value - before, told, one.name, group, abs(value - before))
+            by, at = value - before, now.positions.get(one.name, 0) if group == 1 else 0
+            yield Change(by, told, one.name, group, abs(by), at)
 
 
 def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[Change]:
@@ -160,6 +213,9 @@ def _uses(was: str, shape: str, names: Sequence[str]) -> str:
     said = [f"is of kind {kind}, was {old_kind}"] * (kind != old_kind)
     for verb, text in _VERBS.items():
         more, less = new[verb] - old[verb], old[verb] - new[verb]
+        if verb in _OF_OP and more and less:
+            said.append(f"{text} `{min(more)}`, was `{min(less)}`")
+            continue
         said += [
             f"{text} {_named(role, names)}, {_before(old[verb][role])}" for role in sorted(more)
         ]

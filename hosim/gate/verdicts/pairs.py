@@ -110,18 +110,19 @@ def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None])
 
 
 def _differing(one: str, other: str) -> int:
-    """In how many of their parts between dots two names differ; many, where they have not as many
-    parts.
+    """In how many of their parts between dots two names differ: one, where parts were only put in,
+    as by a wrapper; many, where they have not as many parts.
 
     >>> _differing("blocks.{}.up.weight", "blocks.{}.expand.weight")
     1
+    >>> _differing("blocks.{}.up.weight", "inner.blocks.{}.up.weight")
+    1
     """
-    first, second = one.split("."), other.split(".")
-    return (
-        sum([a != b for a, b in zip(first, second, strict=True)])
-        if len(first) == len(second)
-        else len(first) + len(second)
-    )
+    first, second = sorted((one.split("."), other.split(".")), key=len)
+    if len(first) == len(second):
+        return sum([a != b for a, b in zip(first, second, strict=True)])
+    there = iter(second)
+    return 1 if all(part in there for part in first) else len(first) + len(second)
 
 
 def _largest(item: Item) -> tuple[int, str]:

@@ -20,7 +20,7 @@ from hosim.gate.judged_metrics import (
     judge_metrics,
 )
 from hosim.gate.records import REQUESTS, SHIPPED, SOURCE, Measured, Record
-from hosim.gate.verdicts.causes import explain
+from hosim.gate.verdicts.causes import edits, explain
 from hosim.plain_text import counted
 
 # -- what changed since ----------------------------------------------------------------------------
@@ -171,7 +171,13 @@ def judge(
                 case, SAME, note=f"as before: {error}", baseline=baseline, measured=now
             )
         return CaseVerdict(
-            case, INFEASIBLE, note=error, baseline=baseline, before=before, measured=now
+            case,
+            INFEASIBLE,
+            explanation=tuple(edits(before, now)) if before is not None else (),
+            note=error,
+            baseline=baseline,
+            before=before,
+            measured=now,
         )
     if before is None:
         metrics = tuple(

@@ -52,12 +52,18 @@ class StorageGraph:
             self._builder.tensor(wanted, self._sizes[storage], kind)
         self._shapes[wanted] = list(self._storage_shapes[storage])
 
-    def outputs(self, step: ProgramStep, kinds: Sequence[str]) -> None:
-        """The tensors that a step makes, of these kinds: named as the step, and numbered if they
-        are several.
+    def outputs(
+        self,
+        step: ProgramStep,
+        kinds: Sequence[str],
+        names: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
+        """The tensors that a step makes, of these kinds: by their ``names``, or else named as the
+        step, and numbered if they are several.
         """
         for i, (storage, kind) in enumerate(zip(step.outputs, kinds, strict=True)):
-            self.tensor(storage, step.name if len(step.outputs) == 1 else f"{step.name}.{i}", kind)
+            own = step.name if len(step.outputs) == 1 else f"{step.name}.{i}"
+            self.tensor(storage, names.get(storage, own), kind)
 
     def op(self, step: ProgramStep, deps: Sequence[str] = ()) -> None:
         """The op of a step whose storages all have their tensors."""

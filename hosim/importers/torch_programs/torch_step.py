@@ -25,12 +25,12 @@ from hosim.importers.torch_programs.torch_run import ProgramStep, quiet
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A recorded training step. ``held`` has the name and kind of what exists from the start,
-    ``results`` the losses' storages.
+    ``gradients`` the names of the gradients' storages, and ``results`` the losses' storages.
     """
 
     held: Mapping[int, tuple[str, str]]
     steps: Sequence[ProgramStep]
-    gradients: frozenset[int]
+    gradients: Mapping[int, str]
     results: frozenset[int]
     sizes: Sequence[int]
     shapes: Sequence[tuple[int, ...]]
@@ -81,11 +81,12 @@ def record(
         updates = _updates(optimizer, learned)
         _warm_up(learned, updates)
         held = _held(recorder, model, updates, given)
-        gradients: set[int] = set()
+        gradients: dict[int, str] = {}
 
         def note(parameter: torch.Tensor) -> None:
             if parameter.grad is not None:
-                gradients.add(recorder.number(parameter.grad))
+                name, _ = held[recorder.number(parameter)]
+                gradients.setdefault(recorder.number(parameter.grad), f"{name}.grad")
 
         hooks = [p.register_post_accumulate_grad_hook(note) for p in learned]
         results = []
@@ -118,9 +119,7 @@ def record(
                 "no parameter gets a gradient; the loss has to call the model that it is given"
             )
         numbers = frozenset(map(recorder.number, results))
-    return Recorded(
-        held, recorder.steps, frozenset(gradients), numbers, recorder.sizes, recorder.shapes
-    )
+    return Recorded(held, recorder.steps, gradients, numbers, recorder.sizes, recorder.shapes)
 
 
 class _StepRecorder(KernelRecorder):
@@ -268,17 +267,15 @@ def twin_of_optimizer(
     optimizer: torch.optim.Optimizer, model: object
 ) -> Callable[[list[Any]], torch.optim.Optimizer]:
     """Makes the optimizer for the twin of its module from the twin's parameters; it begins without
-    state. Raises :class:`InputError` if it has other parameters than the module.
+    state. Frozen parameters get no gradient, so that it skips them. Raises :class:`InputError` if
+    it has other parameters than the module.
     """
-    own = [
-        p
-        for p in (model.parameters() if isinstance(model, torch.nn.Module) else ())
-        if p.requires_grad
-    ]
+    held = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
+    own = [p for p in held if p.requires_grad]
     given = [p for group in optimizer.param_groups for p in group["params"]]
-    if {id(p) for p in given} - {id(p) for p in own}:
+    if {id(p) for p in given} - {id(p) for p in held}:
         raise InputError(
-            "the optimizer has parameters that the model does not learn; make it with "
+            "the optimizer has parameters that the model does not have; make it with "
             "model.parameters()"
         )
 
@@ -286,7 +283,7 @@ def twin_of_optimizer(
         twins = {id(p): new for p, new in zip(own, learned, strict=True)}
         made = copy.copy(optimizer)
         made.param_groups = [
-            {**group, "params": [twins[id(p)] for p in group["params"]]}
+            {**group, "params": [twins[id(p)] for p in group["params"] if id(p) in twins]}
             for group in optimizer.param_groups
         ]
         made.state = defaultdict(dict)

@@ -9,6 +9,8 @@ fake CPU tensors, without weights, GPU or memory. The mapping:
   :mod:`hosim.importers.torch_programs.torch_kernels`.
 - A tensor is a storage, so tied parameters are one. A gradient that accumulates in place is one
   tensor that is mutated.
+- A gradient is named as its parameter, with ``.grad`` behind it; another tensor that an op makes is
+  named as the op.
 - Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer``
   (constants of the code, too), ``input``, ``optimizer_state`` (all that the optimizer keeps, master
   weights included), ``gradient`` (what ends up in ``.grad``), ``output`` (the losses) and
@@ -120,7 +122,7 @@ def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
             if step.phase == "backward" and made_in.get(storage) == "forward":
                 saved[storage] = None
         kinds = list(map(kind_of, step.outputs))
-        graph.outputs(step, kinds)
+        graph.outputs(step, kinds, recorded.gradients)
         made_in |= {
             s: step.phase if kind == "activation" else kind
             for s, kind in zip(step.outputs, kinds, strict=True)

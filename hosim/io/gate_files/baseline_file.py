@@ -48,6 +48,7 @@ class GraphModel(TypedDict):
     flops: NotRequired[ListingModel]
     shapes: NotRequired[list[str]]
     other_shapes: NotRequired[Count]
+    again: NotRequired[dict[Name, Count]]
 
 
 @with_config(STRICT)

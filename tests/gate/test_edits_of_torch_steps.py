@@ -1,0 +1,178 @@
+"""Edits of a training step of torch: what keeps its bytes is never worse, and the first line of an
+explanation names what was edited.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosim.gate import Case, graph_of_model, measure_graph
+from hosim.gate.judged_metrics import REGRESSION
+from hosim.gate.records import Measured, read_record, save_record
+from hosim.gate.verdicts import CaseVerdict, judge
+
+torch = pytest.importorskip("torch")
+nn, functional = torch.nn, torch.nn.functional
+
+CASE = Case("step", "h100-80gb-sxm", policy="resident")
+
+
+def block(asked: dict[str, Any], width: int) -> "torch.nn.Module":
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("norm", nn.LayerNorm(32))
+            self.add_module(asked["up"], nn.Linear(32, width, bias=asked["bias"]))
+            self.add_module("down", nn.Linear(width, 32, bias=False))
+
+        def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+            h = self.norm(x)
+            heads = h.unflatten(-1, (4, 8)).transpose(1, 2)
+            mixed = functional.scaled_dot_product_attention(
+                heads, heads, heads, is_causal=asked["causal"]
+            )
+            x = x + mixed.transpose(1, 2).flatten(2)
+            h = functional.relu(getattr(self, asked["up"])(x))
+            return x + self.down(torch.tanh(h) if asked["tanh"] else h)
+
+    return Block()
+
+
+def graph(**changed: Any) -> Any:
+    """The graph of a step; ``changed`` is what the edit asks for."""
+    asked = {
+        "widths": [96, 96, 96],
+        "batch": 4,
+        "tokens": 128,
+        "up": "up",
+        "bias": False,
+        "tanh": False,
+        "causal": True,
+        "checkpoint": False,
+        "wrapped": False,
+        "frozen": False,
+        "dtype": torch.float32,
+        "optimizer": torch.optim.SGD,
+        **changed,
+    }
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(200, 32)
+            self.blocks = nn.ModuleList(block(asked, width) for width in asked["widths"])
+            self.embed.weight.requires_grad_(not asked["frozen"])
+
+        def forward(self, ids: "torch.Tensor") -> "torch.Tensor":
+            x = self.embed(ids)
+            for one in self.blocks:
+                x = (
+                    torch.utils.checkpoint.checkpoint(one, x, use_reentrant=False)
+                    if asked["checkpoint"]
+                    else one(x)
+                )
+            return x
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Net()
+
+        def forward(self, ids: "torch.Tensor") -> "torch.Tensor":
+            return self.inner(ids)
+
+    net = (Wrapped() if asked["wrapped"] else Net()).to(asked["dtype"])
+    return graph_of_model(
+        net,
+        {"ids": torch.zeros(asked["batch"], asked["tokens"], dtype=torch.long)},
+        lambda model, given: model(given["ids"]).square().mean(),
+        asked["optimizer"](net.parameters(), lr=1e-3),
+        name="step",
+        source="here",
+    )
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CaseVerdict]:
+    folder, known = tmp_path_factory.mktemp("baselines"), dict[str, Path]()
+
+    def verdict(before: dict[str, Any], now: dict[str, Any]) -> CaseVerdict:
+        path = known.setdefault(repr(before), folder / f"{len(known)}.toml")
+        if not path.exists():
+            record = measure_graph(CASE, graph(**before)).record
+            assert record is not None
+            save_record(record, path)
+        measured = measure_graph(CASE, graph(**{**before, **now}))
+        return judge("step", Measured(read_record(path)), measured, {})
+
+    return verdict
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"up": "expand"},
+        {"wrapped": True},
+        {"widths": [96, 96, 80]},
+        {"up": "fc", "wrapped": True},
+    ],
+)
+def test_what_needs_no_more_passes(judged: Callable[..., CaseVerdict], now: dict[str, Any]) -> None:
+    assert not judged({}, now).fails()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "first"),
+    [
+        (
+            {},
+            {"widths": [192] * 3},
+            r"^6 x `blocks\.\{0-2\}\.\{down,up\}\.weight` .* had 12\.0 KiB",
+        ),
+        ({}, {"widths": [96, 112, 96]}, r"`blocks\.1\.down\.weight` \(parameter\) has 14\.0 KiB"),
+        ({}, {"widths": [96] * 4}, r"^3 x `blocks\.3\.\*\.weight`|`blocks\.3\.\{down,norm,up\}"),
+        ({}, {"widths": [112] * 3, "wrapped": True}, r"`inner\..*had 12\.0 KiB"),
+        ({}, {"batch": 8}, r"^`ids` \(input\) has"),
+        ({}, {"bias": True}, r"^3 x `blocks\.\{0-2\}\.up\.bias` \(parameter\) is new"),
+        ({}, {"tanh": True}, r"^3 x `forward\.tanh_.*is new"),
+        (
+            {"tokens": 1024},
+            {"causal": False},
+            r"attention.* runs as `full_attention`, was `context_attention`",
+        ),
+        ({}, {"dtype": torch.float64}, r"^10 x `\*\.weight` \(parameter\) doubled, together"),
+        ({}, {"optimizer": torch.optim.Adam}, r"^13 x `\*\.exp_avg` \(optimizer state\) is new"),
+        (
+            {"checkpoint": True},
+            {"checkpoint": False},
+            r"^less recomputation .* 3 x `mm` and 6 more ops",
+        ),
+        ({"frozen": True}, {"frozen": False}, r"^`embed\.weight\.grad` \(gradient\) is new"),
+    ],
+)
+def test_the_first_line_names_the_edit(
+    judged: Callable[..., CaseVerdict],
+    before: dict[str, Any],
+    now: dict[str, Any],
+    first: str,
+) -> None:
+    found = judged(before, now)
+    assert found.verdict == REGRESSION
+    assert re.search(first, found.explanation[0]), found.explanation
+
+
+def test_parts_of_a_table_are_it() -> None:
+    """Of an embedding an inference reads a part, which is larger with the batch: that follows."""
+
+    def inference(batch: int) -> Measured:
+        net = nn.Sequential(nn.Embedding(200, 32), nn.Linear(32, 32)).eval()
+        ids = torch.zeros(batch, 8, dtype=torch.long)
+        return measure_graph(CASE, graph_of_model(net, (ids,), name="net", source="here"))
+
+    found = judge("step", inference(4), inference(8), {})
+    assert found.verdict == REGRESSION
+    assert "(input) has 512 B, had 256 B" in found.explanation[0]
+    assert not any("`0.weight" in line for line in found.explanation[:2])
