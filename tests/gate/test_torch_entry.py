@@ -102,7 +102,7 @@ def test_what_torch_cannot_export_is_one_line() -> None:
         def forward(self, x: "torch.Tensor") -> "torch.Tensor":
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(InputError, match=r"here: torch\.export cannot export it") as raised:
+    with pytest.raises(InputError, match=r"here: inputs: torch\.export cannot export x") as raised:
         graph_of_model(Data(), torch.zeros(3), name="x", source="here")
     assert "\n" not in str(raised.value)
     with pytest.raises(InputError, match=r"expected a torch\.nn\.Module, got int"):
@@ -154,8 +154,8 @@ def test_a_training_step_leaves_model_and_optimizer_alone() -> None:
 @pytest.mark.parametrize(
     ("loss", "optimizer", "said"),
     [
-        (None, 3, "expected a loss"),
-        (3, "own", "expected a loss"),
+        (None, 3, "expected an optimizer of torch"),
+        (3, "own", "expected a function loss"),
         (None, "other", "has parameters that the model does not learn"),
         ("other", "own", "no parameter gets a gradient"),
         ("sum", None, "there is a loss, and no optimizer"),
