@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         diff,
         explain,
         fit,
+        fits,
         frontier,
         load,
         plan,
@@ -66,7 +67,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "api": "blame compare diff explain fit frontier load plan plan_stages plot replay "
+            "api": "blame compare diff explain fit fits frontier load plan plan_stages plot replay "
             "replay_stages robustness sweep",
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError "
@@ -111,6 +112,7 @@ __all__ = [
     "find_hardware",
     "find_workload",
     "fit",
+    "fits",
     "frontier",
     "load",
     "load_hardware",

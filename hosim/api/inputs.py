@@ -158,7 +158,7 @@ def under(graph: Graph, runtime: AnyRuntime) -> Graph:
         return graph
     from hosim.io.runtimes import under_runtime
 
-    return under_runtime(graph, os.fspath(runtime) if isinstance(runtime, os.PathLike) else runtime)
+    return under_runtime(graph, runtime)
 
 
 def machine(hardware: Machine) -> Hardware:

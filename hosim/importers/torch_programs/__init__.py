@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from hosim.importers.torch_programs.torch_pt2 import load
     from hosim.importers.torch_programs.torch_run import (
-        UPDATES,
         PlaceholderInput,
         given,
         quiet,
@@ -49,7 +48,7 @@ else:
             "torch_guard": "OwnOp",
             "torch_model": "exported import_torch_model is_torch_model",
             "torch_pt2": "load",
-            "torch_run": "PlaceholderInput UPDATES given quiet run_module updated wrapped",
+            "torch_run": "PlaceholderInput given quiet run_module updated wrapped",
             "torch_step": "default_dtype dtype_of failures loss_of",
             "torch_trace": "RecordedCall import_torch_trace recorded_calls",
             "torch_train": "import_training",
@@ -59,7 +58,7 @@ else:
     )
 
 __all__ = [
-    "DTYPES", "UPDATES", "OwnOp", "PlaceholderInput", "RecordedCall", "Storages", "TracedTensor",
+    "DTYPES", "OwnOp", "PlaceholderInput", "RecordedCall", "Storages", "TracedTensor",
     "default_dtype", "dtype_of", "exported", "extent", "failures", "given", "import_exported",
     "import_plan", "import_pt2", "import_torch_model", "import_torch_trace", "import_training",
     "is_torch_model", "load", "loss_of", "plan_of", "quiet", "read_archive", "recorded_calls", "require_torch",
