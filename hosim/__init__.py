@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         diff,
         explain,
         fit,
+        fits,
         frontier,
         load,
         plan,
@@ -67,7 +68,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "api": "blame compare diff explain fit frontier load plan plan_stages plot replay "
+            "api": "blame compare diff explain fit fits frontier load plan plan_stages plot replay "
             "replay_stages robustness runtime_fit sweep",
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError "
@@ -112,6 +113,7 @@ __all__ = [
     "find_hardware",
     "find_workload",
     "fit",
+    "fits",
     "frontier",
     "load",
     "load_hardware",

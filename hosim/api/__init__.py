@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         questions,
     )
     from hosim.api.many_runs import compare, diff, robustness, sweep
+    from hosim.api.memory_fits import fit_question, fits
     from hosim.api.one_plan import blame, explain, plan, replay
     from hosim.api.pipeline_stages import plan_stages, replay_stages
     from hosim.api.plotting import plot
@@ -43,13 +44,15 @@ else:
             "plotting": "plot",
             "repeats": "repeated",
             "runtime_fits": "runtime_fit",
+            "memory_fits": "fit_question fits",
             "searches": "fit frontier",
             "study_cells": "cell",
         },
     )
 
 __all__ = [
-    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "fit", "frontier",
+    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "fit", "fit_question", "fits",
+    "frontier",
     "in_cell", "less_than_asked", "load", "machine", "named", "plan", "plan_stages", "plot",
     "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
     "sweep",

@@ -1,5 +1,5 @@
-"""The progress that a long call shows in a notebook cell while it runs; elsewhere it shows
-nothing.
+"""The progress that a long call shows while it runs, in the notebook's cell or on the terminal;
+elsewhere it shows nothing.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class ProgressLine:
 
 @contextmanager
 def in_cell() -> Iterator[Callable[[str], None]]:
-    """A function to be told what begins, which the cell that runs shows once that has taken two
-    seconds, and which is gone at the end.
+    """A function to be told what begins, which the cell that runs, or the terminal, shows once that
+    has taken two seconds, and which is gone at the end.
     """
-    writes = _cell()
+    writes = _cell() or _terminal()
     if writes is None:
         yield lambda doing: None
         return
@@ -87,5 +87,19 @@ def _cell() -> Show | None:
             handles[0].update(data, raw=True)
         else:
             handles.append(ipython.display.display(data, raw=True, display_id=True))
+
+    return show
+
+
+def _terminal() -> Show | None:
+    """Return the writer for the terminal behind stderr; ``None`` where it is none."""
+    terminal = sys.stderr
+    if not terminal.isatty():
+        return None
+
+    def show(line: str | None) -> None:
+        if sys.stderr is terminal:  # else a command's own progress has it
+            terminal.write(f"\r\x1b[K{line or ''}")
+            terminal.flush()
 
     return show

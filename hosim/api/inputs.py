@@ -13,10 +13,11 @@ bytes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hosim.api.cell_progress import in_cell
 from hosim.devices_of_graph import on_devices
 from hosim.engine import read_budget
 from hosim.errors import InputError
@@ -54,7 +55,13 @@ Policies: TypeAlias = "AnyPolicy | Iterable[AnyPolicy] | None"
 Vary: TypeAlias = str | Iterable[str] | Mapping[str, object] | Sequence[Mapping[str, object]]
 
 
-def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None = None) -> Graph:
+def load(
+    workload: Workload,
+    inputs: Any = None,
+    *,
+    loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    optimizer: Any = None,
+) -> Graph:
     """Load the graph of a workload.
 
     Parameters
@@ -68,8 +75,15 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
         the parameters of a builder (:func:`hosim.models.builder.build`), whose ``model`` may also
         be the path of a ``config.json`` or of the folder that has it.
     inputs
-        Example inputs of a module: positional ones in a sequence, or named ones in a mapping.
-        Tensors on the meta device will do.
+        Example inputs of a module: a tensor, positional ones in a sequence, or named ones in a
+        mapping. Tensors on the meta device will do.
+    loss
+        Of a module's training step: ``loss(model, inputs)``, with the inputs by name, is
+        differentiated; without it what the model returns, or its ``loss``.
+    optimizer
+        Makes it a training step: forward, backward and update. An optimizer of torch over the
+        module's parameters, a function from these to one, or a name: ``adamw``, ``adamw-master``
+        (fp32 copies), ``sgd``, ``sgd-momentum``, ``none``. Module and optimizer stay as they are.
 
     Returns
     -------
@@ -80,7 +94,7 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     ------
     InputError
         If there is no such workload, the file or the mapping is not one, or the module cannot be
-        exported with these inputs.
+        exported or trained with these inputs.
 
     References
     ----------
@@ -96,9 +110,15 @@ def load(workload: Workload, *, inputs: Sequence[Any] | Mapping[str, Any] | None
     from hosim.importers.torch_programs import import_torch_model, is_torch_model
 
     if is_torch_model(workload):
-        return import_torch_model(workload, inputs)
-    if inputs is not None:
-        raise InputError("only a module of torch takes inputs", source="workload", where="inputs")
+        try:
+            with in_cell() as tell:
+                tell(f"tracing {type(workload).__name__}")
+                return import_torch_model(workload, inputs, loss, optimizer)
+        except InputError as error:
+            raise InputError(error.message, source="workload", where=error.where) from error
+    for name, value in (("inputs", inputs), ("loss", loss), ("optimizer", optimizer)):
+        if value is not None:
+            raise InputError(f"only a module of torch takes {name}", source="workload", where=name)
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
@@ -138,7 +158,7 @@ def under(graph: Graph, runtime: AnyRuntime) -> Graph:
         return graph
     from hosim.io.runtimes import under_runtime
 
-    return under_runtime(graph, os.fspath(runtime) if isinstance(runtime, os.PathLike) else runtime)
+    return under_runtime(graph, runtime)
 
 
 def machine(hardware: Machine) -> Hardware:

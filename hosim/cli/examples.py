@@ -40,6 +40,12 @@ EXAMPLES = {
         "hosim fit llama-3.1-8b-prefill-4k -H h100 -b 12GiB --smallest "
         "channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01",
     ),
+    "fits": (
+        "hosim fits meta-llama/Llama-3.1-8B --batch 8 --sequence 4096 --optimizer adamw "
+        "--runtime hf-trainer -H rtx-4090",
+        "hosim fits qwen3-32b:phase=decode --batch 32 --sequence 32768 --runtime vllm -H h100",
+        "hosim fits shop/model.py:step -H h100",
+    ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "ci": ("hosim ci init shop.model:example -H h100",),

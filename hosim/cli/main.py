@@ -21,6 +21,7 @@ from hosim.cli import (
     cmd_diff,
     cmd_doctor,
     cmd_fit,
+    cmd_fits,
     cmd_frontier,
     cmd_hardware,
     cmd_import,
@@ -91,6 +92,7 @@ def _hosim(
 
 _PLAN, _SEARCH, _, _GUARD, _BRING, _LOOK_UP = SECTIONS
 _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
+    "fits": (cmd_fits.fits, _PLAN, EXAMPLES["fits"]),
     "compare-policies": (
         cmd_compare_policies.compare_policies,
         _PLAN,

@@ -8,7 +8,6 @@ cannot be read, or was not written by this user's hosim, is imported again.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -100,44 +99,21 @@ def graph_of_entry(entry: str, folder: str) -> Graph:
 def graph_of_model(
     model: Any, inputs: Any, loss: Any = None, optimizer: Any = None, *, name: str, source: str
 ) -> Graph:
-    """The graph of a torch model called with ``inputs`` (a tuple, one tensor, or a mapping by
-    name).
-
-    With an optimizer of torch it is a whole training step: ``loss(model, inputs)``, with the inputs
-    by name, is differentiated, by default ``model(**inputs).loss``. Raises :class:`InputError`.
+    """The graph of a torch model called with ``inputs``, or with an optimizer of a training step,
+    as :func:`hosim.load` takes them. Raises :class:`InputError`.
     """
-    from hosim.importers.torch_programs import import_exported, import_training, require_torch
+    from hosim.importers.torch_programs import import_torch_model, require_torch
 
     require_torch()
     import torch
 
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, got {type(model).__name__}", source=source)
-    by_name = dict(inputs) if isinstance(inputs, dict) else {}
-    positional = () if by_name else tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    if optimizer is not None:
-        if not isinstance(optimizer, torch.optim.Optimizer) or not (loss is None or callable(loss)):
-            got = f"{type(loss).__name__} and {type(optimizer).__name__}"
-            raise InputError(
-                f"expected a loss(model, inputs) and an optimizer of torch, got {got}",
-                source=source,
-            )
-        try:
-            given = by_name or inspect.signature(model.forward).bind_partial(*positional).arguments
-            with redirect_stdout(sys.stderr):
-                return import_training(model, given, name=name, optimizer=optimizer, loss=loss)
-        except TypeError as error:
-            raise InputError(f"wrong example inputs: {_line(error)}", source=source) from error
-        except InputError as error:
-            raise InputError(error.message, source=source) from error
-    if loss is not None:
-        raise InputError("there is a loss, and no optimizer to train with", source=source)
     try:
         with redirect_stdout(sys.stderr):
-            program = torch.export.export(model, positional, by_name, strict=False)
-    except Exception as error:  # torch and the model's code raise all kinds of errors
-        raise InputError(f"torch.export cannot export it: {_line(error)}", source=source) from error
-    return import_exported(program, name=name)
+            return import_torch_model(model, inputs, loss, optimizer, name)
+    except InputError as error:
+        raise InputError(error.message, source=source, where=error.where) from error
 
 
 def _raised(error: BaseException) -> str:

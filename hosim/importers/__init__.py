@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hosim.importers.cache_nodes import detach, initial, is_cache_node, prefetch, ready, store
     from hosim.importers.flop_formulas import convolution_flops, matmul_flops
     from hosim.importers.gguf_header import read_gguf
+    from hosim.importers.hub_names import is_hub_name
     from hosim.importers.model_config import import_model_config, name_of
     from hosim.importers.model_names import builder_parameters
     from hosim.importers.op_kinds import op_kind
@@ -23,6 +24,7 @@ else:
             "cache_nodes": "detach initial is_cache_node prefetch ready store",
             "flop_formulas": "convolution_flops matmul_flops",
             "gguf_header": "read_gguf",
+            "hub_names": "is_hub_name",
             "model_config": "import_model_config name_of",
             "model_names": "builder_parameters",
             "op_kinds": "op_kind",
@@ -32,7 +34,7 @@ else:
 
 __all__ = [
     "CallShapes", "aten_flops", "aten_kernel", "builder_parameters", "composed_flops",
-    "convolution_flops", "detach", "import_model_config", "initial", "is_cache_node",
+    "convolution_flops", "detach", "import_model_config", "initial", "is_cache_node", "is_hub_name",
     "matmul_flops", "name_of", "op_kind", "operator_kind", "prefetch", "read_gguf", "ready",
     "store",
 ]  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.importers.hub_names import is_hub_name, model_on_hub
 from hosim.importers.model_config import load_config
 from hosim.models import PRESETS
 from hosim.plain_text import one_line, shown
@@ -65,8 +66,8 @@ def _check_written(model: Mapping[Any, Any]) -> None:
 
 
 def model_of(model: object, folder: str = "") -> object:
-    """Return the model as builders take it: the name of a preset, and the keys of a ``config.json``
-    for the path of one or of its folder.
+    """Return the model as builders take it: the name of a preset, also for the name of a model on
+    the hub, and the keys of a ``config.json`` for the path of one or of its folder.
 
     A relative path is relative to ``folder``. What has a preset's name hides the preset only where
     it is spelled as a path, as in ``./gpt2``. Anything else is returned as it is, and refused by
@@ -76,6 +77,8 @@ def model_of(model: object, folder: str = "") -> object:
         return model
     text = os.fspath(model)
     path = os.path.join(folder, text)
+    if not os.path.exists(path) and is_hub_name(text):
+        path = text = model_on_hub(text)
     if (
         text
         and text not in PRESETS

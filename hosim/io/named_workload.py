@@ -11,7 +11,7 @@ from difflib import get_close_matches
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers import builder_parameters, name_of
+from hosim.importers import builder_parameters, is_hub_name, name_of
 from hosim.io.any_format import load_any
 from hosim.io.runtimes import with_runtime
 from hosim.shipped import find_workload, is_path, workloads
@@ -48,12 +48,13 @@ def load_named(text: str) -> Graph:
 
 
 def names_model(text: str) -> bool:
-    """Return whether ``text`` is the name of a model, with or without parameters, and of no
-    file.
+    """Return whether ``text`` is the name of a model, a preset's or the hub's, with or without
+    parameters, and of no file.
     """
     from hosim.models import PRESETS
 
-    return not is_path(text) and text.partition(":")[0] in PRESETS
+    model = text.partition(":")[0]
+    return not is_path(text) and (model in PRESETS or is_hub_name(model))
 
 
 def _built(text: str) -> Graph:

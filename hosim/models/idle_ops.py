@@ -4,9 +4,14 @@ backward pass uses.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 
-from hosim.graph import Graph
+from hosim.data.frozen_twins import unguarded
+from hosim.graph import Graph, Op
+
+_made = unguarded(Op)  # an op that was made of one needs no second check of its fields
+_others = attrgetter(*[field.name for field in fields(Op)][6:])
 
 
 def without_idle(graph: Graph, prefix: str) -> Graph:
@@ -31,27 +36,19 @@ def without_idle(graph: Graph, prefix: str) -> Graph:
     if len(keep) == len(graph.ops):
         return graph
     number = {i: n for n, i in enumerate(reversed(keep))}
-    ops = tuple(
-        [replace(graph.ops[i], deps=tuple([number[d] for d in graph.ops[i].deps])) for i in number]
-    )
     used = sorted(
-        {t for op in ops for t in op.uses}
+        {t for i in keep for t in graph.ops[i].uses}
         | {t for t, tensor in enumerate(graph.tensors) if tensor.persistent}
     )
     place = {t: i for i, t in enumerate(used)}
 
-    def moved(listed: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple([place[t] for t in listed])
+    def moved(op: Op) -> Op:
+        uses = [tuple([place[t] for t in part]) for part in (op.inputs, op.outputs, op.mutates)]
+        return _made(op.name, op.kind, *uses, tuple([number[d] for d in op.deps]), *_others(op))
 
-    tensors = tuple(graph.tensors[t] for t in used)
     return Graph(
         graph.name,
-        tensors,
-        tuple(
-            replace(
-                op, inputs=moved(op.inputs), outputs=moved(op.outputs), mutates=moved(op.mutates)
-            )
-            for op in ops
-        ),
+        tuple([graph.tensors[t] for t in used]),
+        tuple([moved(graph.ops[i]) for i in number]),
         graph.meta,
     )

@@ -115,6 +115,31 @@ OPTIONS: Mapping[str, Option] = _table(
         "``None``: that which the workload names, or none.",
     ),
     Option(
+        "batch",
+        of=int,
+        metavar="N",
+        least=1,
+        help="The batch of a model's step: how many sequences.  [default: the workload's]",
+        about="The batch of a model's step: how many sequences.",
+    ),
+    Option(
+        "sequence",
+        of=int,
+        metavar="N",
+        least=1,
+        help="Tokens of a sequence; of a decoding step those in its cache.  [default: the "
+        "workload's]",
+        about="Tokens of a sequence; of a decoding step those in its cache.",
+    ),
+    Option(
+        "optimizer",
+        metavar="NAME",
+        takes="Any",
+        help="Makes it a training step: adamw, or none for forward and backward alone.",
+        about="Makes it a training step: of a model ``adamw``, or ``none`` for forward and "
+        "backward alone; of a module of torch as :func:`hosim.load` takes it.",
+    ),
+    Option(
         "no_recompute",
         of=bool,
         default=False,

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hosim.cache_plan import Plan
+from hosim.data.memory_fit import MemoryFit
 from hosim.engine import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -20,7 +21,7 @@ from hosim.policies import Policy, package_of
 from hosim.policies import policy_names as names
 from hosim.report import page_parts as page
 from hosim.report.drawn import replay_figure
-from hosim.report.listed import machine, policies, workload
+from hosim.report.listed import machine, memory_fit, policies, workload
 from hosim.report.of_replays import (
     NOTHING,
     channels,
@@ -60,6 +61,8 @@ def cell(of: object) -> str:
         shown = policies([of], [package_of(of.name) if of.name in names() else "your own"])
     elif isinstance(of, Result):
         return _of_result(of)
+    elif isinstance(of, MemoryFit):
+        shown = memory_fit(of)
     else:
         return f"<pre>{escape(str(of))}</pre>"
     return html(shown)

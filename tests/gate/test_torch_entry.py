@@ -102,7 +102,7 @@ def test_what_torch_cannot_export_is_one_line() -> None:
         def forward(self, x: "torch.Tensor") -> "torch.Tensor":
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(InputError, match=r"here: torch\.export cannot export it") as raised:
+    with pytest.raises(InputError, match=r"here: inputs: torch\.export cannot export x") as raised:
         graph_of_model(Data(), torch.zeros(3), name="x", source="here")
     assert "\n" not in str(raised.value)
     with pytest.raises(InputError, match=r"expected a torch\.nn\.Module, got int"):
@@ -169,9 +169,9 @@ def test_an_optimizer_may_have_frozen_parameters() -> None:
 @pytest.mark.parametrize(
     ("loss", "optimizer", "said"),
     [
-        (None, 3, "expected a loss"),
-        (3, "own", "expected a loss"),
-        (None, "other", "has parameters that the model does not have"),
+        (None, 3, "expected an optimizer of torch"),
+        (3, "own", "expected a function loss"),
+        (None, "other", "has parameters that the model does not learn"),
         ("other", "own", "no parameter gets a gradient"),
         ("sum", None, "there is a loss, and no optimizer"),
         ("none", "own", "no loss to differentiate"),

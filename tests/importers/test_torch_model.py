@@ -67,9 +67,9 @@ def test_inputs_may_be_named_and_on_the_meta_device():
         ),
         (
             Net(),
-            torch.zeros(1, 8),
-            r"^workload: inputs: expected a sequence or a mapping of inputs, such as "
-            r"inputs=\(x,\), got Tensor$",
+            3,
+            r"^workload: inputs: expected a tensor, a sequence or a mapping of inputs, such as "
+            r"inputs=\(x,\), got int$",
         ),
         ("toy", [], "^workload: inputs: only a module of torch takes inputs$"),
     ],
@@ -78,6 +78,64 @@ def test_what_cannot_be_loaded_is_one_line(workload, inputs, error):
     with pytest.raises(InputError, match=error) as raised:
         hosim.load(workload, inputs=inputs)
     assert "\n" not in str(raised.value)
+
+
+class Learning(torch.nn.Module):
+    """A module that computes its loss itself, as a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def forward(self, x, y):
+        return (self.net(x) - y).square().mean()
+
+
+def test_a_training_step_of_a_module_is_one_call():
+    """A scalar output is the loss. The step is that of torch on fake tensors: its parameters, fp32
+    moments and gradients, counted by hand. The module stays where it is.
+    """
+    x, with_loss = torch.zeros(4, 8), Learning()
+    optimizer = torch.optim.AdamW(with_loss.parameters(), fused=True)
+    own = hosim.load(with_loss, (x, x), optimizer=optimizer)
+    given = hosim.load(
+        Net(),
+        {"x": x},
+        optimizer="adamw",
+        loss=lambda model, batch: (model(batch["x"]) - x).square().mean(),
+    )
+    learned = 4 * (8 * 16 + 16 + 16 * 8 + 8)
+    for graph in (own, given):
+        held = dict.fromkeys(("parameter", "optimizer_state", "gradient"), 0)
+        for tensor in graph.tensors:
+            held[tensor.kind] = held.get(tensor.kind, 0) + tensor.size_bytes
+        assert held["parameter"] == held["gradient"] == learned
+        assert held["optimizer_state"] == 2 * learned + 4 * 4  # and a counter of each parameter
+    assert [op.kind for op in own.ops] == [op.kind for op in given.ops]
+    assert not optimizer.state
+    assert all(p.grad is None and p.device.type == "cpu" for p in with_loss.parameters())
+    assert hosim.load(Net(), x).ops == hosim.load(Net(), [x]).ops
+
+
+@pytest.mark.parametrize(
+    ("loss", "optimizer", "error"),
+    [
+        (None, "adamw", r"no loss .* the model's output is of shape \(4, 8\), .* loss="),
+        (lambda model, given: model(given["x"]), "adamw", r"shape \(4, 8\), .* as .mean\(\) does"),
+        (lambda model, given: model(**given).detach().sum(), "adamw", "no parameter that learns"),
+        (torch.nn.MSELoss(), "adamw", r"^workload: loss\(model, inputs\) raised .* by name: x$"),
+        (lambda model, given: given["labels"], "adamw", r"raised KeyError: 'labels'; .* name: x$"),
+        (3, "adamw", r"expected a function loss\(model, inputs\), got 3$"),
+        (lambda model, given: 3, None, "optimizer: there is a loss, and no optimizer"),
+        (None, "adam", "unknown optimizer 'adam'; expected one of: adamw"),
+        (None, 3, "optimizer: expected an optimizer of torch, or one of adamw"),
+    ],
+)
+def test_what_is_no_training_step_says_what_is_wrong(loss, optimizer, error):
+    with pytest.raises(InputError, match=error) as raised:
+        hosim.load(Net(), torch.zeros(4, 8), loss=loss, optimizer=optimizer)
+    assert "\n" not in str(raised.value)
+    assert "fake tensors" not in str(raised.value)
 
 
 def _mixed():

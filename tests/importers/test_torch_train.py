@@ -172,7 +172,10 @@ def test_equal_steps_give_equal_bytes():
             {"loss": lambda model, given: model(given["x"]).sum() * model(given["x"]).sum().item()},
             "depends on the contents",
         ),
-        ({"loss": lambda model, given: model(given["x"].T).sum()}, "cannot run on fake tensors"),
+        (
+            {"loss": lambda model, given: model(given["x"].T).sum()},
+            r"^loss\(model, inputs\) raised RuntimeError: ",
+        ),
         ({"loss": lambda model, given: None}, "gives no loss to differentiate"),
         ({"loss": lambda model, given: model(given["x"])}, "gives no loss to differentiate"),
         ({"loss": lambda model, given: given["x"].sum()}, "gives no loss to differentiate"),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     )
     from hosim.importers.torch_programs.torch_pt2 import load
     from hosim.importers.torch_programs.torch_run import (
-        UPDATES,
         PlaceholderInput,
         given,
         quiet,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
         updated,
         wrapped,
     )
-    from hosim.importers.torch_programs.torch_step import default_dtype, dtype_of, failures
+    from hosim.importers.torch_programs.torch_step import default_dtype, dtype_of, failures, loss_of
     from hosim.importers.torch_programs.torch_trace import (
         RecordedCall,
         import_torch_trace,
@@ -49,8 +48,8 @@ else:
             "torch_guard": "OwnOp",
             "torch_model": "exported import_torch_model is_torch_model",
             "torch_pt2": "load",
-            "torch_run": "PlaceholderInput UPDATES given quiet run_module updated wrapped",
-            "torch_step": "default_dtype dtype_of failures",
+            "torch_run": "PlaceholderInput given quiet run_module updated wrapped",
+            "torch_step": "default_dtype dtype_of failures loss_of",
             "torch_trace": "RecordedCall import_torch_trace recorded_calls",
             "torch_train": "import_training",
             "torch_uses": "extent",
@@ -59,9 +58,9 @@ else:
     )
 
 __all__ = [
-    "DTYPES", "UPDATES", "OwnOp", "PlaceholderInput", "RecordedCall", "Storages", "TracedTensor",
+    "DTYPES", "OwnOp", "PlaceholderInput", "RecordedCall", "Storages", "TracedTensor",
     "default_dtype", "dtype_of", "exported", "extent", "failures", "given", "import_exported",
     "import_plan", "import_pt2", "import_torch_model", "import_torch_trace", "import_training",
-    "is_torch_model", "load", "plan_of", "quiet", "read_archive", "recorded_calls", "require_torch",
+    "is_torch_model", "load", "loss_of", "plan_of", "quiet", "read_archive", "recorded_calls", "require_torch",
     "run_module", "updated", "workload_of", "wrapped",
 ]  # fmt: skip

@@ -4,12 +4,14 @@ caller's own, and runs.
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.plain_text import shown
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -30,28 +32,40 @@ def is_torch_model(value: object) -> TypeGuard[ExportedProgram | Module]:
 
 
 def import_torch_model(
-    model: ExportedProgram | Module, inputs: Sequence[Any] | Mapping[str, Any] | None
+    model: ExportedProgram | Module,
+    inputs: Any,
+    loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    optimizer: Any = None,
+    name: str = "",
 ) -> Graph:
-    """The graph of a model's forward pass.
+    """The graph of a model's forward pass, or with an optimizer of a whole training step.
 
     Parameters
     ----------
     model
         An exported program, or a module, which is exported with ``torch.export.export(module,
-        inputs, strict=False)``.
+        inputs, strict=False)``. It stays as it is, and where it is.
     inputs
-        For a module its example inputs: positional ones in a sequence, or named ones in a mapping.
-        Tensors on the meta device will do.
+        For a module its example inputs: a tensor, positional ones in a sequence, or named ones in a
+        mapping. Tensors on the meta device will do.
+    loss
+        ``loss(model, inputs)``, with the inputs by name, is differentiated; without it what the
+        model returns, or its ``loss``.
+    optimizer
+        As :func:`hosim.importers.torch_programs.torch_train.import_training` takes it.
+    name
+        The graph's name; by default the module's class, and ``program`` for an exported program.
 
     Returns
     -------
     Graph
-        The graph, named after the module's class; that of an exported program is named ``program``.
+        Tensors in bytes and ops in execution order.
 
     Raises
     ------
     InputError
-        If a module has no inputs or cannot be exported with them, or an exported program has some.
+        If a module has no inputs or cannot be exported or trained with them, or an exported program
+        has some.
 
     References
     ----------
@@ -67,40 +81,68 @@ def import_torch_model(
 
     from hosim.importers.torch_programs.torch_export import import_exported
 
+    trained = loss is not None or optimizer is not None
     if not isinstance(model, torch.nn.Module):
-        if inputs is not None:
+        if inputs is not None or trained:
             raise InputError(
-                "an exported program has its inputs already; give inputs with a module only",
-                source="workload",
-                where="inputs",
+                "an exported program has its inputs already, and is no training step; give inputs, "
+                "loss and optimizer with a module only",
+                where="inputs"
+                if inputs is not None
+                else "loss"
+                if loss is not None
+                else "optimizer",
             )
-        return import_exported(model, name="program")
-    name = type(model).__name__
+        return import_exported(model, name=name or "program")
+    name = name or type(model).__name__
     if inputs is None:
         raise InputError(
             "a module needs example inputs: hosim.load(model, inputs=...), positional or by "
             f"name; got {name}",
-            source="workload",
         )
-    if (
-        isinstance(inputs, torch.Tensor)
-        or not isinstance(inputs, Mapping | Sequence)
-        or isinstance(inputs, str)
-    ):
-        # a tensor is a sequence of its rows, too: without its first dimension, a module may well
-        # run
+    if isinstance(inputs, torch.Tensor):  # a sequence of its rows, too
+        inputs = (inputs,)
+    if not isinstance(inputs, Mapping | Sequence) or isinstance(inputs, str):
         raise InputError(
-            "expected a sequence or a mapping of inputs, such as inputs=(x,), got "
+            "expected a tensor, a sequence or a mapping of inputs, such as inputs=(x,), got "
             f"{type(inputs).__name__}",
-            source="workload",
             where="inputs",
         )
     args, kwargs = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    if trained:
+        return _training_step(model, args, kwargs, loss, optimizer, name)
+    return import_exported(exported(model, args, kwargs, name), name=name)
+
+
+def _training_step(
+    model: Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss: Any,
+    optimizer: Any,
+    name: str,
+) -> Graph:
+    import torch
+
+    from hosim.importers.torch_programs.torch_train import OPTIMIZERS, import_training
+
+    if optimizer is None:
+        raise InputError(
+            "there is a loss, and no optimizer to train with: give one of torch, or one of "
+            f"{', '.join(OPTIMIZERS)}",
+            where="optimizer",
+        )
+    if not isinstance(optimizer, str | torch.optim.Optimizer) and not callable(optimizer):
+        raise InputError(
+            f"expected an optimizer of torch, or one of {', '.join(OPTIMIZERS)}; got "
+            f"{shown(optimizer, 60)}",
+            where="optimizer",
+        )
     try:
-        program = exported(model, args, kwargs, name)
-    except InputError as error:
-        raise InputError(error.message, source="workload", where=error.where) from error
-    return import_exported(program, name=name)
+        given = kwargs or inspect.signature(model.forward).bind_partial(*args).arguments
+    except TypeError as error:
+        raise InputError(f"wrong example inputs: {error}", where="inputs") from error
+    return import_training(model, given, name=name, optimizer=optimizer, loss=loss)
 
 
 def exported(

@@ -43,7 +43,7 @@ _HELD = {
     InputKind.CONSTANT_TENSOR: "buffer",
     InputKind.USER_INPUT: "input",
 }
-UPDATES = {
+_UPDATES = {
     OutputKind.BUFFER_MUTATION,
     OutputKind.USER_INPUT_MUTATION,
     getattr(OutputKind, "PARAMETER_MUTATION", None),
@@ -155,7 +155,7 @@ def run(program: ExportedProgram | RunnableProgram) -> ProgramRun:
         return _run(program)
     specs = program.graph_signature.output_specs
     updates = [
-        (updated(program, spec), f"update.{spec.target}") if spec.kind in UPDATES else None
+        None if (held := updated(program, spec)) is None else (held, f"update.{spec.target}")
         for spec in specs
     ]
     return _run(RunnableProgram(program.graph_module, given(program), updates))
@@ -324,10 +324,12 @@ def _concrete(number: Any, name: str) -> Any:
     return hint
 
 
-def updated(program: ExportedProgram, spec: Any) -> str:
+def updated(program: ExportedProgram, spec: Any) -> str | None:
     """The placeholder that an output of a functional program updates: by name for an input, by
-    qualified name for a buffer.
+    qualified name for a buffer; ``None`` for an output that updates none.
     """
+    if spec.kind not in _UPDATES:
+        return None
     if spec.kind is OutputKind.USER_INPUT_MUTATION:
         return str(spec.target)
     return next(

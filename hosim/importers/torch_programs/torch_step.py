@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from hosim.errors import InputError
 from hosim.importers.torch_programs.torch_kernels import DTYPES, KernelRecorder, tensors
 from hosim.importers.torch_programs.torch_run import ProgramStep, quiet
+from hosim.plain_text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +95,7 @@ def record(
             for _ in range(micro_batches):
                 recorder.phase = "forward"
                 with nullcontext() if autocast is None else torch.autocast("cpu", dtype=autocast):
-                    value = model(**given).loss if loss is None else loss(model, given)
-                if (
-                    not isinstance(value, torch.Tensor)
-                    or value.numel() != 1
-                    or not value.requires_grad
-                ):
-                    raise InputError(
-                        "the step gives no loss to differentiate; call the model with labels, or "
-                        "give its loss"
-                    )
+                    value = loss_of(model, given, loss)
                 if micro_batches > 1:
                     value = value / micro_batches
                 recorder.phase = "backward"
@@ -120,6 +112,53 @@ def record(
             )
         numbers = frozenset(map(recorder.number, results))
     return Recorded(held, recorder.steps, gradients, numbers, recorder.sizes, recorder.shapes)
+
+
+def loss_of(
+    model: Callable[..., Any],
+    given: Mapping[str, Any],
+    loss: Callable[[Any, Mapping[str, Any]], Any] | None,
+) -> torch.Tensor:
+    """What a step differentiates: ``loss(model, given)``, or without it what the model returns, or
+    that one's ``loss``. Raises :class:`InputError` for what is no loss.
+    """
+    if loss is None:
+        value = model(**given)
+        value, called = getattr(value, "loss", value), "the model's output"
+    elif not callable(loss):
+        raise InputError(f"expected a function loss(model, inputs), got {shown(loss, 60)}")
+    else:
+        value, called = _called(loss, model, given), "loss(model, inputs)"
+    number = isinstance(value, torch.Tensor) and value.numel() == 1
+    if number and value.requires_grad:
+        return value
+    size = f"of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+    raise InputError(
+        f"the step gives no loss to differentiate: {called} is {size or type(value).__name__}, "
+        + (
+            "which depends on no parameter that learns"
+            if number
+            else "and no single number; reduce it, as .mean() does"
+            if size and loss is not None
+            else "and no single number; give the model labels, or loss=, a function of model and inputs"
+        )
+    )
+
+
+def _called(loss: Callable[..., Any], model: Any, given: Mapping[str, Any]) -> Any:
+    """The result of a loss; its own errors say that they are the loss's."""
+    try:
+        return loss(model, given)
+    except InputError:
+        raise
+    except Exception as error:
+        if _of_contents(error):
+            raise
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise InputError(
+            f"loss(model, inputs) raised {type(error).__name__}: {reason[:200]}; it gets the model "
+            f"and a dictionary of its inputs by name: {', '.join(given)}"
+        ) from error
 
 
 class _StepRecorder(KernelRecorder):
@@ -349,9 +388,14 @@ def failures(advice: str, done: str = "run") -> Iterator[None]:
         raise
     except Exception as error:
         name = type(error).__name__
-        if "DataDependent" in name or "DynamicOutputShape" in name:
+        if _of_contents(error):
             raise InputError(f"the step depends on the contents of a tensor; {advice}") from error
         reason = (str(error).strip().splitlines() or [name])[0]
         raise InputError(
             f"the step cannot {done} on fake tensors: {name}: {reason[:200]}"
         ) from error
+
+
+def _of_contents(error: Exception) -> bool:
+    """Return whether torch raises it where code looks at the contents of a fake tensor."""
+    return any(said in type(error).__name__ for said in ("DataDependent", "DynamicOutputShape"))

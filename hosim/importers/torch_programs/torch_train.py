@@ -67,8 +67,8 @@ def import_training(
     from the parameters to a ``torch.optim.Optimizer``, or the optimizer of a module that the caller
     has, which stays as it is, too. Each of ``micro_batches`` passes
     takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of ``torch.autocast``
-    around the forward pass. ``loss`` is what is differentiated, ``model(**inputs).loss`` if not
-    given. ``meta`` is added to the graph's.
+    around the forward pass. ``loss(model, inputs)`` is differentiated; if not given, what
+    the model returns, or its ``loss``. ``meta`` is added to the graph's.
 
     Raises :class:`InputError` for an unknown name, for an optimizer of other parameters, and for a
     step that needs the contents of tensors or in which no parameter gets a gradient.

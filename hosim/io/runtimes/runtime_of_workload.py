@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,8 @@ def runtime_named(asked: object) -> Runtime:
     """A runtime by its name or path, or the mapping of its file. Raises :class:`InputError`."""
     if isinstance(asked, Runtime):
         return asked
+    if isinstance(asked, os.PathLike):
+        asked = os.fspath(asked)
     if isinstance(asked, Mapping):
         return runtime_from_dict(dict(asked), source="runtime")
     if not isinstance(asked, str):

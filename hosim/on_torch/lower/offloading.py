@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim import policies
 from hosim.analysis.verifying import verify
+from hosim.api import in_cell
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
 from hosim.engine import read_budget, replay
@@ -40,7 +41,10 @@ Replayed = Callable[[Plan, Hardware, int], Result]
 
 _OPTIONS = (
     Option(
-        "loss", takes="Any", about="``loss(model, inputs)``; by default ``model(**inputs).loss``."
+        "loss",
+        takes="Any",
+        about="``loss(model, inputs)`` of a training step; by default what the model returns, or "
+        "its ``loss``.",
     ),
     replace(OPTIONS["policy"], takes="str", about="Which policy plans."),
     Option("parameters", takes="Mapping[str, Any] | None", about="The policy's parameters."),
@@ -171,25 +175,31 @@ def offload(
     runs_on = callables.machine_of(model, device, machine, asked.directories or {})
     try:
         captured: callables.Captured
-        if optimizer is None:
-            captured = callables.inference(model, example_inputs, title, runs_on, load, compiled)
-        else:
-            captured = steps.training(
-                model,
-                _by_name(unwrapped(model), example_inputs),
-                optimizer,
-                asked.loss,
-                title,
-                runs_on,
-                compiled,
-            )
+        with in_cell() as tell:
+            tell(f"tracing {title}")
+            if optimizer is None:
+                captured = callables.inference(
+                    model, example_inputs, title, runs_on, load, compiled
+                )
+            else:
+                captured = steps.training(
+                    model,
+                    _by_name(unwrapped(model), example_inputs),
+                    optimizer,
+                    asked.loss,
+                    title,
+                    runs_on,
+                    compiled,
+                )
         graph = captured.program.graph
         budget_bytes = read_budget(budget).of(graph, machine)[1]
         check = rule_of(runs_on.allocator)
 
         def planner(part: Graph) -> tuple[Plan, Result]:
             made = asked.policy, asked.parameters or {}
-            return planned(part, machine, budget_bytes, *made, replayed=check)
+            with in_cell() as tell:
+                tell(f"planning {title} with {asked.policy}")
+                return planned(part, machine, budget_bytes, *made, replayed=check)
 
         if plan is None:
             plan, result = planner(graph)

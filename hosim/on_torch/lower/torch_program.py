@@ -111,8 +111,9 @@ def flattened(program: ExportedProgram) -> GraphModule:
     placeholders = {node.name: env[node] for node in source.graph.nodes if node.op == "placeholder"}
     results = []
     for spec, value in zip(program.graph_signature.output_specs, returned, strict=True):
-        if spec.kind in torch_programs.UPDATES and isinstance(value, Node):
-            held = placeholders[torch_programs.updated(program, spec)]
+        updated = torch_programs.updated(program, spec)
+        if updated is not None and isinstance(value, Node):
+            held = placeholders[updated]
             if value is not held:
                 copy = graph.call_function(torch.ops.aten.copy_.default, (held, value))
                 copy.meta["val"] = held.meta.get("val")
@@ -183,7 +184,8 @@ def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProg
     :class:`InputError` for a functional program that updates buffers or inputs: its signature
     refers to results that the graph no longer has.
     """
-    if any(spec.kind in torch_programs.UPDATES for spec in program.graph_signature.output_specs):
+    specs = program.graph_signature.output_specs
+    if any(torch_programs.updated(program, spec) is not None for spec in specs):
         raise InputError(
             "a functional program that updates its buffers or inputs cannot be written with cache "
             "nodes; export it again"

@@ -30,7 +30,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hosim.errors import InputError
-from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
+from hosim.importers.torch_programs import PlaceholderInput, failures, loss_of, quiet
 from hosim.on_torch.lower import parameter_hooks
 from hosim.on_torch.lower.compiled import (
     CompiledModel,
@@ -110,8 +110,8 @@ def capture_training(
     """The program of one step of ``model`` on ``inputs`` (tensors or constants by argument name)
     with ``optimizer``; it returns the loss.
 
-    ``loss(model, inputs)`` is differentiated, by default ``model(**inputs).loss``; with
-    ``compiled``, what torch.compile has made of the model, it is given that. The step is that of a
+    ``loss(model, inputs)`` is differentiated, by default what the model returns, or its ``loss``;
+    with ``compiled``, what torch.compile has made of the model, it is given that. The step is that of a
     model on ``device``, by default where it is. Missing state of the optimizer is made here, of
     zeros; nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step
     that depends on the contents of tensors (make the optimizer with ``fused=True``).
@@ -439,16 +439,7 @@ class _Stepping:
         if self.exchanges is not None:
             self.exchanges.begin(lambda buffer: self.fakes[id(buffer)])
         with torch.enable_grad():
-            value = (
-                getattr(called(**self.given), "loss", None)
-                if self.loss is None
-                else self.loss(called, self.given)
-            )
-            if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
-                raise InputError(
-                    "the step gives no loss to differentiate; call the model with labels, or give "
-                    "its loss"
-                )
+            value = loss_of(called, self.given, self.loss)
             for key, buffer in self.model.named_buffers():
                 if key in buffers and buffer is not buffers[key]:
                     raise InputError(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         workloads,
     )
     from hosim.report.listed.machines_table import machine_comparison
+    from hosim.report.listed.memory_fit_table import memory_fit, memory_fit_to_dict
     from hosim.report.listed.op_time_table import op_times, origin_lines
     from hosim.report.listed.ranks_table import ranks_table
     from hosim.report.listed.runtimes_table import fitted_runtime, runtime, runtimes
@@ -32,6 +33,7 @@ else:
             "listings": "machine machines model_figures models policies policy_figures workload "
             "workload_figures workload_line workloads",
             "machines_table": "machine_comparison",
+            "memory_fit_table": "memory_fit memory_fit_to_dict",
             "op_time_table": "op_times origin_lines",
             "ranks_table": "ranks_table",
             "runtimes_table": "fitted_runtime runtime runtimes",
@@ -40,7 +42,7 @@ else:
 
 __all__ = [
     "EXTRAS", "devices", "fitted_runtime", "installation", "installation_table", "machine",
-    "machine_comparison", "machines", "model_figures", "models", "op_times", "origin_lines",
+    "machine_comparison", "machines", "memory_fit", "memory_fit_to_dict", "model_figures", "models", "op_times", "origin_lines",
     "policies", "policy_figures", "ranks_table", "runtime", "runtimes", "workload",
     "workload_figures", "workload_line", "workloads",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         sought,
     )
     from hosim.study.searches.frontiers import Frontier, attempt, frontier, frontier_rows
+    from hosim.study.searches.memory_fits import memory_fit, module_of
     from hosim.study.searches.pareto import pareto
 else:
     __getattr__, __dir__ = lazy_names(
@@ -27,12 +28,12 @@ else:
             "cost": "priced step_cost tokens_of",
             "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
             "frontiers": "Frontier attempt frontier frontier_rows",
+            "memory_fits": "memory_fit module_of",
             "pareto": "pareto",
         },
     )
 
 __all__ = [
-    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit",
-    "fit_rows", "frontier", "frontier_rows", "pareto", "priced", "shown", "sought", "step_cost",
-    "tokens_of",
+    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit", "fit_rows", "frontier", "frontier_rows",
+    "memory_fit", "module_of", "pareto", "priced", "shown", "sought", "step_cost", "tokens_of",
 ]  # fmt: skip

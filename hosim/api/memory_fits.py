@@ -1,0 +1,147 @@
+"""``hosim.fits``: whether a step fits a device, and what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from hosim.api.cell_progress import in_cell
+from hosim.api.inputs import Machine, Workload, load, question
+from hosim.errors import InputError
+from hosim.graph import Graph
+from hosim.options import declared, keywords
+
+if TYPE_CHECKING:
+    from hosim.data.memory_fit import MemoryFit
+    from hosim.study.runs import Question
+
+
+@keywords(*declared("batch sequence optimizer runtime devices"))
+def fits(
+    workload: Workload,
+    hardware: Machine,
+    inputs: Any = None,
+    *,
+    loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    **options: Any,
+) -> MemoryFit:
+    """Whether a step fits the memory of a device, and what would make it fit.
+
+    Parameters
+    ----------
+    workload
+        What to run: the name of a model, as hosim or the Hugging Face hub has it, or whatever else
+        :func:`hosim.load` takes, a module of torch among it.
+    inputs
+        Example inputs of a module, as :func:`hosim.load` takes them.
+    loss
+        The loss of a module's training step, as :func:`hosim.load` takes it.
+
+    Returns
+    -------
+    MemoryFit
+        ``verdict`` is ``"fits"``, ``"may fit"`` or ``"does not fit"``; ``peak_bytes`` are those of
+        tensors, ``seen`` what the runtime makes of them. ``by_kind`` and ``by_module`` divide the
+        peak, ``largest`` has the largest batch and sequence that fit, ``remedies`` what needs less
+        memory, and what it costs. A cell of a notebook shows the tables.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+
+    References
+    ----------
+    :mod:`hosim.study.searches.memory_fits` describes the computation, ``docs/runtimes.md`` the
+    intervals.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> answer = hosim.fits("gpt2", "rtx-4090", optimizer="adamw", runtime="hf-trainer")
+    >>> answer.verdict, answer.largest[0].field
+    ('fits', 'batch')
+    """
+    from hosim.importers.torch_programs import is_torch_model
+    from hosim.study.searches import memory_fit
+
+    if is_torch_model(workload):
+        for name in ("batch", "sequence"):
+            if options[name] is not None:
+                raise InputError(
+                    "a module has the sizes of its inputs: leave it out", source="fits", where=name
+                )
+        workload = load(workload, inputs, loss=loss, optimizer=options["optimizer"])
+        options["optimizer"] = None
+    elif inputs is not None or loss is not None:
+        raise InputError(
+            "only a module of torch takes inputs and loss", source="fits", where="workload"
+        )
+    with in_cell() as tell:
+        return memory_fit(fit_question(workload, hardware, options), tell)
+
+
+def fit_question(workload: Any, hardware: Machine, options: Mapping[str, Any]) -> Question:
+    """The question whether a step fits, with the batch, sequence and optimizer of ``options``.
+    Raises :class:`InputError`.
+    """
+    asked = dict(options)
+    sizes = {name: asked.pop(name) for name in ("batch", "sequence", "optimizer")}
+    wanted = {name: value for name, value in sizes.items() if value is not None}
+    if wanted and (parameters := _parameters(workload)) is not None:
+        settings = _settings(wanted, parameters)
+        for name, value in settings.items():
+            if parameters.get(name, value) != value:
+                raise InputError(
+                    f"is {parameters[name]} in the workload and {value} beside it: keep one",
+                    source="fits",
+                    where=name,
+                )
+        return question(_built({**parameters, **settings}, asked.pop("runtime")), hardware, **asked)
+    found = question(workload, hardware, **asked)
+    recipe = found.graph.meta.get("builder")
+    if wanted and not isinstance(recipe, Mapping):
+        raise InputError(
+            f"only a model of hosim's has this setting; {found.graph.name} has the sizes that it "
+            "was made with",
+            source="fits",
+            where=next(iter(wanted)),
+        )
+    settings = _settings(wanted, recipe or {})
+    return found.with_settings({f"workload.{name}": value for name, value in settings.items()})
+
+
+def _settings(wanted: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a builder for a batch, a sequence and an optimizer."""
+    settings = dict(wanted)
+    if "optimizer" in wanted:
+        settings["phase"] = "train"
+    elif "sequence" in wanted and recipe.get("phase") == "decode":
+        settings["context"] = settings.pop("sequence")
+    return settings
+
+
+def _parameters(workload: Any) -> dict[str, Any] | None:
+    """The parameters of a builder that a workload names; ``None`` for any other workload."""
+    from hosim.importers import builder_parameters
+    from hosim.io import names_model
+
+    if isinstance(workload, str):
+        return builder_parameters(workload) if names_model(workload) else None
+    if isinstance(workload, Mapping) and ("model" in workload or "model_type" in workload):
+        return builder_parameters(workload)
+    return None
+
+
+def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
+    """The step under a runtime, built once. Raises :class:`InputError`."""
+    from hosim.data.runtime import RUNTIME, as_data
+    from hosim.importers import name_of
+    from hosim.io.runtimes import runtime_named, with_runtime
+    from hosim.models import build
+
+    under = {} if runtime is None else {RUNTIME: as_data(runtime_named(runtime))}
+    try:
+        return build(name_of(parameters), {**with_runtime(parameters), **under})
+    except InputError as error:
+        raise InputError(error.message, source="workload", where=error.where) from None
