@@ -151,7 +151,8 @@ def compare(
         *(line for result in results for line in result.notes),
         *less_than_asked(asked),
     ]
-    if missing := [one.choice.label for one in asked[len(results) :]]:
+    there = {result.policy for result in results}
+    if missing := [one.choice.label for one in asked if one.choice.label not in there]:
         said.append(f"interrupted: no result of {', '.join(missing)}")
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs["notes"] = each_once([*said, *draws_notes(results)])

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hosim.study.comparands import side_of
     from hosim.study.compare import compare
     from hosim.study.diff import Diff, diff
-    from hosim.study.machines import NEAR, compare_machines, machine_rows
+    from hosim.study.machines import compare_machines, machine_rows
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
     from hosim.study.prices import lines, steps_of
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
@@ -27,7 +27,7 @@ else:
             "comparands": "side_of",
             "compare": "compare",
             "diff": "Diff diff",
-            "machines": "NEAR compare_machines machine_rows",
+            "machines": "compare_machines machine_rows",
             "prediction_quality": "Mispredictions mispredictions predicts",
             "prices": "lines steps_of",
             "reserved_budget": "plan_against_reserved reserved_line",
@@ -39,7 +39,7 @@ else:
     )
 
 __all__ = [
-    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare",
+    "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare",
     "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits", "mispredictions",
     "percentiles", "plan_against_reserved", "predicts", "price_rows", "reserved_line", "robustness",
     "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept",

@@ -257,3 +257,15 @@ def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:
         title = printable(f"{result.workload} on {result.hardware}, {result.policy}: {took}")
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
+
+
+def memory_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure | None:
+    """The memory over time of every tier that holds something; none where no tier does."""
+    tiers = [tier.name for tier in hardware.tiers if result.peak_bytes.get(tier.name)]
+    if not tiers:
+        return None
+    with figures.style():
+        figure, axes = figures.blank([2.6] * len(tiers))
+        for tier, own in zip(tiers, axes, strict=True):
+            memory(own, graph, hardware, result, tier)
+    return figure

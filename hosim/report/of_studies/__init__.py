@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         frontier,
         listing,
         sweep,
+        varied_columns,
     )
     from hosim.report.of_studies.validation_table import (
         CONSTANTS,
@@ -44,7 +45,7 @@ else:
             "robustness_table": "reasons robustness to_dict",
             "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
-            "studies": "Row blame cell diff errors fit frontier listing sweep",
+            "studies": "Row blame cell diff errors fit frontier listing sweep varied_columns",
             "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes "
             "short_name signed_time taken_from_recording "
             "time_and_share validation verdict_lines",
@@ -56,5 +57,5 @@ __all__ = [
     "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
     "reasons", "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
     "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
-    "verdict_lines",
+    "varied_columns", "verdict_lines",
 ]  # fmt: skip
