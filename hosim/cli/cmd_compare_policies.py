@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
 from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end
-from hosim.cli.commands import command
+from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
     print_json,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from hosim.analysis.remarks import NoOffload
     from hosim.cache_plan import Plan
+    from hosim.graph import Graph
     from hosim.hardware import Hardware
     from hosim.report.answers import Answer
     from hosim.result import Result
@@ -112,6 +113,12 @@ _OPTIONS = declared(
 )
 
 
+_PLAIN = ("resident", "static_split", "hyperoffload")
+"""The policies of a question that names none and no command: the baseline, a rule that runtimes
+have, and the planner.
+"""
+
+
 @command(*_OPTIONS)
 def compare_policies(given: Given) -> None:
     """Compare policies: which fit, how fast, and why.
@@ -132,6 +139,8 @@ def compare_policies(given: Given) -> None:
         )
     check_drawn(given)
     asked = questions_of(given)
+    if is_plain() and given.policies is None:
+        asked = [one for one in asked if one.choice.label in _PLAIN]
     compared = _compared(asked, given)
     answer = _answer(asked, compared, given)
     results, machine = compared.results, asked[0].hardware
@@ -229,8 +238,36 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
         lines += [(line, "why it waits") for line in found]
     if best is not None:
         lines += [(line, "less memory") for line in following(given, _OPTIONS, "frontier")]
+    chosen = _chosen(asked, given) if is_plain() else ""
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
-    return comparison_answer(title, machine, results, compared.advice, enough, lines)
+    return comparison_answer(title, machine, results, compared.advice, enough, chosen, lines)
+
+
+def _chosen(asked: Sequence[Question], given: Given) -> str:
+    """What was chosen for a question that names a workload and a machine alone, with the option
+    that changes each.
+    """
+    from hosim.units import human_size
+
+    phase, model = _phase(asked[0].graph), given.workload.partition(":")[0]
+    said = [f"phase {phase} ({model}:phase=...)"] if phase else []
+    if given.budget is None:
+        said.append(f"all {human_size(asked[0].budget_bytes)} (-b)")
+    if given.policies is None:
+        said.append(f"{', '.join(one.choice.label for one in asked)} (-p)")
+    return f"chosen: {'; '.join(said)}"
+
+
+def _phase(graph: Graph) -> str:
+    """The phase that a builder has made, also where its name does not say it."""
+    from hosim.models import FAMILIES, PRESETS, Run
+
+    recipe = graph.meta.get("builder")
+    if not isinstance(recipe, Mapping):
+        return ""
+    named = PRESETS.get(str(recipe.get("model")))
+    usual = FAMILIES[type(named)].defaults.get("phase", Run().phase) if named else ""
+    return str(recipe.get("phase", usual))
 
 
 def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:

@@ -24,7 +24,7 @@ class Answer:
     something fits. ``rows`` have a cell for each of ``columns``, the best row first; ``left`` of
     the columns are text. ``rest`` says what a reader of all rows would see of those left out.
     ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
-    drawing in text. ``next_commands`` are commands with what they tell.
+    drawing in text. ``chosen`` is what was chosen for a question that left it out. ``next_commands`` are commands with what they tell.
     """
 
     title: str
@@ -36,6 +36,7 @@ class Answer:
     rest: str = ""
     figures: tuple[tuple[str, str], ...] = ()
     curve: tuple[str, ...] = ()
+    chosen: str = ""
     next_commands: tuple[tuple[str, str], ...] = ()
 
 
@@ -58,6 +59,8 @@ def _parts(answer: Answer, title: bool, every: bool) -> Iterator[RenderableType]
     said = [f"{more:,} more rows (--all)"] if more > 0 and not every else []
     if rest := "; ".join([*said, *([answer.rest] if answer.rest else [])]):
         yield paragraph(f"... {rest}", style="dim")
+    if answer.chosen:
+        yield paragraph(answer.chosen, style="dim")
     yield paragraph(*(f"next: {line}  ({why})" for line, why in answer.next_commands))
 
 

@@ -47,10 +47,12 @@ def comparison_answer(
     results: Sequence[Result],
     advice: NoOffload | None = None,
     cheapest: str = "",
+    chosen: str = "",
     next_commands: Sequence[tuple[str, str]] = (),
 ) -> Answer:
     """What a comparison of policies found. ``advice`` is why not to offload, where that is the
-    answer, and ``cheapest`` the memory that costs little, as text.
+    answer, and ``cheapest`` the memory that costs little, and ``chosen`` what was chosen for the question, as
+    text.
     """
     fitting = sorted(
         [r for r in results if r.feasible and r.makespan_ns is not None],
@@ -87,6 +89,7 @@ def comparison_answer(
             ("of the resident step", multiple(best.slowdown)),
             (f"peak of {hardware.device_tier}", _peak(best, hardware)),
         ),
+        chosen=chosen,
         next_commands=tuple(next_commands),
     )
 
