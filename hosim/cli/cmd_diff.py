@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hosim.cli.commands import command
-from hosim.cli.options import console, graph_of, hardware_of, print_json, say_budget, say_notes
+from hosim.cli.options import (
+    check_drawn,
+    console,
+    graph_of,
+    hardware_of,
+    print_json,
+    say_budget,
+    say_notes,
+    write_picture,
+)
 from hosim.cli.progress import progress
+from hosim.errors import InputError
 from hosim.options import OPTIONS, REQUIRED, Given, Option, declared
 
+if TYPE_CHECKING:
+    from hosim.hardware import Hardware
+    from hosim.study import Side
+
 _OPTIONS = declared(
-    "a b workload hardware budget top json",
+    "a b workload hardware budget top plot json",
     Option(
         "a",
         default=REQUIRED,
@@ -47,7 +64,8 @@ _OPTIONS = declared(
 def diff(given: Given) -> None:
     """Show how two plans or two results differ.
 
-    Compares figure by figure, tensor by tensor and op by op, and shows only differences.
+    Compares figure by figure, tensor by tensor and op by op, and shows only differences. --plot
+    draws both replays on one axis of time.
     """
     from hosim.devices_of_graph import on_devices
     from hosim.report.of_studies import diff
@@ -61,8 +79,12 @@ def diff(given: Given) -> None:
     if graph is not None and machine is not None:
         machine = on_devices(graph, machine)
         budget_bytes = say_budget(given.budget, graph, machine)
+    check_drawn(given)
     with progress(f"{a} and {b}"):
-        found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
+        sides = [side_of(text, graph, machine, budget_bytes) for text in (a, b)]
+        found = differ(*sides)
+    if given.plot is not None:
+        _draw(given.plot, sides, machine)
     say_notes(found.notes)
     if given.json:
         rows = {
@@ -83,3 +105,20 @@ def diff(given: Given) -> None:
                 found.parts,
             )
         )
+
+
+def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:
+    """Write the picture of both replays. Raises :class:`InputError` where one has no timeline."""
+    from hosim.report.drawn import Shown, side_by_side_figure
+
+    shown = [
+        Shown(side.label, side.plan, side.result)
+        for side in sides
+        if side.plan is not None and side.result is not None and side.result.timeline is not None
+    ]
+    if machine is None or len(shown) < len(sides):
+        raise InputError(
+            "--plot draws two plans or policies that are replayed: name a workload and a machine",
+            source="diff",
+        )
+    write_picture(path, side_by_side_figure(shown, machine))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
 import typer
 
 from hosim.cli.answers import print_answer, study_title
@@ -13,9 +10,6 @@ from hosim.cli.options import check_drawn, print_json, questions_of, say_notes, 
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 from hosim.options import Given, declared
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 _OPTIONS = declared(
     "workload hardware policies budget runs op_sigma transfer_sigma seed order devices "
@@ -37,7 +31,7 @@ def robustness(given: Given) -> None:
     from hosim.notes import notes
     from hosim.report.answers import robustness_answer
     from hosim.report.drawn.studies import spread_figure
-    from hosim.report.of_studies import reasons, robustness, to_dict
+    from hosim.report.of_studies import robustness, to_dict
     from hosim.study import failures, percentiles
     from hosim.study import robustness as drawn
 
@@ -62,12 +56,6 @@ def robustness(given: Given) -> None:
     if given.json:
         print_json({"format": report.pop("format"), "answer": answer.verdict, **report})
     else:
-
-        def tables() -> Iterator[RenderableType]:
-            yield robustness(figures, jitter, alone_ns, order)
-            if failed:
-                yield reasons(figures, failed)
-
-        print_answer(answer, given, tables)
+        print_answer(answer, given, lambda: [robustness(figures, jitter, alone_ns, order, failed)])
     if figures["nominal"].isna().all():
         raise typer.Exit(InfeasibleError.exit_code)

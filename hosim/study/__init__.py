@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from hosim.study.bottlenecks import capped
     from hosim.study.comparands import side_of
     from hosim.study.compare import compare
-    from hosim.study.diff import Diff, diff
+    from hosim.study.diff import Diff, Side, diff
     from hosim.study.machines import compare_machines, machine_rows
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
     from hosim.study.prices import lines, steps_of
@@ -26,7 +26,7 @@ else:
             "bottlenecks": "capped",
             "comparands": "side_of",
             "compare": "compare",
-            "diff": "Diff diff",
+            "diff": "Diff Side diff",
             "machines": "compare_machines machine_rows",
             "prediction_quality": "Mispredictions mispredictions predicts",
             "prices": "lines steps_of",
@@ -39,7 +39,7 @@ else:
     )
 
 __all__ = [
-    "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare",
+    "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "blame", "capped", "compare",
     "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits", "mispredictions",
     "percentiles", "plan_against_reserved", "predicts", "price_rows", "reserved_line", "robustness",
     "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept",

@@ -163,6 +163,8 @@ def _costs(row: Row) -> str:
 
 
 def _took(row: Row) -> str:
+    if _ns(row) is None and str(row.get("why")).startswith("takes"):
+        return "too long by any plan"
     if _ns(row) is None:
         return "does not fit" if row.get("budget_bytes") or "within" in row else "error"
     slower = f", {multiple(row['slowdown'])}" if row.get("slowdown") else ""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hosim.report.drawn.recorded_figures import recorded_memory, start_errors
     from hosim.report.drawn.recorded_timeline import DrawnOp, Span, recorded_widget
     from hosim.report.drawn.replay_figures import memory, memory_figure, replay_figure
+    from hosim.report.drawn.side_by_side import side_by_side_figure
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -40,12 +41,14 @@ else:
             "recorded_figures": "recorded_memory start_errors",
             "recorded_timeline": "DrawnOp Span recorded_widget",
             "replay_figures": "memory memory_figure replay_figure",
+            "side_by_side": "side_by_side_figure",
         },
     )
 
 __all__ = [
     "CAUSE_STYLES", "KIND_STYLES", "LINES", "MARKERS", "OP_STYLE", "TRANSFER_STYLE", "Curve",
     "DrawnOp", "Shown", "Span", "blank", "change_figure", "image", "image_kind", "legend_beside",
-    "memory", "memory_change", "memory_curve", "memory_figure", "page_image", "recorded_memory", "recorded_widget",
-    "replay_figure", "size_unit", "start_errors", "style", "time_unit", "widget",
+    "memory", "memory_change", "memory_curve", "memory_figure", "page_image",
+    "recorded_memory", "recorded_widget",
+    "replay_figure", "side_by_side_figure", "size_unit", "start_errors", "style", "time_unit", "widget",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.of_studies.calibration_tables import calibration, kernels
     from hosim.report.of_studies.chosen_processors import chosen_processors
-    from hosim.report.of_studies.robustness_table import reasons, robustness, to_dict
+    from hosim.report.of_studies.robustness_table import robustness, to_dict
     from hosim.report.of_studies.routing_table import predictions
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
@@ -42,7 +42,7 @@ else:
         {
             "calibration_tables": "calibration kernels",
             "chosen_processors": "chosen_processors",
-            "robustness_table": "reasons robustness to_dict",
+            "robustness_table": "robustness to_dict",
             "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
             "studies": "Row blame cell diff errors fit frontier listing sweep varied_columns",
@@ -55,7 +55,7 @@ else:
 __all__ = [
     "CONSTANTS", "RIVALS", "Row", "blame", "calibration", "cell", "chosen_processors",
     "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
-    "reasons", "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
+    "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
     "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
     "varied_columns", "verdict_lines",
 ]  # fmt: skip

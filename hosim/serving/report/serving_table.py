@@ -154,6 +154,8 @@ def serving_answer(
         if overloaded
         else f"{'Keeps up' if arrive else 'Serves all at once'}: {rates}."
     )
+    if "goodput" in data:
+        said += f" {_kept(data['goodput'], data['requests'])}"
     late = data["ttft_ns"].get("p95")
     latency = [("first token, P95", human_time(round(late)))] if late is not None else []
     return Answer(
@@ -193,6 +195,10 @@ def _engines(data: Mapping[str, Any]) -> str:
 
 
 def _within(found: Mapping[str, Any], of: int) -> RenderableType:
+    return paragraph(_kept(found, of))
+
+
+def _kept(found: Mapping[str, Any], of: int) -> str:
     limits = ", ".join(
         f"{_LATENCIES[f'{name}_ns']} {human_time(limit)}"
         for name, limit in found["limits_ns"].items()
@@ -202,7 +208,7 @@ def _within(found: Mapping[str, Any], of: int) -> RenderableType:
         "tokens/s out"
     )
     kept = f"{found['requests']:,} of {counted(of, 'request')} ({human_percent(found['share'])})"
-    return paragraph(f"goodput: {kept} keep the limits ({limits}): {rates}")
+    return f"goodput: {kept} keep the limits ({limits}): {rates}"
 
 
 def _beside(measured: Mapping[str, Any]) -> RenderableType:

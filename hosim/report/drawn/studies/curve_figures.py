@@ -61,7 +61,7 @@ def curve_figure(
             axes.plot([k for k, _ in bound], [t for _, t in bound], label="limit", **LINES[1])
         misfits = [k for k, t in zip(places, times_ns, strict=True) if t is None]
         for number, k in enumerate(misfits):
-            label = "does not fit" if not number else None
+            label = "no result" if not number else None
             axes.axvspan(
                 k - 0.4, k + 0.4, facecolor="white", hatch="xxx", edgecolor="0.7", label=label
             )
