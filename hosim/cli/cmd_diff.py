@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import (
     check_drawn,
-    console,
     graph_of,
     hardware_of,
     print_json,
@@ -23,11 +23,16 @@ from hosim.errors import InputError
 from hosim.options import OPTIONS, REQUIRED, Given, Option, declared
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from hosim.hardware import Hardware
     from hosim.study import Side
 
+_MOST = 40
+"""Rows of each table that --detail shows."""
+
 _OPTIONS = declared(
-    "a b workload hardware budget top plot json",
+    "a b workload hardware budget top detail plot json",
     Option(
         "a",
         default=REQUIRED,
@@ -55,7 +60,11 @@ _OPTIONS = declared(
         "policies.",
     ),
     Option(
-        "top", of=int, default=40, metavar="N", least=1, help="Show at most N rows of each table."
+        "top",
+        of=int,
+        metavar="N",
+        least=1,
+        help="Show at most N rows of each table.  [default: 5, with --detail 40]",
     ),
 )
 
@@ -64,15 +73,17 @@ _OPTIONS = declared(
 def diff(given: Given) -> None:
     """Show how two plans or two results differ.
 
-    Compares figure by figure, tensor by tensor and op by op, and shows only differences. --plot
+    Compares figure by figure, tensor by tensor and op by op, and shows only differences: the first figures, or
+    with --detail all of these. --plot
     draws both replays on one axis of time.
     """
     from hosim.devices_of_graph import on_devices
+    from hosim.report.answers import ROWS, diff_answer
     from hosim.report.of_studies import diff
     from hosim.study import diff as differ
     from hosim.study import side_of
 
-    a, b, top = given.a, given.b, given.top
+    a, b = given.a, given.b
     graph = None if given.workload is None else graph_of(given.workload)
     machine = None if given.hardware is None else hardware_of(given.hardware)
     budget_bytes = None
@@ -86,25 +97,23 @@ def diff(given: Given) -> None:
     if given.plot is not None:
         _draw(given.plot, sides, machine)
     say_notes(found.notes)
+    names, others = (found.a, found.b), bool(found.tensors or found.ops)
+    answer = diff_answer(str(found), found.figures, names, others, given.top or ROWS)
     if given.json:
         rows = {
             "figures": list(found.figures),
             "tensors": list(found.tensors),
             "ops": list(found.ops),
         }
-        print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})
+        head = {"format": "hosim.diff/1", "answer": answer.verdict}
+        print_json({**head, "a": found.a, "b": found.b, **rows})
     else:
-        console().print(
-            diff(
-                found.figures,
-                found.tensors,
-                found.ops,
-                str(found),
-                (found.a, found.b),
-                top,
-                found.parts,
-            )
-        )
+
+        def tables() -> Iterator[RenderableType]:
+            every = found.figures, found.tensors, found.ops
+            yield diff(*every, str(found), names, given.top or _MOST, found.parts)
+
+        print_answer(answer, given, tables)
 
 
 def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:

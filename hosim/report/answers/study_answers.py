@@ -1,5 +1,5 @@
-"""The answers of the studies that try many values: fit, sweep, frontier and robustness. Each is a
-sentence and a curve of the makespan in text.
+"""The answers of studies. Those that try many values (fit, sweep, frontier, robustness) are a
+sentence and a curve of the makespan in text, those of stalls and differences a sentence and rows.
 """
 
 from __future__ import annotations
@@ -9,13 +9,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hosim.hardware import Hardware
-from hosim.plain_text import counted
-from hosim.report.answers.answer import Answer
+from hosim.plain_text import counted, one_line
+from hosim.report.answers.answer import ROWS, Answer
 from hosim.report.answers.text_curve import MOST_LINES, text_curve
-from hosim.report.of_replays import multiple
-from hosim.report.of_studies import Row, cell, varied_columns
+from hosim.report.of_replays import NOTHING, multiple
+from hosim.report.of_studies import cell, column_title, varied_columns
 from hosim.units import human_size, human_time
 
+_PRICES, _OP, _NAME = 2, 18, 34
+"""How many of what would save time an answer names, and the characters of names in its rows."""
+
+Row = Mapping[str, Any]
 Commands = Sequence[tuple[str, str]]
 
 
@@ -169,3 +173,70 @@ def _took(row: Row) -> str:
         return "does not fit" if row.get("budget_bytes") or "within" in row else "error"
     slower = f", {multiple(row['slowdown'])}" if row.get("slowdown") else ""
     return f"{human_time(row['makespan_ns'])}{slower}"
+
+
+def blame_answer(
+    title: str,
+    rows: Sequence[Row],
+    count: int,
+    verdict: str,
+    prices: Sequence[str],
+    next_commands: Commands = (),
+) -> Answer:
+    """What a plan waits for: the longest stalls, of ``count``, and what would save most."""
+    first = "; ".join(prices[:_PRICES])
+    saves = f" {first[:1].upper()}{first[1:]}." if first else ""
+    hidden = count - len(rows)
+    return Answer(
+        title,
+        f"{verdict}.{saves}",
+        ranked=False,
+        columns=("before", "at", "stall", "waits for", "on"),
+        rows=tuple(
+            [
+                (
+                    one_line(str(row["op"] or "(the end)"), _OP),
+                    human_time(row["start_ns"]),
+                    human_time(row["stall_ns"]),
+                    one_line(str(row["tensor"] or row["cause"]), _NAME),
+                    str(row["channel"] or row["processor"] or NOTHING),
+                )
+                for row in rows
+            ]
+        ),
+        rest=f"{counted(hidden, 'shorter stall')}, and what prevents each (--detail)"
+        if hidden > 0
+        else "",
+        next_commands=tuple(next_commands),
+    )
+
+
+def diff_answer(
+    verdict: str,
+    figures: Sequence[Row],
+    names: tuple[str, str],
+    others: bool,
+    top: int = ROWS,
+) -> Answer:
+    """How two plans or results differ: their first figures that do. ``others``: tensors or ops do,
+    too.
+    """
+    hidden = len(figures) - top
+    more = [counted(hidden, "more figure")] if hidden > 0 else []
+    more += ["tensors and ops"] if others else []
+    return Answer(
+        f"{names[0]} beside {names[1]}",
+        f"{verdict}.",
+        ranked=False,
+        columns=("figure", *[one_line(name, _NAME) for name in names]),
+        rows=tuple(
+            [
+                (
+                    column_title(str(row["figure"])),
+                    *[cell(str(row["figure"]), row[side]) for side in "ab"],
+                )
+                for row in figures[:top]
+            ]
+        ),
+        rest=f"{', '.join(more)} (--detail)" if more else "",
+    )

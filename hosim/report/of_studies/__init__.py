@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from hosim.report.of_studies.routing_table import predictions
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
-        Row,
         blame,
         cell,
+        column_title,
         diff,
         errors,
         fit,
@@ -45,7 +45,7 @@ else:
             "robustness_table": "robustness to_dict",
             "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
-            "studies": "Row blame cell diff errors fit frontier listing sweep varied_columns",
+            "studies": "blame cell column_title diff errors fit frontier listing sweep varied_columns",
             "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes "
             "short_name signed_time taken_from_recording "
             "time_and_share validation verdict_lines",
@@ -53,8 +53,8 @@ else:
     )
 
 __all__ = [
-    "CONSTANTS", "RIVALS", "Row", "blame", "calibration", "cell", "chosen_processors",
-    "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
+    "CONSTANTS", "RIVALS", "blame", "calibration", "cell", "chosen_processors",
+    "column_title", "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
     "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
     "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
     "varied_columns", "verdict_lines",

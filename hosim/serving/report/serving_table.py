@@ -162,6 +162,7 @@ def serving_answer(
         f"{data['model']} on {_engines(data)}: {counted(data['requests'], 'request')}",
         said,
         good=not overloaded,
+        ranked=False,
         columns=("latency", *_names(data["ttft_ns"])),
         rows=tuple(
             [
