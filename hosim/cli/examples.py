@@ -40,6 +40,10 @@ EXAMPLES = {
         "hosim fit llama-3.1-8b-prefill-4k -H h100 -b 12GiB --smallest "
         "channels.h2d.bandwidth=5..55GB/s:51 --slowdown 1.01",
     ),
+    "atlas": (
+        "hosim atlas llama-3.1-8b,llama-3.1-8b:weights=int4 -H rtx-4090,h100 --contexts 8192 "
+        "--html atlas.html",
+    ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "ci": ("hosim ci init shop.model:example -H h100",),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.report.atlas_page import atlas_page, atlas_table
     from hosim.report.cells import cell, html
     from hosim.report.explanation import (
         PlanExplanation,
@@ -33,6 +34,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "atlas_page": "atlas_page atlas_table",
             "cells": "cell html",
             "explanation": "PlanExplanation explanation explanation_lines summary to_dict",
             "offload_verdicts": "no_offload_sentence",
@@ -43,8 +45,8 @@ else:
     )
 
 __all__ = [
-    "PlanExplanation", "answer_parts", "cards", "cell", "comparison_page", "explanation",
-    "explanation_lines", "folded", "heading", "html", "html_of", "lines", "no_offload_sentence",
-    "page", "paragraph", "picture", "replay_page", "summary", "table", "to_dict", "validation_page",
-    "verdict",
+    "PlanExplanation", "answer_parts", "atlas_page", "atlas_table", "cards", "cell",
+    "comparison_page", "explanation", "explanation_lines", "folded", "heading", "html", "html_of",
+    "lines", "no_offload_sentence", "page", "paragraph", "picture", "replay_page", "summary",
+    "table", "to_dict", "validation_page", "verdict",
 ]  # fmt: skip

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.study.atlas import atlas
     from hosim.study.blame import ExplainedStall, stall_rows, stalls_of
     from hosim.study.bottlenecks import capped
     from hosim.study.comparands import side_of
@@ -22,6 +23,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "atlas": "atlas",
             "blame": "ExplainedStall stall_rows stalls_of",
             "bottlenecks": "capped",
             "comparands": "side_of",
@@ -39,9 +41,9 @@ else:
     )
 
 __all__ = [
-    "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "blame", "capped", "compare",
-    "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits", "mispredictions",
-    "percentiles", "plan_against_reserved", "predicts", "price_rows", "reserved_line", "robustness",
-    "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept",
-    "under_way",
+    "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "atlas", "blame", "capped",
+    "compare", "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits",
+    "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows",
+    "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of",
+    "steps_of", "sweep", "swept", "under_way",
 ]  # fmt: skip

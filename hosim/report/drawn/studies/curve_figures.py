@@ -69,7 +69,7 @@ def curve_figure(
         axes.set_xticks(places[::every], [printable(say(value)) for value in values[::every]])
         axes.set_xlabel(printable(words(name)))
         axes.set_ylabel(f"makespan, {unit_name}")
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * max([t for _, t in (*fitting, *bound)], default=1))
         axes.grid(color="0.9")
         legend_beside(axes)
         figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
@@ -91,15 +91,23 @@ def spread_figure(percentiles: Mapping[str, Sequence[float | None]], title: str)
             for value, name, marker in (
                 (nominal, "nominal", "o"),
                 (middle, "P50", "|"),
-                (late, "P95", ">"),
+                (late, "P95", "D"),
             ):
                 if value is not None:
                     label = None if k else name
-                    axes.plot([value / unit], [k], marker, color="black", markersize=8, label=label)
+                    axes.plot(
+                        [value / unit],
+                        [k],
+                        marker,
+                        color="black",
+                        markerfacecolor="none",
+                        markersize=8,
+                        label=label,
+                    )
             if late is None:
                 axes.text(0, k, " does not fit in 95 % of runs", va="center")
         axes.set_yticks(range(len(percentiles)), [printable(name) for name in percentiles])
-        axes.invert_yaxis()
+        axes.set_ylim(len(percentiles) - 0.5, -0.5)
         axes.set_xlim(left=0)
         axes.set_xlabel(f"makespan, {unit_name}")
         axes.grid(axis="x", color="0.9")
