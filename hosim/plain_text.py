@@ -4,6 +4,7 @@ log.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,13 @@ __all__ = ["counted", "flat", "named", "of_all", "one_line", "printable", "shown
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the singular for 1.
 
-    >>> counted(1, "tensor"), counted(1234, "op"), counted(2, "prefetch")
-    ('1 tensor', '1,234 ops', '2 prefetches')
+    >>> counted(1, "tensor"), counted(1234, "op"), counted(2, "prefetch"), counted(2, "policy")
+    ('1 tensor', '1,234 ops', '2 prefetches', '2 policies')
     """
-    plural = "" if number == 1 else "es" if noun.endswith(("ch", "s", "x")) else "s"
-    return f"{number:,} {noun}{plural}"
+    if number != 1:
+        noun = f"{noun[:-1]}ie" if re.search("[^aeiou]y$", noun) else noun
+        noun += "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{number:,} {noun}"
 
 
 def of_all(number: int, every: int, noun: str) -> str:

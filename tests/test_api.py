@@ -21,7 +21,8 @@ from hosim.io import hardware_to_dict, load_hardware, save_hardware, workload_to
 from hosim.jitter import Jitter
 from hosim.planner.hyperoffload.explanations import explain as explained
 from hosim.report import to_dict
-from hosim.report.drawn import comparison_figure, image, replay_figure
+from hosim.report.drawn import image, replay_figure
+from hosim.report.drawn.studies import comparison_figure
 from hosim.shipped import find_hardware
 from hosim.study import compare
 from hosim.study.asked import parse_choice

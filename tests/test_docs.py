@@ -304,6 +304,8 @@ def known_options(words: Iterable[str]) -> tuple[set[str], list[str]]:
     """
     command = command_line()
     given = list(words)
+    if given[0] not in command.commands and "-H" in given:  # a question without a command
+        given.insert(0, "compare-policies")
     while given and hasattr(command, "commands"):
         assert given[0] in command.commands, f"no command {given[0]!r}"
         command = command.commands[given.pop(0)]
@@ -507,7 +509,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().replace(LONG, "").splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text().replace(LONG, "").splitlines()) <= 150
 
 
 @pytest.mark.parametrize(
@@ -554,12 +556,13 @@ def test_make_demo_runs_the_command_that_the_readme_shows_for_some_policies() ->
     assert f"$ {demo} --policies hyperoffload," in (ROOT / "README.md").read_text()
 
 
-def test_the_readme_has_the_table_of_the_accuracy_page() -> None:
+def test_the_readme_has_the_five_rows_of_the_accuracy_page() -> None:
     def rows(name: str) -> list[str]:
-        return re.findall(r"^\|.*\|.*\|.*\|.*\|$", (ROOT / name).read_text(), re.M)
+        table = (ROOT / name).read_text().partition("| what | error |")[2].partition("\n\n")[0]
+        return table.splitlines()[2:]
 
-    assert len(rows("README.md")) > 10
-    assert rows("README.md") == rows("docs/accuracy.md")[: len(rows("README.md"))]
+    assert len(rows("README.md")) == 5
+    assert rows("README.md") == rows("docs/accuracy.md")
 
 
 TYPES = ("added", "changed", "removed", "fixed")

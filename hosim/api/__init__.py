@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hosim.api.memory_fits import fit_question, fits
     from hosim.api.one_plan import blame, explain, plan, replay
     from hosim.api.pipeline_stages import plan_stages, replay_stages
-    from hosim.api.plotting import plot
+    from hosim.api.plotting import figure_of, plot, several_values
     from hosim.api.repeats import repeated
     from hosim.api.runtime_fits import runtime_fit
     from hosim.api.searches import fit, frontier
@@ -41,7 +41,7 @@ else:
             "many_runs": "compare diff robustness sweep",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
-            "plotting": "plot",
+            "plotting": "figure_of plot several_values",
             "repeats": "repeated",
             "runtime_fits": "runtime_fit",
             "memory_fits": "fit_question fits",
@@ -51,9 +51,9 @@ else:
     )
 
 __all__ = [
-    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "fit", "fit_question", "fits",
-    "frontier",
-    "in_cell", "less_than_asked", "load", "machine", "named", "plan", "plan_stages", "plot",
+    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of",
+    "fit", "fit_question", "fits", "frontier", "in_cell", "less_than_asked", "load", "machine",
+    "named", "plan", "plan_stages", "plot",
     "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
-    "sweep",
+    "several_values", "sweep",
 ]  # fmt: skip

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hosim.analysis.remarks import beside_fastest, draws_notes
+from hosim.analysis.remarks import (
+    beside_fastest,
+    draws_notes,
+    fastest_with_ours,
+    least_in_parts,
+    no_offload,
+)
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import (
     Budget,
@@ -25,7 +31,7 @@ from hosim.api.inputs import (
     several,
 )
 from hosim.cache_plan import Plan
-from hosim.engine import read_budget
+from hosim.engine import read_budget, resident_step
 from hosim.errors import InputError
 from hosim.notes import each_once
 from hosim.options import Option, declared, keywords
@@ -35,7 +41,9 @@ from hosim.study.asked import AnyPolicy, Value, read_vary, searching
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from hosim.report.answers import Answer
     from hosim.study import Diff
+    from hosim.study.runs import Question
 
 _ROWS_DONE = Option(
     "progress",
@@ -78,7 +86,8 @@ def compare(
         the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in
         nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about what a reader of the figures
         has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
-        ``attrs["paired"]`` has the fastest policy beside each other one in the same draws of what
+        ``attrs["answer"]`` is the answer that a command prints, and a cell
+        (:class:`hosim.report.answers.Answer`). ``attrs["paired"]`` has the fastest policy beside each other one in the same draws of what
         is uncertain (:class:`hosim.analysis.remarks.paired_draws.PairedDraws`).
         ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if
         the device had enough memory. ``planning_s`` and ``replay_s`` are the seconds that planning
@@ -132,7 +141,7 @@ def compare(
     """
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         return _compared_machines(workload, hardware, policies, budget, options)
-    from hosim.api.compared_frame import ComparedFrame
+    from hosim.api.compared_frame import ANSWER, ComparedFrame
     from hosim.study import compare as compared
     from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
 
@@ -151,13 +160,27 @@ def compare(
         *(line for result in results for line in result.notes),
         *less_than_asked(asked),
     ]
-    if missing := [one.choice.label for one in asked[len(results) :]]:
+    there = {result.policy for result in results}
+    if missing := [one.choice.label for one in asked if one.choice.label not in there]:
         said.append(f"interrupted: no result of {', '.join(missing)}")
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs["notes"] = each_once([*said, *draws_notes(results)])
     table.attrs["paired"] = beside_fastest(results)
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
+    table.attrs[ANSWER] = _answered(asked, results)
     return table
+
+
+def _answered(asked: Sequence[Question], results: Sequence[Result]) -> Answer:
+    """The answer of a comparison, as the command shows it."""
+    from hosim.report.answers import comparison_answer, comparison_title
+
+    one = asked[0]
+    alone = resident_step(one.graph, one.hardware)
+    title = comparison_title(one.graph.name, one.hardware, one.budget_bytes, alone.peak_bytes)
+    moved = fastest_with_ours(results), least_in_parts(results)
+    advice = no_offload(one.graph, alone.makespan_ns, alone.peak_bytes, one.budget_bytes, *moved)
+    return comparison_answer(title, one.hardware, results, advice)
 
 
 def _compared_machines(
@@ -210,8 +233,9 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point (``.in_units()`` gives texts with units): each varied field, as it was given and, for a quantity, as a whole number
-        of the unit in the column's name, then the columns of
+        One row per point (``.in_units()`` gives texts with units): each varied field, as it was
+        given and, for a quantity, as a whole number of the unit in the column's name, then the
+        columns of
         :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes. A point
         that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the
         figures has to know, and about what bounds a channel whose bandwidth is varied beyond it.
@@ -241,10 +265,11 @@ def sweep(
     2                          3000000000          164                 14
     3                          4000000000          160                 10
     """
-    from hosim.api.compared_frame import AnswerFrame
+    from hosim.api.compared_frame import ANSWER, ComparedFrame
+    from hosim.report.answers import sweep_answer
     from hosim.study import capped, same_everywhere, under_way
     from hosim.study import sweep as swept
-    from hosim.study.rows_of_answers import VARIED, frame
+    from hosim.study.rows_of_answers import DEVICE_TIER, VARIED, frame
     from hosim.study.runs import cluster, pool
 
     scheduler, progress = options["scheduler"], options["progress"]
@@ -261,20 +286,25 @@ def sweep(
 
         found = swept(asked, points, options["output"], runner, told)
     why = same_everywhere(asked, points, found.rows)
-    table = frame(
+    plain = frame(
         found.rows,
         found.columns,
         (*asked.notes, *capped(asked, points), *([] if why is None else [why])),
     )
+    table = ComparedFrame(plain)
+    table.attrs["notes"] = plain.attrs["notes"]
     for field, column in found.varying.items():
         if column != field:
             given = [point.get(field) for point in found.given]
             table.insert(list(table.columns).index(column), field, given)
     # hosim.plot draws by them
     chosen = {"policy": "policy"} if any("policy" in point for point in found.given) else {}
-    answer = AnswerFrame(table)
-    answer.attrs = {**table.attrs, VARIED: {**found.varying, **chosen}}
-    return answer
+    table.attrs[VARIED] = {**found.varying, **chosen}
+    table.attrs[DEVICE_TIER] = asked.hardware.device_tier
+    title = f"{asked.graph.name} on {asked.hardware.name}"
+    fields = list(found.varying)
+    table.attrs[ANSWER] = sweep_answer(title, found.rows, fields, asked.hardware)
+    return table
 
 
 @keywords(*declared("devices"))

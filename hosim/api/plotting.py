@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hosim.api.one_plan import replay
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from hosim.study.searches import Frontier
+    from hosim.study.searches import Fit, Frontier
 
 
 def plot(
-    result: Result | Plan | DataFrame | Frontier, path: str | os.PathLike[str] | None = None
+    result: Result | Plan | DataFrame | Fit | Frontier, path: str | os.PathLike[str] | None = None
 ) -> Figure:
-    """Draw a replay, a comparison of policies, a frontier, or a sweep.
+    """Draw a replay, a comparison of policies, a frontier, a fit, a sweep, or varied times.
 
     Parameters
     ----------
@@ -32,8 +33,9 @@ def plot(
         tier and the channels, over time. Or a plan of :func:`hosim.plan`, which is replayed on the
         machine and within the budget that it was made for. Or the frame of :func:`hosim.compare`:
         makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`:
-        the curve. Or the frame of :func:`hosim.sweep` over two
-        fields: the makespan as a heat map.
+        the curve. Or that of :func:`hosim.fit`: the makespan at each value tried. Or the frame of
+        :func:`hosim.sweep`: the makespan over one field, or over two as a heat map. Or the frame of
+        :func:`hosim.robustness`: the spread of each policy's makespan.
     path
         Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
 
@@ -46,8 +48,8 @@ def plot(
     ------
     InputError
         If the result has no timeline, the plan no machine, the frame is of neither
-        :func:`hosim.compare` nor :func:`hosim.sweep`, not two fields of a sweep have several
-        values, or the path has another ending.
+        :func:`hosim.compare` nor :func:`hosim.sweep`, not one or two fields of a sweep have
+        several values, or the path has another ending.
 
     References
     ----------
@@ -70,14 +72,15 @@ def plot(
 
     target = None if path is None else file_of(path, "path")
     kind = None if target is None else image_kind(target)
-    figure = _figure(result)
+    figure = figure_of(result)
     if target is not None and kind is not None:
         write_bytes(target, image(figure, kind))
     return figure
 
 
-def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
-    from hosim.study.searches import Frontier
+def figure_of(shown: Result | Plan | DataFrame | Fit | Frontier) -> Figure:
+    """The picture of an answer. Raises :class:`InputError` as :func:`plot` does."""
+    from hosim.study.searches import Fit, Frontier
 
     if isinstance(shown, Plan):
         return _replay_figure(replay(shown, record=True))
@@ -85,31 +88,78 @@ def _figure(shown: Result | Plan | DataFrame | Frontier) -> Figure:
         return _replay_figure(shown)
     if isinstance(shown, Frontier):
         return _frontier_figure(shown)
+    if isinstance(shown, Fit):
+        return _fit_figure(shown)
+    if "run" in getattr(shown, "columns", ()):
+        return _robustness_figure(shown)
     if VARIED in getattr(shown, "attrs", {}):
         return _sweep_figure(shown)
     return _comparison_figure(shown)
 
 
 def _sweep_figure(table: DataFrame) -> Figure:
-    from hosim.report.drawn import blank, style, sweep_heat_map
+    from hosim.report.drawn.studies import sweep_figure
 
     columns = [column for column in table.attrs[VARIED].values() if column in table.columns]
+    return sweep_figure(table, several_values(table, columns), "Makespan")
+
+
+def several_values(table: DataFrame, columns: Sequence[str]) -> list[str]:
+    """The varied columns of a sweep that have several values. Raises :class:`InputError` unless
+    these are one or two.
+    """
     several = [column for column in columns if table[column].nunique() > 1]
-    if len(several) != 2:
+    if len(several) not in (1, 2):
         raise InputError(
-            "expected the rows of a sweep in which two fields have several values, got "
+            "expected the rows of a sweep in which one or two fields have several values, got "
             f"{counted(len(several), 'such field')}; of more, choose the rows of one value of the "
             "others, as in rows[rows.budget == '75%']",
             source="plot",
         )
-    with style():
-        figure, (axes,) = blank([4.8])
-        sweep_heat_map(axes, table, several[0], several[1], "makespan_ns")
-    return figure
+    return several
+
+
+def _fit_figure(found: Fit) -> Figure:
+    from hosim.report.drawn.studies import curve_figure
+
+    results = [probe.result for probe in found.probes]
+    times = [None if r is None or not r.feasible else r.makespan_ns for r in results]
+    limits = [
+        None
+        if r is None or found.slowdown is None or not r.ideal_ns
+        else r.ideal_ns * found.slowdown
+        for r in results
+    ]
+    asked = found.question
+    return curve_figure(
+        " + ".join(found.axis.fields),
+        [probe.value for probe in found.probes],
+        times,
+        f"{asked.graph.name} on {asked.hardware.name} by {asked.choice.label}: {found.wanted} "
+        f"{'none' if found.value is None else found.value}",
+        limits,
+    )
+
+
+def _robustness_figure(table: DataFrame) -> Figure:
+    from pandas import isna
+
+    from hosim.report.drawn.studies import spread_figure
+    from hosim.study import percentiles
+
+    rows = percentiles(table)
+    makespans = rows[rows["figure"] == "makespan_ns"].astype(object)
+    times = {
+        str(row["policy"]): [
+            None if isna(row[key]) else int(row[key]) for key in ("nominal", "p50", "p95")
+        ]
+        for row in makespans.to_dict("records")
+    }
+    return spread_figure(times, "Makespan with varied times")
 
 
 def _frontier_figure(found: Frontier) -> Figure:
-    from hosim.report.drawn import frontier_figure
+    from hosim.report.drawn.studies import frontier_figure
 
     tier, asked = found.question.hardware.device_tier, found.question
     curve = [
@@ -137,7 +187,7 @@ def _replay_figure(result: Result) -> Figure:
 
 
 def _comparison_figure(table: DataFrame) -> Figure:
-    from hosim.report.drawn import comparison_figure
+    from hosim.report.drawn.studies import comparison_figure
     from hosim.study.rows_of_answers import results_of
 
     return comparison_figure(*results_of(table))

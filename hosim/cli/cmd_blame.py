@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hosim.cli.answers import print_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, question_of, say_notes
+from hosim.cli.options import print_json, question_of, say_notes
 from hosim.cli.progress import progress
 from hosim.options import Given, Option, declared
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_MOST = 20
+"""Stalls that --detail shows."""
+
 _OPTIONS = declared(
     "workload hardware policy plan budget top more_memory more_bandwidth devices no_recompute "
-    "rescale json",
+    "rescale detail json",
     Option(
         "plan",
         of=Path,
@@ -21,10 +30,9 @@ _OPTIONS = declared(
     Option(
         "top",
         of=int,
-        default=20,
         metavar="N",
         least=1,
-        help="How many stalls to show, the longest first.",
+        help="How many stalls to show, the longest first.  [default: 5, with --detail 20]",
     ),
 )
 
@@ -40,6 +48,7 @@ def blame(given: Given) -> None:
     """
     from dataclasses import asdict
 
+    from hosim.report.answers import ROWS, blame_answer
     from hosim.report.of_studies import blame
     from hosim.study import blame as blamed
     from hosim.study import lines, price_rows, stall_rows, steps_of
@@ -55,6 +64,15 @@ def blame(given: Given) -> None:
     with progress() as tell:
         found = blamed(question, made, memory, bandwidth, tell)
     say_notes(found.result.notes)
+    longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
+    prices = lines(found.prices)
+    answer = blame_answer(
+        study_title("what it waits for", question),
+        stall_rows(longest[: given.top or ROWS]),
+        len(longest),
+        str(found),
+        prices,
+    )
     if given.json:
         result = found.result
         head = {
@@ -68,6 +86,7 @@ def blame(given: Given) -> None:
         print_json(
             {
                 **head,
+                "answer": answer.verdict,
                 **figures,
                 "stalls": stall_rows(found.stalls),
                 "critical_path": path,
@@ -76,13 +95,10 @@ def blame(given: Given) -> None:
             }
         )
     else:
-        longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
-        console().print(
-            blame(
-                stall_rows(longest[: given.top]),
-                len(longest),
-                found.by_cause,
-                [*lines(found.prices), *found.first_order],
-                str(found),
-            )
-        )
+
+        def tables() -> Iterator[RenderableType]:
+            shown = stall_rows(longest[: given.top or _MOST])
+            every = [*prices, *found.first_order]
+            yield blame(shown, len(longest), found.by_cause, every, str(found))
+
+        print_answer(answer, given, tables)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from hosim.cli.commands import command
+from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end
+from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
-    console,
     print_json,
     questions_of,
     say_notes,
@@ -21,31 +22,40 @@ from hosim.cli.options import (
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
-from hosim.options import OPTIONS, Given, Options, declared, refuse_others
+from hosim.options import OPTIONS, Given, Option, Options, declared, refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rich.console import RenderableType
 
+    from hosim.analysis.remarks import NoOffload
     from hosim.cache_plan import Plan
+    from hosim.graph import Graph
     from hosim.hardware import Hardware
+    from hosim.report.answers import Answer
     from hosim.result import Result
+    from hosim.study import Mispredictions
     from hosim.study.asked import PolicyChoice
+    from hosim.study.runs import Question
 
 
 # -- several machines ------------------------------------------------------------------------------
 
 
-FITTING = "workload hardware policies budget runtime devices no_recompute rescale json"
+FITTING = (
+    "workload hardware policies budget runtime devices no_recompute rescale enough detail all json"
+)
 """The options that several machines can be compared with."""
 
 
 def compare_on_machines(options: Options, given: Given) -> None:
     """Print one table over machines. ``options`` are those of the command."""
+    from hosim.report.answers import machines_answer
     from hosim.report.listed import machine_comparison
     from hosim.report.of_replays import in_draws
-    from hosim.study import NEAR, compare_machines, machine_rows
+    from hosim.study import compare_machines, machine_rows
+    from hosim.study.searches import NEAR
 
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
     if not names:
@@ -58,17 +68,23 @@ def compare_on_machines(options: Options, given: Given) -> None:
     given.policies = given.policies or "hyperoffload"
     asked = questions_of(given, list(dict.fromkeys(names)))
     with progress() as tell:
-        found = compare_machines(asked, tell)
+        found = compare_machines(asked, tell, enough=given.enough)
     say_notes(found.notes)
     rows, profiles = machine_rows(found), {one.hardware.name: one.hardware for one in asked}
+    pairs = found.paired
+    answer = machines_answer(rows, profiles, str(found))
     if given.json:
-        paired = [each.row for each in found.paired]
+        paired = [each.row for each in pairs]
         more = {"paired": paired} if paired else {}
-        print_json({"format": "hosim.machines/1", "rows": rows, **more})
+        print_json({"format": "hosim.machines/1", "answer": answer.verdict, "rows": rows, **more})
     else:
-        console().print(machine_comparison(rows, profiles, NEAR, str(found)))
-        if found.paired:
-            console().print(in_draws([line.result for line in found.lines], found.names))
+
+        def tables() -> Iterator[RenderableType]:
+            yield machine_comparison(rows, profiles, NEAR, str(found))
+            if pairs:
+                yield in_draws([line.result for line in found.lines], found.names)
+
+        print_answer(answer, given, tables)
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):
@@ -81,95 +97,220 @@ def compare_on_machines(options: Options, given: Given) -> None:
 _OPTIONS = declared(
     "workload hardware policies budget runtime routing steps execution_trace allocator account "
     "plan_against devices no_recompute "
-    "rescale within time work op_sigma transfer_sigma seed plot html json",
+    "rescale within time work op_sigma transfer_sigma seed detail all enough plot html json",
     replace(
         OPTIONS["hardware"],
         metavar="HW[,HW...]",
         help=OPTIONS["hardware"].help + " Or several, which are compared.",
     ),
+    Option(
+        "enough",
+        of=bool,
+        default=False,
+        help="Of several machines: find the smallest budget of each with which a step takes at "
+        "most 5 % longer than with everything resident.",
+    ),
 )
+
+
+_PLAIN = ("resident", "static_split", "hyperoffload")
+"""The policies of a question that names none and no command: the baseline, a rule that runtimes
+have, and the planner.
+"""
 
 
 @command(*_OPTIONS)
 def compare_policies(given: Given) -> None:
     """Compare policies: which fit, how fast, and why.
 
-    Plans and replays the workload under each policy, one row each. With several machines, as in -H
-    h100,a100, it compares these instead: the time of a step on each, and the smallest budget whose
-    slowdown is at most 5 %. Ctrl-C prints the results so far. Exit code 3 if none fits, 2 if a
-    policy of yours fails.
+    Plans and replays the workload under each policy, and answers in a sentence and the five fastest
+    policies; --all prints every row, --detail every figure. Without --budget it also says how much
+    memory is enough. With several machines, as in -H h100,a100, it compares these instead. Ctrl-C
+    prints the results so far. Exit code 3 if none fits, 2 if a policy of yours fails.
     """
     if "," in given.hardware and not os.path.exists(given.hardware):
         compare_on_machines(_OPTIONS, given)
         return
-    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
-    from hosim.engine import resident_step
-    from hosim.study import Mispredictions, compare, mispredictions, predicts
-    from hosim.study.asked import searching
-
-    check_drawn(given)
-    html = given.html
-    asked = questions_of(given)
-    graph, machine, budget_bytes = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
-    predictions: list[Mispredictions] = []
-    recorded: list[tuple[Plan, Result]] = []
-
-    def keep(choice: PolicyChoice, plan: Plan, result: Result) -> None:
-        if html is not None and result.feasible:
-            recorded.append((plan, result))
-        if predicts(plan) and result.feasible:
-            begins(f"{choice.label}: replaying with wrong predictions")
-            row = mispredictions(plan, machine, budget_bytes, choice.label)
-            predictions.extend([row] if row else [])
-
-    with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
-        results = compare(asked, begins, keep, record=html is not None)
-    if control.interrupted and len(results) < len(asked):
-        note(
-            "interrupted: no result of "
-            f"{', '.join(one.choice.label for one in asked[len(results) :])}"
+    if given.enough:
+        raise InputError(
+            "--enough compares machines: name several, as in -H h100,a100; of one it is said "
+            "without --budget",
+            source="compare-policies",
         )
-    _say_what_is_pinned(machine, results)
-    alone = resident_step(graph, machine)
-    moved = fastest_with_ours(results), least_in_parts(results)
-    answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
+    check_drawn(given)
+    asked = questions_of(given)
+    if is_plain() and given.policies is None:
+        asked = [one for one in asked if one.choice.label in _PLAIN]
+    compared = _compared(asked, given)
+    answer = _answer(asked, compared, given)
+    results, machine = compared.results, asked[0].hardware
     if given.plot is not None:
-        from hosim.report.drawn import comparison_figure
+        from hosim.report.drawn.studies import comparison_figure
 
         write_picture(given.plot, comparison_figure(results, machine.device_tier))
-    if html is not None or not given.json:
-        from hosim.report import listed, no_offload_sentence, of_studies
-        from hosim.report.of_replays import comparison
-        from hosim.report.printing import paragraph
+    if given.html is not None:
+        from hosim.report import comparison_page
 
-        shown: list[RenderableType] = []
-        if answer is not None:
-            shown.append(
-                paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True)
-            )
-        shown.append(comparison(graph, machine, alone.breakdown, results))
-        if machine.devices > 1:
-            shown.append(listed.devices(results, machine))
-        if predictions:
-            shown.append(of_studies.predictions(predictions))
-        if html is not None:
-            from hosim.report import comparison_page
-
-            write_page(html, comparison_page(machine, results, recorded, shown))
-        for part in shown if not given.json else ():
-            console().print(part)
+        shown = list(_tables(asked, compared))
+        write_page(given.html, comparison_page(answer, machine, results, compared.recorded, shown))
     if given.json:
         from dataclasses import asdict
 
         from hosim.io import comparison_to_dict
 
-        print_json(comparison_to_dict(results, map(asdict, predictions), answer))
-    if control.interrupted:
+        rows = map(asdict, compared.predictions)
+        said = {"answer": answer.verdict, **comparison_to_dict(results, rows, compared.advice)}
+        print_json({"format": said.pop("format"), **said})
+    else:
+        print_answer(answer, given, lambda: _tables(asked, compared), title=False)
+    if compared.interrupted:
         raise KeyboardInterrupt
     if any(result.failed for result in results):
         raise typer.Exit(HosimError.exit_code)
     if not any(result.feasible for result in results):
         raise typer.Exit(InfeasibleError.exit_code)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What the policies gave: results in the order asked, plans to draw, mispredictions, and why
+    not to offload, if so.
+    """
+
+    results: Sequence[Result]
+    recorded: Sequence[tuple[Plan, Result]]
+    predictions: Sequence[Mispredictions]
+    advice: NoOffload | None
+    interrupted: bool
+
+
+def _compared(asked: Sequence[Question], given: Given) -> _Compared:
+    """Plan and replay, with the question on stdout at once and rows on stderr as they end."""
+    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
+    from hosim.engine import resident_step
+    from hosim.report.answers import comparison_title, row_line
+    from hosim.study import compare, mispredictions, predicts
+    from hosim.study.asked import searching
+
+    graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
+    alone = resident_step(graph, machine)
+    begin_answer(comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
+    predictions: list[Mispredictions] = []
+    recorded: list[tuple[Plan, Result]] = []
+    row_ended = rows_as_they_end()
+
+    def keep(choice: PolicyChoice, plan: Plan, result: Result) -> None:
+        row_ended(row_line(result))
+        if given.html is not None and result.feasible:
+            recorded.append((plan, result))
+        if predicts(plan) and result.feasible:
+            begins(f"{choice.label}: replaying with wrong predictions")
+            row = mispredictions(plan, machine, budget, choice.label)
+            predictions.extend([row] if row else [])
+
+    with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
+        results = compare(asked, begins, keep, record=given.html is not None)
+    there = {result.policy for result in results}
+    if missing := [one.choice.label for one in asked if one.choice.label not in there]:
+        note(f"interrupted: no result of {', '.join(missing)}")
+    _say_what_is_pinned(machine, results)
+    moved = fastest_with_ours(results), least_in_parts(results)
+    advice = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget, *moved)
+    return _Compared(results, recorded, predictions, advice, control.interrupted)
+
+
+def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Answer:
+    """The answer, with what to ask next."""
+    from hosim.engine import resident_step
+    from hosim.report.answers import comparison_answer, comparison_title
+
+    graph, machine = asked[0].graph, asked[0].hardware
+    alone, results = resident_step(graph, machine), compared.results
+    title = comparison_title(graph.name, machine, asked[0].budget_bytes, alone.peak_bytes)
+    best = min(
+        [r for r in results if r.makespan_ns is not None],
+        key=lambda r: r.makespan_ns or 0,
+        default=None,
+    )
+    lines = []
+    if best is not None and any(best.stall_ns.values()):
+        found = following(given, _OPTIONS, "blame", policy=best.policy)
+        lines += [(line, "why it waits") for line in found]
+    if best is not None:
+        lines += [(line, "less memory") for line in following(given, _OPTIONS, "frontier")]
+    chosen = _chosen(asked, given) if is_plain() else ""
+    enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
+    return comparison_answer(title, machine, results, compared.advice, enough, chosen, lines)
+
+
+def _chosen(asked: Sequence[Question], given: Given) -> str:
+    """What was chosen for a question that names a workload and a machine alone, with the option
+    that changes each.
+    """
+    from hosim.units import human_size
+
+    phase, model = _phase(asked[0].graph), given.workload.partition(":")[0]
+    said = [f"phase {phase} ({model}:phase=...)"] if phase else []
+    if given.budget is None:
+        said.append(f"all {human_size(asked[0].budget_bytes)} (-b)")
+    if given.policies is None:
+        said.append(f"{', '.join(one.choice.label for one in asked)} (-p)")
+    return f"chosen: {'; '.join(said)}"
+
+
+def _phase(graph: Graph) -> str:
+    """The phase that a builder has made, also where its name does not say it."""
+    from hosim.models import FAMILIES, PRESETS, Run
+
+    recipe = graph.meta.get("builder")
+    if not isinstance(recipe, Mapping):
+        return ""
+    named = PRESETS.get(str(recipe.get("model")))
+    usual = FAMILIES[type(named)].defaults.get("phase", Run().phase) if named else ""
+    return str(recipe.get("phase", usual))
+
+
+def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:
+    """How much memory is enough, by the planner where it is compared and everything fits."""
+    from hosim.analysis.remarks import OURS
+    from hosim.report.answers import cheapest_sentence
+    from hosim.study.searches import enough_memory
+    from hosim.units import human_size
+
+    results = {result.policy: result for result in compared.results}
+    ours = [one for one in asked if one.choice.label.partition(":")[0] == OURS]
+    fits = compared.advice is not None and compared.advice.reason == "fits"
+    if not fits or not ours or compared.interrupted or ours[0].choice.label not in results:
+        return ""
+    with progress() as tell:
+        found = enough_memory(
+            ours[0],
+            results[ours[0].choice.label],
+            lambda budget: tell(f"{ours[0].choice.label} within {human_size(budget)}"),
+        )
+    if found is None or found.budget_bytes >= resident_bytes:
+        return ""
+    least, slope = found.least_bytes, found.ns_per_byte
+    below = None if least is None or slope is None else (least, slope)
+    return cheapest_sentence(found.budget_bytes, found.slowdown, below)
+
+
+def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[RenderableType]:
+    """Every table of the comparison."""
+    from hosim.engine import resident_step
+    from hosim.report import listed, no_offload_sentence, of_studies
+    from hosim.report.of_replays import comparison
+    from hosim.report.printing import paragraph
+
+    graph, machine, results = asked[0].graph, asked[0].hardware, compared.results
+    if compared.advice is not None:
+        said = no_offload_sentence(compared.advice, asked[0].budget_bytes)
+        yield paragraph(said, style="bold", space=True)
+    yield comparison(graph, machine, resident_step(graph, machine).breakdown, results)
+    if machine.devices > 1:
+        yield listed.devices(results, machine)
+    if compared.predictions:
+        yield of_studies.predictions(compared.predictions)
 
 
 def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:

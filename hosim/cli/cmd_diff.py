@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import console, graph_of, hardware_of, print_json, say_budget, say_notes
+from hosim.cli.options import (
+    check_drawn,
+    graph_of,
+    hardware_of,
+    print_json,
+    say_budget,
+    say_notes,
+    write_picture,
+)
 from hosim.cli.progress import progress
+from hosim.errors import InputError
 from hosim.options import OPTIONS, REQUIRED, Given, Option, declared
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hosim.hardware import Hardware
+    from hosim.study import Side
+
+_MOST = 40
+"""Rows of each table that --detail shows."""
+
 _OPTIONS = declared(
-    "a b workload hardware budget top json",
+    "a b workload hardware budget top detail plot json",
     Option(
         "a",
         default=REQUIRED,
@@ -38,7 +60,11 @@ _OPTIONS = declared(
         "policies.",
     ),
     Option(
-        "top", of=int, default=40, metavar="N", least=1, help="Show at most N rows of each table."
+        "top",
+        of=int,
+        metavar="N",
+        least=1,
+        help="Show at most N rows of each table.  [default: 5, with --detail 40]",
     ),
 )
 
@@ -47,39 +73,61 @@ _OPTIONS = declared(
 def diff(given: Given) -> None:
     """Show how two plans or two results differ.
 
-    Compares figure by figure, tensor by tensor and op by op, and shows only differences.
+    Compares figure by figure, tensor by tensor and op by op, and shows only differences: the first figures, or
+    with --detail all of these. --plot
+    draws both replays on one axis of time.
     """
     from hosim.devices_of_graph import on_devices
+    from hosim.report.answers import ROWS, diff_answer
     from hosim.report.of_studies import diff
     from hosim.study import diff as differ
     from hosim.study import side_of
 
-    a, b, top = given.a, given.b, given.top
+    a, b = given.a, given.b
     graph = None if given.workload is None else graph_of(given.workload)
     machine = None if given.hardware is None else hardware_of(given.hardware)
     budget_bytes = None
     if graph is not None and machine is not None:
         machine = on_devices(graph, machine)
         budget_bytes = say_budget(given.budget, graph, machine)
+    check_drawn(given)
     with progress(f"{a} and {b}"):
-        found = differ(*(side_of(text, graph, machine, budget_bytes) for text in (a, b)))
+        sides = [side_of(text, graph, machine, budget_bytes) for text in (a, b)]
+        found = differ(*sides)
+    if given.plot is not None:
+        _draw(given.plot, sides, machine)
     say_notes(found.notes)
+    names, others = (found.a, found.b), bool(found.tensors or found.ops)
+    answer = diff_answer(str(found), found.figures, names, others, given.top or ROWS)
     if given.json:
         rows = {
             "figures": list(found.figures),
             "tensors": list(found.tensors),
             "ops": list(found.ops),
         }
-        print_json({"format": "hosim.diff/1", "a": found.a, "b": found.b, **rows})
+        head = {"format": "hosim.diff/1", "answer": answer.verdict}
+        print_json({**head, "a": found.a, "b": found.b, **rows})
     else:
-        console().print(
-            diff(
-                found.figures,
-                found.tensors,
-                found.ops,
-                str(found),
-                (found.a, found.b),
-                top,
-                found.parts,
-            )
+
+        def tables() -> Iterator[RenderableType]:
+            every = found.figures, found.tensors, found.ops
+            yield diff(*every, str(found), names, given.top or _MOST, found.parts)
+
+        print_answer(answer, given, tables)
+
+
+def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:
+    """Write the picture of both replays. Raises :class:`InputError` where one has no timeline."""
+    from hosim.report.drawn import Shown, side_by_side_figure
+
+    shown = [
+        Shown(side.label, side.plan, side.result)
+        for side in sides
+        if side.plan is not None and side.result is not None and side.result.timeline is not None
+    ]
+    if machine is None or len(shown) < len(sides):
+        raise InputError(
+            "--plot draws two plans or policies that are replayed: name a workload and a machine",
+            source="diff",
         )
+    write_picture(path, side_by_side_figure(shown, machine))

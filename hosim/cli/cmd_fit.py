@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from hosim.cli.answers import print_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, question_of
+from hosim.cli.options import check_drawn, print_json, question_of, write_picture
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 from hosim.options import Given, declared
@@ -14,16 +15,18 @@ from hosim.options import Given, declared
 @command(
     *declared(
         "workload hardware largest smallest slowdown policy budget runtime devices no_recompute "
-        "rescale json"
+        "rescale detail plot json"
     )
 )
 def fit(given: Given) -> None:
     """Find the largest or the smallest value that still fits.
 
-    It bisects over replays, and shows the values probed on both sides of the answer. It does not
-    assume monotonicity: it reports any probe that contradicts the rest. Exit code 3 if no value is
-    within the limits.
+    It bisects over replays, and draws the values probed on both sides of the answer; --detail says
+    why each one is outside the limits. It does not assume monotonicity: it reports any probe that
+    contradicts the rest. Exit code 3 if no value is within the limits.
     """
+    from hosim.api import figure_of
+    from hosim.report.answers import fit_answer
     from hosim.report.of_studies import fit
     from hosim.study.asked import parse_axis
     from hosim.study.searches import STEPS, fit_rows, sought
@@ -32,12 +35,19 @@ def fit(given: Given) -> None:
     either = "--largest FIELD=A..B and --smallest FIELD=A..B"
     wanted, text = sought(given.largest, given.smallest, "fit", either)
     axis = parse_axis(text, STEPS)
+    check_drawn(given)
     question = question_of(given)
+    title = study_title(f"{wanted} {' + '.join(axis.fields)}", question)
     with progress() as tell:
         found = fitted(question, wanted, axis, given.slowdown, tell, bounds=given.json)
+    rows, fits = fit_rows(found), found.answer is not None
+    answer = fit_answer(title, rows, f"{found}.", fits)
+    if given.plot is not None:
+        write_picture(given.plot, figure_of(found))
     if given.json:
         head = {
             "format": "hosim.fit/1",
+            "answer": answer.verdict,
             "policy": question.choice.label,
             "wanted": found.wanted,
             "fields": list(axis.fields),
@@ -48,8 +58,8 @@ def fit(given: Given) -> None:
             "contradictions": list(found.contradictions),
             "notes": list(found.notes),
         }
-        print_json({**head, **limits, **beyond, "rows": fit_rows(found)})
+        print_json({**head, **limits, **beyond, "rows": rows})
     else:
-        console().print(fit(fit_rows(found), str(found), found.answer is not None))
-    if found.answer is None:
+        print_answer(answer, given, lambda: [fit(rows, str(found), fits)])
+    if not fits:
         raise typer.Exit(InfeasibleError.exit_code)

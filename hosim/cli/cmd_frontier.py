@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import typer
 
+from hosim.cli.answers import print_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, question_of
+from hosim.cli.options import check_drawn, print_json, question_of, write_picture
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 from hosim.options import Given, declared
@@ -15,35 +16,49 @@ from hosim.options import Given, declared
 
 @command(
     *declared(
-        "workload hardware policy budget points refine devices no_recompute rescale price json"
+        "workload hardware policy budget points refine devices no_recompute rescale price "
+        "detail plot json"
     )
 )
 def frontier(given: Given) -> None:
     """Trade peak memory against makespan.
 
-    The curve goes from the smallest budget for which the policy finds a plan to the budget given.
+    The curve goes from the smallest budget for which the policy finds a plan to the budget given;
+    --detail prints every budget tried.
     Exit code 3 if it finds none.
     """
+    from hosim.api import figure_of
+    from hosim.report.answers import frontier_answer
     from hosim.report.of_studies import frontier
     from hosim.study.searches import frontier as traced
     from hosim.study.searches import frontier_rows, priced
 
+    check_drawn(given)
     question = question_of(given)
     question = replace(question, profile=priced(question.profile, given.price))
+    title = study_title("makespan by peak memory", question)
     with progress() as tell:
         found = traced(question, given.points, given.refine, tell, bounds=given.json)
+    rows, hardware = frontier_rows(found), question.hardware
+    answer = frontier_answer(title, rows, hardware, f"{found}.")
+    if given.plot is not None:
+        write_picture(given.plot, figure_of(found))
     if given.json:
-        head = {"format": "hosim.frontier/1", "policy": question.choice.label}
+        head = {
+            "format": "hosim.frontier/1",
+            "answer": answer.verdict,
+            "policy": question.choice.label,
+        }
         bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
         print_json(
             {
                 **head,
                 **bounds,
                 "contradictions": list(found.contradictions),
-                "rows": frontier_rows(found),
+                "rows": rows,
             }
         )
     else:
-        console().print(frontier(frontier_rows(found), question.hardware, str(found)))
+        print_answer(answer, given, lambda: [frontier(rows, hardware, str(found))])
     if found.smallest_bytes is None:
         raise typer.Exit(InfeasibleError.exit_code)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import (
     check_drawn,
-    console,
     print_json,
     questions_of,
     write_page,
@@ -24,13 +24,16 @@ from hosim.options import REQUIRED, Given, Option, declared
 
 if TYPE_CHECKING:
     from hosim.analysis.verifying import Finding
+    from hosim.cache_plan import Plan
+    from hosim.result import Result
+    from hosim.study.runs import Question
 
 _LISTED = 3
 """How many places of each broken rule are listed; the others are counted."""
 
 _OPTIONS = declared(
     "plan workload hardware budget allocator account devices rescale strict op_sigma "
-    "transfer_sigma seed plot trace memory_viz "
+    "transfer_sigma seed detail plot trace memory_viz "
     "certificate html json",
     Option(
         "plan",
@@ -67,7 +70,7 @@ _OPTIONS = declared(
 def replay(given: Given) -> None:
     """Replay a plan, whoever made it.
 
-    Warns on stderr about the rules that the plan breaks. Exit code 3 if it runs out of memory.
+    Warns on stderr about the rules that the plan breaks. --detail prints every table. Exit code 3 if it runs out of memory.
     """
     from dataclasses import replace
 
@@ -136,23 +139,34 @@ def replay(given: Given) -> None:
     elif certificate is not None:
         warn(f"no {certificate}: a plan that does not fit has no certificate")
     if html is not None or not json:
-        from hosim.report import listed, of_replays
-
-        shown = [of_replays.replay(graph, machine, resident_step(graph, machine).breakdown, result)]
-        if machine.devices > 1:
-            shown.append(listed.devices([result], machine))
-        if html is not None:
-            from hosim.report import replay_page
-
-            write_page(html, replay_page(loaded, machine, result, shown))
-        for part in shown if not json else ():
-            console().print(part)
+        _show(given, asked, loaded, result)
     if json:
         from hosim.io import result_to_dict
 
         print_json(result_to_dict(result))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
+    """Write the page, and print the answer, or the tables behind it."""
+    from hosim.engine import resident_step
+    from hosim.report import listed, of_replays
+    from hosim.report.answers import comparison_answer, comparison_title
+
+    graph, machine = asked.graph, asked.hardware
+    alone = resident_step(graph, machine)
+    title = comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
+    answer = comparison_answer(title, machine, [result])
+    shown = [of_replays.replay(graph, machine, alone.breakdown, result)]
+    if machine.devices > 1:
+        shown.append(listed.devices([result], machine))
+    if given.html is not None:
+        from hosim.report import replay_page
+
+        write_page(given.html, replay_page(answer, plan, machine, result, shown))
+    if not given.json:
+        print_answer(answer, given, lambda: shown)
 
 
 def _warnings(findings: Sequence[Finding]) -> Iterator[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from hosim.cli.answers import print_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, question_of, say_notes
+from hosim.cli.options import check_drawn, print_json, question_of, say_notes, write_picture
 from hosim.cli.progress import bar
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
@@ -15,7 +18,7 @@ from hosim.options import Given, Option, declared
 
 _OPTIONS = declared(
     "workload hardware vary points policy budget output jobs scheduler devices no_recompute "
-    "rescale json",
+    "rescale detail all plot json",
     Option(
         "vary",
         of=list[str],
@@ -38,10 +41,12 @@ def sweep(given: Given) -> None:
     """Plan and replay once for each combination of values.
 
     A field is a parameter of the workload's spec or of the policy, a path in the hardware profile,
-    or the budget; several fields make a grid. If a point fails, its row has the error. Exit code
+    or the budget; several fields make a grid. It draws the makespan over one field, or prints the
+    fastest points; --detail prints every one. If a point fails, its row has the error. Exit code
     3 if none fits.
     """
     from hosim.plain_text import counted
+    from hosim.report.answers import sweep_answer
     from hosim.report.of_studies import sweep
     from hosim.study import capped, same_everywhere
     from hosim.study import sweep as swept
@@ -53,7 +58,9 @@ def sweep(given: Given) -> None:
         wrong = "too much to vary: give one of" if vary else "nothing to vary: give one of"
         raise InputError(f"{wrong} --vary FIELD=VALUES and --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
+    check_drawn(given)
     question = question_of(given)
+    title = study_title("sweep", question)
     runner = cluster(scheduler) if scheduler else pool(given.jobs)
     say_notes(list(capped(question, listed)))
     there = 0, len(listed)
@@ -84,9 +91,26 @@ def sweep(given: Given) -> None:
         )
     if (why := same_everywhere(question, listed, found.rows)) is not None:
         note(why)
+    rows, fields, hardware = found.rows, list(listed[0]), question.hardware
+    answer = sweep_answer(title, rows, fields, hardware)
+    if given.plot is not None:
+        _draw(given.plot, rows, fields, title)
     if given.json:
-        print_json({"format": "hosim.sweep/1", "rows": list(found.rows)})
+        print_json({"format": "hosim.sweep/1", "answer": answer.verdict, "rows": list(rows)})
     else:
-        console().print(sweep(found.rows, list(listed[0]), question.hardware))
-    if not any(row["feasible"] for row in found.rows):
+        print_answer(answer, given, lambda: [sweep(rows, fields, hardware)])
+    if not any(row["feasible"] for row in rows):
         raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _draw(path: Path, rows: Sequence[Mapping[str, Any]], fields: Sequence[str], title: str) -> None:
+    """Write the picture of a sweep over one or two fields."""
+    from pandas import DataFrame
+
+    from hosim.api import several_values
+    from hosim.report.drawn.studies import sweep_figure
+    from hosim.report.of_studies import varied_columns
+
+    table = DataFrame(rows)
+    columns = several_values(table, varied_columns(rows, fields))
+    write_picture(path, sweep_figure(table, columns, title))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from traceback import format_exception
@@ -17,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from hosim.cli import terminal
 from hosim.cli.targets import check_overwrites_nothing_given, written
 from hosim.errors import LONGEST, HosimError
-from hosim.options import Given, Option, Options, check_together
+from hosim.options import OPTIONS, Given, Option, Options, check_together
 from hosim.plain_text import one_line
 
 SECTIONS = {
@@ -29,6 +30,9 @@ SECTIONS = {
     "Look up": "hosim hardware list",
 }
 """The sections of ``hosim --help``, each with an example."""
+
+PLAIN, _MACHINE = "compare-policies", OPTIONS["hardware"].flags[::-1]
+"""The command that answers a question without one, and what such a question has to name."""
 
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
 
@@ -66,8 +70,24 @@ class Command(TyperCommand):
         return super().invoke(ctx)
 
 
+_plain: ContextVar[bool] = ContextVar("plain", default=False)
+
+
+def is_plain() -> bool:
+    """Whether the question named no command: a workload and a machine alone."""
+    return _plain.get()
+
+
 class Commands(TyperGroup):
-    """The commands; an error of hosim becomes one line on stderr and an exit code."""
+    """The commands; an error of hosim becomes one line on stderr and an exit code. A workload and
+    a machine without a command are compared by :data:`PLAIN`.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that the arguments begin with."""
+        machine = any([a in _MACHINE or a.startswith(f"{_MACHINE[1]}=") for a in args])
+        _plain.set(machine and self.get_command(ctx, args[0]) is None)
+        return super().resolve_command(ctx, [PLAIN, *args] if _plain.get() else args)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         """Read the arguments; a message about wrong usage is one line."""

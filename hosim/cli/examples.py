@@ -46,6 +46,10 @@ EXAMPLES = {
         "hosim fits qwen3-32b:phase=decode --batch 32 --sequence 32768 --runtime vllm -H h100",
         "hosim fits shop/model.py:step -H h100",
     ),
+    "atlas": (
+        "hosim atlas llama-3.1-8b,llama-3.1-8b:weights=int4 -H rtx-4090,h100 --contexts 8192 "
+        "--html atlas.html",
+    ),
     "check": ("hosim check", "hosim check --junit report.xml --summary report.md"),
     "baseline": ("hosim baseline write", "hosim baseline show llama"),
     "ci": ("hosim ci init shop.model:example -H h100",),

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from hosim.cli import (
+    cmd_atlas,
     cmd_baseline,
     cmd_blame,
     cmd_calibrate,
@@ -107,6 +108,7 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
     "sweep": (cmd_sweep.sweep, _SEARCH, EXAMPLES["sweep"]),
     "frontier": (cmd_frontier.frontier, _SEARCH, EXAMPLES["frontier"]),
     "fit": (cmd_fit.fit, _SEARCH, EXAMPLES["fit"]),
+    "atlas": (cmd_atlas.atlas, _SEARCH, EXAMPLES["atlas"]),
     "check": (cmd_check.check, _GUARD, EXAMPLES["check"]),
     "import": (cmd_import.import_, _BRING, EXAMPLES["import"]),
     "import-kernels": (cmd_import_kernels.import_kernels, _BRING, EXAMPLES["import-kernels"]),

@@ -394,6 +394,7 @@ _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     lambda results: results,
     format_key("comparison"),
     Key("results", several(_RESULT.kind), default=()),
+    note("answer", Kind(str)),
     note("strongest_rival", Kind(StrongestRivalModel)),
     note("do_not_offload", Kind(NoOffloadModel)),
     note("paired", Kind(list[PairedDrawsModel])),

@@ -356,6 +356,20 @@ OPTIONS: Mapping[str, Option] = _table(
         help="How much more bandwidth to price, channel by channel.",
         about='How much more bandwidth to price, channel by channel: ``"10GB/s"``.',
     ),
+    Option(
+        "detail",
+        of=bool,
+        default=False,
+        excludes={"all": "--detail prints every row", "json": ""},
+        help="Print every table and figure instead of the answer.",
+    ),
+    Option(
+        "all",
+        of=bool,
+        default=False,
+        excludes={"json": ""},
+        help="Print every row of the answer, not the first five.",
+    ),
     Option("plot", of=Path, endings=(), help="Write a picture: .png, .svg or .pdf."),
     Option(
         "trace",

@@ -52,7 +52,13 @@ td { white-space: nowrap } th.left, td.left { text-align: left; white-space: nor
 .timeline .named { white-space: nowrap; margin-right: 0.6rem }
 .timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem }
 tr.bad td, .bad { color: #a31515; font-weight: 600 } .verdict { font-size: 1.1rem; font-weight: 600 } ul { padding-left: 1.2rem }
-code { background: #f3f3f3; padding: 0 0.2rem }
+code { background: #f3f3f3; padding: 0 0.2rem } summary { cursor: pointer; font-weight: 600; margin: 1rem 0 }
+.cards { display: flex; flex-wrap: wrap; gap: 0.8rem }
+.cards p { border: 1px solid #ddd; border-radius: 0.4rem; margin: 0; padding: 0.5rem 1rem }
+.cards b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums }
+@media (prefers-color-scheme: dark) { body { color: #e4e4e4; background: #16181b } a { color: #8ab4f8 } code { background: #2a2d31 }
+th, td, .cards p { border-color: #3a3d42 } tr.bad td, .bad { color: #ff8a80 } .timeline .chosen { color: #ff7ab8 }
+p > img, .timeline canvas { background: #fff } p > img { border-radius: 0.3rem } }
 @media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem } h2 { font-size: 1.15rem }
 p:has(> img) { overflow-x: auto } p > img { max-width: none; width: 44rem }
 p:has(> img)::before { content: "wider than this window: drag it sideways"; display: block; position: sticky; left: 0; color: #666;
@@ -96,6 +102,25 @@ def heading(text: str) -> str:
 def paragraph(text: str) -> str:
     """A paragraph of plain text."""
     return f"<p>{escape(text)}</p>"
+
+
+def cards(figures: Iterable[tuple[str, str]]) -> str:
+    """Figures that matter most, each in large type above its label.
+
+    >>> cards([("time", "5 ms")])
+    '<div class="cards"><p><b>5 ms</b>time</p></div>'
+    """
+    each = (f"<p><b>{escape(value)}</b>{escape(label)}</p>" for label, value in figures)
+    return f'<div class="cards">{"".join(each)}</div>'
+
+
+def folded(title: str, parts: Iterable[str]) -> str:
+    r"""Parts that a reader unfolds by a click on their title.
+
+    >>> folded("Tables", ["<p>a</p>"])
+    '<details><summary>Tables</summary>\n<p>a</p>\n</details>'
+    """
+    return "\n".join([f"<details><summary>{escape(title)}</summary>", *parts, "</details>"])
 
 
 def verdict(text: str, bad: bool) -> str:

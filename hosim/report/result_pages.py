@@ -1,6 +1,7 @@
 """The reports of ``hosim replay --html`` and ``hosim compare-policies --html``, one file each.
 
-They have the tables of the terminal, the pictures, and a zoomable timeline.
+They begin with the answer. Below it are a picture and a zoomable timeline, and the tables of the
+terminal, folded.
 """
 
 from __future__ import annotations
@@ -13,63 +14,77 @@ from rich.table import Table
 from rich.text import Text
 
 from hosim.cache_plan import Plan
-from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.plain_text import printable
 from hosim.report import page_parts as page
-from hosim.report.drawn import Shown, blank, comparison_figure, memory, replay_figure, style, widget
+from hosim.report.answers import Answer, rows_table
+from hosim.report.drawn import Shown, memory_figure, widget
+from hosim.report.drawn.studies import comparison_figure
 from hosim.report.timelines import of_devices
 from hosim.result import LISTED_DEVICES, Result
 
 
 def replay_page(
-    plan: Plan, hardware: Hardware, result: Result, tables: Sequence[RenderableType]
+    answer: Answer,
+    plan: Plan,
+    hardware: Hardware,
+    result: Result,
+    tables: Sequence[RenderableType],
 ) -> str:
-    """The page of one recorded replay; ``tables`` is what the terminal shows. Only the first few of
+    """The page of one recorded replay: its answer, the timeline with the memory of the device tier,
+    that of the other tiers, and the ``tables`` of the terminal, folded. Only the first few of
     differing devices have timelines.
     """
     every = of_devices(result)
     shown = [Shown(device, plan, one) for device, one in every[:LISTED_DEVICES]]
-    parts = [part for table in tables for part in html_of(table)]
-    parts.append(page.heading("Timeline"))
+    parts = [*answer_parts(answer), page.heading("Timeline")]
     if len(every) > len(shown):
         parts.append(page.paragraph(f"The first {len(shown)} of {len(every)} devices."))
-    parts += [widget(shown, hardware), page.heading("Pictures")]
-    parts.append(
-        page.picture(replay_figure(plan.graph, hardware, result), "Timeline, memory and channels")
-    )
+    parts.append(widget(shown, hardware))
+    figure = memory_figure(plan.graph, hardware, result)
+    if figure is not None:
+        parts.append(
+            page.folded("Memory by kind of tensor", [page.picture(figure, "Memory over time")])
+        )
+    parts.append(_folded_tables(tables))
     return page.page(f"{result.workload} on {result.hardware}: {result.policy}", parts)
 
 
 def comparison_page(
+    answer: Answer,
     hardware: Hardware,
     results: Sequence[Result],
     plans: Sequence[tuple[Plan, Result]],
     tables: Sequence[RenderableType],
 ) -> str:
-    """The page of a comparison: ``plans`` are those that fit, each with its recorded result."""
-    parts = [part for table in tables for part in html_of(table)]
-    parts += [
-        page.heading("Makespan and memory"),
+    """The page of a comparison: its answer, makespans and peaks, and timelines of ``plans``, those
+    that fit, each with its recorded result. The ``tables`` of the terminal are folded.
+    """
+    parts = [
+        *answer_parts(answer),
         page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak"),
     ]
     if plans:
         shown = [Shown(result.policy, plan, result) for plan, result in plans]
-        parts += [
-            page.heading("Timelines"),
-            widget(shown, hardware),
-            page.heading("Memory over time"),
-        ]
-        parts += [_memory(plan.graph, hardware, result) for plan, result in plans]
+        parts += [page.heading("Timelines"), widget(shown, hardware)]
+    parts.append(_folded_tables(tables))
     return page.page(f"{results[0].workload} on {results[0].hardware}: policies", parts)
 
 
-def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:
-    with style():
-        figure, (axes,) = blank([2.7])
-        memory(axes, graph, hardware, result, hardware.device_tier)
-        axes.set_title(printable(f"{result.policy}: {hardware.device_tier}"))
-    return page.picture(figure, f"Memory over time, {result.policy}")
+def answer_parts(answer: Answer) -> Iterator[str]:
+    """An answer as the first parts of a page: verdict, figures, rows, and what to ask next."""
+    yield page.verdict(answer.verdict, bad=not answer.good)
+    if answer.figures:
+        yield page.cards(answer.figures)
+    if answer.rows:
+        yield from html_of(rows_table(answer))
+    if answer.rest:
+        yield page.paragraph(f"{answer.rest[:1].upper()}{answer.rest[1:]}.")
+    if answer.next_commands:
+        yield page.lines([f"`{line}`: {why}" for line, why in answer.next_commands])
+
+
+def _folded_tables(tables: Sequence[RenderableType]) -> str:
+    return page.folded("All figures", [part for table in tables for part in html_of(table)])
 
 
 def html_of(renderable: RenderableType) -> Iterator[str]:

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.study.atlas import atlas
     from hosim.study.blame import ExplainedStall, stall_rows, stalls_of
     from hosim.study.bottlenecks import capped
     from hosim.study.comparands import side_of
     from hosim.study.compare import compare
-    from hosim.study.diff import Diff, diff
-    from hosim.study.machines import NEAR, compare_machines, machine_rows
+    from hosim.study.diff import Diff, Side, diff
+    from hosim.study.machines import compare_machines, machine_rows
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
     from hosim.study.prices import lines, steps_of
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
@@ -22,12 +23,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "atlas": "atlas",
             "blame": "ExplainedStall stall_rows stalls_of",
             "bottlenecks": "capped",
             "comparands": "side_of",
             "compare": "compare",
-            "diff": "Diff diff",
-            "machines": "NEAR compare_machines machine_rows",
+            "diff": "Diff Side diff",
+            "machines": "compare_machines machine_rows",
             "prediction_quality": "Mispredictions mispredictions predicts",
             "prices": "lines steps_of",
             "reserved_budget": "plan_against_reserved reserved_line",
@@ -39,9 +41,9 @@ else:
     )
 
 __all__ = [
-    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare",
-    "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits", "mispredictions",
-    "percentiles", "plan_against_reserved", "predicts", "price_rows", "reserved_line", "robustness",
-    "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept",
-    "under_way",
+    "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "atlas", "blame", "capped",
+    "compare", "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits",
+    "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows",
+    "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of",
+    "steps_of", "sweep", "swept", "under_way",
 ]  # fmt: skip

@@ -1,22 +1,15 @@
 """The machine to book: one workload on several machines, and how much of each one's memory is
-enough.
-
-A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as
-if the device tier were large enough. The smallest one is found by bisection, to one part in
-:data:`STEPS` of what the machine would use. Bisection assumes that no plan is slower with more
-memory; a policy for which that does not hold may find a smaller budget enough, too.
+enough (:mod:`hosim.study.searches.enough`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hosim.analysis import needed_bytes
 from hosim.analysis.remarks import PairedDraws, beside_fastest
-from hosim.engine import most_needed
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -25,16 +18,12 @@ from hosim.result import Result
 from hosim.study.asked import Value
 from hosim.study.rows_of_answers import FIRST_COLUMNS, SLOWDOWN, figures, frame
 from hosim.study.runs import Question, bounded_attempt, failed
-from hosim.study.searches import attempt
+from hosim.study.searches import NEAR, attempt, smallest_enough
 from hosim.units import human_percent, human_size, human_time
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-NEAR = 1.05
-"""How many times the makespan with everything resident still counts as near it."""
-STEPS = 64
-"""The smallest budget is found to within the largest one divided by this."""
 COLUMNS = (
     *FIRST_COLUMNS,
     "ideal_ns",
@@ -128,10 +117,13 @@ def _row(line: OnMachine) -> dict[str, Value]:
 
 
 def compare_machines(
-    questions: Sequence[Question], progress: Callable[[str], None] = lambda doing: None
+    questions: Sequence[Question],
+    progress: Callable[[str], None] = lambda doing: None,
+    *,
+    enough: bool = True,
 ) -> Machines:
-    """Plan and replay the workload on each machine by each policy, within the budget, and find the
-    smallest budget that is enough.
+    """Plan and replay the workload on each machine by each policy, within the budget, and, with
+    ``enough``, find the smallest budget that is enough.
 
     ``questions`` differ in their machines and policies. A policy that finds no plan gives a line as
     well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress``
@@ -152,11 +144,11 @@ def compare_machines(
         if first.rescale
         else notes(first.graph, *[one.hardware for one in each.values()])
     )
-    lines = [_on_machine(one, progress) for one in questions]
+    lines = [_on_machine(one, progress, enough) for one in questions]
     return Machines(first.graph, lines, (*said, *_out_of_order(first.graph, lines)))
 
 
-def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachine:
+def _on_machine(question: Question, progress: Callable[[str], None], enough: bool) -> OnMachine:
     name = f"{question.hardware.name}, {question.choice.label}"
     progress(f"{name}: planning")
     try:
@@ -165,36 +157,14 @@ def _on_machine(question: Question, progress: Callable[[str], None]) -> OnMachin
         result = failed(
             question.graph, question.hardware, question.choice, question.budget_bytes, error
         )
-    enough = _smallest_enough(
-        question, result, lambda budget: progress(f"{name} within {human_size(budget)}")
+    least = (
+        smallest_enough(
+            question, result, lambda budget: progress(f"{name} within {human_size(budget)}")
+        )
+        if enough
+        else None
     )
-    return OnMachine(question.hardware, bounded_attempt(result), enough)
-
-
-def _smallest_enough(
-    question: Question, result: Result, progress: Callable[[int], None]
-) -> Result | None:
-    """The result of the smallest budget that is enough, which is at most that of ``result``."""
-    if not _is_near(result):
-        return None
-    graph = question.graph
-    high = min(question.budget_bytes, most_needed(graph, question.hardware))
-    step = max(1, high // STEPS)
-    low = max([1, *graph.derived(needed_bytes)]) - 1  # too little for some op, whatever the plan
-    enough = result
-    while high - low > step:
-        middle = (low + high) // 2
-        progress(middle)
-        tried = attempt(replace(question, budget=middle))
-        if _is_near(tried):
-            high, enough = middle, tried
-        else:
-            low = middle
-    return replace(enough, budget_bytes=high, replayed=None)
-
-
-def _is_near(result: Result) -> bool:
-    return result.slowdown is not None and result.slowdown <= NEAR
+    return OnMachine(question.hardware, bounded_attempt(result), least)
 
 
 def _name(found: Machines, line: OnMachine) -> str:

@@ -69,7 +69,7 @@ def test_json(folder: Path) -> None:
 def test_tables(folder: Path) -> None:
     words = [
         " ".join(line.split())
-        for line in compare(folder, "--routing", folder / "routing.json").splitlines()
+        for line in compare(folder, "--routing", folder / "routing.json", "--detail").splitlines()
     ]
     assert "Predictions (experts' tensors)" in words
     assert any(line.startswith("hybrid 16 ") for line in words)

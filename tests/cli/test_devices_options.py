@@ -55,7 +55,7 @@ def test_devices(files):
     many = figures(*files, "--devices", "25")
     assert many["devices"]["count"] == 25
     assert "each" not in many["devices"]
-    shown = run(app, ["replay", *files, "--devices", "4"], env={"COLUMNS": "120"})
+    shown = run(app, ["replay", *files, "--devices", "4", "--detail"], env={"COLUMNS": "120"})
     assert "Devices: least, median and most" in shown.stdout
 
 

@@ -52,7 +52,9 @@ def test_what_fits_is_not_to_be_offloaded(toy: Path) -> None:
     compared = run(
         toy, "compare-policies", str(toy / "workload.json"), "--policies", "resident"
     ).stdout
-    assert compared.startswith(FITS)
+    question, said, *_ = compared.splitlines()
+    assert question.endswith("(70 B resident)")
+    assert said.startswith(FITS)
     planned = run(
         toy,
         "plan",

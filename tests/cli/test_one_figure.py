@@ -40,6 +40,21 @@ from hosim.units import human_size, human_time
 POLICY = "longest_gap"
 
 
+def _detail(command: tuple[str, ...]) -> list[str]:
+    """Every figure, of commands that print an answer."""
+    answers = {
+        "blame",
+        "compare-policies",
+        "diff",
+        "fit",
+        "frontier",
+        "replay",
+        "robustness",
+        "sweep",
+    }
+    return ["--detail"] if command[0] in answers and "--json" not in command else []
+
+
 @dataclass(frozen=True)
 class Asked:
     """A question in files, and its one answer."""
@@ -92,7 +107,7 @@ class Asked:
         first = 2 if command[1:2] == ("p.json",) else 1
         done = CliRunner().invoke(
             app,
-            [*command[:first], *asked, *command[first:]],
+            [*command[:first], *asked, *command[first:], *_detail(command)],
             env={"COLUMNS": "400"},
             catch_exceptions=False,
         )

@@ -122,7 +122,7 @@ def test_a_trace_and_a_snapshot(folder: Path) -> None:
 
 @pytest.mark.parametrize("command", [REPLAY, COMPARE], ids=["replay", "compare"])
 def test_a_page(command: tuple[str, ...], folder: Path) -> None:
-    outcome = CliRunner().invoke(app, [*command, "--html", "out.html"])
+    outcome = CliRunner().invoke(app, [*command, "--html", "out.html", "--detail"])
     assert (outcome.exit_code, outcome.stderr) == (0, "wrote out.html\n")
     assert "Peak by kind of tensor" in outcome.stdout
     text = (folder / "out.html").read_text()

@@ -136,12 +136,14 @@ def default_handler() -> object:
 @pytest.mark.usefixtures("default_handler")
 def test_an_interrupted_comparison_has_what_is_known(llama: str) -> None:
     table = hosim.compare(
-        llama, "h100", "layerwise,hyperoffload,belady", "50%", progress=Interrupting()
+        llama,
+        "h100",
+        "layerwise,hyperoffload,hyperoffload:effort=2,belady",
+        "50%",
+        progress=Interrupting(),
     )
-    assert list(table["policy"]) == ["layerwise", "hyperoffload"]
-    assert any(
-        [line.startswith("interrupted: no result of belady") for line in table.attrs["notes"]]
-    )
+    assert list(table["policy"]) == ["layerwise", "hyperoffload", "belady"]  # rules come first
+    assert "interrupted: no result of hyperoffload:effort=2" in table.attrs["notes"]
     assert any([line.startswith("search: ended after") for line in table.attrs["notes"]])
 
 

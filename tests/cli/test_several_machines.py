@@ -29,6 +29,7 @@ def test_one_row_for_each_machine_and_policy() -> None:
             "toy, h100,toy",
             "-p",
             "resident,layerwise",
+            "--enough",
             "--json",
         ],
     )
@@ -47,7 +48,7 @@ def test_one_row_for_each_machine_and_policy() -> None:
 
 def test_what_fits_nowhere() -> None:
     done = CliRunner().invoke(
-        app, ["compare-policies", "workload.json", "-H", "toy,h100", "-b", "60B"]
+        app, ["compare-policies", "workload.json", "-H", "toy,h100", "-b", "60B", "--detail"]
     )
     assert done.exit_code == 3
     assert done.stdout.count("does not fit") == 4  # in the table and in the sentence

@@ -131,6 +131,9 @@ def test_fit() -> None:
 
     assert data("fit", *asked) == {
         "format": "hosim.fit/1",
+        "answer": "the smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 times as long as "
+        "with everything resident); 1 GB/s is not within the limits: takes 1.429 times as long as "
+        "with everything resident.",
         "policy": "layerwise",
         "wanted": "smallest",
         "fields": ["channels.h2d.bandwidth"],
@@ -150,7 +153,7 @@ def test_fit() -> None:
         f"the smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 {resident}); 1 GB/s is "
         "not within the limits:\n"
     )
-    assert hosim("fit", *asked) == (
+    assert hosim("fit", *asked, "--detail") == (
         dedent("""\
             Tried
 
@@ -195,6 +198,8 @@ def test_frontier() -> None:
     asked = ("-n", "2", "--refine", "1")
     assert data("frontier", *asked) == {
         "format": "hosim.frontier/1",
+        "answer": "layerwise needs 50 B; from 140 ns with a peak of 50 B to 100 ns with one of "
+        "80 B.",
         "policy": "layerwise",
         "smallest_bytes": 50,
         "too_small_bytes": None,
@@ -279,6 +284,7 @@ def test_blame() -> None:
     path = [{"what": "ops on hbm", "ns": 70}, {"what": "copies over h2d", "ns": 30}]
     assert data("blame") == {
         **head,
+        "answer": data("blame")["answer"],
         "stalls": [stall],
         "critical_path": path,
         "slopes": {  # the last copy of 30 B at 1 GB/s, and ops of 70 ns
@@ -290,7 +296,7 @@ def test_blame() -> None:
         "prices": [{"together": [], "note": "", **price} for price in prices],
     }
     asked = ("-b", "79B", "--top", "1", "--more-memory", "1 B", "--more-bandwidth", "1 GB/s")
-    assert hosim("blame", *asked) == (
+    assert hosim("blame", *asked, "--detail") == (
         dedent("""\
             Stalls (the longest 1 of 2)
 
@@ -327,6 +333,7 @@ def test_sweep(folder: Path) -> None:
     points = [one.pop("point") for one in found["rows"]]
     assert found == {
         "format": "hosim.sweep/1",
+        "answer": "Fastest: 100 ns at budget = 100B; slowest: 140 ns.",
         "rows": [
             unfit(40, error=error, budget="40B"),
             row(79, 140, 50, 140, error=None, budget="79B"),
@@ -337,7 +344,7 @@ def test_sweep(folder: Path) -> None:
         "point",
         *points,
     ]
-    assert hosim("sweep", "-j", "1", "--vary", "budget=79B,100B") == (
+    assert hosim("sweep", "-j", "1", "--vary", "budget=79B,100B", "--detail") == (
         dedent("""\
             Sweep
 

@@ -86,7 +86,12 @@ def test_replay_gives_exactly_the_result_of_the_formats_page(folder: Path) -> No
 
 def test_replay_shows_the_same_as_a_table(folder: Path) -> None:
     output = hosim(
-        "replay", folder / "plan.json", folder / "toy.json", "--hardware", folder / "toy.yaml"
+        "replay",
+        folder / "plan.json",
+        folder / "toy.json",
+        "--hardware",
+        folder / "toy.yaml",
+        "--detail",
     )
     words = [" ".join(line.split()) for line in output.splitlines()]
     assert "manual 90 ns +80 % 1.800x - 40 ns - - 70 B 70 %" in words
@@ -197,6 +202,7 @@ def test_nothing_fits_is_exit_code_3_with_every_report(folder: Path) -> None:
         folder / "toy.yaml",
         "--budget",
         "39 B",
+        "--detail",
         code=3,
     )
     assert "Nothing fits within 39 B" in output
@@ -306,7 +312,10 @@ def test_an_allocator_adds_its_figures(folder):
         plain["makespan_ns"],
         plain["peak_bytes"],
     )
-    shown_to_people = hosim(*arguments)
+    assert "The allocator (caching) reserves at most 2.00 MiB." in " ".join(
+        hosim(*arguments).split()
+    )
+    shown_to_people = hosim(*arguments, "--detail")
     assert "Allocator: caching" in shown_to_people
     assert "2.00 MiB" in shown_to_people
     tight = json.loads(

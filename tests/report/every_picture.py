@@ -15,7 +15,6 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 from test_pictures import compared, swept  # noqa: E402
 from timelines import everything, machine  # noqa: E402
 
-from hosim.report import drawn  # noqa: E402
 from hosim.report.drawn import (  # noqa: E402
     Curve,
     blank,
@@ -24,6 +23,7 @@ from hosim.report.drawn import (  # noqa: E402
     recorded_memory,
     replay_figure,
     start_errors,
+    studies,
     style,
 )
 
@@ -34,12 +34,14 @@ def pictures() -> Iterator[tuple[str, Figure]]:
     """Figures by name."""
     graph, result = everything()
     yield "replay", replay_figure(graph, machine(), result)
-    yield "comparison", drawn.comparison_figure(compared()[:3], "hbm")
+    yield "comparison", studies.comparison_figure(compared()[:3], "hbm")
     with style():
         frontier, (axes,) = blank([2])
-        drawn.frontier(axes, {"layerwise": [(20_000, 420), (40_000, 400)]}, 200)
+        studies.frontier(axes, {"layerwise": [(20_000, 420), (40_000, 400)]}, 200)
         sweep, (axes,) = blank([2])
-        drawn.sweep_heat_map(axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns")
+        studies.sweep_heat_map(
+            axes, swept(), "bandwidth_bytes_per_s", "budget_bytes", "makespan_ns"
+        )
         recording, (above, below) = blank([2, 2])
         held = np.array([1, 3, 2], np.int64) << 20
         recorded_memory(

@@ -10,6 +10,7 @@ from test_result_pages import EVIL, beside, evil_page
 from timelines import machine, recorded, two_streams
 
 from hosim.report import lines, page, paragraph, replay_page, table
+from hosim.report.answers import Answer
 from hosim.report.drawn import recorded_widget
 
 US = 1000
@@ -151,7 +152,7 @@ def tables() -> str:
 def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the script of each page says: one start of the browser for all."""
     plan = two_streams()
-    replayed = replay_page(plan, machine(), recorded(plan), ())
+    replayed = replay_page(Answer("a", "It fits."), plan, machine(), recorded(plan), ())
     beside_it = page("recording", [recorded_widget(beside(), [(0, 500 * US, "late <launch>")])])
     scenes = {
         "names": Scene(evil_page(), EVENTS + NAMES, 500),

@@ -17,14 +17,12 @@ from timelines import MIB, US, everything, machine, many_ops, recorded, two_stre
 from hosim.errors import InputError
 from hosim.report.drawn import (
     blank,
-    comparison_figure,
-    frontier,
     image,
     image_kind,
     replay_figure,
     style,
-    sweep_heat_map,
 )
+from hosim.report.drawn.studies import comparison_figure, frontier, sweep_heat_map
 from hosim.report.timelines import rows, sampled, stacked, thinned
 from hosim.result import Result
 from hosim.timeline import steps

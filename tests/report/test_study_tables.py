@@ -16,7 +16,7 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.report import of_studies
 from hosim.report.listed import devices
-from hosim.report.of_studies import predictions, reasons, robustness, to_dict
+from hosim.report.of_studies import predictions, robustness, to_dict
 from hosim.result import DeviceFigures, Result, Spread
 from hosim.study import Mispredictions
 
@@ -458,7 +458,8 @@ def test_robustness_as_data() -> None:
         ],
     }
     assert styles(robustness(frame, Jitter(1, 0.1), 20)) == ["red", None]
-    assert str(reasons(frame, failed)) == "a: 2 of 9 runs fail, the first as follows: out of memory"
+    shown = lines(robustness(frame, Jitter(1, 0.1), 20, failures=failed))
+    assert shown[-1] == "a: 2 of 9 runs fail, the first as follows: out of memory"
 
 
 def test_predictions_of_routing() -> None:

@@ -25,14 +25,12 @@ from hosim.report import drawn as figures
 from hosim.report.drawn import (
     Curve,
     change_figure,
-    comparison_figure,
-    frontier,
     memory,
     recorded_memory,
     replay_figure,
     start_errors,
-    sweep_heat_map,
 )
+from hosim.report.drawn.studies import comparison_figure, frontier, sweep_heat_map
 from hosim.result import Result, Timeline, Transfer
 
 ORANGE, RED = "#e08214", "#b2182b"

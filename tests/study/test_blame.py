@@ -404,7 +404,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     } == {"the times of all of its ops are given"}
     assert sum(part["ns"] for part in data["critical_path"]) == data["makespan_ns"]
     table = CliRunner().invoke(
-        app, [*arguments, "--plan", "plan.json", "--top", "2"], env={"COLUMNS": "140"}
+        app, [*arguments, "--plan", "plan.json", "--top", "2", "--detail"], env={"COLUMNS": "140"}
     )
     assert table.exit_code == 0
     assert "Stalls (the longest 2 of" in table.stdout

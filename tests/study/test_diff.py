@@ -236,7 +236,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         [],
         1,
     )
-    code, out, _ = call("diff", "a.json", "b.json", "-w", "w.json", "-H", "hw.yaml")
+    code, out, _ = call("diff", "a.json", "b.json", "-w", "w.json", "-H", "hw.yaml", "--detail")
     assert code == 0
     assert "makespan" in out
     assert "-20 ns" in out

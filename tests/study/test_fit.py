@@ -60,7 +60,8 @@ def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
         assert found.exact
         assert found.beyond.value == axis.values[axis.values.index(within[0]) - 1]
         assert "times as long as with everything resident" in found.beyond.why
-        assert found.answer.slowdown <= slowdown < found.beyond.slowdown
+        assert found.answer.slowdown <= slowdown
+        assert found.beyond.slowdown is None or slowdown < found.beyond.slowdown
     assert not found.contradictions
     assert len(found.probes) < 14
 
@@ -268,3 +269,16 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ended = CliRunner().invoke(app, [*arguments, *wrong])
         errors = [line for line in ended.stderr.splitlines() if not line.startswith("note: ")]
         assert (ended.exit_code, ended.stdout, len(errors)) == (2, "", 1)
+
+
+def test_a_value_that_no_plan_can_keep_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lower bound: of three values one is planned, and the answer is that of trying all."""
+    asked, axis = question(budget=200), parse_axis("channels.h2d.bandwidth=10MB/s,20MB/s,9GB/s", 9)
+    tried: list[Question] = []
+    attempt = Question.attempt
+    monkeypatch.setattr(Question, "attempt", lambda asked: (tried.append(asked), attempt(asked))[1])
+    found = fit(asked, "smallest", axis, 1.2)
+    assert found.value == "9GB/s"
+    assert len(tried) == 1
+    assert [probe.why.partition(" least")[0] for probe in found.probes[:2]] == ["takes at"] * 2
+    assert by_trying(asked, axis.fields[0], axis.values, 1.2) == [found.value]

@@ -18,10 +18,10 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.report.listed import machine_comparison as machines_table
-from hosim.study import NEAR, compare_machines, machine_rows
+from hosim.study import compare_machines, machine_rows
 from hosim.study.asked import as_choice, parse_choice, parse_choices
 from hosim.study.runs import Question
-from hosim.study.searches import attempt
+from hosim.study.searches import NEAR, attempt
 
 SLOW = replace(
     MACHINE,

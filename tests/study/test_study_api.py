@@ -609,6 +609,27 @@ def test_a_sweep_is_a_picture_and_has_its_fields_by_the_names_that_were_given() 
     cells = axes.collections[0].get_array()
     assert cells.shape == drawn.shape
     assert [int(ns) for ns in cells[:, 0]] == drawn.loc["1 GB/s", ["80 B", "120 B"]].tolist()
-    for field_of in ("budget", field):
-        with pytest.raises(hosim.InputError, match="two fields have several values, got 1 such"):
-            hosim.plot(rows[rows[field_of] == rows[field_of][0]])
+    for kept, varied in (("budget", field), (field, "budget")):
+        one = rows[rows[kept] == rows[kept][0]]
+        (axes,) = hosim.plot(one).axes
+        assert axes.get_xlabel() == varied
+        assert list(axes.lines[0].get_ydata()) == one["makespan_ns"].tolist()
+    with pytest.raises(hosim.InputError, match="two fields have several values, got 0 such"):
+        hosim.plot(one[:1])
+
+
+def test_a_fit_and_varied_times_are_pictures() -> None:
+    found = hosim.fit(
+        GRAPH,
+        MACHINE,
+        "layerwise",
+        smallest="channels.h2d.bandwidth=1..4GB/s:4",
+        slowdown=1.5,
+    )
+    (axes,) = hosim.plot(found).axes
+    makespan, limit = [list(line.get_ydata()) for line in axes.lines]
+    assert makespan == [probe.result.makespan_ns for probe in found.probes if probe.result]
+    assert limit == [probe.result.ideal_ns * 1.5 for probe in found.probes if probe.result]
+    runs = hosim.robustness(GRAPH, MACHINE, "layerwise,belady", runs=2)
+    (axes,) = hosim.plot(runs).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["layerwise", "belady"]

@@ -463,7 +463,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0
     assert "wrote rows.csv: 2 rows, 2 of them computed now" in err
     assert "does not fit" in out
-    assert "200 B" in out
+    assert "200B  ####" in out
     code, out, err = call("--vary", "budget=31B,200B", "-o", "rows.csv", "--json")
     data = json.loads(out)
     assert (data["format"], [row["feasible"] for row in data["rows"]]) == (

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         CAUSE_STYLES,
         KIND_STYLES,
         LINES,
+        MARKERS,
         OP_STYLE,
         TRANSFER_STYLE,
         blank,
@@ -25,34 +26,29 @@ if TYPE_CHECKING:
     from hosim.report.drawn.memory_curve import memory_curve
     from hosim.report.drawn.recorded_figures import recorded_memory, start_errors
     from hosim.report.drawn.recorded_timeline import DrawnOp, Span, recorded_widget
-    from hosim.report.drawn.replay_figures import memory, replay_figure
-    from hosim.report.drawn.study_figures import (
-        comparison_figure,
-        frontier,
-        frontier_figure,
-        sweep_heat_map,
-    )
+    from hosim.report.drawn.replay_figures import memory, memory_figure, replay_figure
+    from hosim.report.drawn.side_by_side import side_by_side_figure
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "figure_of_change": "Curve change_figure memory_change",
-            "figures": "CAUSE_STYLES KIND_STYLES LINES OP_STYLE TRANSFER_STYLE blank image "
+            "figures": "CAUSE_STYLES KIND_STYLES LINES MARKERS OP_STYLE TRANSFER_STYLE blank image "
             "image_kind legend_beside "
             "page_image size_unit style time_unit",
             "interactive": "Shown widget",
             "memory_curve": "memory_curve",
             "recorded_figures": "recorded_memory start_errors",
             "recorded_timeline": "DrawnOp Span recorded_widget",
-            "replay_figures": "memory replay_figure",
-            "study_figures": "comparison_figure frontier frontier_figure sweep_heat_map",
+            "replay_figures": "memory memory_figure replay_figure",
+            "side_by_side": "side_by_side_figure",
         },
     )
 
 __all__ = [
-    "CAUSE_STYLES", "KIND_STYLES", "LINES", "OP_STYLE", "TRANSFER_STYLE", "Curve", "DrawnOp",
-    "Shown", "Span", "blank", "change_figure", "comparison_figure", "frontier", "frontier_figure",
-    "image", "image_kind", "legend_beside", "memory", "memory_change", "memory_curve", "page_image",
-    "recorded_memory", "recorded_widget", "replay_figure", "size_unit", "start_errors", "style",
-    "sweep_heat_map", "time_unit", "widget",
+    "CAUSE_STYLES", "KIND_STYLES", "LINES", "MARKERS", "OP_STYLE", "TRANSFER_STYLE", "Curve",
+    "DrawnOp", "Shown", "Span", "blank", "change_figure", "image", "image_kind", "legend_beside",
+    "memory", "memory_change", "memory_curve", "memory_figure", "page_image",
+    "recorded_memory", "recorded_widget",
+    "replay_figure", "side_by_side_figure", "size_unit", "start_errors", "style", "time_unit", "widget",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ short to be seen.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,14 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import printable
 from hosim.report.drawn import figures
-from hosim.report.drawn.figures import CAUSE_STYLES, KIND_STYLES, LINES, OP_STYLE, TRANSFER_STYLE
+from hosim.report.drawn.figures import (
+    CAUSE_STYLES,
+    KIND_STYLES,
+    LINES,
+    OP_STYLE,
+    TRANSFER_STYLE,
+    Style,
+)
 from hosim.report.timelines import (
     OP,
     TRANSFER,
@@ -61,28 +69,31 @@ def timeline(axes: Axes, graph: Graph, result: Result) -> Axes:
     seen: set[str] = set()
     for y, row in enumerate(drawn):
         seen.update(bar.what for bar in row.bars)
-        _draw_row(axes, row, -y, end, unit)
+        draw_row(axes, row, -y, end, unit, _STYLES)
     for what in _STYLES:
         if what in seen:
             axes.bar([0], [0], width=0, label=_LABELS[what], **_STYLES[what])
     axes.set_yticks([-y for y in range(len(drawn))], [printable(row.label) for row in drawn])
     axes.set_ylim(-len(drawn) + 0.4, 0.6)
     axes.tick_params(axis="y", length=0)
-    _over_time(axes, end, unit, name)
+    over_time(axes, end, unit, name)
     axes.set_title("Streams and channels")
     figures.legend_beside(axes, handleheight=1.4)
     return axes
 
 
-def _draw_row(axes: Axes, row: Row, y: float, end: int, unit: int) -> None:
-    whats = [what for what in _STYLES if any(bar.what == what for bar in row.bars)]
+def draw_row(
+    axes: Axes, row: Row, y: float, end: int, unit: int, styles: Mapping[str, Style]
+) -> None:
+    """A row of bars at a height, filled as ``styles`` say; of very many their shares of time."""
+    whats = [what for what in styles if any(bar.what == what for bar in row.bars)]
     by_what = {
         what: [(bar.start_ns, bar.end_ns) for bar in row.bars if bar.what == what] for what in whats
     }
     if len(row.bars) <= _BARS:
         edge = {"edgecolor": "white", "linewidth": 0.4} if len(row.bars) <= 200 else {}
         for what, intervals in by_what.items():
-            own = {**_STYLES[what], **(edge if what in (OP, TRANSFER) else {})}
+            own = {**styles[what], **({} if what in STALL_CAUSES else edge)}
             axes.broken_barh(
                 [(start / unit, (stop - start) / unit) for start, stop in intervals],
                 (y - 0.38, 0.76),
@@ -94,7 +105,7 @@ def _draw_row(axes: Axes, row: Row, y: float, end: int, unit: int) -> None:
     for what, intervals in by_what.items():
         top = bottom + Spans(intervals).shares(end, _SHARE_COLUMNS)
         low, high = (y - 0.38 + 0.76 * _closed(edge) for edge in (bottom, top))
-        axes.fill_between(columns, low, high, step="post", **_STYLES[what])
+        axes.fill_between(columns, low, high, step="post", **styles[what])
         bottom = top
 
 
@@ -158,7 +169,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     )
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
-    _over_time(axes, end, unit, name)
+    over_time(axes, end, unit, name)
     axes.set_title(printable(f"Memory: {tier}"))
     figures.legend_beside(axes, handleheight=1.2, reverse=True)  # as they lie one upon the other
     return axes
@@ -190,7 +201,7 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
         )
     axes.set_ylim(0, 104)
     axes.set_ylabel("busy, %")
-    _over_time(axes, end, unit, name)
+    over_time(axes, end, unit, name)
     axes.set_title(f"Channels: utilization (each step {human_time(end // parts)})")
     figures.legend_beside(axes)
     return axes
@@ -222,13 +233,14 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
         )
     axes.set_ylim(0, 1.08 * max(most, 1) / size)
     axes.set_ylabel(f"waiting, {size_name}")
-    _over_time(axes, end, unit, name)
+    over_time(axes, end, unit, name)
     axes.set_title("Channels: queue")
     figures.legend_beside(axes)
     return axes
 
 
-def _over_time(axes: Axes, end: int, unit: int, name: str) -> None:
+def over_time(axes: Axes, end: int, unit: int, name: str) -> None:
+    """The horizontal axis: time up to ``end``."""
     axes.set_xlim(0, max(end, 1) / unit)
     axes.set_xlabel(f"time, {name}")
 
@@ -256,4 +268,16 @@ def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:
         )
         title = printable(f"{result.workload} on {result.hardware}, {result.policy}: {took}")
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def memory_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure | None:
+    """The memory over time of every tier that holds something; none where no tier does."""
+    tiers = [tier.name for tier in hardware.tiers if result.peak_bytes.get(tier.name)]
+    if not tiers:
+        return None
+    with figures.style():
+        figure, axes = figures.blank([2.6] * len(tiers))
+        for tier, own in zip(tiers, axes, strict=True):
+            memory(own, graph, hardware, result, tier)
     return figure

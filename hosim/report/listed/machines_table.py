@@ -5,19 +5,19 @@ enough.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 
 from hosim.hardware import Hardware
 from hosim.plain_text import counted
 from hosim.report.of_replays import NOTHING, above, multiple, percent
-from hosim.report.of_studies import Row
 from hosim.report.printing import open_table, paragraph
 from hosim.units import human_percent, human_size, human_time
 
 
 def machine_comparison(
-    rows: Sequence[Row], profiles: Mapping[str, Hardware], near: float, verdict: str
+    rows: Sequence[Mapping[str, Any]], profiles: Mapping[str, Hardware], near: float, verdict: str
 ) -> RenderableType:
     """One row per machine, or per machine and policy: makespan, slowdown against everything
     resident, and the smallest budget near that.

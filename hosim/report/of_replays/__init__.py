@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         comparison,
         composition,
         effort,
+        enumerated,
         failures,
         header,
         least_bound,
@@ -34,7 +35,7 @@ else:
         __name__,
         {
             "draws_table": "in_draws",
-            "tables": "NOTHING above allocators channels comparison composition effort failures "
+            "tables": "NOTHING above allocators channels comparison composition effort enumerated failures "
             "header "
             "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing "
             "unproved verdict",
@@ -43,7 +44,8 @@ else:
     )
 
 __all__ = [
-    "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort", "failures",
+    "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort",
+    "enumerated", "failures",
     "header", "in_draws", "least_bound", "multiple", "ordered", "peaks", "percent", "replay",
     "strongest", "time_or_nothing", "timing", "transfers", "unproved", "verdict",
 ]  # fmt: skip

@@ -335,7 +335,7 @@ def of_plans(results: Sequence[Result], graph: Graph, hardware: Hardware) -> Tex
             if line not in shown:
                 having.setdefault(line, []).append(result.policy)
     return paragraph(
-        *(f"{_enumerated(names)}: {line}." for line, names in having.items()), space=True
+        *(f"{enumerated(names)}: {line}." for line, names in having.items()), space=True
     )
 
 
@@ -495,7 +495,7 @@ def failures(results: Sequence[Result]) -> RenderableType:
         if not result.feasible:
             having.setdefault((result.failed, result.error), []).append(result.policy)
     lines = [
-        f"{_enumerated(names)} "
+        f"{enumerated(names)} "
         f"{'failed' if failed else 'does not fit' if len(names) == 1 else 'do not fit'}: "
         f"{error}"
         for (failed, error), names in having.items()
@@ -513,7 +513,7 @@ def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = Fa
     budget = human_size(results[0].budget_bytes)
     fitting = [(r.makespan_ns, r) for r in results if r.feasible and r.makespan_ns is not None]
     if not fitting and all(r.failed for r in results):
-        return f"No policy made a plan: {_enumerated([r.policy for r in results])} failed."
+        return f"No policy made a plan: {enumerated([r.policy for r in results])} failed."
     if not fitting and needed > results[0].budget_bytes and builder_chose:
         return (
             f"Nothing fits within {budget} as hosim builds this step: the loss, which it computes "
@@ -533,7 +533,7 @@ def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = Fa
         )
     best_ns = min(makespan for makespan, _ in fitting)
     fastest = [r for makespan, r in fitting if makespan == best_ns]
-    names = _enumerated([r.policy for r in fastest])
+    names = enumerated([r.policy for r in fastest])
     sentence = (
         f"{names} {'is' if len(fastest) == 1 else 'are'} fastest within {budget}: "
         f"{human_time(best_ns)}"
@@ -552,17 +552,17 @@ def verdict(results: Sequence[Result], needed: int = 0, builder_chose: bool = Fa
         )
     too_large = [r.policy for r in results if not r.feasible and not r.failed]
     if too_large:
-        sentence += f"; {_enumerated(too_large)} {'does' if len(too_large) == 1 else 'do'} not fit"
+        sentence += f"; {enumerated(too_large)} {'does' if len(too_large) == 1 else 'do'} not fit"
     failed = [r.policy for r in results if r.failed]
     if failed:
-        sentence += f"; {_enumerated(failed)} failed"
+        sentence += f"; {enumerated(failed)} failed"
     return f"{sentence}. {beside_next(results)}".rstrip()
 
 
-def _enumerated(names: Sequence[str]) -> str:
+def enumerated(names: Sequence[str]) -> str:
     """Names as a sentence lists them.
 
-    >>> _enumerated(["a"]), _enumerated(["a", "b"]), _enumerated(["a", "b", "c"])
+    >>> enumerated(["a"]), enumerated(["a", "b"]), enumerated(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
     """
     return " and ".join([", ".join(names[:-1]), *names[-1:]] if len(names) > 1 else names)

@@ -7,19 +7,20 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.of_studies.calibration_tables import calibration, kernels
     from hosim.report.of_studies.chosen_processors import chosen_processors
-    from hosim.report.of_studies.robustness_table import reasons, robustness, to_dict
+    from hosim.report.of_studies.robustness_table import robustness, to_dict
     from hosim.report.of_studies.routing_table import predictions
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
-        Row,
         blame,
         cell,
+        column_title,
         diff,
         errors,
         fit,
         frontier,
         listing,
         sweep,
+        varied_columns,
     )
     from hosim.report.of_studies.validation_table import (
         CONSTANTS,
@@ -41,10 +42,10 @@ else:
         {
             "calibration_tables": "calibration kernels",
             "chosen_processors": "chosen_processors",
-            "robustness_table": "reasons robustness to_dict",
+            "robustness_table": "robustness to_dict",
             "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
-            "studies": "Row blame cell diff errors fit frontier listing sweep",
+            "studies": "blame cell column_title diff errors fit frontier listing sweep varied_columns",
             "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes "
             "short_name signed_time taken_from_recording "
             "time_and_share validation verdict_lines",
@@ -52,9 +53,9 @@ else:
     )
 
 __all__ = [
-    "CONSTANTS", "RIVALS", "Row", "blame", "calibration", "cell", "chosen_processors",
-    "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
-    "reasons", "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
+    "CONSTANTS", "RIVALS", "blame", "calibration", "cell", "chosen_processors",
+    "column_title", "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
+    "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
     "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
-    "verdict_lines",
+    "varied_columns", "verdict_lines",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hosim.graph import Graph
@@ -25,16 +25,23 @@ _SHOWN = (
     ("stall_ns", "stall", human_time),
     ("peak_bytes", "peak", human_size),
 )
+_NONE: Mapping[str, str] = {}
 _COLUMNS = ("nominal", "p50", "p95")
 
 
-def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: bool = False) -> Table:
+def robustness(
+    percentiles: DataFrame,
+    jitter: Jitter,
+    ideal_ns: int,
+    order: bool = False,
+    failures: Mapping[str, str] = _NONE,
+) -> RenderableType:
     """One row per policy: how many runs fit, nominal, P50 and P95 of makespan, stall and peak, and
     P95 of the slowdown.
 
     ``percentiles`` is the result of :func:`hosim.study.robustness.percentiles`, ``ideal_ns`` the
     makespan with everything resident and nominal times, which the slowdown is against. A percentile
-    that falls on a run that does not fit says so.
+    that falls on a run that does not fit says so, and ``failures`` why by policy.
     """
     sigmas = (
         f"sigma of op times {percent(jitter.op_sigma, 1)}, of transfer times "
@@ -64,10 +71,10 @@ def robustness(percentiles: DataFrame, jitter: Jitter, ideal_ns: int, order: boo
         table.add_row(
             str(policy), f"{runs - infeasible} of {runs}", *row, style="red" if infeasible else None
         )
-    return table
+    return Group(table, _reasons(percentiles, failures)) if failures else table
 
 
-def reasons(percentiles: DataFrame, failures: Mapping[str, str]) -> Text:
+def _reasons(percentiles: DataFrame, failures: Mapping[str, str]) -> Text:
     """Return, for each policy with runs that do not fit, how many these are and why the first of
     them does not.
     """

@@ -28,13 +28,7 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
     """One row per point: the varied fields, makespan, slowdown, stalls, peak of the device tier;
     the fastest is green, errors are below.
     """
-    varied = [
-        c
-        for c in rows[0]
-        if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")
-    ]
-    named = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
-    columns = [*varied, *named]
+    columns = varied_columns(rows, fields)
     shown = ["budget\nasked" if column == "budget" else _short(column) for column in columns]
     table = open_table(
         "Sweep",
@@ -74,6 +68,18 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
             style="green" if row["makespan_ns"] == best else None,
         )
     return Group(table, errors(rows))
+
+
+def varied_columns(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
+    """The columns in which the points of a sweep differ: those of its fields, and the policy where
+    there are several.
+    """
+    varied = [
+        c
+        for c in rows[0]
+        if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")
+    ]
+    return [*varied, *(["policy"] if len({row["policy"] for row in rows}) > 1 else [])]
 
 
 def errors(rows: Sequence[Row]) -> Text:

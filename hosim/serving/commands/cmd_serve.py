@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import (
     check_drawn,
-    console,
     print_json,
     write_page,
     write_picture,
@@ -28,7 +28,7 @@ _OPTIONS = serving_options(
     "memory_share runtime overhead "
     "iterations instances router kv preemption scheduling_policy prefill_instances "
     "decode_instances kv_link kv_sending "
-    "prefill_hardware prefill_tensor weights weights_memory measured fit_first limit within plot "
+    "prefill_hardware prefill_tensor weights weights_memory measured fit_first limit within detail plot "
     "trace html json"
 )
 
@@ -39,7 +39,7 @@ def serve(given: Given) -> None:
 
     One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal
     prefixes, and preemption. --kv extends the cache to lower tiers, and --weights offloads weights.
-    --measured compares the latencies with a real server's.
+    --measured compares the latencies with a real server's. --detail prints every figure.
     """
     from hosim.importers import builder_parameters
     from hosim.plain_text import counted
@@ -55,7 +55,7 @@ def serve(given: Given) -> None:
         statistic_limits,
     )
     from hosim.serving.api import serve as served
-    from hosim.serving.report import serving
+    from hosim.serving.report import queue_growth, serving, serving_answer
     from hosim.serving.requests import asked_requests
 
     check_drawn(given)
@@ -104,7 +104,7 @@ def serve(given: Given) -> None:
         }
     if limits is not None:
         data["goodput"] = result.goodput(limits)
-    table = serving(data)
+    table, answer = serving(data), serving_answer(data, queue_growth(result))
     if given.plot is not None:
         from hosim.serving.report import serving_figure
 
@@ -118,11 +118,11 @@ def serve(given: Given) -> None:
     if given.html is not None:
         from hosim.serving.report import serving_page
 
-        write_page(given.html, serving_page(result, table))
+        write_page(given.html, serving_page(answer, result, table))
     if given.json:
-        print_json(data)
+        print_json({"format": data.pop("format"), "answer": answer.verdict, **data})
     else:
-        console().print(table)
+        print_answer(answer, given, lambda: [table])
     if lines := beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")
         raise typer.Exit(1)

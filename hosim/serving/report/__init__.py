@@ -6,29 +6,29 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.report.kv_tables import tiers_and_channels
-    from hosim.serving.report.serving_figures import curves, serving_figure
+    from hosim.serving.report.serving_figures import curves, queue_growth, serving_figure
     from hosim.serving.report.serving_page import serving_page, serving_widget
     from hosim.serving.report.serving_studies_table import (
         serving_fit,
         serving_frontier,
         serving_sweep,
     )
-    from hosim.serving.report.serving_table import serving
+    from hosim.serving.report.serving_table import serving, serving_answer
     from hosim.serving.report.serving_trace import serving_trace
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "kv_tables": "tiers_and_channels",
-            "serving_figures": "curves serving_figure",
+            "serving_figures": "curves queue_growth serving_figure",
             "serving_page": "serving_page serving_widget",
             "serving_studies_table": "serving_fit serving_frontier serving_sweep",
-            "serving_table": "serving",
+            "serving_table": "serving serving_answer",
             "serving_trace": "serving_trace",
         },
     )
 
 __all__ = [
-    "curves", "serving", "serving_figure", "serving_fit", "serving_frontier", "serving_page",
+    "curves", "queue_growth", "serving", "serving_answer", "serving_figure", "serving_fit", "serving_frontier", "serving_page",
     "serving_sweep", "serving_trace", "serving_widget", "tiers_and_channels",
 ]  # fmt: skip

@@ -50,6 +50,21 @@ def curves(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
     return at, totals
 
 
+def queue_growth(served: Served) -> tuple[float, float]:
+    """Requests a second by which the queue grows in the second half of the arrivals, and requests a
+    second that arrive; zeros where all arrive at once.
+    """
+    first, last = served.requests[0].arrival_ns, max(r.arrival_ns for r in served.requests)
+    span = last - first
+    if not span:
+        return 0.0, 0.0
+    at, (_, waiting, _) = curves(served.samples)
+    ends = first + span // 2, last
+    half, full = (int(waiting[max(0, int(np.searchsorted(at, t, "right")) - 1)]) for t in ends)
+    second = 10**9
+    return (full - half) * second / (span / 2), (len(served.requests) - 1) * second / span
+
+
 def _of_one(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
     rows: list[tuple[int, int, int, int]] = []
     end = 0

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import RenderableType
 
-from hosim.report import heading, html_of, page, picture
+from hosim.report import answer_parts, folded, heading, html_of, page, picture
+from hosim.report.answers import Answer
 from hosim.report.drawn import OP_STYLE
 from hosim.report.timelines import Bar, BarStyle, Encoder, Row, element, thinned
 from hosim.serving.report.serving_figures import curves, serving_figure
@@ -99,13 +100,13 @@ def _curves(served: Served) -> Iterator[tuple[str, str, int, Any, Any]]:
 # -- the page --------------------------------------------------------------------------------------
 
 
-def serving_page(served: Served, tables: RenderableType) -> str:
-    """The page of a run; ``tables`` is what the terminal shows."""
-    parts = list(html_of(tables))
-    parts += [
+def serving_page(answer: Answer, served: Served, tables: RenderableType) -> str:
+    """The page of a run: its answer, pictures, and ``tables``, what the terminal shows, folded."""
+    parts = [
+        *answer_parts(answer),
+        picture(serving_figure(served), "Sequences, cache and latencies over time"),
         heading("Timeline"),
         serving_widget(served),
-        heading("Over time"),
-        picture(serving_figure(served), "Sequences, cache and latencies over time"),
+        folded("All figures", html_of(tables)),
     ]
     return page(f"Serving {served.about['model']} on {served.about['hardware']}", parts)

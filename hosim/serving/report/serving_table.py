@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from hosim.notes import sentence
 from hosim.plain_text import counted
+from hosim.report.answers import Answer
 from hosim.report.of_replays import NOTHING
 from hosim.report.printing import open_table, paragraph
 from hosim.serving.report.kv_tables import channel_table
@@ -53,6 +54,8 @@ _LATENCIES = {
     "inter_token_ns": "between two tokens",
     "latency_ns": "last token",
 }
+
+Commands = Sequence[tuple[str, str]]
 
 _KERNELS_ALONE = (
     "These are the times of the kernels alone. A host adds to each iteration (--overhead): 0.15 "
@@ -129,6 +132,53 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+_GROWS = 0.05
+"""An engine is overloaded where the queue grows by more than this share of what arrives."""
+
+
+def serving_answer(
+    data: Mapping[str, Any], growth: tuple[float, float], next_commands: Commands = ()
+) -> Answer:
+    """Whether the engine keeps up, and how long answers take: ``growth`` are the requests a second
+    by which the queue grows, and those that arrive.
+    """
+    grows, arrive = growth
+    overloaded = arrive > 0 and grows > _GROWS * arrive
+    rates = (
+        f"{data['requests_per_s']:.3g} requests/s and {data['output_tokens_per_s']:,.0f} tokens/s "
+        "out"
+    )
+    said = (
+        f"Overloaded: the queue grows by {grows:.2g} requests a second; {arrive:.3g} arrive, and "
+        f"it serves {rates}."
+        if overloaded
+        else f"{'Keeps up' if arrive else 'Serves all at once'}: {rates}."
+    )
+    if "goodput" in data:
+        said += f" {_kept(data['goodput'], data['requests'])}"
+    late = data["ttft_ns"].get("p95")
+    latency = [("first token, P95", human_time(round(late)))] if late is not None else []
+    return Answer(
+        f"{data['model']} on {_engines(data)}: {counted(data['requests'], 'request')}",
+        said,
+        good=not overloaded,
+        ranked=False,
+        columns=("latency", *_names(data["ttft_ns"])),
+        rows=tuple(
+            [
+                (name, *(_time(value) for value in data[key].values()))
+                for key, name in _LATENCIES.items()
+            ]
+        ),
+        figures=(
+            ("requests/s", f"{data['requests_per_s']:.3g}"),
+            ("tokens/s out", f"{data['output_tokens_per_s']:,.0f}"),
+            *latency,
+        ),
+        next_commands=tuple(next_commands),
+    )
+
+
 def _engines(data: Mapping[str, Any]) -> str:
     several = f"{data['instances']} x " if "instances" in data else ""
     if "kv_transfer" in data:
@@ -146,6 +196,10 @@ def _engines(data: Mapping[str, Any]) -> str:
 
 
 def _within(found: Mapping[str, Any], of: int) -> RenderableType:
+    return paragraph(_kept(found, of))
+
+
+def _kept(found: Mapping[str, Any], of: int) -> str:
     limits = ", ".join(
         f"{_LATENCIES[f'{name}_ns']} {human_time(limit)}"
         for name, limit in found["limits_ns"].items()
@@ -155,7 +209,7 @@ def _within(found: Mapping[str, Any], of: int) -> RenderableType:
         "tokens/s out"
     )
     kept = f"{found['requests']:,} of {counted(of, 'request')} ({human_percent(found['share'])})"
-    return paragraph(f"goodput: {kept} keep the limits ({limits}): {rates}")
+    return f"goodput: {kept} keep the limits ({limits}): {rates}"
 
 
 def _beside(measured: Mapping[str, Any]) -> RenderableType:

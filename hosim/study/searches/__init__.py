@@ -7,6 +7,13 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.study.searches.bisection import bisected, shown
     from hosim.study.searches.cost import priced, step_cost, tokens_of
+    from hosim.study.searches.enough import (
+        NEAR,
+        EnoughMemory,
+        enough_memory,
+        is_near,
+        smallest_enough,
+    )
     from hosim.study.searches.fits import (
         STEPS,
         Fit,
@@ -26,6 +33,7 @@ else:
         {
             "bisection": "bisected shown",
             "cost": "priced step_cost tokens_of",
+            "enough": "EnoughMemory NEAR enough_memory is_near smallest_enough",
             "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
             "frontiers": "Frontier attempt frontier frontier_rows",
             "memory_fits": "memory_fit module_of",
@@ -34,6 +42,8 @@ else:
     )
 
 __all__ = [
-    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit", "fit_rows", "frontier", "frontier_rows",
-    "memory_fit", "module_of", "pareto", "priced", "shown", "sought", "step_cost", "tokens_of",
+    "NEAR", "STEPS", "EnoughMemory", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt",
+    "bisected", "enough_memory", "fit", "fit_rows", "frontier", "frontier_rows", "is_near",
+    "memory_fit", "module_of", "pareto", "priced", "shown", "smallest_enough", "sought",
+    "step_cost", "tokens_of",
 ]  # fmt: skip

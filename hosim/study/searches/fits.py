@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from hosim.analysis.lower_bounds import LowerBounds
 from hosim.base.in_cells import InCells
+from hosim.engine import resident_step
 from hosim.errors import HosimError, InputError
 from hosim.study.asked import Axis, Value, as_integer
 from hosim.study.bottlenecks import capped
@@ -149,6 +151,7 @@ def fit(
     """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the
     budget.
 
+    A value with which no plan can keep to ``slowdown``, by its lower bound, is not planned.
     ``slowdown`` also bounds the makespan, as a multiple of the one with everything resident (1.05:
     five per cent more). A value that the workload or the machine refuses is outside the limits.
     ``bounds``: with lower bounds. Raises :class:`InputError` for an unknown field, fewer than two
@@ -240,6 +243,8 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
     value = axis.values[i]
     try:
         asked = question.with_settings(dict.fromkeys(axis.fields, value))
+        if (least := _least_slowdown(asked, slowdown)) is not None:
+            return Probe(i, value, False, f"takes at least {_times(least)}, by any plan", None)
         result = attempt(asked)
     except HosimError as error:
         return Probe(i, value, False, failure(error), None)
@@ -256,6 +261,21 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
         )
         return Probe(i, value, False, why, result)
     return Probe(i, value, True, "", result)
+
+
+def _least_slowdown(asked: Question, slowdown: float | None) -> float | None:
+    """What no plan beats, of any policy, as a multiple of the step with everything resident: where
+    that exceeds ``slowdown`` already, so that nothing has to be planned; else ``None``.
+    """
+    alone = resident_step(asked.graph, asked.hardware).makespan_ns
+    if slowdown is None or not alone:
+        return None
+    bounds = asked.graph.derived_on(asked.hardware, LowerBounds)
+    least = (
+        bounds.any_order_ns(asked.budget_bytes, repeats=False, homes_kept=False, compete=None)
+        / alone
+    )
+    return least if least > slowdown else None
 
 
 def _times(slowdown: float) -> str:

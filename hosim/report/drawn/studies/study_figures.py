@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
 from hosim.plain_text import printable
-from hosim.report.drawn import figures
-from hosim.report.drawn.figures import LINES, MARKERS
+from hosim.report.drawn import LINES, MARKERS, blank, legend_beside, size_unit, style, time_unit
 from hosim.report.of_replays import least_bound
 from hosim.result import Result
 from hosim.units import human_rate, human_size, human_time
@@ -43,8 +42,8 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     peaks = [r.peak_bytes.get(device_tier, 0) for r in fitting]
     times = [r.makespan_ns or 0 for r in fitting]
     bound = least_bound(results)
-    size, size_name = figures.size_unit(max(peaks, default=0))
-    unit, name = figures.time_unit(max(times, default=0))
+    size, size_name = size_unit(max(peaks, default=0))
+    unit, name = time_unit(max(times, default=0))
     for k, (r, peak, makespan) in enumerate(zip(fitting, peaks, times, strict=True)):
         shown = {
             "facecolor": _FILLS[k // len(MARKERS) % len(_FILLS)],
@@ -104,7 +103,7 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     _time_scale(axes, [*times, *ends, *([bound] if bound else [])], unit)
     axes.margins(x=0.08)
     axes.grid(color="0.9")
-    figures.legend_beside(axes, labelspacing=0.8)
+    legend_beside(axes, labelspacing=0.8)
     return axes
 
 
@@ -147,8 +146,8 @@ def frontier(
     what is reached with no more memory.
     """
     points = [point for curve in curves.values() for point in curve]
-    size, size_name = figures.size_unit(max((peak for peak, _ in points), default=0))
-    unit, name = figures.time_unit(max((makespan for _, makespan in points), default=0))
+    size, size_name = size_unit(max((peak for peak, _ in points), default=0))
+    unit, name = time_unit(max((makespan for _, makespan in points), default=0))
     right = 1.05 * max((peak for peak, _ in points), default=1) / size
     for k, (label, curve) in enumerate(curves.items()):
         line = sorted(curve)
@@ -182,7 +181,7 @@ def frontier(
         unit,
     )
     axes.grid(color="0.9")
-    figures.legend_beside(axes, handlelength=3.2)
+    legend_beside(axes, handlelength=3.2)
     return axes
 
 
@@ -230,7 +229,7 @@ def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) 
             edgecolor="0.6",
             linewidth=0.0,
         )
-    told = _telling(value)
+    told = telling(value)
     if len(failed) < cells.size <= _CELLS:
         middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
         for (i, j), figure in np.ndenumerate(cells):
@@ -245,12 +244,12 @@ def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) 
                     color=colour,
                     fontsize="small",
                 )
-    _label_cells(axes, list(grid.columns), list(grid.index), _telling(x), _telling(y))
-    axes.set_xlabel(_words(x))
-    axes.set_ylabel(_words(y))
+    _label_cells(axes, list(grid.columns), list(grid.index), telling(x), telling(y))
+    axes.set_xlabel(words(x))
+    axes.set_ylabel(words(y))
     drawn = axes.figure
     drawn.colorbar(
-        mesh, ax=axes, label=_words(value), format=FuncFormatter(lambda figure, _: told(figure))
+        mesh, ax=axes, label=words(value), format=FuncFormatter(lambda figure, _: told(figure))
     )
     if failed:
         axes.set_title(f"hatched: {len(failed)} without a value", fontsize="small", loc="right")
@@ -283,7 +282,7 @@ def _ordered(values: pd.Series[Any]) -> list[Any]:
     return found if any(isinstance(value, str) for value in found) else sorted(found)
 
 
-def _telling(column: str) -> Callable[[Any], str]:
+def telling(column: str) -> Callable[[Any], str]:
     """Return the format of a column's values, by the unit that its name ends in."""
     for ending, say in (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_time)):
         if column.endswith(ending):
@@ -299,10 +298,10 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
-def _words(column: str) -> str:
+def words(column: str) -> str:
     """A column's name without its unit, which the values show.
 
-    >>> _words("peak_bytes"), _words("bandwidth_bytes_per_s"), _words("policy")
+    >>> words("peak_bytes"), words("bandwidth_bytes_per_s"), words("policy")
     ('peak', 'bandwidth', 'policy')
     """
     for ending in ("_bytes_per_s", "_bytes", "_ns"):
@@ -312,8 +311,8 @@ def _words(column: str) -> str:
 
 def frontier_figure(curves: Mapping[str, Sequence[tuple[int, int]]], title: str) -> Figure:
     """A picture of one or several curves."""
-    with figures.style():
-        figure, (axes,) = figures.blank([3.6])
+    with style():
+        figure, (axes,) = blank([3.6])
         frontier(axes, curves)
         figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
     return figure
@@ -321,8 +320,8 @@ def frontier_figure(curves: Mapping[str, Sequence[tuple[int, int]]], title: str)
 
 def comparison_figure(results: Sequence[Result], device_tier: str) -> Figure:
     """The picture of ``hosim compare-policies --plot``."""
-    with figures.style():
-        figure, (axes,) = figures.blank([4.8])
+    with style():
+        figure, (axes,) = blank([4.8])
         policies(axes, results, device_tier)
         title = (
             f"{results[0].workload} on {results[0].hardware}, within "

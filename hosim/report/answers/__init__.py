@@ -1,0 +1,41 @@
+"""Answers: what a study found, in a sentence, a few rows and a curve."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.report.answers.answer import ROWS, Answer, answered, rows_table
+    from hosim.report.answers.comparison_answer import (
+        cheapest_sentence,
+        comparison_answer,
+        comparison_title,
+        machines_answer,
+        row_line,
+    )
+    from hosim.report.answers.study_answers import (
+        blame_answer,
+        diff_answer,
+        fit_answer,
+        frontier_answer,
+        robustness_answer,
+        sweep_answer,
+    )
+    from hosim.report.answers.text_curve import text_curve
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "answer": "Answer ROWS answered rows_table",
+            "comparison_answer": "cheapest_sentence comparison_answer comparison_title "
+            "machines_answer row_line",
+            "study_answers": "blame_answer diff_answer fit_answer frontier_answer robustness_answer sweep_answer",
+            "text_curve": "text_curve",
+        },
+    )
+
+__all__ = [
+    "ROWS", "Answer", "answered", "blame_answer", "cheapest_sentence", "comparison_answer", "comparison_title",
+    "diff_answer", "fit_answer", "frontier_answer", "machines_answer", "robustness_answer", "row_line", "rows_table",
+    "sweep_answer", "text_curve",
+]  # fmt: skip

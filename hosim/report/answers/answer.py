@@ -1,0 +1,74 @@
+"""The answer to a study, made once and shown by the shell, a notebook and a page: a sentence, a few
+rows, and what to ask next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from hosim.report.printing import open_table, paragraph
+
+ROWS = 5
+"""Rows that an answer shows, unless all are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a study found, as text.
+
+    ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
+    something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
+    ``ranked``; ``left`` of the columns are text. ``rest`` says what a reader of all rows would see of those left out.
+    ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
+    drawing in text. ``chosen`` is what was chosen for a question that left it out. ``next_commands`` are commands with what they tell.
+    """
+
+    title: str
+    verdict: str
+    good: bool = True
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    left: int = 1
+    ranked: bool = True
+    rest: str = ""
+    figures: tuple[tuple[str, str], ...] = ()
+    curve: tuple[str, ...] = ()
+    chosen: str = ""
+    next_commands: tuple[tuple[str, str], ...] = ()
+
+
+def answered(answer: Answer, *, title: bool = True, every: bool = False) -> RenderableType:
+    """The answer for a terminal: with all rows where ``every`` one is asked for, and without its
+    ``title`` where that is shown already.
+    """
+    return Group(*_parts(answer, title, every))
+
+
+def _parts(answer: Answer, title: bool, every: bool) -> Iterator[RenderableType]:
+    if title:
+        yield paragraph(answer.title)
+    yield paragraph(answer.verdict, style="bold" if answer.good else "bold red")
+    if answer.curve:
+        yield paragraph("", *answer.curve, wrapped=False)
+    if answer.rows:
+        yield rows_table(answer, None if every else ROWS)
+    more = len(answer.rows) - ROWS
+    said = [f"{more:,} more rows (--all)"] if more > 0 and not every else []
+    if rest := "; ".join([*said, *([answer.rest] if answer.rest else [])]):
+        yield paragraph(f"... {rest}", style="dim")
+    if answer.chosen:
+        yield paragraph(answer.chosen, style="dim")
+    yield paragraph(*(f"next: {line}  ({why})" for line, why in answer.next_commands))
+
+
+def rows_table(answer: Answer, most: int | None = None) -> Table:
+    """The rows of an answer, or the first ones, the best of which is green."""
+    table = open_table("", *answer.columns, left=answer.left)
+    table.title = None
+    for k, row in enumerate(answer.rows[:most]):
+        table.add_row(*row, style="green" if not k and answer.good and answer.ranked else None)
+    return table

@@ -1,0 +1,241 @@
+"""The answer of ``hosim compare-policies``: whether the workload fits, what that costs, and which
+policy to take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hosim.analysis.remarks import (
+    NO_RIVALS,
+    NoOffload,
+    PairedDraws,
+    beside_fastest,
+    beside_next,
+    often,
+)
+from hosim.hardware import Hardware
+from hosim.plain_text import counted
+from hosim.report.answers.answer import ROWS, Answer
+from hosim.report.drawn import size_unit
+from hosim.report.of_replays import enumerated, multiple, percent, time_or_nothing
+from hosim.report.offload_verdicts import no_offload_sentence
+from hosim.result import Result
+from hosim.units import human_percent, human_size, human_time
+
+_FREE = 1.01
+"""Offloading costs nothing where a step takes at most so many times the resident one."""
+
+
+def comparison_title(results_of: str, hardware: Hardware, budget: int, resident: int) -> str:
+    """The question in a line: ``results_of`` names the workload, sizes are in bytes.
+
+    >>> from hosim.hardware import Compute, Tier
+    >>> comparison_title("gpt2", Hardware("toy", (Tier("hbm", 9, 1),), (), Compute({})), 6, 8)
+    'gpt2 on toy within 6 B (8 B resident)'
+    """
+    return (
+        f"{results_of} on {hardware.name} within {human_size(budget)} "
+        f"({human_size(resident)} resident)"
+    )
+
+
+def comparison_answer(
+    title: str,
+    hardware: Hardware,
+    results: Sequence[Result],
+    advice: NoOffload | None = None,
+    cheapest: str = "",
+    chosen: str = "",
+    next_commands: Sequence[tuple[str, str]] = (),
+) -> Answer:
+    """What a comparison of policies found. ``advice`` is why not to offload, where that is the
+    answer, and ``cheapest`` the memory that costs little, and ``chosen`` what was chosen for the question, as
+    text.
+    """
+    fitting = sorted(
+        [r for r in results if r.feasible and r.makespan_ns is not None],
+        key=lambda r: (r.makespan_ns or 0, r.policy.partition(":")[0] in NO_RIVALS),
+    )
+    misfits = [r.policy for r in results if not r.feasible and not r.failed]
+    failed = [r.policy for r in results if r.failed]
+    lost = _lost(misfits, "does not fit", "do not fit") + _lost(failed, "failed", "failed")
+    if not fitting:
+        why = next((r.error for r in results if r.error), None) or ""
+        said = f"Does not fit: {why}" if misfits or not failed else f"Failed: {why}"
+        return Answer(title, f"{said.rstrip('.')}.", good=False, next_commands=tuple(next_commands))
+    best, shown = fitting[0], fitting[:ROWS]
+    pairs = {pair.second: pair for pair in beside_fastest(shown)}
+    several = shown[-1].makespan_ns != best.makespan_ns
+    verdict = [_sentence(best, advice), cheapest, beside_next(shown) if several else ""]
+    return Answer(
+        title,
+        " ".join([part for part in verdict if part]),
+        columns=(
+            "policy",
+            "time",
+            "vs resident",
+            "waits",
+            hardware.device_tier,
+            *(["slower in"] if pairs else []),
+        )
+        if several
+        else (),
+        rows=tuple([_row(r, hardware, pairs) for r in fitting]) if several else (),
+        rest="; ".join([*_alike(fitting, several), *lost]),
+        figures=(
+            ("time of a step", human_time(best.makespan_ns or 0)),
+            ("of the resident step", multiple(best.slowdown)),
+            (f"peak of {hardware.device_tier}", _peak(best, hardware)),
+        ),
+        chosen=chosen,
+        next_commands=tuple(next_commands),
+    )
+
+
+def _lost(policies: Sequence[str], one: str, several: str) -> list[str]:
+    if not policies:
+        return []
+    return [f"{enumerated(policies)} {one if len(policies) == 1 else several}"]
+
+
+def _alike(fitting: Sequence[Result], several: bool) -> list[str]:
+    """What is said of policies instead of rows that would be alike."""
+    if several or len(fitting) < 2:
+        return []
+    last = fitting[-1].makespan_ns or 0
+    alike = [r for r in fitting if r.makespan_ns == fitting[0].makespan_ns]
+    slower = f"; the others at most {human_time(last)}" if len(alike) < len(fitting) else ""
+    return [f"{counted(len(alike), 'policy')} take as long{slower}"]
+
+
+def _row(result: Result, hardware: Hardware, pairs: dict[str, PairedDraws]) -> tuple[str, ...]:
+    pair = pairs.get(result.policy)
+    return (
+        result.policy,
+        human_time(result.makespan_ns or 0),
+        multiple(result.slowdown),
+        time_or_nothing(sum(result.stall_ns.values())),
+        _peak(result, hardware),
+        *([often(pair.faster_share) if pair else "-"] if pairs else []),
+    )
+
+
+def row_line(result: Result) -> str:
+    """A result in a line, as it is shown when it ends: policy, makespan, slowdown, peaks."""
+    if not result.feasible or result.makespan_ns is None:
+        return f"{result.policy}: does not fit"
+    peaks = ", ".join([f"{t} {human_size(held)}" for t, held in result.peak_bytes.items() if held])
+    times = f"{human_time(result.makespan_ns)}, {multiple(result.slowdown)} of resident"
+    return f"{result.policy}: {times}, peak {peaks}"
+
+
+def _peak(result: Result, hardware: Hardware) -> str:
+    return human_size(result.peak_bytes.get(hardware.device_tier, 0))
+
+
+def _sentence(best: Result, advice: NoOffload | None) -> str:
+    """The figure, its interval, and what moves."""
+    interval = ""
+    if best.makespan_low_ns is not None and best.makespan_high_ns is not None:
+        low, high = human_time(best.makespan_low_ns), human_time(best.makespan_high_ns)
+        interval = f"90 % interval {low} to {high}"
+    if advice is not None:
+        said = [no_offload_sentence(advice, best.budget_bytes), f"{interval}." if interval else ""]
+        return " ".join([part for part in (*said, _reserves(best)) if part])
+    resident = f"resident {human_time(best.ideal_ns)}" if best.ideal_ns else ""
+    slowdown = best.slowdown
+    fits = "Fits at no cost" if slowdown is not None and slowdown <= _FREE else "Fits"
+    times = f"{multiple(slowdown)} of " if slowdown is not None and slowdown > _FREE else ""
+    said = [f"{fits}: {human_time(best.makespan_ns or 0)} by {best.policy}"]
+    said += [f"{times}{resident}"] if resident else []
+    said += [interval] if interval else []
+    parts = [f"{', '.join(said)}.", _moves(best), _reserves(best)]
+    return " ".join([part for part in parts if part])
+
+
+def _reserves(best: Result) -> str:
+    """What the allocator holds at most, where one is asked about."""
+    if best.allocator is None:
+        return ""
+    return (
+        f"The allocator ({best.allocator.name}) reserves at most "
+        f"{human_size(best.allocator.peak_reserved_bytes)}."
+    )
+
+
+def _moves(best: Result) -> str:
+    """What goes over the channels, and how much of that time ops cover."""
+    moved = sum([channel.bytes for channel in best.channels.values()])
+    busy = sum([channel.busy_ns for channel in best.channels.values()])
+    hidden = sum([channel.hidden_ns for channel in best.channels.values()])
+    if not moved:
+        return ""
+    share = "all overlapped" if hidden == busy else f"{percent(hidden, busy)} of it overlapped"
+    return f"{human_size(moved)} move, {share}."
+
+
+def cheapest_sentence(budget: int, slowdown: float, below: tuple[int, float] | None = None) -> str:
+    """The memory that costs little: a budget in bytes and its slowdown, and ``below`` a smaller
+    budget and the nanoseconds that each byte less than the first adds down to it.
+
+    >>> cheapest_sentence(10 << 30, 1.02, (2 << 30, 19e6 / 2**30))
+    '10.0 GiB cost 2.0 %; each GiB below that about 19.0 ms, down to 2.00 GiB.'
+    """
+    costs = human_percent(slowdown - 1) if slowdown > 1 else "nothing"
+    said = [f"{human_size(budget)} cost {costs}"]
+    if below is not None:
+        (least, slope), (size, unit) = below, size_unit(budget)
+        said.append(
+            f"each {unit} below that about {human_time(round(slope * size))}, "
+            f"down to {human_size(least)}"
+        )
+    return f"{'; '.join(said)}."
+
+
+def machines_answer(
+    rows: Sequence[Mapping[str, Any]],
+    profiles: Mapping[str, Hardware],
+    verdict: str,
+) -> Answer:
+    """Which machine is fastest: ``rows`` are those of :func:`hosim.study.machines.machine_rows`,
+    ``verdict`` what they say in a sentence.
+    """
+    fitting = sorted(
+        [row for row in rows if row["makespan_ns"] is not None], key=lambda row: row["makespan_ns"]
+    )
+    several = len({row["policy"] for row in rows}) > 1
+    least = any([row["enough_bytes"] is not None for row in rows])
+    listed = [
+        (
+            row["hardware"],
+            *([row["policy"]] if several else []),
+            human_time(row["makespan_ns"]),
+            multiple(row["slowdown"]),
+            human_size(profiles[row["hardware"]].device.capacity_bytes),
+            human_size(row["peak_bytes"] or 0),
+            *(
+                [human_size(row["enough_bytes"] or 0) if row["enough_bytes"] else "-"]
+                if least
+                else []
+            ),
+        )
+        for row in fitting
+    ]
+    return Answer(
+        f"{rows[0]['workload']} on {counted(len(profiles), 'machine')}",
+        f"{verdict}.",
+        good=bool(fitting),
+        columns=(
+            "machine",
+            *(["policy"] if several else []),
+            "time",
+            "vs resident",
+            "memory",
+            "peak",
+            *(["enough"] if least else []),
+        ),
+        rows=tuple(listed),
+        left=1 + several,
+    )

@@ -1,0 +1,242 @@
+"""The answers of studies. Those that try many values (fit, sweep, frontier, robustness) are a
+sentence and a curve of the makespan in text, those of stalls and differences a sentence and rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hosim.hardware import Hardware
+from hosim.plain_text import counted, one_line
+from hosim.report.answers.answer import ROWS, Answer
+from hosim.report.answers.text_curve import MOST_LINES, text_curve
+from hosim.report.of_replays import NOTHING, multiple
+from hosim.report.of_studies import cell, column_title, varied_columns
+from hosim.units import human_size, human_time
+
+_PRICES, _OP, _NAME = 2, 18, 34
+"""How many of what would save time an answer names, and the characters of names in its rows."""
+
+Row = Mapping[str, Any]
+Commands = Sequence[tuple[str, str]]
+
+
+def fit_answer(
+    title: str,
+    rows: Sequence[Row],
+    verdict: str,
+    found: bool,
+    next_commands: Commands = (),
+) -> Answer:
+    """What a fit found: ``rows`` are its probes, in the order of the values."""
+    name = next(iter(rows[0]))
+    points = [(cell(name, row[name]), _ns(row), f"{_took(row)}{_beyond(row)}") for row in rows]
+    return _of_curve(title, verdict, points, found, next_commands)
+
+
+def frontier_answer(
+    title: str,
+    rows: Sequence[Row],
+    hardware: Hardware,
+    verdict: str,
+    next_commands: Commands = (),
+) -> Answer:
+    """What a frontier found: ``rows`` are its probes, by ascending budget; those on the curve are
+    drawn.
+    """
+    tier = f"{hardware.device_tier}_peak_bytes"
+    drawn = [row for row in rows if row["pareto"]]
+    points = [(human_size(row[tier]), _ns(row), f"{_took(row)}{_costs(row)}") for row in drawn]
+    return _of_curve(title, verdict, points, bool(drawn), next_commands)
+
+
+def sweep_answer(
+    title: str,
+    rows: Sequence[Row],
+    fields: Sequence[str],
+    hardware: Hardware,
+    next_commands: Commands = (),
+) -> Answer:
+    """What a sweep found: the fastest point, and a curve over the field, or the fastest points
+    where several fields vary.
+    """
+    columns = varied_columns(rows, fields)
+    fitting = sorted([row for row in rows if row["feasible"]], key=lambda row: row["makespan_ns"])
+    misfits = len(rows) - len(fitting)
+    lost = f"{misfits:,} of {counted(len(rows), 'point')} do not fit" if misfits else ""
+    if not fitting:
+        why = Counter(str(row["error"]) for row in rows).most_common(1)[0][0]
+        return Answer(title, f"No point fits: {why}.", good=False)
+    best, worst = fitting[0], fitting[-1]
+    where = ", ".join([f"{column} = {cell(column, best[column])}" for column in columns])
+    verdict = (
+        f"Fastest: {human_time(best['makespan_ns'])} at {where}; "
+        f"slowest: {human_time(worst['makespan_ns'])}."
+        if best["makespan_ns"] < worst["makespan_ns"]
+        else f"Every point that fits takes {human_time(best['makespan_ns'])}."
+    )
+    if len(columns) == 1:
+        points = [(cell(columns[0], row[columns[0]]), _ns(row), _took(row)) for row in rows]
+        return _of_curve(title, verdict, points, True, next_commands, lost)
+    peak = f"{hardware.device_tier}_peak_bytes"
+    return Answer(
+        title,
+        verdict,
+        columns=(*(c.replace(".", ".\n") for c in columns), "time", "vs resident", "peak"),
+        rows=tuple(
+            [
+                (
+                    *(cell(column, row[column]) for column in columns),
+                    human_time(row["makespan_ns"]),
+                    multiple(row["slowdown"]),
+                    human_size(row[peak]),
+                )
+                for row in fitting
+            ]
+        ),
+        left=len(columns),
+        rest=lost,
+        next_commands=tuple(next_commands),
+    )
+
+
+def robustness_answer(title: str, report: Mapping[str, Any]) -> Answer:
+    """What varied times do to each policy: ``report`` is what ``hosim robustness --json``
+    prints.
+    """
+    policies = sorted(
+        report["policies"],
+        key=lambda row: (row["makespan_ns"]["p95"] is None, row["makespan_ns"]["p95"] or 0),
+    )
+    points = []
+    for row in policies:
+        nominal, late = row["makespan_ns"]["nominal"], row["makespan_ns"]["p95"]
+        fits = f"fits in {row['runs'] - row['infeasible']:,} of {counted(row['runs'], 'run')}"
+        times = f"{human_time(late)} (nominal {human_time(nominal)}), " if nominal and late else ""
+        points.append((str(row["policy"]), late, f"{times}{fits}"))
+    best = policies[0]
+    late = best["makespan_ns"]["p95"]
+    if late is None:
+        said = f"No policy fits in 95 % of runs; {best['error']}."
+    else:
+        said = (
+            f"{best['policy']} is fastest when times vary: 95 % of its runs take at most "
+            f"{human_time(late)}."
+        )
+    return _of_curve(title, said, points, late is not None, ())
+
+
+def _of_curve(
+    title: str,
+    verdict: str,
+    points: Sequence[tuple[str, float | None, str]],
+    good: bool,
+    next_commands: Commands,
+    lost: str = "",
+) -> Answer:
+    hidden = len(points) - MOST_LINES
+    rest = [lost] if lost else []
+    rest += [f"{hidden:,} more points (--detail)"] if hidden > 0 else []
+    return Answer(
+        title,
+        verdict,
+        good=good,
+        curve=tuple(text_curve(points)),
+        rest="; ".join(rest),
+        next_commands=tuple(next_commands),
+    )
+
+
+def _ns(row: Row) -> float | None:
+    value = row["makespan_ns"]
+    return None if value is None or not row.get("feasible", True) else float(value)
+
+
+def _beyond(row: Row) -> str:
+    return "" if row["within"] or _ns(row) is None else ": too long"
+
+
+def _costs(row: Row) -> str:
+    """What a step costs, or a million tokens, where devices have a price."""
+    for column, of in (("cost_per_million_tokens", "1M tokens"), ("cost", "step")):
+        if row.get(column) is not None:
+            return f", {row[column]:.4g} per {of}"
+    return ""
+
+
+def _took(row: Row) -> str:
+    if _ns(row) is None and str(row.get("why")).startswith("takes"):
+        return "too long by any plan"
+    if _ns(row) is None:
+        return "does not fit" if row.get("budget_bytes") or "within" in row else "error"
+    slower = f", {multiple(row['slowdown'])}" if row.get("slowdown") else ""
+    return f"{human_time(row['makespan_ns'])}{slower}"
+
+
+def blame_answer(
+    title: str,
+    rows: Sequence[Row],
+    count: int,
+    verdict: str,
+    prices: Sequence[str],
+    next_commands: Commands = (),
+) -> Answer:
+    """What a plan waits for: the longest stalls, of ``count``, and what would save most."""
+    first = "; ".join(prices[:_PRICES])
+    saves = f" {first[:1].upper()}{first[1:]}." if first else ""
+    hidden = count - len(rows)
+    return Answer(
+        title,
+        f"{verdict}.{saves}",
+        ranked=False,
+        columns=("before", "at", "stall", "waits for", "on"),
+        rows=tuple(
+            [
+                (
+                    one_line(str(row["op"] or "(the end)"), _OP),
+                    human_time(row["start_ns"]),
+                    human_time(row["stall_ns"]),
+                    one_line(str(row["tensor"] or row["cause"]), _NAME),
+                    str(row["channel"] or row["processor"] or NOTHING),
+                )
+                for row in rows
+            ]
+        ),
+        rest=f"{counted(hidden, 'shorter stall')}, and what prevents each (--detail)"
+        if hidden > 0
+        else "",
+        next_commands=tuple(next_commands),
+    )
+
+
+def diff_answer(
+    verdict: str,
+    figures: Sequence[Row],
+    names: tuple[str, str],
+    others: bool,
+    top: int = ROWS,
+) -> Answer:
+    """How two plans or results differ: their first figures that do. ``others``: tensors or ops do,
+    too.
+    """
+    hidden = len(figures) - top
+    more = [counted(hidden, "more figure")] if hidden > 0 else []
+    more += ["tensors and ops"] if others else []
+    return Answer(
+        f"{names[0]} beside {names[1]}",
+        f"{verdict}.",
+        ranked=False,
+        columns=("figure", *[one_line(name, _NAME) for name in names]),
+        rows=tuple(
+            [
+                (
+                    column_title(str(row["figure"])),
+                    *[cell(str(row["figure"]), row[side]) for side in "ab"],
+                )
+                for row in figures[:top]
+            ]
+        ),
+        rest=f"{', '.join(more)} (--detail)" if more else "",
+    )

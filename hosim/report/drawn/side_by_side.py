@@ -1,0 +1,136 @@
+"""Replays beside each other on one axis of time: what runs and waits in each, and how much of the
+device's memory each holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hosim.graph import Graph
+from hosim.hardware import Hardware
+from hosim.plain_text import printable
+from hosim.report.drawn import figures
+from hosim.report.drawn.figures import CAUSE_STYLES, TRANSFER_STYLE, Style
+from hosim.report.drawn.interactive import Shown
+from hosim.report.drawn.replay_figures import COLUMNS, draw_row, over_time
+from hosim.report.timelines import OP, TRANSFER, Row, end_ns, rows, stacked, thinned, timeline_of
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_OTHER = "other ops"
+_FAMILIES = {
+    "matrix products": ("matmul", "linear", "conv", "grouped"),
+    "attention": ("attention", "softmax"),
+    "optimizer": ("optimizer", "update"),
+    "communication": ("all_", "reduce_scatter", "send", "recv", "broadcast"),
+}
+"""The beginnings of kinds of ops, by what a picture calls them."""
+_STYLES: dict[str, Style] = {
+    **{
+        name: {"facecolor": colour, "edgecolor": "black", "linewidth": 0.0}
+        for name, colour in (
+            ("matrix products", "#3f5f8a"),
+            ("attention", "#e6853d"),
+            ("optimizer", "#7ba7d0"),
+            ("communication", "#8a5fa8"),
+            (_OTHER, "#b5bfca"),
+        )
+    },
+    **CAUSE_STYLES,
+    TRANSFER: TRANSFER_STYLE,
+}
+_CURVES = (("#c2542d", "--"), ("black", "-"), ("#2f6fb0", "-."), ("#3c8a3c", ":"))
+
+
+def side_by_side_figure(shown: Sequence[Shown], hardware: Hardware) -> Figure:
+    """The picture of ``hosim diff --plot``: the streams and channels of each recorded replay, ops
+    coloured by their kind and waits hatched, and the memory of each under the budget.
+    """
+    end = max([end_ns(one.result) for one in shown])
+    labelled = [
+        (f"{one.title}: {row.label}", row)
+        for one in shown
+        for row in _by_kind(one.plan.graph, rows(one.plan.graph, timeline_of(one.result)))
+    ]
+    with figures.style():
+        figure, (above, below) = figures.blank([1.1 + 0.4 * len(labelled), 2.6])
+        _timelines(above, labelled, end)
+        _memories(below, shown, hardware, end)
+        first = shown[0].result
+        title = f"{first.workload} on {first.hardware}, within {human_size(first.budget_bytes)}"
+        figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def _by_kind(graph: Graph, drawn: Sequence[Row]) -> list[Row]:
+    """Rows whose bars of ops say what kind these are."""
+    return [
+        replace(
+            row,
+            bars=tuple(
+                replace(bar, what=_family(graph.ops[bar.number].kind)) if bar.what == OP else bar
+                for bar in row.bars
+            ),
+        )
+        for row in drawn
+    ]
+
+
+def _family(kind: str) -> str:
+    return next((name for name, begins in _FAMILIES.items() if kind.startswith(begins)), _OTHER)
+
+
+def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> None:
+    unit, name = figures.time_unit(end)
+    for y, (_, row) in enumerate(labelled):
+        draw_row(axes, row, -y, end, unit, _STYLES)
+    seen = {bar.what for _, row in labelled for bar in row.bars}
+    for what, style in _STYLES.items():
+        if what in seen:
+            label = "transfer" if what == TRANSFER else what
+            label = f"waits: {what}" if what in CAUSE_STYLES else label
+            axes.bar([0], [0], width=0, label=label, **style)
+    axes.set_yticks([-y for y in range(len(labelled))], [printable(name) for name, _ in labelled])
+    axes.set_ylim(-len(labelled) + 0.4, 0.6)
+    axes.tick_params(axis="y", length=0)
+    over_time(axes, end, unit, name)
+    figures.legend_beside(axes, handleheight=1.4)
+
+
+def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, end: int) -> None:
+    """The bytes that the device tier holds in each replay."""
+    tier = hardware.device_tier
+    peaks = [one.result.peak_bytes.get(tier, 0) for one in shown]
+    budget = min(shown[0].result.budget_bytes, hardware.device.capacity_bytes)
+    near = budget <= 2 * max(peaks)
+    top = max([1, *peaks, *([budget] if near else [])])
+    (unit, name), (size, size_name) = figures.time_unit(end), figures.size_unit(top)
+    for k, one in enumerate(shown):
+        own_end = end_ns(one.result)
+        times, kinds = stacked(one.plan.graph, timeline_of(one.result), tier)
+        at, (held,) = thinned(times, [sum(kinds.values(), 0 * times)], own_end, COLUMNS)
+        colour, dashes = _CURVES[k % len(_CURVES)]
+        before = at < own_end  # what is freed when the step ends is no part of it
+        axes.step(
+            [*(at[before] / unit), own_end / unit],
+            [*(held[before] / size), held[before][-1] / size],
+            where="post",
+            linewidth=1.3,
+            color=colour,
+            linestyle=dashes,
+            label=printable(f"{one.title}: {human_time(own_end)}, peak {human_size(peaks[k])}"),
+        )
+    if near:
+        axes.axhline(
+            budget / size, color="#b2182b", linestyle="--", label=f"budget {human_size(budget)}"
+        )
+    axes.set_ylim(0, 1.08 * top / size)
+    axes.set_ylabel(size_name)
+    axes.set_title(printable(f"Memory: {tier}"))
+    over_time(axes, end, unit, name)
+    figures.legend_beside(axes)
