@@ -43,6 +43,8 @@ def fit(given: Given) -> None:
             "fields": list(axis.fields),
         }
         limits = {"slowdown": given.slowdown, "value": found.value, "exact": found.exact}
+        if found.interval is not None:
+            limits["interval"] = found.interval
         beyond = {
             "beyond": found.beyond.value if found.beyond else None,
             "contradictions": list(found.contradictions),

@@ -34,7 +34,11 @@ def frontier(given: Given) -> None:
         found = traced(question, given.points, given.refine, tell, bounds=given.json)
     if given.json:
         head = {"format": "hosim.frontier/1", "policy": question.choice.label}
-        bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
+        bounds = {
+            "smallest_bytes": found.smallest_bytes,
+            "too_small_bytes": found.too_small_bytes,
+            "sure_bytes": found.sure_bytes,
+        }
         print_json(
             {
                 **head,

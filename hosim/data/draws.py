@@ -87,28 +87,36 @@ class Draws:
 
 
 class LaterDraws:
-    """Draws that are made when they are first asked for, once.
+    """Draws that are made when they are first asked for, once: the first ``most`` of them.
 
     >>> LaterDraws.of(Draws((90, 110)))().makespan_interval
     (90, 110)
     """
 
-    def __init__(self, make: Callable[[], Draws | None]) -> None:
-        self._make: Callable[[], Draws | None] | None = make
+    def __init__(self, make: Callable[[int], Draws | None], most: int = DRAWS) -> None:
+        self._make: Callable[[int], Draws | None] | None = make
+        self._most = most
         self._made: Draws | None = None
 
     def __call__(self) -> Draws | None:
         """The draws, or nothing where no draw fits."""
         if self._make is not None:
-            self._made, self._make = self._make(), None
+            self._made, self._make = self._make(self._most), None
         return self._made
+
+    @property
+    def few(self) -> LaterDraws:
+        """The first :data:`FEW_DRAWS` alone, which do for an interval; all of them once they are
+        made.
+        """
+        return self if self._make is None else LaterDraws(self._make, FEW_DRAWS)
 
     @classmethod
     def of(cls, draws: Draws | None) -> LaterDraws:
         """Those that are made already, as in a pickle; the two ends stand for draws that are not
         kept, as in a file.
         """
-        return cls(lambda: draws)
+        return cls(lambda most: draws)
 
     def __reduce__(self) -> tuple[object, ...]:
         return LaterDraws.of, (self(),)

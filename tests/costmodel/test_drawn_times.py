@@ -66,7 +66,7 @@ def test_an_interval_of_the_quantiles_is_that_of_the_distribution() -> None:
 
 def test_draws_are_made_once_and_when_they_are_asked_for() -> None:
     made = []
-    later = LaterDraws(lambda: made.append(1) or Draws((1, 2)))
+    later = LaterDraws(lambda most: made.append(1) or Draws((1, 2)))
     assert not made
     assert later() is later()
     assert made == [1]

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.study.searches.bisection import bisected, shown
+    from hosim.study.searches.bisection import (
+        bisected,
+        ends_of,
+        ends_shown,
+        last_in_draws,
+        shown,
+    )
     from hosim.study.searches.cost import priced, step_cost, tokens_of
     from hosim.study.searches.fits import (
         STEPS,
@@ -23,7 +29,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "bisection": "bisected shown",
+            "bisection": "bisected ends_of ends_shown last_in_draws shown",
             "cost": "priced step_cost tokens_of",
             "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
             "frontiers": "Frontier attempt frontier frontier_rows",
@@ -32,7 +38,8 @@ else:
     )
 
 __all__ = [
-    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "fit",
-    "fit_rows", "frontier", "frontier_rows", "pareto", "priced", "shown", "sought", "step_cost",
-    "tokens_of",
+    "STEPS", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt", "bisected", "ends_of",
+    "ends_shown",
+    "fit", "fit_rows", "frontier", "frontier_rows", "last_in_draws", "pareto", "priced", "shown",
+    "sought", "step_cost", "tokens_of",
 ]  # fmt: skip
