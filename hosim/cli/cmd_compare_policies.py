@@ -63,12 +63,13 @@ def compare_on_machines(options: Options, given: Given) -> None:
     rows, profiles = machine_rows(found), {one.hardware.name: one.hardware for one in asked}
     if given.json:
         paired = [each.row for each in found.paired]
-        more = {"paired": paired} if paired else {}
+        more = {"paired": paired, "ranks": found.ranks} if paired else {}
         print_json({"format": "hosim.machines/1", "rows": rows, **more})
     else:
         console().print(machine_comparison(rows, profiles, NEAR, str(found)))
         if found.paired:
-            console().print(in_draws([line.result for line in found.lines], found.names))
+            ranked = [line.result for line in found.lines], found.names, found.ranks
+            console().print(in_draws(*ranked))
     if any(line.result.failed for line in found.lines):
         raise typer.Exit(HosimError.exit_code)
     if not any(line.result.feasible for line in found.lines):
