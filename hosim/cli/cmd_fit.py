@@ -43,14 +43,13 @@ def fit(given: Given) -> None:
             "fields": list(axis.fields),
         }
         limits = {"slowdown": given.slowdown, "value": found.value, "exact": found.exact}
-        if found.interval is not None:
-            limits["interval"] = found.interval
+        ends = {} if found.interval is None else {"interval": found.interval}
         beyond = {
             "beyond": found.beyond.value if found.beyond else None,
             "contradictions": list(found.contradictions),
             "notes": list(found.notes),
         }
-        print_json({**head, **limits, **beyond, "rows": fit_rows(found)})
+        print_json({**head, **limits, **ends, **beyond, "rows": fit_rows(found)})
     else:
         console().print(fit(fit_rows(found), str(found), found.answer is not None))
     if found.answer is None:

@@ -123,25 +123,33 @@ class LaterDraws:
 
 
 def interval(values: Sequence[int | None]) -> tuple[int, int] | None:
+    """The whole numbers at or beyond the ends of :func:`ends`.
+
+    >>> interval([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), interval([5]), interval([])
+    ((1, 10), (5, 5), None)
+    """
+    found = ends(values)
+    return None if found is None else (floor(found[0]), ceil(found[1]))
+
+
+def ends(values: Sequence[float | None]) -> tuple[float, float] | None:
     """The ends between which :data:`CERTAINTY` of equally likely values lie; ``None`` without
     values.
 
     A value stands for the middle of its part of all that may be (Hazen 1914), and between two of
     them the quantile is linear. Missing ones are left out.
 
-    >>> interval([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), interval([5]), interval([])
-    ((1, 10), (5, 5), None)
+    >>> ends([0.5, 1.5, None])
+    (0.5, 1.5)
     """
     known = sorted(value for value in values if value is not None)
     if not known:
         return None
     tail = (1 - CERTAINTY) / 2
-    return floor(_quantile(known, tail * len(known))), ceil(
-        _quantile(known, (1 - tail) * len(known))
-    )
+    return _quantile(known, tail * len(known)), _quantile(known, (1 - tail) * len(known))
 
 
-def _quantile(ordered: Sequence[int], rank: float) -> float:
+def _quantile(ordered: Sequence[float], rank: float) -> float:
     """The value at a rank, of which the first value has 0.5."""
     at = min(max(rank - 0.5, 0.0), len(ordered) - 1.0)
     below = floor(round(at, 9))

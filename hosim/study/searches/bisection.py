@@ -165,13 +165,13 @@ def ends_of(
 
 
 def ends_shown(ends: tuple[Value, Value] | None, values: Sequence[Value]) -> str:
-    """The ends of an interval of one of these values for people, after a comma; nothing for
-    ``None``.
+    """The ends of an interval of one of these values for people, after a comma; nothing where no
+    value is in it.
 
     >>> ends_shown((2, 8), [1, 2, 4, 8]), ends_shown((None, 4), [1, 2, 4, 8])
     (', 90 % interval 2 to 8 or beyond the range', ', 90 % interval none to 4')
     """
-    if ends is None:
+    if ends is None or ends == (None, None):
         return ""
     said = ["none" if end is None else shown(end) for end in ends]
     beyond = " or beyond the range" if {values[0], values[-1]} & set(ends) else ""
