@@ -316,8 +316,8 @@ def _sources(
     """The share of each factor in the variance of the makespan's logarithm, the largest first.
 
     By forward regression: the factor that explains most of what those before it have left is next,
-    until what it explains is no more than chance (three standard errors of a correlation of so many
-    draws).
+    until what it explains is no more than chance (three standard errors of a correlation of half as
+    many draws, as they come in opposite pairs).
     """
     there = [d for d, ns in enumerate(makespans) if ns]
     left = np.log(np.array([makespans[d] for d in there], float))
@@ -337,7 +337,7 @@ def _sources(
         }
         best = max(explained, key=explained.__getitem__)
         if (
-            explained[best] <= 9 / len(there) * float(left @ left)
+            explained[best] <= 18 / len(there) * float(left @ left)
             or explained[best] < _LEAST_SHARE * whole
         ):
             break

@@ -31,7 +31,7 @@ def replay_page(
     every = of_devices(result)
     shown = [Shown(device, plan, one) for device, one in every[:LISTED_DEVICES]]
     parts = [part for table in tables for part in html_of(table)]
-    parts.append(page.heading("Timeline"))
+    parts += [*_uncertainty(result), page.heading("Timeline")]
     if len(every) > len(shown):
         parts.append(page.paragraph(f"The first {len(shown)} of {len(every)} devices."))
     parts += [widget(shown, hardware), page.heading("Pictures")]
@@ -49,7 +49,11 @@ def comparison_page(
 ) -> str:
     """The page of a comparison: ``plans`` are those that fit, each with its recorded result."""
     parts = [part for table in tables for part in html_of(table)]
+    fastest = min(
+        [r for r in results if r.makespan_ns], key=lambda r: r.makespan_ns or 0, default=None
+    )
     parts += [
+        *([] if fastest is None else _uncertainty(fastest)),
         page.heading("Makespan and memory"),
         page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak"),
     ]
@@ -62,6 +66,14 @@ def comparison_page(
         ]
         parts += [_memory(plan.graph, hardware, result) for plan, result in plans]
     return page.page(f"{results[0].workload} on {results[0].hardware}: policies", parts)
+
+
+def _uncertainty(result: Result) -> Iterator[str]:
+    """Where the uncertainty of a makespan is from, as a bar; nothing where all is measured."""
+    drawn = result.drawn
+    if drawn is not None and drawn.sources:
+        yield page.heading(f"What the uncertainty of {result.policy} is from")
+        yield page.shares([(source.what, source.share) for source in drawn.sources])
 
 
 def _memory(graph: Graph, hardware: Hardware, result: Result) -> str:

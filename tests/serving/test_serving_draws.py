@@ -66,7 +66,7 @@ def test_a_host_in_a_draw_takes_what_its_calls_take() -> None:
     slow = {**MODEL, "runtime": {"name": "by hand", "host": {"value": 1e6, "spread": 0.3}}}
     issued = ModelledIterations(slow, H100)
     drawn = [issued.in_draw(d)(prompt(16)) / issued(prompt(16)) for d in range(FEW_DRAWS)]
-    assert np.log(drawn).std() == pytest.approx(0.3, rel=0.1)
+    assert np.log(drawn).std() == pytest.approx(0.3, rel=0.25)
 
 
 def test_intervals_of_one_request_are_those_of_its_iterations(modelled) -> None:
