@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from hosim.base.in_cells import InCells
@@ -445,6 +445,13 @@ class Result(InCells):
     def drawn(self) -> Draws | None:
         """The draws, if there are some and the plan fits."""
         return self.draws() if self.draws is not None and self.makespan_ns is not None else None
+
+    @property
+    def in_few_draws(self) -> Result:
+        """The result with as few draws as an interval takes, for one of many rows; its lower bound
+        is not to be known yet.
+        """
+        return self if self.draws is None else replace(self, draws=self.draws.few)
 
     @property
     def makespan_low_ns(self) -> int | None:

@@ -1,25 +1,29 @@
 """How often what people reported lies within hosim's 90 % intervals: ``make intervals``.
 
 Each source (the rows of one repository on one machine, of one kind) is left out in turn: of the fit
-of its runtime, and of what whole steps are off by where nobody names the software. By kind: how
-many rows lie within, how wide the intervals are as a share of their centres, and the width of the
-narrowest common interval about hosim's answers that holds 85 % of the same rows.
+of its runtime, and of what whole steps are off by. How far a step may be off is what steps of the
+other sources were off by, each with its own source left out as well (cross-conformal prediction;
+Vovk, Gammerman and Shafer 2005). By kind: how many rows lie within, how wide the intervals are as a
+share of their centres, and the width of the narrowest common interval about hosim's answers that
+holds 85 % of the same rows.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import log
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, log
 from statistics import mean, median
 
 import numpy as np
-from judge_runtimes import Answers, ends, fitted, is_time, said, speeds
+from judge_runtimes import Answers, ends, fitted, is_time, speeds
+from judge_runtimes import said as figure
 from practitioner_rows import Answer, Row, answer, rows
 
-from hosim.costmodel.spreads import INFERENCE, TRAINING, StepSpread
+from hosim.data.runtime import Runtime
 from hosim.io.runtimes import runtime_named
 
 
@@ -47,9 +51,14 @@ class Judged:
         return 2 * (self.high - self.low) / (self.high + self.low)
 
 
-INFLATED = 1.15
-"""Spreads of few rows are too small for the next one: so much larger, sources that are left out lie
-within as often as is said (conformal prediction; Vovk, Gammerman and Shafer 2005).
+LEVEL = 0.9
+"""How many of ten are to lie within."""
+
+Found = Sequence[tuple[Row, Answer]]
+
+Said = Callable[[Row, Answer, Found], tuple[float, float]]
+"""What is said of a row by those that are seen: seconds, and the mean logarithm of the true ones
+over them.
 """
 
 
@@ -61,66 +70,97 @@ def source(row: Row) -> tuple[str, str, str]:
     return row.source, row.hardware, row.kind[0]
 
 
-def beyond(found: Sequence[tuple[Row, Answer]]) -> StepSpread:
-    """What whole steps are off by beyond their kernels: about the mean, so that nine of ten lie
-    within the interval of these rows' own draws and this.
-    """
-    off = [log(row.true_s / (each.device_s + each.after_s)) for row, each in found]
-    centre = mean(off)
-    for spread in np.arange(0.0, 1.5, 0.01):
-        within = []
-        for row, each in found:
-            low, high = ends(each, each.device_s + each.after_s, centre, float(spread))
-            within.append(low <= row.true_s <= high)
-        if mean(within) >= 0.9:
-            return StepSpread(round(centre, 2), round(INFLATED * float(spread), 2))
-    return StepSpread(round(centre, 2), 1.5)
+def conformal(scores: Sequence[float]) -> float:
+    """The score that one more is within, nine times in ten, if it is of their kind."""
+    return sorted(scores)[min(len(scores), ceil((len(scores) + 1) * LEVEL)) - 1]
 
 
-def unnamed(answers: Answers, apart: bool = True) -> list[Judged]:
-    """Times by kernels alone, as if nobody had named the software; ``apart``: without their
-    source.
-    """
-    found = []
+@dataclass(frozen=True)
+class LeftOut:
+    """Times that are said of rows, without some sources."""
+
+    found: Found
+    said: Said
+    known: dict[tuple[str, frozenset[tuple[str, str, str]]], float] = field(default_factory=dict)
+
+    def answer(self, row: Row, each: Answer, *out: tuple[str, str, str]) -> tuple[float, float]:
+        return self.said(row, each, [one for one in self.found if source(one[0]) not in out])
+
+    def score(self, row: Row, each: Answer, *out: tuple[str, str, str]) -> float:
+        """The least spread whose interval has the true time, without the row's source and others."""
+        apart = frozenset({source(row), *out})
+        if (row.id, apart) not in self.known:
+            ours, centre = self.answer(row, each, *apart)
+            within = (
+                spread
+                for spread in np.arange(0.0, 1.5, 0.01).tolist()
+                if (reach := ends(each, ours, centre, spread))[0] <= row.true_s <= reach[1]
+            )
+            self.known[row.id, apart] = next(within, 1.5)
+        return self.known[row.id, apart]
+
+    def spread(self, *out: tuple[str, str, str]) -> float:
+        """How far a step of another source may be off."""
+        times = [one for one in self.found if is_time(one[0]) and source(one[0]) not in out]
+        return conformal([self.score(row, each, *out) for row, each in times])
+
+    def judged(self, kind: str) -> Iterator[Judged]:
+        for row, each in self.found:
+            if is_time(row):
+                ours, centre = self.answer(row, each, source(row))
+                reach = ends(each, ours, centre, self.spread(source(row)))
+                yield Judged(f"{phase(row)}, {kind}", row, ours, *reach)
+
+
+def unnamed(answers: Answers) -> LeftOut:
+    """Times by kernels alone, as if nobody had named the software."""
     times = [one for one in answers.values() if is_time(one[0]) and not one[1].after_s]
-    for row, each in times:
-        seen = [
-            one
-            for one in times
-            if phase(one[0]) == phase(row) and not (apart and source(one[0]) == source(row))
-        ]
-        of = beyond(seen)
-        ours = each.device_s
-        found.append(
-            Judged(f"{phase(row)}, no runtime", row, ours, *ends(each, ours, of.mean, of.spread))
-        )
-    return found
+
+    def said(row: Row, each: Answer, seen: Found) -> tuple[float, float]:
+        return each.device_s, centre_of(phase(row), seen)
+
+    return LeftOut(times, said)
 
 
-def named(answers: Answers) -> list[Judged]:
-    """Figures under their runtime, fitted without their source."""
-    found = []
-    for row, each in answers.values():
-        if not row.runtime:
-            continue
-        seen = [one for one in answers.values() if one[0].runtime and source(one[0]) != source(row)]
-        mine = [
-            one for one in seen if one[0].runtime == row.runtime and phase(one[0]) == phase(row)
-        ]
-        others = speeds([one for one in seen if phase(one[0]) == phase(row)])
-        shipped = runtime_named(row.runtime)
-        runtime = fitted(shipped, seen, median(others) if others else 1.0)
-        ours = said(row, each, runtime)
+def centre_of(of: str, seen: Found) -> float:
+    """The mean logarithm of measured over predicted time, of a phase."""
+    return mean([log(row.true_s / each.device_s) for row, each in seen if phase(row) == of])
+
+
+def named(answers: Answers) -> LeftOut:
+    """Times under runtimes that are fitted to what is seen."""
+
+    def said(row: Row, each: Answer, seen: Found) -> tuple[float, float]:
+        return figure(row, each, runtime_of(row, seen)), 0.0
+
+    return LeftOut([one for one in answers.values() if one[0].runtime], said)
+
+
+def runtime_of(row: Row, seen: Found) -> Runtime:
+    """The runtime of a row, fitted to what is seen."""
+    others = speeds([one for one in seen if phase(one[0]) == phase(row)])
+    return fitted(runtime_named(row.runtime), list(seen), median(others) if others else 1.0)
+
+
+def memory(answers: Answers) -> Iterator[Judged]:
+    """Peaks under runtimes that are fitted without their source."""
+    found = [one for one in answers.values() if one[0].runtime]
+    for row, each in found:
         if not is_time(row):
+            seen = [one for one in found if source(one[0]) != source(row)]
             unit = "allocated" if "tune" in row.id or "vit" in row.id else "reserved"
-            found.append(Judged("memory", row, ours, *each.gib(runtime, unit)[1:]))
-            continue
-        unknown = TRAINING if phase(row) == "training" else INFERENCE
-        spread = shipped.speed.spread if speeds(mine) else unknown.spread
-        found.append(
-            Judged(f"{phase(row)}, runtime named", row, ours, *ends(each, ours, 0.0, spread))
-        )
-    return found
+            runtime = runtime_of(row, seen)
+            ours = figure(row, each, runtime)
+            yield Judged("memory", row, ours, *each.gib(runtime, unit)[1:])
+
+
+def judge(with_runtime: Answers, without: Answers) -> list[Judged]:
+    """All rows, each without its source."""
+    return [
+        *named(with_runtime).judged("runtime named"),
+        *unnamed(without).judged("no runtime"),
+        *memory(with_runtime),
+    ]
 
 
 def narrowest(listed: Sequence[Judged]) -> float:
@@ -147,10 +187,13 @@ def by_kind(judged: Sequence[Judged]) -> Mapping[str, list[Judged]]:
     return dict(sorted(kinds.items()))
 
 
-def answered(with_runtime: bool) -> dict[str, tuple[Row, Answer]]:
+def answered(with_runtime: bool, asks: str = "") -> dict[str, tuple[Row, Answer]]:
+    """The answers of the rows whose workload has this pattern in it."""
     kept: dict[tuple[str, ...], Answer | None] = {}
     found = {}
     for row in rows():
+        if not re.search(asks, row.workload):
+            continue
         key = (row.workload, row.hardware, row.policy, row.runtime)
         if key not in kept:
             kept[key] = answer(row, with_runtime)
@@ -161,9 +204,11 @@ def answered(with_runtime: bool) -> dict[str, tuple[Row, Answer]]:
 
 
 def main() -> None:
-    """Print the table, and what is to be kept in :mod:`hosim.costmodel.spreads.step_spreads`."""
-    alone = answered(False)
-    judged = [*named(answered(True)), *unnamed(alone)]
+    """Print the table, and the spreads of :mod:`hosim.costmodel.spreads.step_spreads` and of the
+    runtimes' speeds.
+    """
+    alone, under = answered(False), answered(True)
+    judged = judge(under, alone)
     print(f"{'kind':28} rows  inside  median width  narrowest that holds 85 %")
     for kind, listed in by_kind(judged).items():
         inside = sum(one.inside for one in listed)
@@ -175,13 +220,10 @@ def main() -> None:
                 f"outside: {one.kind:28} {one.row.id:34} {one.true:9.4g} {one.low:9.4g} "
                 f"{one.high:9.4g}"
             )
-    for name in ("training", "inference"):
-        seen = [
-            one
-            for one in alone.values()
-            if is_time(one[0]) and phase(one[0]) == name and not one[1].after_s
-        ]
-        print(f"{name}: {beyond(seen)}")
+    without = unnamed(alone)
+    centres = {of: round(centre_of(of, without.found), 2) for of in ("training", "inference")}
+    print(f"no runtime: means {centres}, spread {without.spread():.2f}")
+    print(f"runtime named: spread {named(under).spread():.2f}")
 
 
 if __name__ == "__main__":

@@ -75,14 +75,14 @@ def compare_on_machines(options: Options, given: Given) -> None:
     answer = machines_answer(rows, profiles, str(found))
     if given.json:
         paired = [each.row for each in pairs]
-        more = {"paired": paired} if paired else {}
+        more = {"paired": paired, "ranks": found.ranks} if paired else {}
         print_json({"format": "hosim.machines/1", "answer": answer.verdict, "rows": rows, **more})
     else:
 
         def tables() -> Iterator[RenderableType]:
             yield machine_comparison(rows, profiles, NEAR, str(found))
             if pairs:
-                yield in_draws([line.result for line in found.lines], found.names)
+                yield in_draws([line.result for line in found.lines], found.names, found.ranks)
 
         print_answer(answer, given, tables)
     if any(line.result.failed for line in found.lines):

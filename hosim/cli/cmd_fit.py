@@ -53,12 +53,13 @@ def fit(given: Given) -> None:
             "fields": list(axis.fields),
         }
         limits = {"slowdown": given.slowdown, "value": found.value, "exact": found.exact}
+        ends = {} if found.interval is None else {"interval": found.interval}
         beyond = {
             "beyond": found.beyond.value if found.beyond else None,
             "contradictions": list(found.contradictions),
             "notes": list(found.notes),
         }
-        print_json({**head, **limits, **beyond, "rows": rows})
+        print_json({**head, **limits, **ends, **beyond, "rows": rows})
     else:
         print_answer(answer, given, lambda: [fit(rows, str(found), fits)])
     if not fits:

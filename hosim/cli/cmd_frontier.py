@@ -49,7 +49,11 @@ def frontier(given: Given) -> None:
             "answer": answer.verdict,
             "policy": question.choice.label,
         }
-        bounds = {"smallest_bytes": found.smallest_bytes, "too_small_bytes": found.too_small_bytes}
+        bounds = {
+            "smallest_bytes": found.smallest_bytes,
+            "too_small_bytes": found.too_small_bytes,
+            "sure_bytes": found.sure_bytes,
+        }
         print_json(
             {
                 **head,

@@ -87,53 +87,69 @@ class Draws:
 
 
 class LaterDraws:
-    """Draws that are made when they are first asked for, once.
+    """Draws that are made when they are first asked for, once: the first ``most`` of them.
 
     >>> LaterDraws.of(Draws((90, 110)))().makespan_interval
     (90, 110)
     """
 
-    def __init__(self, make: Callable[[], Draws | None]) -> None:
-        self._make: Callable[[], Draws | None] | None = make
+    def __init__(self, make: Callable[[int], Draws | None], most: int = DRAWS) -> None:
+        self._make: Callable[[int], Draws | None] | None = make
+        self._most = most
         self._made: Draws | None = None
 
     def __call__(self) -> Draws | None:
         """The draws, or nothing where no draw fits."""
         if self._make is not None:
-            self._made, self._make = self._make(), None
+            self._made, self._make = self._make(self._most), None
         return self._made
+
+    @property
+    def few(self) -> LaterDraws:
+        """The first :data:`FEW_DRAWS` alone, which do for an interval; all of them once they are
+        made.
+        """
+        return self if self._make is None else LaterDraws(self._make, FEW_DRAWS)
 
     @classmethod
     def of(cls, draws: Draws | None) -> LaterDraws:
         """Those that are made already, as in a pickle; the two ends stand for draws that are not
         kept, as in a file.
         """
-        return cls(lambda: draws)
+        return cls(lambda most: draws)
 
     def __reduce__(self) -> tuple[object, ...]:
         return LaterDraws.of, (self(),)
 
 
 def interval(values: Sequence[int | None]) -> tuple[int, int] | None:
+    """The whole numbers at or beyond the ends of :func:`ends`.
+
+    >>> interval([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), interval([5]), interval([])
+    ((1, 10), (5, 5), None)
+    """
+    found = ends(values)
+    return None if found is None else (floor(found[0]), ceil(found[1]))
+
+
+def ends(values: Sequence[float | None]) -> tuple[float, float] | None:
     """The ends between which :data:`CERTAINTY` of equally likely values lie; ``None`` without
     values.
 
     A value stands for the middle of its part of all that may be (Hazen 1914), and between two of
     them the quantile is linear. Missing ones are left out.
 
-    >>> interval([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), interval([5]), interval([])
-    ((1, 10), (5, 5), None)
+    >>> ends([0.5, 1.5, None])
+    (0.5, 1.5)
     """
     known = sorted(value for value in values if value is not None)
     if not known:
         return None
     tail = (1 - CERTAINTY) / 2
-    return floor(_quantile(known, tail * len(known))), ceil(
-        _quantile(known, (1 - tail) * len(known))
-    )
+    return _quantile(known, tail * len(known)), _quantile(known, (1 - tail) * len(known))
 
 
-def _quantile(ordered: Sequence[int], rank: float) -> float:
+def _quantile(ordered: Sequence[float], rank: float) -> float:
     """The value at a rank, of which the first value has 0.5."""
     at = min(max(rank - 0.5, 0.0), len(ordered) - 1.0)
     below = floor(round(at, 9))

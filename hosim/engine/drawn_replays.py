@@ -22,7 +22,7 @@ from hosim.cache_plan import Plan, RuntimePolicy
 from hosim.costmodel import op_durations
 from hosim.costmodel.spreads import DrawnTimes, Factor, has_draws
 from hosim.costmodel.transfers import NS_PER_S
-from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
+from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine.decisions import Remembering
 from hosim.engine.event_loop import longs
 from hosim.engine.flow_table import TOO_LARGE, WORK_BITS, UncoveredError
@@ -61,16 +61,13 @@ def later_draws(
     jitter: Jitter | None,
     compete: bool | None,
     recorded: Recorded,
-    most: int = DRAWS,
 ) -> LaterDraws | None:
-    """The draws of a plan's replay, the first ``most`` of them, made when they are asked for;
-    ``None`` where all times are measured and no routing is drawn.
+    """The draws of a plan's replay, made when they are asked for; ``None`` where all times are
+    measured and no routing is drawn.
     """
     if not has_draws(plan.graph, hardware):
         return None
-    return LaterDraws(
-        partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded, most)
-    )
+    return LaterDraws(partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded))
 
 
 def stage_draws(plan: Plan, hardware: Hardware, timeline: Timeline | None) -> LaterDraws | None:
@@ -80,7 +77,7 @@ def stage_draws(plan: Plan, hardware: Hardware, timeline: Timeline | None) -> La
     if not has_draws(plan.graph, hardware):
         return None
     return LaterDraws(
-        lambda: _summed(_along(plan, hardware, timeline), plan, hardware, ALONG_THE_PATH)
+        lambda most: _summed(_along(plan, hardware, timeline, most), plan, hardware, ALONG_THE_PATH)
     )
 
 
@@ -106,7 +103,8 @@ def _draws(
             UncoveredError,
             PlanError,
         ):  # with other times streams may overtake one another, which is against a rule
-            return _summed(_along(plan, hardware, recorded()), plan, hardware, ALONG_THE_PATH)
+            figures = _along(plan, hardware, recorded(), most)
+            return _summed(figures, plan, hardware, ALONG_THE_PATH)
 
 
 def _summed(figures: Sequence[_Figures], plan: Plan, hardware: Hardware, kind: str) -> Draws | None:
@@ -278,9 +276,7 @@ def _limbs(volume: float) -> tuple[int, int]:
 # -------------------------------------------------------------------------------------------------
 
 
-def _along(
-    plan: Plan, hardware: Hardware, timeline: Timeline | None, count: int = DRAWS
-) -> list[_Figures]:
+def _along(plan: Plan, hardware: Hardware, timeline: Timeline | None, count: int) -> list[_Figures]:
     """The figures of each draw where the chain that ends last stays the same and each of its parts
     takes what the draw says.
     """
@@ -320,8 +316,8 @@ def _sources(
     """The share of each factor in the variance of the makespan's logarithm, the largest first.
 
     By forward regression: the factor that explains most of what those before it have left is next,
-    until what it explains is no more than chance (three standard errors of a correlation of so many
-    draws).
+    until what it explains is no more than chance (three standard errors of a correlation of half as
+    many draws, as they come in opposite pairs).
     """
     there = [d for d, ns in enumerate(makespans) if ns]
     left = np.log(np.array([makespans[d] for d in there], float))
@@ -341,7 +337,7 @@ def _sources(
         }
         best = max(explained, key=explained.__getitem__)
         if (
-            explained[best] <= 9 / len(there) * float(left @ left)
+            explained[best] <= 18 / len(there) * float(left @ left)
             or explained[best] < _LEAST_SHARE * whole
         ):
             break

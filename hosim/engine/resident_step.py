@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hosim.analysis import canonical, idle_below, static_peak
 from hosim.cache_plan import Plan
 from hosim.costmodel import known_on_device, on_the_device
+from hosim.data.draws import LaterDraws
 from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.graph import Graph
@@ -18,12 +19,13 @@ from hosim.models import PROCESSORS, build
 @dataclass(frozen=True)
 class ResidentStep:
     """The duration of a step with everything in the device tier, and its peak there, in bytes and
-    by kind.
+    by kind; ``draws`` are those of its replay.
     """
 
     makespan_ns: int
     peak_bytes: int
     breakdown: Mapping[str, int]
+    draws: LaterDraws | None = field(default=None, compare=False, repr=False)
 
 
 def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
@@ -62,6 +64,7 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
         result.makespan_ns or 0,
         result.peak_bytes.get(tier, 0),
         dict(result.peak_breakdown.get(tier, {})),
+        result.draws,
     )
 
 

@@ -282,6 +282,7 @@ def _measured(
         versions=VERSIONS,
         notes=result.notes,
         graph=kept,
+        draws=result.draws and result.draws.few,
     )
     return Measured(
         record,

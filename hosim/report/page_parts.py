@@ -52,6 +52,8 @@ td { white-space: nowrap } th.left, td.left { text-align: left; white-space: nor
 .timeline .named { white-space: nowrap; margin-right: 0.6rem }
 .timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem }
 tr.bad td, .bad { color: #a31515; font-weight: 600 } .verdict { font-size: 1.1rem; font-weight: 600 } ul { padding-left: 1.2rem }
+div.shares { display: flex; height: 1.2rem; max-width: 44rem; background: #e9e9e9 } ul.shares { list-style: none; padding: 0 }
+ul.shares span { display: inline-block; width: 1rem; height: 0.8rem; margin-right: 0.5rem }
 code { background: #f3f3f3; padding: 0 0.2rem } summary { cursor: pointer; font-weight: 600; margin: 1rem 0 }
 .cards { display: flex; flex-wrap: wrap; gap: 0.8rem }
 .cards p { border: 1px solid #ddd; border-radius: 0.4rem; margin: 0; padding: 0.5rem 1rem }
@@ -69,6 +71,9 @@ font-size: 0.8rem } }"""
     )
     + "\n"
 )
+
+_SHARES = ("#2f6fb0", "#e6853d", "#8fc98f", "#c6dbef", "#c2542d", "#7a7a7a")
+"""The colours of shares, one after the other."""
 
 _UNBROKEN = 32
 """A word of more characters may be broken where :data:`_JOINTS` says."""
@@ -136,6 +141,25 @@ def lines(texts: Iterable[str]) -> str:
     """
     items = (_NAME.sub(r"<code>\1</code>", escape(text)) for text in texts)
     return "<ul>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
+
+
+def shares(parts: Sequence[tuple[str, float]]) -> str:
+    """One bar of shares of a whole, from 0 to 1, with the name and the per cents of each below; what
+    they lack stays grey.
+
+    >>> shares([("a < b", 0.5)]).splitlines()[0]
+    '<div class="shares"><span style="width: 50.0%; background: #2f6fb0"></span></div>'
+    """
+    coloured = [(name, share, _SHARES[k % len(_SHARES)]) for k, (name, share) in enumerate(parts)]
+    spans = [
+        f'<span style="width: {100 * share:.1f}%; background: {colour}"></span>'
+        for _, share, colour in coloured
+    ]
+    named = [
+        f'<li><span style="background: {colour}"></span>{escape(name)}: {100 * share:.0f} %</li>'
+        for name, share, colour in coloured
+    ]
+    return f'<div class="shares">{"".join(spans)}</div>\n<ul class="shares">{"".join(named)}</ul>'
 
 
 def _cell(text: str) -> str:

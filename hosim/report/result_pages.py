@@ -36,7 +36,7 @@ def replay_page(
     """
     every = of_devices(result)
     shown = [Shown(device, plan, one) for device, one in every[:LISTED_DEVICES]]
-    parts = [*answer_parts(answer), page.heading("Timeline")]
+    parts = [*answer_parts(answer), *_uncertainty(result), page.heading("Timeline")]
     if len(every) > len(shown):
         parts.append(page.paragraph(f"The first {len(shown)} of {len(every)} devices."))
     parts.append(widget(shown, hardware))
@@ -59,8 +59,12 @@ def comparison_page(
     """The page of a comparison: its answer, makespans and peaks, and timelines of ``plans``, those
     that fit, each with its recorded result. The ``tables`` of the terminal are folded.
     """
+    fastest = min(
+        [r for r in results if r.makespan_ns], key=lambda r: r.makespan_ns or 0, default=None
+    )
     parts = [
         *answer_parts(answer),
+        *([] if fastest is None else _uncertainty(fastest)),
         page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak"),
     ]
     if plans:
@@ -85,6 +89,14 @@ def answer_parts(answer: Answer) -> Iterator[str]:
 
 def _folded_tables(tables: Sequence[RenderableType]) -> str:
     return page.folded("All figures", [part for table in tables for part in html_of(table)])
+
+
+def _uncertainty(result: Result) -> Iterator[str]:
+    """Where the uncertainty of a makespan is from, as a bar; nothing where all is measured."""
+    drawn = result.drawn
+    if drawn is not None and drawn.sources:
+        yield page.heading(f"What the uncertainty of {result.policy} is from")
+        yield page.shares([(source.what, source.share) for source in drawn.sources])
 
 
 def html_of(renderable: RenderableType) -> Iterator[str]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+import numpy as np
+
+from hosim.costmodel.spreads import normal_draws
+from hosim.data.draws import FEW_DRAWS, interval
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.data.seen_peaks import DRIVER_BYTES, seen
 from hosim.errors import InfeasibleError, InputError
@@ -54,13 +58,14 @@ def cache_blocks(
 
 @dataclass(frozen=True, slots=True)
 class CacheRoom:
-    """The number of blocks that a device has room for under a runtime, and the ends of its 90 %
-    interval.
+    """The number of blocks that a device has room for under a runtime, the ends of its 90 %
+    interval, and the number in each of few draws of what the runtime takes.
     """
 
     blocks: int
     low_blocks: int
     high_blocks: int
+    drawn_blocks: tuple[int, ...] = ()
 
     @property
     def line(self) -> str:
@@ -87,7 +92,8 @@ def cache_room(
     assert machine.software is not None
     weights = model.weight_bytes if weight_bytes is None else weight_bytes
     weights += padding_bytes(model, machine.software)
-    beside = seen(beside_weights(model, limits, machine.software))
+    parts = beside_weights(model, limits, machine.software)
+    beside = seen(parts)
     usable = int((machine.device.capacity_bytes - DRIVER_BYTES) * memory_share) - weights
     blocks = (usable - beside.bytes) // block
     if blocks < 1:
@@ -98,9 +104,13 @@ def cache_room(
             f"{machine.software.name} takes {beside} beside them, "
             f"and a block {human_size(block)}"
         )
-    return CacheRoom(
-        blocks, max(0, (usable - beside.high_bytes) // block), (usable - beside.low_bytes) // block
-    )
+    drawn = [
+        part.value * np.exp(part.spread * normal_draws(f"runtime {machine.software.name}, {k}"))
+        for k, part in enumerate(parts)
+    ]
+    rooms = [max(0, int(usable - taken) // block) for taken in np.sum(drawn, axis=0)]
+    low, high = interval(rooms) or (blocks, blocks)
+    return CacheRoom(blocks, low, high, tuple(rooms[:FEW_DRAWS]))
 
 
 def beside_weights(

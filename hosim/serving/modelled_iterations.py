@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -14,6 +15,8 @@ from typing import Any
 
 from hosim.analysis import static_peak
 from hosim.costmodel import guessed_collectives, machine_under, op_durations
+from hosim.costmodel.spreads import DrawnTimes, has_draws
+from hosim.data.draws import FEW_DRAWS
 from hosim.data.runtime import RUNTIME, from_data
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
@@ -35,6 +38,10 @@ _BLOCKS = ("kv_block", "sink_blocks", "window_blocks", "chosen_blocks")
 """Parameters of attention that reads few blocks."""
 _PROMPT = 16
 """Tokens of a prompt that shows which kernels there are."""
+_KEYS = 1024
+"""Keys of a sequence whose attention stands for all of its class in a draw."""
+_CALLS = "", "host"
+"""The place of what calls of the host are multiplied by."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +62,10 @@ class ModelledIterations:
     hardware: Hardware
     overhead_ns: int = 0
     _dense: dict[int, int] = field(default_factory=dict, repr=False)
+    _drawn: dict[int, list[int]] = field(default_factory=dict, repr=False)
     _times: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict, repr=False)
+    _factors: dict[tuple[str, str], list[float]] = field(default_factory=dict, repr=False)
+    _draw: int | None = None
 
     def __post_init__(self) -> None:
         name = self.name
@@ -137,12 +147,20 @@ class ModelledIterations:
         if runtime is None:
             return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
         kernels = round(kernels / runtime.speed.value)  # as the times of ops already are
-        issued = (
-            round(runtime.host.value) * len(self.graph(iteration.tokens).ops)
-            if runtime.host.value
-            else 0
-        )
+        issued = 0
+        if runtime.host.value:
+            graph = self.graph(iteration.tokens)
+            issued = self._call_ns(runtime.host.value) * len(graph.ops)
         return max(self.dense_ns(iteration.tokens) + kernels, issued) + self.overhead_ns
+
+    def in_draw(self, draw: int) -> ModelledIterations:
+        """These iterations in a draw of what is uncertain in the times of kernels and of the host.
+
+        All attention of a class has one error there, and so has the head.
+        """
+        found = copy(self)
+        object.__setattr__(found, "_draw", draw)
+        return found
 
     @property
     def layers(self) -> int:
@@ -258,15 +276,42 @@ class ModelledIterations:
         return notes(self.graph(_PROMPT), self.hardware)
 
     def _at(self, tokens: int) -> int:
-        if tokens not in self._dense:
+        if self._draw is None:
+            if tokens not in self._dense:
+                graph = self.graph(tokens)
+                times = op_durations(graph, self.hardware)
+                self._dense[tokens] = sum([times[i] for i in _dense_ops(graph)])
+            return self._dense[tokens]
+        if tokens not in self._drawn:
             graph = self.graph(tokens)
-            own = zip(graph.ops, op_durations(graph, self.hardware), strict=True)
-            self._dense[tokens] = sum(
-                ns
-                for op, ns in own
-                if op.kernel not in ATTENTION and not is_head(op) and not is_gate(op)
+            drawn = DrawnTimes(graph, self.hardware).durations(
+                op_durations(graph, self.hardware), FEW_DRAWS
             )
-        return self._dense[tokens]
+            self._drawn[tokens] = drawn[:, _dense_ops(graph)].sum(axis=1).tolist()
+        return self._drawn[tokens][self._draw]
+
+    @cached_property
+    def is_drawn(self) -> bool:
+        """Return whether something of an iteration's times is drawn."""
+        return has_draws(self.graph(_PROMPT), self.hardware)
+
+    def _in_draw(self, ns: int, place: tuple[str, str], op: Callable[[], Op]) -> int:
+        """The time of a kernel in the draw, which errs as this one of its class and dtype does."""
+        if self._draw is None:
+            return ns
+        if place not in self._factors:
+            times = DrawnTimes(Graph("kernel", (), (op(),)), self.hardware)
+            self._factors[place] = times.kernels(FEW_DRAWS)[0].tolist()
+        return round(ns * self._factors[place][self._draw])
+
+    def _call_ns(self, ns: float) -> int:
+        """The time of a call of the host in the draw."""
+        if self._draw is None:
+            return round(ns)
+        if _CALLS not in self._factors:
+            times = DrawnTimes(self.graph(_PROMPT), self.hardware)
+            self._factors[_CALLS] = times.calls(FEW_DRAWS).tolist()
+        return round(ns * self._factors[_CALLS][self._draw])
 
     def head_ns(self, iteration: Iteration) -> int:
         """The head, which makes the logits of each sequence."""
@@ -330,9 +375,8 @@ class ModelledIterations:
         older = -(-_rounded(keys) // self.gate.block_tokens) - self.gate.always_blocks
         if older <= 0:
             return 0
-        place = "select", (queries, sequences, older)
+        place, gate = ("select", (queries, sequences, older)), self.gate
         if place not in self._times:
-            gate = self.gate
             read = queries * gate.query_bytes + sequences * older * gate.block_bytes
             op = Op(
                 "select",
@@ -343,7 +387,11 @@ class ModelledIterations:
             )
             (found,) = op_durations(Graph("select", (), (op,)), self.hardware)
             self._times[place] = found * gate.layers
-        return self._times[place]
+        return self._in_draw(
+            self._times[place],
+            ("select", gate.dtype),
+            lambda: Op("select", "sort", dtype=gate.dtype, flops=1),
+        )
 
     def _ns(self, kernel: str, sizes: tuple[int, ...], read: int, dtype: str) -> int:
         """A kernel that reads ``read`` bytes of the cache, without launches; no kernel is faster
@@ -356,7 +404,13 @@ class ModelledIterations:
             )
             (found,) = op_durations(Graph("kernel", (), (op,)), self.hardware)
             self._times[kernel, sizes] = found
-        return found
+        return self._in_draw(
+            found,
+            (kernel, dtype),
+            lambda: Op(
+                "kernel", "attention", dtype=dtype, kernel=kernel, sizes=_usual(kernel, sizes)
+            ),
+        )
 
     @cached_property
     def _layers(self) -> Counter[tuple[str, tuple[int, ...], str]]:
@@ -468,6 +522,22 @@ def _rounded(tokens: int) -> int:
     """
     step = 1 << max(0, tokens.bit_length() - 7)
     return -(-tokens // step) * step
+
+
+def _dense_ops(graph: Graph) -> list[int]:
+    """The positions of all ops but those of attention, head and gate."""
+    return [
+        i
+        for i, op in enumerate(graph.ops)
+        if op.kernel not in ATTENTION and not is_head(op) and not is_gate(op)
+    ]
+
+
+def _usual(kernel: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """The sizes of a kernel for one sequence, by which all of its class err."""
+    if kernel in _PROMPTS:
+        return (1, _PROMPT, 0, *sizes[3:])
+    return (1, _KEYS, *sizes[2:]) if kernel in ATTENTION else (1, *sizes[1:])
 
 
 def is_head(op: Op) -> bool:

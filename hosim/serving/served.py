@@ -4,7 +4,7 @@ figures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.base.nearest_rank import rank
+from hosim.data.draws import FEW_DRAWS, ends
 from hosim.plain_text import counted
 from hosim.serving.blocks import HandOvers, KvFigures
 from hosim.serving.goodput import SHARES, goodput, latency_limits
@@ -20,6 +21,19 @@ from hosim.serving.weights import WeightFigures
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+DRAWN = (
+    "ttft_ns",
+    "tpot_ns",
+    "inter_token_ns",
+    "latency_ns",
+    "requests_per_s",
+    "prompt_tokens_per_s",
+    "output_tokens_per_s",
+    "preemptions",
+)
+"""Figures of a ``hosim.serving/1`` that have intervals; blocks have theirs beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,10 @@ class Served:
     """How caches went from engines that prefill to those that decode, if these are others."""
     weights: WeightFigures | None = None
     """Weights that a policy planned, if one did."""
+    again: Callable[[int], Served | None] | None = field(default=None, compare=False)
+    """Serves the same requests in a draw of what is uncertain, if something is; ``None`` where they
+    do not fit there.
+    """
 
     def __repr__(self) -> str:
         found = self.summary()
@@ -173,6 +191,26 @@ class Served:
         Raises :class:`InputError`.
         """
         return goodput(self.frame(), self.span_ns, latency_limits(limits))
+
+    def intervals(self) -> dict[str, Any]:
+        """The ends of the 90 % intervals of figures of :meth:`summary`, from few draws of what is
+        uncertain; empty where nothing is.
+
+        ``count`` is how many draws there are, and ``unfit`` in how many of them the cache has no
+        room for a request.
+        """
+        if self.again is None:
+            return {}
+        drawn = [self.again(draw) for draw in range(FEW_DRAWS)]
+        found = [served.summary() for served in drawn if served is not None]
+        counts = {"count": FEW_DRAWS, "unfit": FEW_DRAWS - len(found)}
+        return counts | {
+            name: {of: ends([one[name][of] for one in found]) for of in value}
+            if isinstance(value, dict)
+            else ends([one[name] for one in found])
+            for name, value in self.summary().items()
+            if name in DRAWN
+        }
 
     def summary(self) -> dict[str, Any]:
         """The ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second, shares

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy_machine import MACHINE
 
-from hosim.analysis.remarks import beside_fastest, paired, uncertainty_line
+from hosim.analysis.remarks import beside_fastest, paired, ranks, uncertainty_line
 from hosim.cache_plan import CacheOp, Plan
 from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine import replay
@@ -86,6 +86,19 @@ def test_shares_of_two_are_one_together(drawn: list[tuple[int, int]]) -> None:
     assert there.faster_share + back.faster_share == pytest.approx(1)
     assert there.faster == back.faster
     assert there.low <= there.high
+
+
+def test_ranks_are_those_of_the_draws() -> None:
+    """The first is ahead in all draws; the other two swap in half of them, and one that does not
+    fit in a draw is last there.
+    """
+    first, swapped = of("a", *[900] * 20), of("b", *[1000, 1200] * 10)
+    other, unfit = of("c", *[1100] * 20), of("d", *[None] * 10, *[800] * 10)
+    assert ranks([first, swapped, other]) == [(1, 1), (2, 3), (2, 3)]
+    assert ranks([swapped, of("measured"), first]) == [(2, 2), None, (1, 1)]
+    assert ranks([unfit, first]) == [(1, 2), (1, 2)]
+    assert ranks([first, first]) == [(1, 1), (1, 1)]
+    assert ranks([of("measured")]) == [None]
 
 
 def test_the_share_is_that_of_known_worlds() -> None:

@@ -203,6 +203,7 @@ def test_frontier() -> None:
         "policy": "layerwise",
         "smallest_bytes": 50,
         "too_small_bytes": None,
+        "sure_bytes": 50,
         "contradictions": [],
         "rows": [
             {"pareto": True, **row(50, 140, 50, 140), "error": None},

@@ -35,6 +35,8 @@ def test_draws_are_one_of_each_part_and_the_first_of_each_larger_one(one: str, o
     parts = np.array([round(NormalDist().cdf(value) * DRAWS - 0.5) for value in drawn])
     assert sorted(parts) == list(range(DRAWS))
     assert sorted(parts[:FEW_DRAWS] * FEW_DRAWS // DRAWS) == list(range(FEW_DRAWS))
+    assert (drawn[::2] == -drawn[1::2]).all()  # each draw is followed by the opposite one
+    assert 0 < sum(drawn[::2] > 0) < DRAWS / 2
     assert (list(drawn) == list(normal_draws(other))) == (one == other)
 
 
@@ -42,7 +44,7 @@ def test_factors_are_nearly_independent() -> None:
     drawn = np.array([normal_draws(f"factor {k}") for k in range(40)])
     apart = np.corrcoef(drawn)[np.triu_indices(40, 1)]
     assert abs(apart.mean()) < 0.02
-    assert apart.std() == pytest.approx(DRAWS**-0.5, rel=0.1)
+    assert apart.std() == pytest.approx((DRAWS / 2) ** -0.5, rel=0.1)  # of opposite pairs
 
 
 @given(st.lists(st.none() | st.integers(0, 10**6), max_size=40))
@@ -66,7 +68,7 @@ def test_an_interval_of_the_quantiles_is_that_of_the_distribution() -> None:
 
 def test_draws_are_made_once_and_when_they_are_asked_for() -> None:
     made = []
-    later = LaterDraws(lambda: made.append(1) or Draws((1, 2)))
+    later = LaterDraws(lambda most: made.append(1) or Draws((1, 2)))
     assert not made
     assert later() is later()
     assert made == [1]

@@ -192,8 +192,8 @@ def test_a_draw_of_the_host_is_a_replay_under_a_host_of_that_time() -> None:
     graph, machine = streamed(), replace(large(), software=slow)
     plan = Plan(graph, cache_ops=tuple([CacheOp("prefetch", i, "ddr", "hbm") for i in range(6)]))
     found = later_draws(
-        plan, machine, machine.device.capacity_bytes, None, None, lambda: None, FEW_DRAWS
-    )()
+        plan, machine, machine.device.capacity_bytes, None, None, lambda: None
+    ).few()
     times, nominal = DrawnTimes(graph, machine), op_durations(graph, machine)
     drawn = times.durations(nominal, FEW_DRAWS)
     for d in range(3):
@@ -209,9 +209,7 @@ def test_a_draw_of_the_host_is_a_replay_under_a_host_of_that_time() -> None:
 
 def test_a_plan_that_fits_in_no_draw_says_so_in_files_too() -> None:
     graph, machine = streamed(), large()
-    without_room = later_draws(
-        all_at_once(graph), machine, 1, None, None, lambda: None, FEW_DRAWS
-    )()
+    without_room = later_draws(all_at_once(graph), machine, 1, None, None, lambda: None).few()
     assert without_room.unfit_share == 1.0
     none = LaterDraws.of(Draws((None,) * FEW_DRAWS))
     result = replace(replay(all_at_once(graph), machine), draws=none)

@@ -20,6 +20,7 @@ from rich.text import Text
 from timelines import MIB, everything, machine, many_ops, recorded, two_streams
 
 from hosim import Plan, Result
+from hosim.data.draws import Draws, LaterDraws, UncertainPart
 from hosim.report import (
     comparison_page,
     html_of,
@@ -485,3 +486,19 @@ def test_names_that_a_browser_counts_otherwise_share_nothing_beyond() -> None:
         "shared": [0, 1, 0, 0],
         "rests": ["a\U0001f600b", "\U0001f600c", "", "a"],
     }
+
+
+def test_what_the_uncertainty_is_from_is_a_bar(replayed: tuple[Plan, Result]) -> None:
+    plan, result = replayed
+    assert 'class="shares"' not in replay_page(plan, machine(), result, [])
+    sources = UncertainPart("links & more", 0.625), UncertainPart("gaps", 0.25)
+    unsure = replace(result, draws=LaterDraws.of(Draws((90, 110), sources=sources)))
+    for shown_now in (
+        replay_page(plan, machine(), unsure, []),
+        comparison_page(machine(), [unsure, replace(unsure, makespan_ns=10**12)], [], []),
+    ):
+        assert f"<h2>What the uncertainty of {result.policy} is from</h2>" in shown_now
+        (bar,) = re.findall(r'<div class="shares">(.*?)</div>', shown_now)
+        assert re.findall(r"width: ([\d.]+)%", bar) == ["62.5", "25.0"]
+        assert "</span>links &amp; more: 62 %</li>" in shown_now
+        assert "</span>gaps: 25 %</li>" in shown_now

@@ -565,6 +565,12 @@ def test_how_sure_a_makespan_is() -> None:
         fast: {certain}
         alike: its runtime policy decides anew in each draw.
     """)
+    ranked = lines(of_replays.in_draws([alike, fast], ["a", "b"], [(2, 2), (1, 2)]))
+    rows = [row.split() for row in ranked if row.lstrip().startswith(("a ", "b "))]
+    assert [(row[0], row[-3:]) for row in rows] == [
+        ("b", ["1", "to", "2"]),
+        ("a", ["to", "1.020", "2"]),
+    ]
     assert not of_replays.in_draws([sure]).plain
     assert of_replays.verdict([fast, other, alike]).endswith(
         " other takes 1.02x as long, alike takes 1.02x as long. fast and other are a tie: fast is "

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         by,
         often,
         paired,
+        ranks,
     )
     from hosim.analysis.remarks.plan_origin import changed_line, check_made_for, origin_of
     from hosim.analysis.remarks.strongest_rival import (
@@ -33,7 +34,7 @@ else:
         __name__,
         {
             "no_offload": "NoOffload no_offload",
-            "paired_draws": "PairedDraws TIE beside_fastest by often paired",
+            "paired_draws": "PairedDraws TIE beside_fastest by often paired ranks",
             "plan_origin": "changed_line check_made_for origin_of",
             "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours "
             "least_in_parts strongest_rival",
@@ -46,5 +47,5 @@ __all__ = [
     "NO_RIVALS", "OPTIMUM", "OURS", "TIE", "NoOffload", "PairedDraws", "StrongestRival",
     "WholeMoves", "beside_fastest", "beside_next", "by", "changed_line", "check_made_for",
     "draws_notes", "fastest_with_ours", "least_in_parts", "no_offload", "often", "origin_of",
-    "paired", "strongest_rival", "uncertainty_line", "whole_move_lines", "whole_moves",
+    "paired", "ranks", "strongest_rival", "uncertainty_line", "whole_move_lines", "whole_moves",
 ]  # fmt: skip

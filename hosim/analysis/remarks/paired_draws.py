@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import Any
 
 from hosim.analysis.remarks.strongest_rival import NO_RIVALS
@@ -163,6 +164,23 @@ def beside_fastest(results: Sequence[Result], names: Sequence[str] = ()) -> list
     best, name = min(fitting, key=lambda pair: pair[0].makespan_ns or 0)
     found = [paired(best, result, (name, label)) for result, label in fitting if result is not best]
     return [pair for pair in found if pair is not None]
+
+
+def ranks(results: Sequence[Result]) -> list[tuple[int, int] | None]:
+    """The ends of the 90 % interval of each result's rank among those that are drawn, 1 for the
+    shortest, in the order given; ``None`` for one that is not.
+
+    All meet the same draws. What does not fit in a draw ranks last there, and equals share the
+    better rank.
+    """
+    drawn = [() if r.drawn is None or r.drawn.said else r.drawn.makespan_ns for r in results]
+    count = min([len(each) for each in drawn if each], default=0)
+    times = [[inf if ns is None else ns for ns in each[:count]] for each in drawn]
+    others = [each for each in times if each]
+    return [
+        interval([1 + sum([other[d] < ns for other in others]) for d, ns in enumerate(each)])
+        for each in times
+    ]
 
 
 def by(low: float, high: float) -> str:

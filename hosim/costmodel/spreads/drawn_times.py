@@ -181,21 +181,26 @@ class DrawnTimes:
         """Nanoseconds of each op in each of so many draws; ``nominal`` are those as they are said
         to be.
         """
-        said, ops = np.array(nominal, float), self._graph.ops
+        said = np.array(nominal, float)
         unsure = (self._group >= 0) & (said > 0)
-        factor = np.exp(self._of_group[self._group, :count])
-        modelled = np.array([not op.processor and op.duration_ns is None for op in ops], bool)
-        factor[modelled & unsure] *= np.exp(sum([each.logs[:count] for each in self._steps]))
-        if "cpu_optimizer" in self._runtime:
-            by_cpu = np.array([bool(op.processor) and op.kind == "optimizer" for op in ops], bool)
-            factor[by_cpu & unsure] = self._runtime_factor("cpu_optimizer", count)
         gaps = np.where(unsure[:, None], GAP_NS * self._gaps.logs[:count], 0.0)
-        drawn = said[:, None] * factor + gaps
+        drawn = said[:, None] * self.kernels(count) + gaps
         least = np.minimum(said, 1)[:, None]
         whole: npt.NDArray[np.int64] = np.rint(
             np.clip(drawn, least, said[:, None] * LARGEST_FACTOR + least)
         ).astype(np.int64)
         return whole.T
+
+    def kernels(self, count: int) -> Floats:
+        """By what the time of each op is multiplied in each of so many draws, without gaps."""
+        ops, unsure = self._graph.ops, self._group >= 0
+        factor: Floats = np.exp(self._of_group[self._group, :count])
+        modelled = np.array([not op.processor and op.duration_ns is None for op in ops], bool)
+        factor[modelled & unsure] *= np.exp(sum([each.logs[:count] for each in self._steps]))
+        if "cpu_optimizer" in self._runtime:
+            by_cpu = np.array([bool(op.processor) and op.kind == "optimizer" for op in ops], bool)
+            factor[by_cpu & unsure] = self._runtime_factor("cpu_optimizer", count)
+        return factor
 
     def calls(self, count: int) -> Floats:
         """By what the time of a call of the runtime's host is multiplied, in each of so many

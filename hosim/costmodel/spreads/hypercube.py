@@ -1,7 +1,9 @@
 """Draws that fill what may be evenly: a Latin hypercube whose first draws are one, too.
 
 Each factor has its values from the middles of equally likely parts, one from each, in an order of
-its own (McKay, Beckman and Conover, Technometrics 1979). The first
+its own (McKay, Beckman and Conover, Technometrics 1979). After each draw comes the opposite one, in
+which all factors have the other sign: errors of the one and the other cancel (antithetic variates;
+Hammersley and Morton 1956). The first
 :data:`hosim.data.draws.FEW_DRAWS` of them are from different ones of as many larger parts, so that
 few draws are the first of many. An order depends on the name of its factor alone: whoever asks for
 the same factor meets the same draws.
@@ -44,16 +46,19 @@ def _quantiles() -> Floats:
 
 
 def _order(name: str) -> npt.NDArray[np.intp]:
-    """The order of the parts."""
-    bits = _hashed(int.from_bytes(sha256(name.encode()).digest()[:8], "little"), FEW_DRAWS + DRAWS)
-    within = DRAWS // FEW_DRAWS
-    first = np.argsort(bits[:FEW_DRAWS], kind="stable") * within + (
-        bits[FEW_DRAWS : 2 * FEW_DRAWS] % within
-    ).astype(np.intp)
-    others = np.ones(DRAWS, bool)
-    others[first] = False
-    left = np.flatnonzero(others)
-    return np.concatenate([first, left[np.argsort(bits[2 * FEW_DRAWS :], kind="stable")]])
+    """The order of the parts: one of two opposite ones, then the other."""
+    pairs, few = DRAWS // 2, FEW_DRAWS // 2
+    seed = int.from_bytes(sha256(name.encode()).digest()[:8], "little")
+    larger, within, after, side = np.split(
+        _hashed(seed, few + 2 * pairs), [few, 2 * few, few + pairs]
+    )
+    first = np.argsort(larger, kind="stable") * (pairs // few) + (within % (pairs // few)).astype(
+        np.intp
+    )
+    left = np.setdiff1d(np.arange(pairs), first)
+    lower = np.concatenate([first, left[np.argsort(after, kind="stable")]])
+    one = np.where(side % 2 == 0, lower, DRAWS - 1 - lower)
+    return np.stack([one, DRAWS - 1 - one], axis=1).ravel()
 
 
 def _hashed(seed: int, count: int) -> npt.NDArray[Any]:

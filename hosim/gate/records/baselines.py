@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
+from hosim.data.draws import Draws, LaterDraws
 from hosim.data.versions import REPLAY
 from hosim.errors import InputError
-from hosim.gate.judged_metrics import human
+from hosim.gate.judged_metrics import MAKESPAN, human
 from hosim.gate.records.folding import absolute, fold, relative, unfold
 from hosim.gate.records.machine_file import machine_name, machine_path, read_machine
 from hosim.gate.records.record import GraphRecord, Item, Listing, PeakRecord, Record
@@ -38,6 +39,9 @@ change.
 _OF_GRAPH = ("tensors", "workspaces", "times", "flops")
 
 _FIRST = 1024
+
+_PARTS = 10_000
+"""A makespan in draws is said in so many parts of the makespan."""
 
 _BUDGET = "budget"
 
@@ -85,6 +89,19 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         versions={REPLAY: data["semantics"], **data.get("versions", {})},
         notes=tuple(data.get("notes", ())),
         graph=_graph(data.get("graph", {}), source),
+        draws=_draws(data),
+    )
+
+
+def _draws(data: BaselineModel) -> LaterDraws | None:
+    """The makespans in draws, which the file has over that of the metrics; 0 where the plan does
+    not fit.
+    """
+    if "draws" not in data:
+        return None
+    whole = data["metrics"].get(MAKESPAN, 0)
+    return LaterDraws.of(
+        Draws(tuple([round(whole * part / _PARTS) if part else None for part in data["draws"]]))
     )
 
 
@@ -184,6 +201,10 @@ def _lines(record: Record, curve: bool) -> Iterator[str]:
     yield f"fingerprints = {{{', '.join(f'{key} = {quoted(text)}' for key, text in prints)}}}"
     if curve:
         yield f"curve = {list(record.curve)}"
+    if record.draws is not None and (drawn := record.draws()) is not None:
+        whole = record.metrics.get(MAKESPAN) or 1
+        parts = [0 if ns is None else round(_PARTS * ns / whole) for ns in drawn.makespan_ns]
+        yield f"draws = {parts}  # makespans in draws, in ten-thousandths"
     if record.notes:
         yield f"notes = [{', '.join(map(quoted, record.notes))}]"
     yield from version_lines(record.versions)

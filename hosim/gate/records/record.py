@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hosim.data.draws import LaterDraws
+
 SOURCE = "source"
 """The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what
 hosim reads from it.
@@ -107,8 +109,8 @@ class Record:
     ``durations`` those of ops alone, by kind and op. ``curve`` is the most that the device tier
     holds in each of equal parts of the makespan. ``graph`` is what was asked about, without what
     the planner makes of it. ``versions`` are those of
-    :data:`hosim.data.versions.VERSIONS` when it was measured. ``notes`` are those of the result; a
-    line of a matrix keeps none.
+    :data:`hosim.data.versions.VERSIONS` when it was measured. ``notes`` are those of the result,
+    and ``draws`` few ones of its plan; a line of a matrix keeps neither.
     """
 
     case: str
@@ -125,6 +127,7 @@ class Record:
     versions: Mapping[str, int]
     notes: tuple[str, ...] = ()
     graph: GraphRecord = GraphRecord()
+    draws: LaterDraws | None = field(default=None, compare=False, repr=False)
 
     @property
     def computed(self) -> Mapping[str, str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hosim import shipped
+from hosim.analysis.remarks import often
+from hosim.data.draws import CERTAINTY
 from hosim.errors import InfeasibleError, InputError
 from hosim.gate.cases import kind_of
 from hosim.gate.judged_metrics import (
     DRIFT,
     IMPROVEMENT,
+    MAKESPAN,
     MISSING,
     NEW,
     REGRESSION,
@@ -195,7 +198,9 @@ def judge(
             )
         note = "no baseline; 'hosim baseline write' writes it"
         return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
-    metrics = judge_metrics(before.metrics, now.record.metrics, tolerances)
+    metrics, unsure = _in_draws(
+        judge_metrics(before.metrics, now.record.metrics, tolerances), before, now.record
+    )
     says_why = kind_of("serve").explain if REQUESTS in now.record.fingerprints else explain
     verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
     worse = [m for m in metrics if m.verdict == REGRESSION]
@@ -205,11 +210,44 @@ def judge(
         verdict,
         metrics,
         explanation=tuple(says_why(before, now, worse)) if to_explain else (),
-        note=changed_since(before, now.record),
+        note="; ".join(filter(None, [changed_since(before, now.record), unsure])),
         baseline=baseline,
         before=before,
         measured=now,
     )
+
+
+def _in_draws(
+    metrics: tuple[MetricVerdict, ...], before: Record, now: Record
+) -> tuple[tuple[MetricVerdict, ...], str]:
+    """The verdicts, of which that on the makespan is drift unless it is longer, or shorter, in 9 of
+    10 draws that both have; and a note that says so, or that the plan fits in fewer of them.
+    """
+    at = next((i for i, m in enumerate(metrics) if m.name == MAKESPAN), -1)
+    judged = at >= 0 and metrics[at].verdict in (REGRESSION, IMPROVEMENT)
+    another = before.fingerprints.get("plan") != now.fingerprints.get("plan")
+    if before.draws is None or now.draws is None or not (judged or another):
+        return metrics, ""
+    sides = before.draws(), now.draws()
+    old, new = [() if drawn is None else drawn.makespan_ns for drawn in sides]
+    was, unfit = [0.0 if drawn is None else drawn.unfit_share for drawn in sides]
+    less = (
+        f"the plan does not fit in {often(unfit)} of what is uncertain, before in {often(was)}"
+        if unfit > was + 1 - CERTAINTY
+        else ""
+    )
+    if not judged:
+        return metrics, less
+    both = [(a, b) for a, b in zip(old, new, strict=False) if a is not None and b is not None]
+    longer = sum([0.5 if a == b else b > a for a, b in both]) / len(both) if both else 1.0
+    grows = metrics[at].change > 0
+    share = longer if grows or not both else 1 - longer
+    if share >= CERTAINTY:
+        return metrics, less
+    drift = replace(metrics[at], verdict=DRIFT)
+    word, noun = ("longer", REGRESSION) if grows else ("shorter", IMPROVEMENT)
+    said = f"{drift.line()}, but {word} in {often(share)} of what is uncertain: no {noun}"
+    return (*metrics[:at], drift, *metrics[at + 1 :]), "; ".join(filter(None, [said, less]))
 
 
 def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:

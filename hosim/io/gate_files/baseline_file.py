@@ -76,6 +76,7 @@ class BaselineModel(TypedDict):
     machine: NotRequired[dict[Name, str] | Name]
     budget: NotRequired[Name]
     curve: NotRequired[list[Count]]
+    draws: NotRequired[list[Count]]
     notes: NotRequired[list[str]]
     peaks: NotRequired[dict[Name, PeakModel]]
     moved: NotRequired[dict[Name, ListingModel]]

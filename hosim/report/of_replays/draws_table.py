@@ -18,18 +18,26 @@ from hosim.units import human_time
 _NOTHING = "-"
 
 
-def in_draws(results: Sequence[Result], names: Sequence[str] = ()) -> RenderableType:
+def in_draws(
+    results: Sequence[Result],
+    names: Sequence[str] = (),
+    ranks: Sequence[tuple[int, int] | None] = (),
+) -> RenderableType:
     """The 90 % interval of each makespan, and how often it is longer than the shortest one; nothing
     where all times are measured.
 
-    ``names`` are what the results are of, if not their policies.
+    ``names`` are what the results are of, if not their policies. With ``ranks`` the shortest is
+    first, and each has the ranks between which it lies.
     """
     labels = names or [result.policy for result in results]
+    places = dict(zip(labels, ranks, strict=False))
     unsure = [
         (result, label)
         for result, label in zip(results, labels, strict=True)
         if result.drawn is not None
     ]
+    if ranks:
+        unsure.sort(key=lambda one: one[0].makespan_ns or 0)
     if not unsure:
         return paragraph()
     if len(unsure) == 1:
@@ -60,6 +68,7 @@ def in_draws(results: Sequence[Result], names: Sequence[str] = ()) -> Renderable
         "does not\nfit in",
         than,
         "times\nas long",
+        *(["rank"] if ranks else []),
         left=1,
     )
     kinds: dict[str, list[str]] = {}
@@ -74,7 +83,8 @@ def in_draws(results: Sequence[Result], names: Sequence[str] = ()) -> Renderable
             if pair
             else (_NOTHING, _NOTHING)
         )
-        table.add_row(label, _interval(result), f"{drawn.count}", lacks, faster, longer)
+        rank = [_rank(places[label])] if ranks else []
+        table.add_row(label, _interval(result), f"{drawn.count}", lacks, faster, longer, *rank)
     best = next((result for result, label in unsure if label == first), unsure[0][0])
     return Group(
         table,
@@ -84,6 +94,12 @@ def in_draws(results: Sequence[Result], names: Sequence[str] = ()) -> Renderable
             space=True,
         ),
     )
+
+
+def _rank(ends: tuple[int, int] | None) -> str:
+    if ends is None:
+        return _NOTHING
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
 def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:

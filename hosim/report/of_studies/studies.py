@@ -35,6 +35,7 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
         *shown,
         "budget",
         "makespan",
+        *_interval_title(rows),
         "slowdown",
         "stalls",
         f"peak\n{hardware.device_tier}",
@@ -49,7 +50,7 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
                 *cells,
                 budget,
                 "does not fit" if row["budget_bytes"] else "error",
-                *[NOTHING] * 3,
+                *[NOTHING] * (3 + len(_interval_title(rows))),
                 style="red",
             )
             continue
@@ -57,6 +58,7 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
         peak = row[f"{hardware.device_tier}_peak_bytes"]
         times = [
             human_time(row["makespan_ns"]),
+            *_interval(rows, row),
             multiple(row["slowdown"]),
             human_time(stalls) if stalls else NOTHING,
         ]
@@ -80,6 +82,19 @@ def varied_columns(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
         if any(c.startswith(field) for field in fields) and c not in ("policy", "budget_bytes")
     ]
     return [*varied, *(["policy"] if len({row["policy"] for row in rows}) > 1 else [])]
+
+
+def _interval_title(rows: Sequence[Row]) -> list[str]:
+    """The title of the column of the makespan's interval, where some row has one."""
+    known = any([row.get("makespan_low_ns") is not None for row in rows])
+    return ["90 % interval"] if known else []
+
+
+def _interval(rows: Sequence[Row], row: Row) -> list[str]:
+    """The cell of that column."""
+    low, high = row.get("makespan_low_ns"), row.get("makespan_high_ns")
+    known = NOTHING if low is None or high is None else f"{human_time(low)} to {human_time(high)}"
+    return [known for _ in _interval_title(rows)]
 
 
 def errors(rows: Sequence[Row]) -> Text:
@@ -144,6 +159,7 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
         "budget",
         f"peak\n{tier}",
         "makespan",
+        *_interval_title(rows),
         "slowdown",
         "stalls",
         *priced,
@@ -157,16 +173,14 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
                 budget,
                 NOTHING,
                 "does not fit",
-                NOTHING,
-                NOTHING,
-                *([NOTHING] * len(priced)),
-                NOTHING,
+                *[NOTHING] * (3 + len(_interval_title(rows)) + len(priced)),
                 style="red",
             )
             continue
         stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
         times = [
             human_time(row["makespan_ns"]),
+            *_interval(rows, row),
             multiple(row["slowdown"]),
             human_time(stalls) if stalls else NOTHING,
         ]
@@ -190,6 +204,7 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
         first + (f"\nand {len(others)} more" if others else ""),
         "within\nlimits",
         "makespan",
+        *_interval_title(rows),
         "slowdown",
     )
     table.add_column("why not")
@@ -199,6 +214,7 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
             cell(name, row[name]),
             "yes" if row["within"] else "no",
             makespan,
+            *_interval(rows, row),
             multiple(row["slowdown"]),
             str(row["why"]),
             style="green" if row["within"] else None,

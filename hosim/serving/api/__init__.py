@@ -9,6 +9,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.serving.api.seed_percentiles import seed_percentiles
     from hosim.serving.api.serve_setup import ServeSetup, read_setup
+    from hosim.serving.api.serving_draws import in_draw
     from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
     from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
     from hosim.serving.api.serving_run import serve, serve_defaults, served
@@ -18,6 +19,7 @@ else:
         __name__,
         {
             "seed_percentiles": "seed_percentiles",
+            "serving_draws": "in_draw",
             "serving_frontier": "COSTS RATES serve_frontier",
             "serving_points": "COLUMNS FIGURES check_options",
             "serve_setup": "ServeSetup read_setup",
@@ -27,7 +29,7 @@ else:
     )
 
 __all__ = [
-    "COLUMNS", "COSTS", "FIGURES", "RATES", "ServeSetup", "check_options", "read_setup",
-    "seed_percentiles", "serve", "serve_defaults", "serve_fit", "serve_frontier", "serve_sweep",
-    "served",
+    "COLUMNS", "COSTS", "FIGURES", "RATES", "ServeSetup", "check_options", "in_draw",
+    "read_setup", "seed_percentiles", "serve", "serve_defaults", "serve_fit",
+    "serve_frontier", "serve_sweep", "served",
 ]  # fmt: skip

@@ -81,7 +81,8 @@ class ServeSetup:
     ``instances`` are alike, each with ``blocks`` of cache and iterations of ``time_of``. With a
     ``link`` some of them prefill (``prefill``, if these are unlike the others), and ``decodes``
     others decode. ``kv`` is the cache below the device, ``weights`` are those below it. ``about``
-    is what a result says of all this.
+    is what a result says of all this. ``drawn_blocks`` are those in each of few draws, where they
+    are uncertain.
     """
 
     requests: tuple[Request, ...]
@@ -97,6 +98,7 @@ class ServeSetup:
     kv: KvSetup | None
     weights: WeightSetup | None
     about: Mapping[str, Any]
+    drawn_blocks: tuple[int, ...] = ()
 
 
 def read_setup(
@@ -197,6 +199,7 @@ def read_setup(
         tiers,
         planned,
         about,
+        () if room is None else room.drawn_blocks,
     )
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine
+from hosim.errors import InputError
 from hosim.options import keywords
+from hosim.serving.api.serving_draws import in_draw, is_drawn
 from hosim.serving.requests import Request
 from hosim.serving.serve_options import SERVE
 
@@ -90,7 +93,16 @@ def served(setup: ServeSetup) -> Served:
         found = serve_requests(asked, limits, blocks, time_of, **how)
     else:
         found = serve_on_instances(asked, limits, blocks, time_of, setup.instances, router, **how)
-    return replace(found, about=setup.about)
+    again = partial(_served_in_draw, setup) if is_drawn(setup) else None
+    return replace(found, about=setup.about, again=again)
+
+
+def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:
+    """The requests of a setup in a draw; ``None`` where the cache has no room for one of them."""
+    try:
+        return served(in_draw(setup, draw))
+    except InputError:
+        return None
 
 
 def serve_defaults() -> dict[str, Any]:

@@ -5,15 +5,16 @@ changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary, in_cell
-from hosim.errors import InputError
+from hosim.errors import HosimError, InputError
 from hosim.limits import within
 from hosim.options import file_of, whole
-from hosim.serving import latency_limits, statistic_limits
+from hosim.serving import beyond, latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,
     NUMBERS,
@@ -25,12 +26,24 @@ from hosim.serving.api.serving_points import (
 )
 from hosim.study.asked import Axis, Value, parse_axis, read_vary
 from hosim.study.rows_of_answers import Row, frame, varied_columns
-from hosim.study.searches import STEPS, Wanted, ascending, bisected, shown, sought
+from hosim.study.searches import (
+    STEPS,
+    Wanted,
+    ascending,
+    bisected,
+    ends_of,
+    ends_shown,
+    last_in_draws,
+    shown,
+    sought,
+)
 from hosim.units import human_time
 
 if TYPE_CHECKING:
     from distributed import Client
     from pandas import DataFrame
+
+    from hosim.serving import Served
 
 
 def serve_sweep(
@@ -163,7 +176,9 @@ class ServingFit:
     """The answer and the evidence: every value that was tried, in the order of the values.
 
     ``beyond`` is the nearest value tried that is outside the limits. ``contradictions`` are lines
-    about values that are outside the limits although harder ones are within.
+    about values that are outside the limits although harder ones are within. ``interval`` has the
+    ends between which the answer lies in 9 of 10 draws of what is uncertain, ``None`` for no value;
+    it is ``None`` itself where nothing is uncertain.
     """
 
     wanted: Wanted
@@ -174,6 +189,7 @@ class ServingFit:
     beyond: ServingProbe | None
     contradictions: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    interval: tuple[Value, Value] | None = None
 
     @property
     def value(self) -> Value:
@@ -211,11 +227,13 @@ class ServingFit:
 
     def __str__(self) -> str:
         name, limits = " + ".join(self.axis.fields), _limits(self.limits_ns)
+        ends = ends_shown(self.interval, self.axis.values)
         if self.answer is None:
             nearest = self.probes[0 if self.wanted == "largest" else -1]
             return "; ".join(
                 [
-                    f"no {name} in the range has {limits}; {shown(nearest.value)}: {nearest.why}",
+                    f"no {name} in the range has {limits}{ends}; {shown(nearest.value)}: "
+                    f"{nearest.why}",
                     *self.contradictions,
                 ]
             )
@@ -226,7 +244,8 @@ class ServingFit:
         )
         return "; ".join(
             [
-                f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}; {ending}",
+                f"the {self.wanted} {name} with {limits} is {shown(self.answer.value)}{ends}; "
+                f"{ending}",
                 *self.contradictions,
             ]
         )
@@ -307,7 +326,11 @@ def serve_fit(
             tell(f"{' + '.join(axis.fields)} = {axis.values[i]}")
             return _probe(tasks[i], axis.values[i], limits)
 
-        found = bisected(range(len(tasks))[:: 1 if wanted == "largest" else -1], probe)
+        order = range(len(tasks))[:: 1 if wanted == "largest" else -1]
+        found = bisected(order, probe)
+        tell("in draws of what is uncertain")
+        start = 0 if found.answer is None else order.index(found.answer)
+        lasts = _in_draws([tasks[i] for i in order], limits, start)
     if all(probe.row["error"] for probe in found.probes.values()):
         raise InputError(
             "every value failed; the first one with: "
@@ -327,7 +350,34 @@ def serve_fit(
         beyond,
         found.contradictions,
         said,
+        None if lasts is None else ends_of(order, axis.values, lasts),
     )
+
+
+def _in_draws(
+    tasks: Sequence[ServingTask], limits: Mapping[str, int], start: int
+) -> tuple[int, int] | None:
+    """The ends between which the last of these points that keeps the limits lies in 9 of 10 draws;
+    ``None`` where nothing is drawn. Each point is served once in a draw.
+    """
+
+    @cache
+    def served(place: int) -> Served | None:
+        try:
+            return tasks[place].question.served(tasks[place].settings)
+        except HosimError:
+            return None
+
+    @cache
+    def keeps(draw: int, place: int) -> bool:
+        found = served(place)
+        again = None if found is None or found.again is None else found.again(draw)
+        return again is not None and not beyond(again.summary(), limits)
+
+    first = served(start)
+    if first is None or first.again is None:
+        return None
+    return last_in_draws(len(tasks), keeps, start)
 
 
 def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> ServingProbe:

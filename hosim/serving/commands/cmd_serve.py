@@ -15,7 +15,7 @@ from hosim.cli.options import (
     write_picture,
 )
 from hosim.cli.progress import progress
-from hosim.cli.terminal import say, warn
+from hosim.cli.terminal import note, say, warn
 from hosim.errors import InputError
 from hosim.options import Given
 from hosim.serving.serve_options import SERVE, serving_options
@@ -31,6 +31,10 @@ _OPTIONS = serving_options(
     "prefill_hardware prefill_tensor weights weights_memory measured fit_first limit within detail plot "
     "trace html json"
 )
+
+
+_MANY = 20_000
+"""So many iterations take long to serve in every draw."""
 
 
 @command(*_OPTIONS)
@@ -104,6 +108,11 @@ def serve(given: Given) -> None:
         }
     if limits is not None:
         data["goodput"] = result.goodput(limits)
+    if result.again is not None and len(result.samples) > _MANY:
+        note(f"no intervals: more than {_MANY:,} iterations (Python: hosim.serve(...).intervals())")
+    elif result.again is not None:
+        with progress("serving in draws of what is uncertain"):
+            data["draws"] = result.intervals()
     table, answer = serving(data), serving_answer(data, queue_growth(result))
     if given.plot is not None:
         from hosim.serving.report import serving_figure

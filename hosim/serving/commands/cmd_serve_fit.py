@@ -55,8 +55,15 @@ def serve_fit(given: Given) -> None:
             "within_ns": found.limits_ns,
         }
         answer = {"value": found.value, "beyond": found.beyond.value if found.beyond else None}
+        ends = {} if found.interval is None else {"interval": found.interval}
         print_json(
-            {**head, **answer, "contradictions": list(found.contradictions), "rows": found.rows}
+            {
+                **head,
+                **answer,
+                **ends,
+                "contradictions": list(found.contradictions),
+                "rows": found.rows,
+            }
         )
     else:
         console().print(

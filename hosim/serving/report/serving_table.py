@@ -77,6 +77,8 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     for key, name in _LATENCIES.items():
         table.add_row(name, *(_time(value) for value in data[key].values()))
     parts.append(table)
+    if "draws" in data:
+        parts.append(_in_draws(data["draws"]))
     if "measured" in data:
         parts.append(_beside(data["measured"]))
     overhead = (
@@ -177,6 +179,34 @@ def serving_answer(
         ),
         next_commands=tuple(next_commands),
     )
+
+
+_DRAWN = ("mean", "p50", "p95")
+"""The statistics whose intervals the table has; the JSON has all of them."""
+
+
+def _in_draws(draws: Mapping[str, Any]) -> RenderableType:
+    """The 90 % intervals of latencies and throughput."""
+    if draws["unfit"] == draws["count"]:
+        return paragraph("in no draw of what is uncertain has the cache room for every request")
+    names = _names(dict.fromkeys(_DRAWN))
+    table = open_table(f"90 % intervals, from {draws['count']} draws", "latency", *names)
+    for key, name in _LATENCIES.items():
+        ends = [draws[key][of] for of in _DRAWN]
+        table.add_row(
+            name, *[NOTHING if one is None else " to ".join(map(_time, one)) for one in ends]
+        )
+    tokens, requests = draws["output_tokens_per_s"], draws["requests_per_s"]
+    rates = (
+        f"{tokens[0]:,.0f} to {tokens[1]:,.0f} tokens/s out and {requests[0]:.3g} to "
+        f"{requests[1]:.3g} requests/s in 9 of 10 draws"
+    )
+    unfit = (
+        f"; in {draws['unfit']} of {draws['count']} the cache has no room for a request"
+        if draws["unfit"]
+        else ""
+    )
+    return Group(table, paragraph(f"{rates}{unfit}"))
 
 
 def _engines(data: Mapping[str, Any]) -> str:

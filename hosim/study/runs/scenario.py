@@ -44,7 +44,13 @@ from hosim.study.asked import (
     parse_choice,
     written,
 )
-from hosim.study.runs.run_policy import BY_BYTES, Counting, check, make_plan, replay
+from hosim.study.runs.run_policy import (
+    BY_BYTES,
+    Counting,
+    check,
+    make_plan,
+    replay,
+)
 from hosim.study.wider_channels import widened
 
 WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware."
@@ -153,12 +159,13 @@ class Question:
         )
 
     def answer(self) -> Result:
-        """Plan, verify, replay; with ``planning_s`` and ``replay_s``.
+        """Plan, verify, replay; with ``planning_s`` and ``replay_s``, and the draws of one of many
+        rows.
 
         Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its
         plan breaks a rule.
         """
-        return bounded_attempt(self.attempt())
+        return bounded_attempt(self.attempt().in_few_draws)
 
     def attempt(self) -> Result:
         """The answer without its lower bound, for one of many that nobody may see;

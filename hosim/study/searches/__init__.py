@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.study.searches.bisection import bisected, shown
+    from hosim.study.searches.bisection import (
+        bisected,
+        ends_of,
+        ends_shown,
+        last_in_draws,
+        shown,
+    )
     from hosim.study.searches.cost import priced, step_cost, tokens_of
     from hosim.study.searches.enough import (
         NEAR,
@@ -31,7 +37,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "bisection": "bisected shown",
+            "bisection": "bisected ends_of ends_shown last_in_draws shown",
             "cost": "priced step_cost tokens_of",
             "enough": "EnoughMemory NEAR enough_memory is_near smallest_enough",
             "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
@@ -43,7 +49,7 @@ else:
 
 __all__ = [
     "NEAR", "STEPS", "EnoughMemory", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt",
-    "bisected", "enough_memory", "fit", "fit_rows", "frontier", "frontier_rows", "is_near",
-    "memory_fit", "module_of", "pareto", "priced", "shown", "smallest_enough", "sought",
-    "step_cost", "tokens_of",
+    "bisected", "ends_of", "ends_shown", "enough_memory", "fit", "fit_rows", "frontier",
+    "frontier_rows", "is_near", "last_in_draws", "memory_fit", "module_of", "pareto", "priced",
+    "shown", "smallest_enough", "sought", "step_cost", "tokens_of",
 ]  # fmt: skip

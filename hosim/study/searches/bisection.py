@@ -6,13 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Generic, Protocol, TypeVar
 
+from hosim.data.draws import CERTAINTY, FEW_DRAWS
 from hosim.study.asked import Value
 
 CHECKS = 2
 """How many values to probe on each side of the answer beyond those that bisection needs."""
+
+_BEYOND = round((1 - CERTAINTY) / 2 * FEW_DRAWS)
+"""In so many draws the answer may lie beyond either end of its interval."""
 
 
 class Probed(Protocol):
@@ -84,6 +89,45 @@ def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_
     )
 
 
+def last_in_draws(size: int, within: Callable[[int, int], bool], start: int) -> tuple[int, int]:
+    """The ends between which the last of so many places within the limits lies in 9 of 10 draws,
+    -1 for none: the last one that is within them in all draws but :data:`_BEYOND`, and in more than
+    these.
+
+    ``within`` says it of a draw and a place. Both ends are searched from ``start`` on, in steps that
+    double, and then by bisection.
+
+    >>> last_in_draws(100, lambda draw, place: place <= 40 + draw, 45)
+    (41, 58)
+    """
+
+    def in_draws(least: int, place: int) -> bool:
+        hits = misses = 0
+        for draw in range(FEW_DRAWS):
+            if hits >= least or misses > FEW_DRAWS - least:
+                break
+            there = within(draw, place)
+            hits, misses = hits + there, misses + (not there)
+        return hits >= least
+
+    low = _last(size, partial(in_draws, FEW_DRAWS - _BEYOND), start)
+    return low, _last(size, partial(in_draws, _BEYOND + 1), max(low, start))
+
+
+def _last(size: int, holds: Callable[[int], bool], start: int) -> int:
+    low, high, step = start, start, 1
+    if holds(start):
+        while (high := min(low + step, size)) < size and holds(high):
+            low, step = high, 2 * step
+    else:
+        while (low := max(high - step, -1)) >= 0 and not holds(low):
+            high, step = low, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
 def _contradiction(worse: Probed, best: Probed) -> str:
     return (
         f"{shown(worse.value)} is not within the limits ({worse.why}) although "
@@ -108,6 +152,30 @@ def _check_besides(
             if apart < 2:
                 break
             within(order[middle])
+
+
+def ends_of(
+    order: Sequence[int], values: Sequence[Value], lasts: tuple[int, int]
+) -> tuple[Value, Value]:
+    """The values at the ends that :func:`last_in_draws` has found, the smaller first; ``None`` for
+    none.
+    """
+    low, high = [None if place < 0 else values[order[place]] for place in lasts]
+    return (low, high) if order[0] <= order[-1] else (high, low)
+
+
+def ends_shown(ends: tuple[Value, Value] | None, values: Sequence[Value]) -> str:
+    """The ends of an interval of one of these values for people, after a comma; nothing where no
+    value is in it.
+
+    >>> ends_shown((2, 8), [1, 2, 4, 8]), ends_shown((None, 4), [1, 2, 4, 8])
+    (', 90 % interval 2 to 8 or beyond the range', ', 90 % interval none to 4')
+    """
+    if ends is None or ends == (None, None):
+        return ""
+    said = ["none" if end is None else shown(end) for end in ends]
+    beyond = " or beyond the range" if {values[0], values[-1]} & set(ends) else ""
+    return f", 90 % interval {' to '.join(said)}{beyond}"
 
 
 def shown(value: Value) -> str:

@@ -21,9 +21,22 @@ from hosim.errors import HosimError, InputError
 from hosim.study.asked import Axis, Value, as_integer
 from hosim.study.bottlenecks import capped
 from hosim.study.rows_of_answers import figure_columns, figures, frame
-from hosim.study.runs import Question, bounded_attempt, check_fields, check_values, failure
+from hosim.study.runs import (
+    Question,
+    bounded_attempt,
+    check_fields,
+    check_values,
+    failure,
+)
 from hosim.study.same_rows import same_everywhere
-from hosim.study.searches.bisection import bisected, shown
+from hosim.study.searches.bisection import (
+    Bisected,
+    bisected,
+    ends_of,
+    ends_shown,
+    last_in_draws,
+    shown,
+)
 from hosim.study.searches.frontiers import attempt
 from hosim.units import human_size, human_time
 
@@ -46,6 +59,8 @@ class Probe:
     within: bool
     why: str
     result: Result | None
+    draws: tuple[bool, ...] = ()
+    """Whether it is within the limits in each draw of what is uncertain, if something is."""
 
     @property
     def slowdown(self) -> float | None:
@@ -59,7 +74,9 @@ class Fit(InCells):
 
     ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed
     that is just outside them; ``None`` if there is none. ``exact`` says that the two are neighbours
-    in the list. ``contradictions`` are lines about values that are within the limits although
+    in the list. ``interval`` has the ends between which the answer lies in 9 of 10 draws of what is
+    uncertain, ``None`` for no value; it is ``None`` itself where nothing is uncertain.
+    ``contradictions`` are lines about values that are within the limits although
     bisection takes them to be outside, or the other way round. ``notes`` are lines about what
     bounds a channel whose bandwidth was varied beyond it, and about why no value changes anything.
     """
@@ -73,6 +90,7 @@ class Fit(InCells):
     beyond: Probe | None
     contradictions: Sequence[str]
     notes: Sequence[str] = ()
+    interval: tuple[Value, Value] | None = None
 
     @property
     def value(self) -> Value:
@@ -97,17 +115,17 @@ class Fit(InCells):
         )
 
     def __str__(self) -> str:
-        name = " + ".join(self.axis.fields)
+        name, ends = " + ".join(self.axis.fields), ends_shown(self.interval, self.axis.values)
         if self.answer is None:
             nearest = self.probes[0 if self.wanted == "largest" else -1]
             return "; ".join(
                 [
-                    f"no {name} in the range is within the limits; {shown(nearest.value)}: "
+                    f"no {name} in the range is within the limits{ends}; {shown(nearest.value)}: "
                     f"{nearest.why}",
                     *self.notes,
                 ]
             )
-        ending = f"{shown(self.answer.value)} ({_evidence(self.answer)})"
+        ending = f"{shown(self.answer.value)}{ends} ({_evidence(self.answer)})"
         if self.beyond is not None:
             ending += f"; {shown(self.beyond.value)} is not within the limits: {self.beyond.why}"
         else:
@@ -169,8 +187,9 @@ def fit(
         progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
         return _probe(question, axis, i, slowdown)
 
-    found = bisected(range(len(axis.values))[:: 1 if wanted == "largest" else -1], probe)
-    probes = dict(found.probes)
+    order = range(len(axis.values))[:: 1 if wanted == "largest" else -1]
+    found = bisected(order, probe)
+    probes, ends = _in_draws(order, axis, found, probe)
     if bounds:
         probes = {
             i: replace(probe, result=probe.result and bounded_attempt(probe.result))
@@ -191,7 +210,29 @@ def fit(
         None if found.beyond is None else probes[found.beyond],
         list(found.contradictions),
         [*([why] if why else []), *capped(question, points)],
+        ends,
     )
+
+
+def _in_draws(
+    order: Sequence[int], axis: Axis, found: Bisected[Probe], probe: Callable[[int], Probe]
+) -> tuple[dict[int, Probe], tuple[Value, Value] | None]:
+    """The probes of a search and those that the interval of its answer takes beside them, and that
+    interval.
+    """
+    probes = dict(found.probes)
+    if not any([one.draws for one in probes.values()]):
+        return probes, None
+
+    def within(draw: int, place: int) -> bool:
+        i = order[place]
+        if i not in probes:
+            probes[i] = probe(i)
+        return probes[i].draws[draw] if probes[i].draws else False
+
+    start = 0 if found.answer is None else order.index(found.answer)
+    lasts = last_in_draws(len(order), within, start)
+    return dict(sorted(probes.items())), ends_of(order, axis.values, lasts)
 
 
 def sought(
@@ -245,7 +286,7 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
         asked = question.with_settings(dict.fromkeys(axis.fields, value))
         if (least := _least_slowdown(asked, slowdown)) is not None:
             return Probe(i, value, False, f"takes at least {_times(least)}, by any plan", None)
-        result = attempt(asked)
+        result = attempt(asked).in_few_draws
     except HosimError as error:
         return Probe(i, value, False, failure(error), None)
     if not result.feasible or result.makespan_ns is None:
@@ -253,14 +294,34 @@ def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Pr
         return Probe(
             i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", result
         )
+    draws = _within_draws(result, asked, slowdown)
     if slowdown is not None and (result.slowdown is None or result.slowdown > slowdown):
         why = (
             "takes no time with everything resident"
             if result.slowdown is None
             else f"takes {_times(result.slowdown)}"
         )
-        return Probe(i, value, False, why, result)
-    return Probe(i, value, True, "", result)
+        return Probe(i, value, False, why, result, draws)
+    return Probe(i, value, True, "", result, draws)
+
+
+def _within_draws(result: Result, asked: Question, slowdown: float | None) -> tuple[bool, ...]:
+    """Whether a plan fits in each draw, and is not slower than everything resident in the same
+    draw by more.
+    """
+    if (drawn := result.drawn) is None:
+        return ()
+    if slowdown is None:
+        return tuple([ns is not None for ns in drawn.makespan_ns])
+    alone = resident_step(asked.graph, asked.hardware)
+    ideal = None if alone.draws is None else alone.draws.few()
+    ideals = [alone.makespan_ns] * drawn.count if ideal is None else ideal.makespan_ns
+    return tuple(
+        [
+            None not in (ns, least) and (ns or 0) <= slowdown * (least or 0)
+            for ns, least in zip(drawn.makespan_ns, ideals, strict=True)
+        ]
+    )
 
 
 def _least_slowdown(asked: Question, slowdown: float | None) -> float | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hosim.analysis import needed_bytes
 from hosim.base.in_cells import InCells
+from hosim.data.draws import CERTAINTY
 from hosim.engine import most_needed
 from hosim.errors import InfeasibleError, InputError
 from hosim.limits import within
@@ -66,6 +67,14 @@ class Frontier(InCells):
         )
 
     @property
+    def sure_bytes(self) -> int | None:
+        """The smallest budget probed whose plan fits in 9 of 10 draws of what is uncertain; ``None``
+        if none does.
+        """
+        sure = [r.budget_bytes for r in self.results if r.feasible and _is_sure(r)]
+        return min(sure, default=None)
+
+    @property
     def frame(self) -> DataFrame:
         """One row per probe: the figures of ``figure_columns``, and in ``pareto`` whether it is on
         the curve.
@@ -81,6 +90,13 @@ class Frontier(InCells):
         if self.smallest_bytes is None:
             return f"{self.question.choice.label} does not fit within any budget probed"
         fastest, least = self.pareto[-1], self.pareto[0]
+        unsure = (
+            []
+            if self.sure_bytes == self.smallest_bytes
+            else ["in more than one of ten draws its plan does not fit there"]
+            if self.sure_bytes is None
+            else [f"{human_size(self.sure_bytes)} to fit in 9 of 10 draws"]
+        )
         lines = [
             f"{self.question.choice.label} needs {human_size(self.smallest_bytes)}"
             + (
@@ -88,14 +104,24 @@ class Frontier(InCells):
                 if self.too_small_bytes
                 else ""
             ),
-            f"from {human_time(least.makespan_ns or 0)} with a peak of "
-            f"{human_size(least.peak_bytes[tier])} "
-            f"to {human_time(fastest.makespan_ns or 0)} with one of "
-            f"{human_size(fastest.peak_bytes[tier])}",
+            *unsure,
+            f"from {_took(least)} with a peak of {human_size(least.peak_bytes[tier])} "
+            f"to {_took(fastest)} with one of {human_size(fastest.peak_bytes[tier])}",
         ]
         return "; ".join([*lines, *self.contradictions])
 
     __repr__ = __str__
+
+
+def _is_sure(result: Result) -> bool:
+    return result.drawn is None or result.drawn.unfit_share <= 1 - CERTAINTY
+
+
+def _took(result: Result) -> str:
+    """The makespan, and its interval where it is uncertain."""
+    low, high = result.makespan_low_ns, result.makespan_high_ns
+    ends = "" if low is None or high is None else f" ({human_time(low)} to {human_time(high)})"
+    return f"{human_time(result.makespan_ns or 0)}{ends}"
 
 
 def frontier_rows(found: Frontier) -> list[dict[str, Value]]:
@@ -147,7 +173,7 @@ def frontier(
     def probe(budget: int) -> bool:
         if budget not in probed:
             progress(f"{question.choice.label} within {human_size(budget)}")
-            probed[budget] = attempt(replace(question, budget=budget))
+            probed[budget] = attempt(replace(question, budget=budget)).in_few_draws
         return probed[budget].feasible
 
     smallest = _smallest(probe, min(least, most), most)

@@ -15,7 +15,6 @@ from statistics import mean
 
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import PREFETCH, Plan
-from hosim.data.draws import FEW_DRAWS
 from hosim.engine import later_draws, replay
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
@@ -105,8 +104,8 @@ def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan
     measured in so many replays with jitter, of which some may break a rule, as streams overtake one
     another.
     """
-    later = later_draws(plan, hardware, budget_bytes, None, None, lambda: None, FEW_DRAWS)
-    if later is not None and (draws := later()) is not None:
+    later = later_draws(plan, hardware, budget_bytes, None, None, lambda: None)
+    if later is not None and (draws := later.few()) is not None:
         return replace(plan, search=SearchRecord(draws=draws.count, failed=draws.unfit))
     taken: list[int] = []
     for run in range(runs):
