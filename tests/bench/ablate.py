@@ -217,7 +217,7 @@ class Counted:
             return lambda *given: self.arm(factory, make_arm(*given))
 
         with ExitStack() as patched:
-            for listed in ("_FIRST", "_OF_EACH", "_LATER"):
+            for listed in ("_OF_EACH", "_LATER"):
                 these = tuple([self.arm(named(arm), arm) for arm in getattr(PIPELINE, listed)])
                 patched.enter_context(patch.object(PIPELINE, listed, these))
             for factory in FACTORIES:

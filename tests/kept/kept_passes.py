@@ -32,8 +32,7 @@ COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
 SEED = 11
 INSTANCES = range(16)
 WEIGHTS = (
-    Weights(), Weights(waiting=0.3), Weights(slow=0.55), Weights(slow=1.2, waiting=1.0), Weights(copies=False), Weights(tiers=1),
-    Weights(lead_ns=9), Weights(stall=0.5),
+    Weights(), Weights(waiting=0.3), Weights(slow=0.55), Weights(slow=1.2, waiting=1.0), Weights(copies=False),
 )  # fmt: skip
 LOCAL_WORK = 500_000
 SHARES = (0.0, 0.3, 0.7)

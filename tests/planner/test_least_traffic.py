@@ -14,8 +14,8 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import least_traffic, search, with_least_traffic
-from hosim.planner.hyperoffload.choice_passes import account, nearer_tiers
+from hosim.planner.hyperoffload import least_traffic, nearer_tiers, search, with_least_traffic
+from hosim.planner.hyperoffload.choice_passes import account
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,

@@ -199,7 +199,6 @@ def test_more_than_one_tier_is_used_when_the_first_is_full() -> None:
         "a0": "ddr",
         "a1": "pool",
     }
-    assert select(problem, 20, Weights(tiers=1)).short_bytes == 10
 
 
 def test_a_copy_that_leaves_for_good_after_its_last_use_starts_below() -> None:

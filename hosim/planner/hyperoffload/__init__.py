@@ -18,7 +18,11 @@ if TYPE_CHECKING:
         SELECTION,
         Judgement,
     )
-    from hosim.planner.hyperoffload.least_traffic import least_traffic, with_least_traffic
+    from hosim.planner.hyperoffload.least_traffic import (
+        least_traffic,
+        nearer_tiers,
+        with_least_traffic,
+    )
     from hosim.planner.hyperoffload.pipeline import plan, search
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
@@ -33,7 +37,7 @@ else:
             "gap_scoring": "GapScore Weights",
             "judged_gaps": "JudgedGap STARTS_BELOW judged_gaps",
             "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL SELECTION",
-            "least_traffic": "least_traffic with_least_traffic",
+            "least_traffic": "least_traffic nearer_tiers with_least_traffic",
             "pipeline": "plan search",
             "search": "Arm Found PlannedGraph Search",
             "selection": "Selection select uses_gap",
@@ -45,7 +49,7 @@ else:
 __all__ = [
     "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found",
     "GapFigures", "GapScore", "JudgedGap", "Judgement", "PlannedGraph", "Search", "Selection",
-    "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "plan", "search",
+    "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "nearer_tiers", "plan", "search",
     "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic",
     "without_unneeded",
 ]  # fmt: skip

@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, product
-from random import Random
 
 from hosim.planner.hyperoffload.choice_passes import (
     advance,
-    assigned_tiers,
     evenly,
     hardly_late,
     in_time,
@@ -21,24 +19,24 @@ from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
 from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
-from hosim.planner.hyperoffload.selection import Selection, select
+from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
-from hosim.schedule.tiers_below import BALANCED, BY_KIND, FASTEST, NEAREST, Placement, has_hops
+from hosim.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement
 
-_SLOW = (1.0, 0.7, 1.4, 0.4)
+_SLOW = (0.7, 0.4, 1.0, 0.25, 0.85, 0.55)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that
 much more time for them.
 """
+_RULES = (BALANCED, NEAREST, BY_KIND)
+"""The rules for the tiers below that sweeps follow, beside none."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
 _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
 _HEATS = (0.6, 1.0, 1.0, 0.3)
 """Heats at which annealing begins, in mean op durations; what one misses another finds."""
-_DRAWN, _PART = 2, (0.4, 1.0)
-"""Sweeps drawn at a time, of which the best is searched from; and between which parts of all gaps
-they take, and of transfer times.
-"""
+_PART = (0.4, 1.0)
+"""Between which parts of all gaps a drawn sweep takes, and of transfer times."""
 _OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 65, 20, 80
 """The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a
 tensor does ahead.
@@ -52,11 +50,13 @@ def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
     if weights in planned.swept:
         return False
     planned.swept.append(weights)
-    return _sweep(search, planned, select(planned.problem, search.budget_bytes, weights))
+    return _sweep(search, planned, planned.problem, search.budget_bytes, weights)
 
 
-def _sweep(search: Search, planned: PlannedGraph, selection: Selection) -> bool:
-    before = search.best
+def _sweep(
+    search: Search, planned: PlannedGraph, problem: Problem, budget_bytes: int, weights: Weights
+) -> bool:
+    before, selection = search.best, select(problem, budget_bytes, weights)
     search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(
         planned.problem.graph.ops
     )
@@ -74,25 +74,29 @@ def _sweep(search: Search, planned: PlannedGraph, selection: Selection) -> bool:
 
 
 def sweeping(placement: Placement | None = None) -> Arm:
-    """Sweeps on the unhindered step, stretched until transfers fit in it."""
+    """Sweeps on the unhindered step: stretched until transfers fit in it; for other stretches and
+    rules for the tiers below; then over some of the gaps, with weights drawn at random.
+    """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
-        for slow in _SLOW:
-            swept(search, planned, stretched(planned, slow, placement))
+        swept(search, planned, stretched(planned, placement))
+        yield
+        rules = [Placement(rule) for rule in _RULES] if len(planned.problem.below) > 1 else []
+        for slow, rule in product(_SLOW, (None, *rules) if placement is None else (placement,)):
+            swept(search, planned, Weights(placement=rule, slow=slow))
+            yield
+        while placement is None and planned.problem.gaps:
+            _sweep(search, planned, *_drawn(search, planned.problem))
             yield
 
     return steps
 
 
-def stretched(
-    planned: PlannedGraph, slow: float = 1.0, placement: Placement | None = None
-) -> Weights:
+def stretched(planned: PlannedGraph, placement: Placement | None = None) -> Weights:
     """Weights for a step that takes as long as the bound says at least: transfers have that much
     more time than in one without waits.
     """
-    return Weights(
-        placement=placement, slow=slow * planned.problem.horizon_ns / max(1, planned.least_ns)
-    )
+    return Weights(placement=placement, slow=planned.problem.horizon_ns / max(1, planned.least_ns))
 
 
 def ranking(alpha: float) -> Arm:
@@ -115,7 +119,7 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
         problem = analyse(
             planned.problem.graph, search.hardware, planned.evaluate.times(search.best.outcome)
         )
-        better = _sweep(search, planned, select(problem, search.budget_bytes, Weights(slow=slow)))
+        better = _sweep(search, planned, problem, search.budget_bytes, Weights(slow=slow))
         yield
         if not better and slow < 1:
             return
@@ -149,27 +153,6 @@ def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> N
         search.offer(Found(planned.evaluate(found), planned, SPREAD))
 
 
-def placing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Sweeps with each rule for the tiers below, and with tiers assigned by interval; nothing where
-    there is one.
-    """
-    if len(planned.problem.below) < 2:
-        return
-    for rule in (NEAREST, FASTEST, BALANCED, BY_KIND):
-        search.tried.append(f"placement {rule}")
-        swept(search, planned, stretched(planned, 1.0, Placement(rule)))
-        yield
-    swept(search, planned, Weights(tiers=1))
-    yield
-    while (
-        search.best is not None and search.best.planned is planned and search.best.outcome.choices
-    ):
-        assigned = assigned_tiers(planned.problem, search.best.outcome.choices)
-        if not assigned or not swept(search, planned, Weights(assigned=assigned)):
-            break
-        yield
-
-
 def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
     """The least traffic, where the best plan uses routes of several channels."""
     while search.best is not None and search.best.planned is planned:
@@ -182,26 +165,20 @@ def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights and
-    tiers below drawn at random.
-    """
-    rng, problem = search.rng, planned.problem
+    """Annealing from the best plan, at one heat after the other."""
     for k in count():
         best = search.best
-        if best is None or best.planned is not planned or not problem.gaps:
+        if best is None or best.planned is not planned or not best.outcome.choices:
             return
-        if k % 2 == 0 and best.outcome.choices:
-            begin = best
-        else:
-            drawn = [planned.evaluate(_drawn(search, problem, rng)) for _ in range(_DRAWN)]
-            begin = Found(min(drawn, key=lambda outcome: outcome.cost), planned, SELECTION)
-        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
+        found = search.annealed(best, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
         if found is not None:
             search.offer(found)
         yield
 
 
-def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
+def _drawn(search: Search, problem: Problem) -> tuple[Problem, int, Weights]:
+    """A problem with some of the gaps, a budget and weights to sweep with, drawn at random."""
+    rng = search.rng
     share = rng.uniform(*_PART)
     left = tuple([gap for gap in problem.gaps if rng.random() < share])
     weights = Weights(
@@ -209,18 +186,7 @@ def _drawn(search: Search, problem: Problem, rng: Random) -> Choices:
         slow=rng.uniform(*_PART),
         copies=rng.random() < 0.5,
     )
-    selection = select(
-        replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
-    )
-    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(problem.graph.ops)
-    tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
-    share = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
-    return {
-        t: choice.below_in(rng.choice(tiers))
-        if rng.random() < share and t not in problem.starts_below
-        else choice
-        for t, choice in selection.choices.items()
-    }
+    return replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
 
 
 def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:

@@ -8,8 +8,8 @@ is computed once, and scores are tuples.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -34,29 +34,26 @@ _LONG = 2**30
 """Bytes whose transfer takes no longer than they need."""
 
 
+_STALL = 4
+"""The weight of a nanosecond of stall; above 1, so that no transfer ends late to cover more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The weights by which candidates are judged.
 
-    ``waiting`` weighs over-budget time spent waiting after an early return, ``stall`` the
-    nanoseconds of stall. ``lead_ns`` is how long before its use a prefetch should have ended,
-    ``slow`` what transfer times are multiplied with (above 1: room for contention; below: the step
-    is stretched). ``copies`` says whether persistent tensors may start with a second copy below,
-    ``tiers`` how many tiers below are used, the fastest first, and ``placement`` by which rule a
-    tensor gets its tier: None takes the one that hides most. ``assigned`` has the tier of some
-    tensors, which others get only where that one is full. With an ``alpha`` gaps are ranked by the
-    cost of the HyperOffload description (:mod:`hosim.planner.hyperoffload.described_cost`), and
-    neither ``waiting`` nor ``stall`` counts.
+    ``waiting`` weighs over-budget time spent waiting after an early return, ``slow`` is what
+    transfer times are multiplied with (above 1: room for contention; below: the step is
+    stretched). ``copies`` says whether persistent tensors may start with a second copy below, and
+    ``placement`` by which rule a tensor gets its tier: None takes the one that hides most. With an
+    ``alpha`` gaps are ranked by the cost of the HyperOffload description
+    (:mod:`hosim.planner.hyperoffload.described_cost`), and neither ``waiting`` nor a stall counts.
     """
 
     waiting: float = 0.0
-    stall: float = 4.0
-    lead_ns: int = 0
     copies: bool = True
     slow: float = 1.0
-    tiers: int = 99
     placement: Placement | None = None
-    assigned: Mapping[int, str] = field(default_factory=dict)
     alpha: float | None = None
 
 
@@ -129,7 +126,6 @@ class GapScoring:
             problem.end_ns[writers[-1]] if writers else -1 for writers in graph.writers
         ]
         """When the last op that writes a tensor ends; below 0 if none does."""
-        self.tiers = problem.below[: weights.tiers]
         self.choices: dict[int, TensorChoice] = {}
         self.versions: set[tuple[int, int]] = set()
         self.initial = graph.derived(initial_set)
@@ -235,7 +231,7 @@ class GapScoring:
                 continue
             if best is None or scored.score > best.score:
                 best = scored
-            if self.weights.placement is not None or t in self.weights.assigned:
+            if self.weights.placement is not None:
                 break
         return best
 
@@ -251,22 +247,14 @@ class GapScoring:
             if gap.after == AT_START and i >= gap.before
             else self._over_at[gap.before]
         )
-        return (
-            int(covered * max(trip.stored, trip.clean))
-            if self.weights.stall >= 1
-            else float(covered)
-        )
+        return int(covered * max(trip.stored, trip.clean))
 
     def _preferred(self, t: int) -> Sequence[LowerTier]:
         """The tiers below that may take a tensor; with a placement rule the first that does is
         taken.
         """
-        if t in self.weights.assigned:
-            return sorted(
-                self.problem.below, key=lambda below: below.name != self.weights.assigned[t]
-            )
         if self.weights.placement is None:
-            return self.tiers
+            return self.problem.below
         named = {b.name: b for b in self.problem.below}
         return [named[name] for name in self.space.order(t)]
 
@@ -328,9 +316,7 @@ class GapScoring:
         _, store_at, final_store_at, stall = leaves
         before = gap.before
         if not gap.returns:
-            return GapScore(
-                self._over_at[before] - weights.stall * stall, gap, below, leaves, None, stall
-            )
+            return GapScore(self._over_at[before] - _STALL * stall, gap, below, leaves, None, stall)
         length = trip.up
         again = gap.after == AT_START and i >= before
         free_at = 0
@@ -341,7 +327,7 @@ class GapScoring:
             if store_at is not None and store_at + trip.down > free_at:
                 free_at = store_at + trip.down
         deadline_at = self.begins[before]
-        fetch_at = self.up[below.name].latest(deadline_at - weights.lead_ns, length, free_at)
+        fetch_at = self.up[below.name].latest(deadline_at, length, free_at)
         if fetch_at is None:
             fetch_at = self.up[below.name].earliest(free_at, length)
             stall += max(0, fetch_at + length - deadline_at)
@@ -352,7 +338,7 @@ class GapScoring:
             score -= weights.waiting * (
                 self._over_at[before] - self._over_until(min(deadline_at, fetch_at + length))
             )
-        return GapScore(score - weights.stall * stall, gap, below, leaves, fetch_at, stall)
+        return GapScore(score - _STALL * stall, gap, below, leaves, fetch_at, stall)
 
     def back(self, scored: GapScore, i: int) -> int | None:
         """The op after which the prefetch of a gap scored at op i is issued; None where nothing

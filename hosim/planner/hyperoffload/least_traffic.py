@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from hosim.engine import replay
 from hosim.planner.hyperoffload.choice_passes import (
     absences,
     account,
     advance,
-    nearer_tiers,
     ops_away,
 )
 from hosim.planner.hyperoffload.judgement import LEAST_TRAFFIC
 from hosim.planner.hyperoffload.tensor_choices import (
+    HOME,
     Choices,
     Evaluation,
     Evaluator,
@@ -140,3 +142,51 @@ def _without_those_that_stay(problem: Problem, choices: Choices, budget_bytes: i
                 level[begin:end] += size
             del left[t]
     return left
+
+
+def nearer_tiers(problem: Problem, choices: Choices, part: float) -> Choices:
+    """The choices with those in far tiers in nearer ones, large ones first, while these hold no
+    more than a part of their capacity.
+
+    What a tier holds is by the listed order. What is away at all is there from when it first leaves
+    to its last use, or all the time.
+    """
+    place = {tier.name: k for k, tier in enumerate(problem.below)}
+    sizes = [tensor.size_bytes for tensor in problem.graph.tensors]
+    away = {
+        t: _away(problem, t, choice)
+        for t, choice in choices.items()
+        if t not in problem.starts_below
+    }
+    held = {
+        tier.name: np.full(len(problem.graph.ops), _lives_there(problem, tier.name))
+        for tier in problem.below
+    }
+    for t, (begin, end) in away.items():
+        held[choices[t].below][begin:end] += sizes[t]
+    found = dict(choices)
+    for t in sorted(away, key=lambda t: (-place[choices[t].below], -sizes[t], t)):
+        begin, end = away[t]
+        for tier in problem.below[: place[choices[t].below]]:
+            level = held[tier.name][begin:end]
+            if level.max(initial=0) + sizes[t] <= part * tier.capacity_bytes:
+                level += sizes[t]
+                found[t] = choices[t].below_in(tier.name)
+                break
+    return found
+
+
+def _lives_there(problem: Problem, tier: str) -> int:
+    return sum(
+        problem.graph.tensors[t].size_bytes
+        for t, home in problem.starts_below.items()
+        if home == tier
+    )
+
+
+def _away(problem: Problem, t: int, choice: TensorChoice) -> tuple[int, int]:
+    """Op positions from and up to which the tier below holds a tensor's copy."""
+    users, count = problem.graph.users[t], len(problem.graph.ops)
+    if choice.start != HOME or not choice.away or problem.graph.survives[t]:
+        return 0, count
+    return max(0, min(choice.away)), users[-1] + 1 if users else count

@@ -19,7 +19,6 @@ from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.arms import (
     annealing,
     fitting,
-    placing,
     ranking,
     refining,
     saving_traffic,
@@ -32,10 +31,9 @@ from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_f
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
-_FIRST: Sequence[Arm] = (spreading, sweeping())
-_OF_EACH: Sequence[Arm] = (*_FIRST, fitting, refining)
-_LATER: Sequence[Arm] = (placing, annealing, saving_traffic)
-"""The arms that begin a search, those of each graph before local search, and those after it."""
+_OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
+_LATER: Sequence[Arm] = (annealing, saving_traffic)
+"""The arms of each graph before local search, and those after it."""
 
 
 def plan(
@@ -93,7 +91,7 @@ def search(
     try:
         if placement is None:
             described = [] if alpha is None else [ranking(alpha)]
-            run.run([*_FIRST, *arms], [*_OF_EACH, *described], _LATER, needed, ends)
+            run.run(arms, [*_OF_EACH, *described], _LATER, needed, ends)
         else:
             run.run(arms, (sweeping(placement), fitting), (), needed, ends)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:

@@ -52,6 +52,8 @@ _FEW = 48
 """Up to so many ops tensors may be away between two uses that follow each other on one stream,
 too.
 """
+_EXPLORED = 4
+"""In such a part of that work arms bring plans, before any of these is searched from."""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
 _TIDIED = 2
@@ -196,6 +198,8 @@ class _Arm(ABC):
         """One piece of work; says whether there may be more."""
         before, begun = self.found, self.search.work.done
         more = self.go_on()
+        if before is None:  # what brought the first plan shows nothing yet of what more of it gains
+            return more
         self._gained = self._gained * _FORGET + min(_gain(before, self.found), _MOST)
         self._spent = self._spent * _FORGET + self.search.work.done - begun
         return more
@@ -255,6 +259,10 @@ class _Pooled(_Arm):
             simulator = planned.simulated(outcome)
             if not simulator.covers(outcome.choices):
                 return False
+            if not outcome.cost.infeasible:
+                self._found = search.tidied(self._found, nearer=False)
+                search.note_best(self._found)
+                outcome = self._found.outcome
             self._local = LocalSearch(
                 simulator, outcome.choices, planned.least_ns, search.rng.getrandbits(32)
             )
@@ -469,21 +477,23 @@ class Search:
         ``needed``, unless something else has ended it.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
-        first: list[_Arm] = [
-            *[_Bringing(self, arm, self.plain, bound=False) for arm in arms],
-            *last,
-        ]
-        behind: list[_Arm] = []
-        asked, limit = [], int(max(ends.effort, _LEAST) * self.whole)
+        first: list[_Arm] = [*[_Bringing(self, arm, self.plain) for arm in of_each], *last]
+        others: list[_Arm] = [_Bringing(self, arm, self.plain, bound=False) for arm in arms]
+        behind: list[_Arm] = [_Bringing(self, arm, self.plain) for arm in later]
+        asked, limit = [self.plain], int(max(ends.effort, _LEAST) * self.whole)
         while not self.done and not self._ends(ends, limit):
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
                 asked.append(planned)
                 first += [_Bringing(self, arm, planned) for arm in of_each]
                 behind += [_Bringing(self, arm, planned) for arm in later]
+            if self.best is not None:  # a plan comes first
+                first, others = [*others, *first], []
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):
                 break
+            if first and self.work.done * _EXPLORED < self.whole:
+                arms_left = first
             arm = min(arms_left, key=lambda arm: (arm.promised_ns(self.whole), -arm.rate))
             if not arm.step():
                 first, behind = (

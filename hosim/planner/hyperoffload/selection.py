@@ -288,7 +288,7 @@ class GapSweep:
                     self.choices[t] = TensorChoice(tier, HOME)
         for first, t, tier in sorted(todo, reverse=True):
             length = scoring.round_trip(below[tier], self.sizes[t]).up
-            at = scoring.up[tier].latest(problem.start_ns[first] - self.weights.lead_ns, length, 0)
+            at = scoring.up[tier].latest(problem.start_ns[first], length, 0)
             if at is None:
                 back, at = AT_START, scoring.up[tier].earliest(0, length)
             else:

@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     )
     from hosim.planner.hyperoffload.choice_passes.late_issue import issued_late, sturdier
     from hosim.planner.hyperoffload.choice_passes.ordered_returns import OrderedReturns
-    from hosim.planner.hyperoffload.choice_passes.tier_assignment import (
-        assigned_tiers,
-        nearer_tiers,
-    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -34,11 +30,10 @@ else:
             "even_spreads": "Spread evenly hardly_late in_time usual_bytes",
             "late_issue": "issued_late sturdier",
             "ordered_returns": "OrderedReturns",
-            "tier_assignment": "assigned_tiers nearer_tiers",
         },
     )
 
 __all__ = [
-    "OrderedReturns", "Spread", "absences", "account", "advance", "assigned_tiers", "evenly",
-    "hardly_late", "in_time", "issued_late", "nearer_tiers", "ops_away", "sturdier", "usual_bytes",
+    "OrderedReturns", "Spread", "absences", "account", "advance", "evenly",
+    "hardly_late", "in_time", "issued_late", "ops_away", "sturdier", "usual_bytes",
 ]  # fmt: skip

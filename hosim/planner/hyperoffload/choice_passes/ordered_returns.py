@@ -9,8 +9,6 @@ among those of one op that of their turns.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hosim.cache_plan import AT_START
@@ -54,7 +52,7 @@ class OrderedReturns:
                 moved.setdefault(t, dict(choices[t].away))[after] = ahead
         found = dict(choices)
         for t, away in moved.items():
-            found[t] = replace(choices[t], away=away)
+            found[t] = choices[t].having(away=away)
         return found
 
     def _account(self, choices: Choices) -> tuple[Levels, list[_Return]]:

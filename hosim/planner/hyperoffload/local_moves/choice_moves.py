@@ -8,8 +8,7 @@ tensor that stays in the place of another one that leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 
 from hosim.analysis import Gap, initial_set
@@ -53,12 +52,12 @@ class ChoiceMoves:
         choices: Present,
         gap: Gap,
         others: Sequence[Gap],
-        lines: Queues | None = None,
+        lines: Callable[[], Queues] | None = None,
     ) -> Changes:
         """A change of the tensor of ``gap``, most of all there; in one of ten it changes places
         with one of ``others``.
 
-        ``lines`` are the queues of the choices, if they are known: looking takes time for each
+        ``lines`` gives the queues of the choices, where they are kept: looking takes time for each
         tensor that moves.
         """
         t = gap.tensor
@@ -67,10 +66,10 @@ class ChoiceMoves:
         if what < 0.1 and others:
             return self._exchange(rng, choices, gap, rng.choice(others))
         if choice is not None and gap.after in choice.away and rng.random() < _TURN:
-            lines = self.queues(choices) if lines is None else lines
+            queues = self.queues(choices) if lines is None else lines()
             changed = [
-                *self._elsewhere(t, choice, gap, lines),
-                *self._saved_elsewhere(t, choice, lines),
+                *self._elsewhere(t, choice, gap, queues),
+                *self._saved_elsewhere(t, choice, queues),
             ]
             if changed:
                 return {t: rng.choice(changed)}
@@ -281,8 +280,8 @@ class ChoiceMoves:
         for gap in gaps:
             if gap.after in base.away:
                 if not (forced and gap.after == AT_START):
-                    yield replace(
-                        base.without(gap.after), start=HOME if gap.after == AT_START else base.start
+                    yield base.without(gap.after).having(
+                        start=HOME if gap.after == AT_START else base.start
                     )
             elif gap.after == AT_START and not forced:
                 yield from self._from_the_start(base, gap)
@@ -299,7 +298,7 @@ class ChoiceMoves:
         ):
             for start in (HOME, COPY):
                 if start != base.start:
-                    yield replace(base, start=start)
+                    yield base.having(start=start)
         if base.start == BELOW:
             yield None
         if choice is not None:
@@ -316,9 +315,9 @@ class ChoiceMoves:
         persistent = graph.tensors[t].persistent
         for again in _positions(gap):
             if persistent:
-                yield replace(base.without(last), start=BELOW).with_return(AT_START, again)
+                yield base.without(last).having(start=BELOW).with_return(AT_START, again)
             if not persistent or graph.writers[t]:
-                yield replace(base, start=HOME).with_return(AT_START, again)
+                yield base.having(start=HOME).with_return(AT_START, again)
 
     def _to_the_end(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
         """Ways to be there at both ends of the step, and away after the last use, for what starts
@@ -326,7 +325,7 @@ class ChoiceMoves:
         """
         for start in (COPY, HOME) if self.problem.graph.writers[gap.tensor] else (COPY,):
             for again in _positions(gap):
-                yield replace(base.without(AT_START), start=start).with_return(gap.after, again)
+                yield base.without(AT_START).having(start=start).with_return(gap.after, again)
 
 
 Queues = Mapping[tuple[bool, int], Sequence[tuple[int, int]]]

@@ -106,6 +106,8 @@ class PlanSimulator:
         self._table.reset({t: moves.initial for t, moves in enumerate(self._moves)})
         self._start = _Snapshot(-1, (), self._table.kept())
         self._snapshots: list[_Snapshot] = []
+        self._done: list[list[int]] = []
+        """By stream, how many of its ops have ended at each snapshot."""
         self._stalls: list[tuple[int, int, int]] = []
         self.work = 0
 
@@ -324,11 +326,8 @@ class PlanSimulator:
         """Return the number of snapshots at which an op has not ended."""
         if i == AT_START:
             return 0
-        if not self._several:
-            return bisect_right(self._snapshots, i, key=lambda kept: kept.total)
         cells = self._table.cells
-        s, place = cells["stream_of"][i], cells["place"][i]
-        return bisect_right(self._snapshots, place, key=lambda kept: kept.done[s])
+        return bisect_right(self._done[cells["stream_of"][i]], cells["place"][i])
 
     # -- runs
     # ----------------------------------------------------------------------------------------------
@@ -354,16 +353,21 @@ class PlanSimulator:
         table = self._table
         if origin is self._start:
             self._start, self._snapshots = _Snapshot(-1, (), table.kept()), []
+            self._done = [[] for _ in table.cells["done"]]
             if not table.fits:
                 self.cost, self._stalls = (self._count + 1, 0, moved), []
                 return
         else:
-            self._snapshots = self._snapshots[: self._snapshots.index(origin) + 1]
+            count = self._snapshots.index(origin) + 1
+            self._snapshots = self._snapshots[:count]
+            self._done = [ended[:count] for ended in self._done]
         scalars, done = table.cells["scalars"], table.cells["done"]
         while True:
             status = self._run(NEVER, scalars[1] + self._stride)
             if status != STOPPED:
                 break
+            for ended, so_far in zip(done, self._done, strict=True):
+                so_far.append(ended)
             self._snapshots.append(
                 _Snapshot(scalars[1], tuple(done), table.kept(), scalars[0], table.mark())
             )

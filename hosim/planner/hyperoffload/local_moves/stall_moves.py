@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from random import Random
 
@@ -120,7 +119,7 @@ class StallMoves:
         """Where something is issued: the op after which it is, the tensor, and the op that its gap
         comes after.
         """
-        self._lines: Queues = {}
+        self._lines: Queues | None = None
         self._idle = self._tiers[0] if self._tiers else ""
         """The tier whose channel up is busy for the least time."""
 
@@ -158,7 +157,7 @@ class StallMoves:
                 places.append((saved, t, min(choice.away)))
         self._places = sorted(places)
         self._idle = min(busy, key=lambda tier: busy[tier], default="")
-        self._lines = self.decisions.queues(self._simulator.choices)
+        self._lines = None
 
     def anywhere(self) -> None:
         """Forget the stalls until the next look."""
@@ -242,7 +241,7 @@ class StallMoves:
             if over is not None and rng.random() < 0.5:
                 gap, over = over, gap
             return self.decisions.random(
-                rng, self._simulator.choices, gap, [over] if over is not None else [], self._lines
+                rng, self._simulator.choices, gap, [over] if over is not None else [], self._queues
             )
         if kind == SHIFT:
             return self._shift(gap, self._distance())
@@ -253,6 +252,12 @@ class StallMoves:
         if kind == TIER:
             return self._other_tier(gap)
         return self._exchange(gap, op)
+
+    def _queues(self) -> Queues:
+        """The queues of the choices, as of the first time that they are asked for after a look."""
+        if self._lines is None:
+            self._lines = self.decisions.queues(self._simulator.choices)
+        return self._lines
 
     def _over(self, op: int) -> Gap | None:
         """A gap around an op of a tensor that is drawn; none if those drawn have none."""
@@ -313,7 +318,7 @@ class StallMoves:
             if own.after != AT_START:
                 changes[own.tensor] = kept(choice.without(own.after))
             elif own.tensor not in self._problem.starts_below:
-                changes[own.tensor] = kept(replace(choice.without(own.after), start=start))
+                changes[own.tensor] = kept(choice.without(own.after).having(start=start))
         return changes
 
     def _other_tier(self, gap: Gap) -> Changes:
@@ -417,13 +422,11 @@ class StallMoves:
         )
         written = bool(self._graph.writers[t])
         if free and gap.after == AT_START and (clean or not written):
-            choice = replace(
-                choice.without(max(self._graph.users[t], default=AT_START)), start=BELOW
-            )
+            choice = choice.without(max(self._graph.users[t], default=AT_START)).having(start=BELOW)
         elif free and gap.after == AT_START:
-            choice = replace(choice, start=HOME)
+            choice = choice.having(start=HOME)
         elif choice.start == BELOW and gap.before == self._count:
-            choice = replace(choice.without(AT_START), start=COPY if clean or not written else HOME)
+            choice = choice.without(AT_START).having(start=COPY if clean or not written else HOME)
         elif free and choice.start == HOME and gap.version == 0 and clean:
-            choice = replace(choice, start=COPY)
+            choice = choice.having(start=COPY)
         return choice.with_return(gap.after, back)

@@ -8,7 +8,7 @@ rule of docs/contract.md by construction, for any choices: it says when each ten
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from typing import TypeVar
@@ -63,40 +63,42 @@ class TensorChoice:
 
     def without(self, after: int) -> TensorChoice:
         """The choice less one absence."""
-        return self._with(away={a: p for a, p in self.away.items() if a != after})
+        return self.having(away={a: p for a, p in self.away.items() if a != after})
 
     def with_return(self, after: int, position: int | None) -> TensorChoice:
         """The choice with one absence set to return after ``position``."""
-        return self._with(away=_set(self.away, after, position))
+        return self.having(away=_set(self.away, after, position))
 
     def with_store(self, after: int, position: int) -> TensorChoice:
         """The choice with the store before one absence issued after ``position``."""
-        return self._with(stores=_set(self.stores, after, position))
+        return self.having(stores=_set(self.stores, after, position))
 
     def with_tier(self, after: int, tier: str) -> TensorChoice:
         """The choice with one absence in a tier."""
         others = {a: other for a, other in self.tiers.items() if a != after}
-        return self._with(tiers=others if tier == self.below else _set(others, after, tier))
+        return self.having(tiers=others if tier == self.below else _set(others, after, tier))
 
     def below_in(self, tier: str) -> TensorChoice:
         """The choice with all absences in a tier."""
-        return replace(self, below=tier, tiers={})
+        return self.having(below=tier, tiers={})
 
     def with_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the return of one absence elsewhere in its queue."""
-        return self._with(turns=_set(self.turns, after, turn))
+        return self.having(turns=_set(self.turns, after, turn))
 
     def with_store_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the store before one absence elsewhere in its queue."""
-        return self._with(store_turns=_set(self.store_turns, after, turn))
+        return self.having(store_turns=_set(self.store_turns, after, turn))
 
     def with_leave(self, after: int, position: int) -> TensorChoice:
         """The choice with the tensor leaving for one absence after ``position``."""
         others = {a: other for a, other in self.leaves.items() if a != after}
-        return self._with(leaves=others if position == after else _set(others, after, position))
+        return self.having(leaves=others if position == after else _set(others, after, position))
 
-    def _with(
+    def having(
         self,
+        below: str | None = None,
+        start: str | None = None,
         away: Mapping[int, int | None] | None = None,
         stores: Mapping[int, int] | None = None,
         tiers: Mapping[int, str] | None = None,
@@ -108,8 +110,8 @@ class TensorChoice:
         takes ten times as long.
         """
         return TensorChoice(
-            self.below,
-            self.start,
+            self.below if below is None else below,
+            self.start if start is None else start,
             self.away if away is None else away,
             self.stores if stores is None else stores,
             self.tiers if tiers is None else tiers,
