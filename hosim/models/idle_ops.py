@@ -4,14 +4,9 @@ backward pass uses.
 
 from __future__ import annotations
 
-from dataclasses import fields
-from operator import attrgetter
+from dataclasses import replace
 
-from hosim.data.frozen_twins import unguarded
 from hosim.graph import Graph, Op
-
-_made = unguarded(Op)  # an op that was made of one needs no second check of its fields
-_others = attrgetter(*[field.name for field in fields(Op)][6:])
 
 
 def without_idle(graph: Graph, prefix: str) -> Graph:
@@ -43,8 +38,11 @@ def without_idle(graph: Graph, prefix: str) -> Graph:
     place = {t: i for i, t in enumerate(used)}
 
     def moved(op: Op) -> Op:
-        uses = [tuple([place[t] for t in part]) for part in (op.inputs, op.outputs, op.mutates)]
-        return _made(op.name, op.kind, *uses, tuple([number[d] for d in op.deps]), *_others(op))
+        inputs, outputs, mutates = [
+            tuple([place[t] for t in part]) for part in (op.inputs, op.outputs, op.mutates)
+        ]
+        deps = tuple([number[d] for d in op.deps])
+        return replace(op, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)
 
     return Graph(
         graph.name,
