@@ -42,7 +42,7 @@ _OPTIONS = (
 
 def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
     """What reads a file: one of kernels, or of the layers of a model."""
-    from hosim.importers.recordings import read_kernel_tables, read_layer_tables
+    from hosim.importers.recordings import read_kernel_tables
     from hosim.io import load_named
 
     if model is None:
@@ -50,7 +50,7 @@ def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
     recipe = load_named(model).meta.get("builder")
     if not isinstance(recipe, Mapping):
         raise InputError(f"expected a model of a builder, got {model}", source="--model")
-    return lambda source: read_layer_tables(source, recipe, say)
+    return lambda source: read_kernel_tables(source, say, recipe)
 
 
 @command(*_OPTIONS)

@@ -9,7 +9,7 @@ import pytest
 from hosim.costmodel.kernels import NO_WINDOW
 from hosim.errors import InputError
 from hosim.files import csv_line
-from hosim.importers.recordings import read_kernel_tables, read_layer_tables, tables_text
+from hosim.importers.recordings import read_kernel_tables, tables_text
 
 SERVING = Path(__file__).parents[3] / "shared" / "data" / "serving"
 
@@ -272,12 +272,12 @@ def test_layers_of_a_model_are_its_products_and_attention(tmp_path) -> None:
         "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us\n0,0,2,64,9\n32,16,0,0,20\n32,0,2,64,25\n"
     )
     model, said = {"model": "llama-3.1-8b", "tensor": 2}, []
-    qkv, up = read_layer_tables(tmp_path / "dense.csv", model, said.append)
+    qkv, up = read_kernel_tables(tmp_path / "dense.csv", said.append, model)
     assert [list(qkv.sizes[name]) for name in "mnk"] == [[1, 8], [3072, 3072], [4096, 4096]]
     assert (list(qkv.latency_us), list(up.sizes["n"])) == ([5, 6], [14336])
-    (head,) = read_layer_tables(tmp_path / "head.csv", model, said.append)
+    (head,) = read_kernel_tables(tmp_path / "head.csv", said.append, model)
     assert [head.sizes[name][0] for name in "mnk"] == [4, 64128, 4096]
-    prompts, steps = read_layer_tables(tmp_path / "attention.csv", model, said.append)
+    prompts, steps = read_kernel_tables(tmp_path / "attention.csv", said.append, model)
     assert {name: of[0] for name, of in prompts.sizes.items()} == {
         "batch": 1, "queries": 32, "before": 16, "heads": 16, "kv_heads": 4, "width": 128,
         "window": NO_WINDOW,
@@ -300,13 +300,13 @@ def test_layers_of_a_model_are_its_products_and_attention(tmp_path) -> None:
 def test_layers_that_say_nothing_are_refused(tmp_path, text: str, words: str) -> None:
     (tmp_path / "dense.csv").write_text(text)
     with pytest.raises(InputError, match=words):
-        read_layer_tables(tmp_path / "dense.csv", {"model": "gpt2-xl"})
+        read_kernel_tables(tmp_path / "dense.csv", model={"model": "gpt2-xl"})
 
 
 def test_the_layers_of_a_4090_are_read() -> None:
     folder = SERVING / "rtx4090_llama-3.1-8b"
     if not folder.is_dir():
         pytest.skip(f"no {folder}")
-    found = read_layer_tables(folder / "kernels_dense.csv.gz", {"model": "llama-3.1-8b"})
+    found = read_kernel_tables(folder / "kernels_dense.csv.gz", model={"model": "llama-3.1-8b"})
     assert sorted({int(table.sizes["n"][0]) for table in found}) == [4096, 6144, 28672]
     assert [len(table) for table in found] == [152] * 4

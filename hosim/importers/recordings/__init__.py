@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         waits,
     )
     from hosim.importers.recordings.kineto_workload import import_kineto
-    from hosim.importers.recordings.layer_tables import read_layer_tables
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -51,7 +50,6 @@ else:
             "kineto_waits": "CLOCK_STEP_NS ProgramOrder StreamId Waits blocks program_order "
             "stream_of waits",
             "kineto_workload": "import_kineto",
-            "layer_tables": "read_layer_tables",
         },
     )
 
@@ -60,5 +58,5 @@ __all__ = [
     "KernelTable", "KinetoTrace", "MemoryEvent", "ProgramOrder", "RecordedBlock", "StreamId",
     "SyncRecord", "Waits", "blocks", "blocks_of", "call_role", "device_of_blocks", "ended_before",
     "import_kineto", "measured_times", "of_machine", "parse_kineto", "program_order",
-    "read_kernel_tables", "read_kineto", "read_layer_tables", "stream_of", "tables_text", "waits",
+    "read_kernel_tables", "read_kineto", "stream_of", "tables_text", "waits",
 ]  # fmt: skip

@@ -9,24 +9,30 @@ with their longer names and ``latency`` in milliseconds.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas
 
-from hosim.costmodel.kernels import CLASSES, CUSTOM_BYTES, DTYPES, NO_WINDOW, first_wrong
+from hosim.costmodel.kernels import CLASSES, CUSTOM_BYTES, NO_WINDOW
 from hosim.costmodel.kernels.op_families import Array, expected_loads
 from hosim.errors import InputError
-from hosim.files import cell_text, check_widths, csv_line, csv_rows, decode, read_bytes, read_head
+from hosim.files import csv_line, read_head
 from hosim.files.formats import TABLE, unexpected
 from hosim.hardware import MeasuredTimes
-from hosim.limits import within
-from hosim.plain_text import counted, one_line
+from hosim.importers.recordings.layer_tables import kernels_of_layers
+from hosim.importers.recordings.table_columns import (
+    DTYPE_NAMES,
+    PARQUET,
+    TableColumns,
+    check_sizes,
+    table_frame,
+)
+from hosim.plain_text import one_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,40 +61,6 @@ class KernelTable:
         )
 
 
-_PARQUET = b"PAR1"
-
-_LONGER = {
-    "gemm_dtype": "dtype",
-    "attn_dtype": "dtype",
-    "mla_dtype": "dtype",
-    "moe_dtype": "dtype",
-    "nccl_dtype": "dtype",
-    "allreduce_dtype": "dtype",
-    "batch_size": "batch",
-    "num_heads": "heads",
-    "num_key_value_heads": "kv_heads",
-    "tp_size": "tp",
-    "num_tokens": "tokens",
-    "hidden_size": "hidden",
-    "inter_size": "intermediate",
-    "num_experts": "experts",
-    "moe_tp_size": "moe_tp",
-    "moe_ep_size": "moe_ep",
-    "num_gpus": "gpus",
-    "message_size": "message_elements_or_bytes",
-    "op_name": "op",
-}
-
-_DTYPES = {
-    "float16": "fp16",
-    "bfloat16": "fp16",
-    "half": "fp16",
-    "int8_wo": "int8_weights",
-    "int4_wo": "int4_weights",
-    "w4afp8": "int4_weights_fp8",
-    **{name: name for name in DTYPES},
-}
-
 _COLLECTIVES = {
     "all_reduce": "all_reduce",
     "all_gather": "all_gather",
@@ -98,19 +70,28 @@ _COLLECTIVES = {
 
 
 def read_kernel_tables(
-    path: str | os.PathLike[str], tell: Callable[[str], None] = lambda said: None
+    path: str | os.PathLike[str],
+    tell: Callable[[str], None] = lambda said: None,
+    model: Mapping[str, Any] | None = None,
 ) -> list[KernelTable]:
     """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time
     that is no number above 0.
 
     Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is
-    told how many.
+    told how many. With a ``model``, parameters of a builder, the file has the times of its layers
+    (:mod:`hosim.importers.recordings.layer_tables`).
     """
     source = os.fspath(path)
+    if model is not None:
+        columns = TableColumns(table_frame(source, tell), source)
+        return [
+            KernelTable("", kernel, "fp16", "uniform", sizes, us)
+            for kernel, sizes, us in kernels_of_layers(columns, model, tell)
+        ]
     try:
         frame, time, kind = _headed(source, tell)
     except InputError as error:
-        if read_head(source).startswith(_PARQUET):
+        if read_head(source).startswith(PARQUET):
             raise
         raise unexpected(source, "a table of kernel times (CSV)", but=TABLE) or error from None
     sorted_in = _READERS[kind](TableColumns(frame, source))
@@ -138,19 +119,6 @@ def read_kernel_tables(
             listed = {name: sizes[name][places] for name in CLASSES[kernel].sizes}
             tables.append(KernelTable(machine, kernel, dtype, distribution, listed, us[places]))
     return tables
-
-
-def check_sizes(
-    kernel: str, sizes: Mapping[str, Array], chosen: npt.NDArray[np.bool_], source: str
-) -> None:
-    """Raise :class:`InputError` for sizes that no kernel of the class has; ``chosen`` are the lines
-    of the file that they are from.
-    """
-    wrong = first_wrong(kernel, sizes)
-    if wrong is not None:
-        row, expected = wrong
-        where = f"line {np.flatnonzero(chosen)[row] + 2}"
-        raise InputError(f"expected {expected}", source=source, where=where)
 
 
 def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame, str, str]:
@@ -187,106 +155,6 @@ def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame,
     return frame, time, kind
 
 
-def table_frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
-    """The rows of a file, CSV or Parquet, as texts. Raises :class:`InputError`."""
-    content = read_bytes(source)
-    if content.startswith(_PARQUET):
-        return _parquet(content, source, tell)
-    lines = csv_rows(decode(content, source).rstrip().encode(), source)
-    header, *rows = lines or [[]]
-    if not rows:
-        raise InputError(
-            "expected a line of columns and a line for each measured time, separated by commas",
-            source=source,
-        )
-    columns = [_LONGER.get(name, name) for name in header]
-    if len(set(columns)) < len(columns):
-        raise InputError("a column is listed twice", source=source, where="line 1")
-    check_widths(lines, source)
-    return pandas.DataFrame(rows, columns=columns, dtype=object).map(cell_text)
-
-
-def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
-    """The rows of a Parquet file as texts, of kernels in CUDA graphs where the file has both them
-    and launched ones.
-    """
-    if find_spec("pyarrow") is None:
-        raise InputError(
-            "Parquet needs pyarrow, which is not installed; run: pip install 'hosim[parquet]'",
-            source=source,
-        )
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile  # here, as it takes long to import
-
-    try:
-        with ParquetFile(io.BytesIO(content)) as file:
-            told = file.metadata
-            unpacked = sum([told.row_group(n).total_byte_size for n in range(told.num_row_groups)])
-            within("unpacked_bytes", unpacked, source=source)
-            within("values", told.num_rows * told.num_columns, source=source)
-            frame = file.read().to_pandas()
-    except (ArrowException, OSError, ValueError) as error:
-        raise InputError(
-            f"is no Parquet file: {one_line(str(error), 100)}", source=source
-        ) from None
-    if not len(frame):
-        raise InputError("expected a row for each measured time", source=source)
-    frame.columns = pandas.Index([_LONGER.get(str(name), str(name)) for name in frame.columns])
-    if len(set(frame.columns)) < len(frame.columns):
-        raise InputError("a column is listed twice", source=source)
-    texts: pandas.DataFrame = frame.map(lambda cell: "" if cell is None else str(cell))
-    kept = pandas.Series(True, index=texts.index)
-    if "kernel_source" in texts and texts["kernel_source"].str.endswith("_graph").any():
-        kept = ~texts["kernel_source"].str.endswith("_eager")
-    if "dtype" in texts and (known := kept & texts["dtype"].isin([*_DTYPES, ""])).any():
-        for dtype, rows in texts["dtype"][kept & ~known].value_counts().sort_index().items():
-            tell(
-                f"left out: {counted(rows, 'row')} in {one_line(str(dtype), 40)}, for which hosim "
-                "has no kernels"
-            )
-        kept = known
-    return texts[kept].reset_index(drop=True)
-
-
-@dataclass(frozen=True, eq=False)
-class TableColumns:
-    """The columns of a file, checked as they are read."""
-
-    frame: pandas.DataFrame
-    source: str
-
-    def has(self, name: str) -> bool:
-        """Return whether there is such a column."""
-        return name in self.frame
-
-    def numbers(self, name: str, least: float = 0.0) -> Array:
-        """A column of numbers from ``least`` on. Raises :class:`InputError` with the line."""
-        values: Array = pandas.to_numeric(self.frame[name], errors="coerce").to_numpy(float)
-        wrong = np.flatnonzero(~((values >= least) & (values < 1e15)))
-        if len(wrong):
-            raise InputError(
-                f"expected a number of at least {least:g} as {name}",
-                source=self.source,
-                where=f"line {wrong[0] + 2}",
-            )
-        return values
-
-    def known(self, name: str, names: Mapping[str, str], default: str = "") -> npt.NDArray[np.str_]:
-        """A column of names, each by what hosim calls it."""
-        column = (
-            self.frame[name] if self.has(name) else pandas.Series(default, index=self.frame.index)
-        )
-        meant = column.replace("", default).map(names)
-        wrong = np.flatnonzero(meant.isna())
-        if len(wrong):
-            raise InputError(
-                f"unknown {name} {column.iloc[wrong[0]]!r}; expected one of {', '.join(names)}",
-                source=self.source,
-                where=f"line {wrong[0] + 2}",
-            )
-        return meant.to_numpy(str)
-
-
 Sorted = Iterator[
     tuple[
         str, npt.NDArray[np.str_], npt.NDArray[np.str_], Mapping[str, Array], npt.NDArray[np.bool_]
@@ -304,7 +172,7 @@ def _rows_of(
     chosen: npt.NDArray[np.bool_] | None = None,
 ) -> Sorted:
     count = len(columns.frame)
-    dtypes = columns.known("dtype", _DTYPES)
+    dtypes = columns.known("dtype", DTYPE_NAMES)
     yield (
         kernel,
         dtypes,
@@ -316,7 +184,7 @@ def _rows_of(
 
 def _own(columns: TableColumns) -> Sorted:
     kernels = columns.known("kernel", {name: name for name in CLASSES})
-    dtypes = columns.known("dtype", _DTYPES)
+    dtypes = columns.known("dtype", DTYPE_NAMES)
     distributions = _distributions(columns)
     for kernel in dict.fromkeys(kernels.tolist()):
         missing = [name for name in CLASSES[kernel].sizes if not columns.has(name)]
@@ -365,8 +233,8 @@ def _attention(columns: TableColumns) -> Sorted:
     among them.
     """
     dtypes, kv_dtypes = (
-        columns.known("dtype", _DTYPES),
-        columns.known("kv_cache_dtype", _DTYPES, "fp16"),
+        columns.known("dtype", DTYPE_NAMES),
+        columns.known("kv_cache_dtype", DTYPE_NAMES, "fp16"),
     )
     labels = np.where((dtypes == "fp16") & (kv_dtypes == "fp8"), "fp16_fp8_cache", dtypes)
     sizes = {name: columns.numbers(name, 1) for name in ("batch", "heads", "kv_heads")} | {
@@ -399,7 +267,7 @@ def _moe(columns: TableColumns) -> Sorted:
     sizes = {name: columns.numbers(named.get(name, name), 1) for name in CLASSES["moe"].sizes}
     yield (
         "moe",
-        columns.known("dtype", _DTYPES),
+        columns.known("dtype", DTYPE_NAMES),
         _distributions(columns),
         sizes,
         np.full(len(columns.frame), True),

@@ -8,42 +8,35 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from hosim.costmodel.kernels import NO_WINDOW
+from hosim.costmodel.kernels.op_families import Array
 from hosim.errors import InputError
-from hosim.importers.recordings.kernel_tables import (
-    KernelTable,
-    TableColumns,
-    check_sizes,
-    table_frame,
-)
+from hosim.importers.recordings.table_columns import TableColumns, check_sizes
 from hosim.models import build
 from hosim.plain_text import counted
 
 _COUNTS = ("tokens", "sequences")
 _ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
+Timed = tuple[str, Mapping[str, Array], Array]
+"""A class of kernels, the sizes of some of it, and microseconds."""
 _STEP = {"phase": "prefill", "sequence": 16, "layers": 1, "merged": True, "fused": True}
 
 
-def read_layer_tables(
-    path: str | os.PathLike[str],
-    model: Mapping[str, Any],
-    tell: Callable[[str], None] = lambda said: None,
-) -> list[KernelTable]:
-    """The products and the attention in a file of layers' times; ``model`` are the parameters of a
-    builder (:func:`hosim.models.builder.build`), with ``tensor`` if several devices shared a layer.
+def kernels_of_layers(
+    columns: TableColumns, model: Mapping[str, Any], tell: Callable[[str], None]
+) -> list[Timed]:
+    """The class, the sizes and the times of each product and of attention in a table of layers.
 
-    ``tell`` is told of layers that are none of hosim's classes of kernels, and how many rows have
-    prompts beside sequences that decode. Raises :class:`InputError` for other columns, and where
-    nothing is left.
+    ``model`` are the parameters of a builder (:func:`hosim.models.builder.build`), with ``tensor``
+    if several devices shared a layer. ``tell`` is told of layers that are none of hosim's classes
+    of kernels, and how many rows have prompts beside sequences that decode. Raises
+    :class:`InputError` for other columns, and where nothing is left.
     """
-    source = os.fspath(path)
-    columns = TableColumns(table_frame(source, tell), source)
     count = next((name for name in _COUNTS if columns.has(name)), "")
     if columns.has("time_us") and columns.has("layer") and count:
         found = list(_products(columns, count, model, tell))
@@ -53,11 +46,13 @@ def read_layer_tables(
         raise InputError(
             "expected layer, tokens or sequences, and time_us, or "
             f"{', '.join(_ATTENTION)} and time_us",
-            source=source,
+            source=columns.source,
             where="line 1",
         )
     if not found:
-        raise InputError("has no layer that is a product or attention of this model", source=source)
+        raise InputError(
+            "has no layer that is a product or attention of this model", source=columns.source
+        )
     return found
 
 
@@ -70,7 +65,7 @@ def _kernels(model: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[int, ..
 
 def _products(
     columns: TableColumns, count: str, model: Mapping[str, Any], tell: Callable[[str], None]
-) -> Iterator[KernelTable]:
+) -> Iterator[Timed]:
     rows, us = columns.numbers(count, 1), columns.numbers("time_us", 1e-9)
     sizes = {name: of for name, kernel, of in _kernels(model) if kernel == "gemm"}
     layers = columns.frame["layer"].to_numpy(str)
@@ -82,12 +77,12 @@ def _products(
         m = rows[chosen]
         named = {"m": m, "n": np.full(len(m), float(n)), "k": np.full(len(m), float(k))}
         check_sizes("gemm", named, chosen, columns.source)
-        yield KernelTable("", "gemm", "fp16", "uniform", named, us[chosen])
+        yield "gemm", named, us[chosen]
 
 
 def _attention(
     columns: TableColumns, model: Mapping[str, Any], tell: Callable[[str], None]
-) -> Iterator[KernelTable]:
+) -> Iterator[Timed]:
     chunk, before, decodes, keys = (columns.numbers(name) for name in _ATTENTION)
     us = columns.numbers("time_us", 1e-9)
     found = [of for _, kernel, of in _kernels(model) if kernel == "context_attention"]
@@ -113,6 +108,6 @@ def _attention(
             alike = {"heads": heads, "kv_heads": kv_heads, "width": width}
             alike |= {"window": float(NO_WINDOW)} if kernel == "context_attention" else {}
             sizes |= {name: np.full(len(us), value) for name, value in alike.items()}
-            table = KernelTable("", kernel, "fp16", "uniform", sizes, us).part(chosen)
-            check_sizes(kernel, table.sizes, chosen, columns.source)
-            yield table
+            sizes = {name: values[chosen] for name, values in sizes.items()}
+            check_sizes(kernel, sizes, chosen, columns.source)
+            yield kernel, sizes, us[chosen]
