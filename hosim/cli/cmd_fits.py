@@ -11,7 +11,7 @@ import typer
 
 from hosim.base.collector import no_collection
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json
+from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError, InputError
 from hosim.options import OPTIONS, Given, declared
@@ -51,6 +51,7 @@ def fits(given: Given) -> None:
 
         question = fit_question(_entry(text) or text, hardware, asked)
         found = fitted(question, tell)
+    say_notes(question.notes)
     if as_json:
         print_json(memory_fit_to_dict(found))
     else:
