@@ -264,6 +264,8 @@ hosim.sweep(graph, machine, "layerwise", vary="budget=60%,80%", jobs=1, devices=
 """,
     "searches": """hosim.frontier(graph, "toy", "layerwise", None, points=3, refine=1, price=2.0, devices=1)
 hosim.fit(graph, "toy", "layerwise", "80 B", smallest="channels.h2d.bandwidth=1..10GB/s:4", slowdown=1.5, devices=None)
+hosim.fits({"model": "gpt2", "layers": 1}, "h100", batch=2, sequence=64, optimizer="adamw", runtime="torchtune", devices=None)
+hosim.fits(graph, "toy", None, loss=None, optimizer=None)
 """,
     "stages": """a, b = hosim.GraphBuilder("a"), hosim.GraphBuilder("b")
 a.tensor("x", 30), a.op("f", "matmul", outputs=["x"], duration_ns=50)
