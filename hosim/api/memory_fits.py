@@ -73,6 +73,12 @@ def fits(
                 )
         workload = load(workload, inputs, loss=loss, optimizer=options["optimizer"])
         options["optimizer"] = None
+    elif not isinstance(options["optimizer"], str | None):
+        raise InputError(
+            "an optimizer of torch is for a module of torch; of a model name adamw or none",
+            source="fits",
+            where="optimizer",
+        )
     elif inputs is not None or loss is not None:
         raise InputError(
             "only a module of torch takes inputs and loss", source="fits", where="workload"
@@ -88,7 +94,7 @@ def fit_question(workload: Any, hardware: Machine, options: Mapping[str, Any]) -
     asked = dict(options)
     sizes = {name: asked.pop(name) for name in ("batch", "sequence", "optimizer")}
     wanted = {name: value for name, value in sizes.items() if value is not None}
-    if wanted and (parameters := _parameters(workload)) is not None:
+    if (parameters := _parameters(workload)) is not None:
         settings = _settings(wanted, parameters)
         for name, value in settings.items():
             if parameters.get(name, value) != value:
@@ -140,7 +146,17 @@ def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
     from hosim.io.runtimes import runtime_named, with_runtime
     from hosim.models import build
 
-    under = {} if runtime is None else {RUNTIME: as_data(runtime_named(runtime))}
+    under = {}
+    if runtime is not None:
+        software = runtime_named(runtime)
+        kind = "train" if parameters.get("phase") == "train" else "inference"
+        if software.runs and kind not in software.runs:
+            raise InputError(
+                f"{software.name} is for {' and '.join(software.runs)}, and this step is for "
+                f"{kind}: name another runtime (see 'hosim runtime list') or another phase",
+                source="runtime",
+            )
+        under = {RUNTIME: as_data(software)}
     try:
         return build(name_of(parameters), {**with_runtime(parameters), **under})
     except InputError as error:

@@ -11,9 +11,9 @@ import typer
 
 from hosim.base.collector import no_collection
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json
+from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import progress
-from hosim.errors import InfeasibleError
+from hosim.errors import InfeasibleError, InputError
 from hosim.options import OPTIONS, Given, declared
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def fits(given: Given) -> None:
 
         question = fit_question(_entry(text) or text, hardware, asked)
         found = fitted(question, tell)
+    say_notes(question.notes)
     if as_json:
         print_json(memory_fit_to_dict(found))
     else:
@@ -63,12 +64,16 @@ def _entry(text: str) -> Graph | None:
     """The graph of a function in a module of the user's, as the gate takes it; ``None`` for
     anything else.
     """
+    from hosim.io import names_model
+
     found = _ENTRY.fullmatch(text)
-    if found is None:
+    if found is None or names_model(text):
         return None
     from hosim.gate import graph_of_entry
 
     module = Path(found["module"])
     if module.suffix != ".py":
         return graph_of_entry(text, ".")
+    if not module.is_file():
+        raise InputError("no such file", source=str(module))
     return graph_of_entry(f"{module.stem}:{found['function']}", str(module.parent))

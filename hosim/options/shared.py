@@ -135,7 +135,8 @@ OPTIONS: Mapping[str, Option] = _table(
         "optimizer",
         metavar="NAME",
         takes="Any",
-        help="Makes it a training step: adamw, or none for forward and backward alone.",
+        help="Makes it a training step: adamw, or none for forward and backward alone.  (8-bit "
+        "states: MODEL:states_dtype=int8)",
         about="Makes it a training step: of a model ``adamw``, or ``none`` for forward and "
         "backward alone; of a module of torch as :func:`hosim.load` takes it.",
     ),

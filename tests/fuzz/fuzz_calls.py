@@ -264,6 +264,8 @@ hosim.sweep(graph, machine, "layerwise", vary="budget=60%,80%", jobs=1, devices=
 """,
     "searches": """hosim.frontier(graph, "toy", "layerwise", None, points=3, refine=1, price=2.0, devices=1)
 hosim.fit(graph, "toy", "layerwise", "80 B", smallest="channels.h2d.bandwidth=1..10GB/s:4", slowdown=1.5, devices=None)
+hosim.fits({"model": "gpt2", "layers": 1}, "h100", batch=2, sequence=64, optimizer="adamw", runtime="torchtune", devices=None)
+hosim.fits(graph, "toy", None, loss=None, optimizer=None)
 """,
     "runtimes": """Path("my.log").write_text("run gpt2:phase=train:sequence=64:layers=1 -H h100\\nstep time 3.1 ms\\n")
 hosim.runtime_fit("my.log", "megatron-te", name="mine").left

@@ -103,6 +103,7 @@ SLOW_COMMANDS = (
     "pipeline w.json w.json -H m.yaml -p layerwise -b 80%",
     "export w.json -H m.yaml --mindspore --trials 2 -p layerwise -o out.sh",
     "fit w.json -H m.yaml -p layerwise --largest hardware.devices=1..4",
+    "fits w.json -H m.yaml",
     "diff layerwise on_demand -w w.json -H m.yaml -b 80%",
     "plan w.json -H m.yaml -p layerwise -b 75% -o out.yaml --account program --plan-against "
     "reserved",

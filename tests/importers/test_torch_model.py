@@ -125,6 +125,7 @@ def test_a_training_step_of_a_module_is_one_call():
         (lambda model, given: model(**given).detach().sum(), "adamw", "no parameter that learns"),
         (torch.nn.MSELoss(), "adamw", r"^workload: loss\(model, inputs\) raised .* by name: x$"),
         (lambda model, given: given["labels"], "adamw", r"raised KeyError: 'labels'; .* name: x$"),
+        (None, lambda learned: None, "expected the function to return an optimizer of torch"),
         (3, "adamw", r"expected a function loss\(model, inputs\), got 3$"),
         (lambda model, given: 3, None, "optimizer: there is a loss, and no optimizer"),
         (None, "adam", "unknown optimizer 'adam'; expected one of: adamw"),

@@ -180,6 +180,13 @@ def test_an_entry_of_the_gate_is_a_workload(
         (("gpt2:batch=4", "--batch", "3"), "batch: is 4 in the workload and 3 beside it"),
         (("gpt2:phase=decode", "--optimizer", "adamw"), "phase: is decode in the workload and"),
         (("gpt2", "--optimizer", "adam"), "optimizer: expected one of adamw, none; got 'adam'"),
+        (("gpt2:batch", "--sequence", "64"), "expected parameter=value after the colon"),
+        (("nothing.py:step",), "error: nothing.py: no such file"),
+        (("gpt2", "--optimizer", "adamw", "--runtime", "vllm"), "vllm is for inference, and this"),
+        (
+            ("gpt2", "--runtime", "hf-trainer"),
+            "hf-trainer is for train, and this step is for inference",
+        ),
         (("gpt2", "--sequence", "4096"), "sequence: the model has 1024 positions, got 4096"),
         (("gpt2", "--runtime", "vlm"), "vlm: no file and no shipped runtime of that name"),
         (("vit-l-16", "--sequence", "5"), "sequence: vit-l-16 takes no 'sequence'"),

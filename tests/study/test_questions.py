@@ -45,6 +45,18 @@ def traced(**more: object) -> Graph:
     return replace(chain(2), meta={**TRACED, **more})
 
 
+def test_a_multiple_is_of_what_the_profile_has() -> None:
+    """Exact, also for 1.7, which no binary fraction is."""
+    before = question().profile
+    now = question().with_settings({"channels.h2d.bandwidth": "1.7x", "tiers.ddr.capacity": "2x"})
+    up, down = now.profile.channels
+    assert 10 * up.bandwidth_bytes_per_s == 17 * before.channels[0].bandwidth_bytes_per_s
+    assert down == before.channels[1]
+    assert now.profile.tiers[1].capacity_bytes == 2 * before.tiers[1].capacity_bytes
+    with pytest.raises(InputError, match=r"^channels\.h2d\.from: 2x of what"):
+        question().with_settings({"channels.h2d.from": "2x"})
+
+
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [

@@ -153,8 +153,11 @@ def exported(
     """
     import torch
 
+    from hosim.importers.torch_programs.torch_run import quiet
+
     try:
-        return torch.export.export(module, args, kwargs, strict=False)
+        with quiet():
+            return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch and the model's code raise all kinds of errors
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(

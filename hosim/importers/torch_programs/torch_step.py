@@ -123,12 +123,13 @@ def loss_of(
     that one's ``loss``. Raises :class:`InputError` for what is no loss.
     """
     if loss is None:
-        value = model(**given)
+        value = _called("the model", given, lambda: model(**given))
         value, called = getattr(value, "loss", value), "the model's output"
     elif not callable(loss):
         raise InputError(f"expected a function loss(model, inputs), got {shown(loss, 60)}")
     else:
-        value, called = _called(loss, model, given), "loss(model, inputs)"
+        called = "loss(model, inputs)"
+        value = _called(called, given, lambda: loss(model, given))
     number = isinstance(value, torch.Tensor) and value.numel() == 1
     if number and value.requires_grad:
         return value
@@ -145,19 +146,20 @@ def loss_of(
     )
 
 
-def _called(loss: Callable[..., Any], model: Any, given: Mapping[str, Any]) -> Any:
-    """The result of a loss; its own errors say that they are the loss's."""
+def _called(what: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
+    """The result of the caller's own code, whose errors say so."""
     try:
-        return loss(model, given)
+        return call()
     except InputError:
         raise
     except Exception as error:
         if _of_contents(error):
             raise
         reason = (str(error).strip().splitlines() or [""])[0]
+        gets = "its inputs" if what == "the model" else "the model and a dictionary of its inputs"
         raise InputError(
-            f"loss(model, inputs) raised {type(error).__name__}: {reason[:200]}; it gets the model "
-            f"and a dictionary of its inputs by name: {', '.join(given)}"
+            f"{what} raised {type(error).__name__}: {reason[:200]}; it gets {gets} by name: "
+            f"{', '.join(given)}"
         ) from error
 
 
@@ -224,8 +226,15 @@ class _Updates:
 
 
 def _updates(optimizer: str | Callable[[list[Any]], Any], learned: list[Any]) -> _Updates:
+    if not learned and optimizer != "none":
+        raise InputError("no parameter of the model learns: each has requires_grad=False")
     if callable(optimizer):
-        return _Updates([optimizer(learned)], learned, None)
+        made = optimizer(learned)
+        if not hasattr(made, "param_groups"):
+            raise InputError(
+                f"expected the function to return an optimizer of torch, got {shown(made, 60)}"
+            )
+        return _Updates([made], learned, None)
     if optimizer == "adamw-master":
         masters = [p.detach().to(torch.float32, copy=True) for p in learned]
         return _Updates([torch.optim.AdamW([m], fused=True) for m in masters], learned, masters)

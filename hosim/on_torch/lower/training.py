@@ -57,6 +57,7 @@ from hosim.on_torch.lower.two_traces import (
     settled,
     written,
 )
+from hosim.plain_text import shown
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
 """Optimizers for which a first step without state equals one from a state of zeros, if no momentum
@@ -116,6 +117,11 @@ def capture_training(
     zeros; nothing else of the model or the optimizer changes. Raises :class:`InputError` for a step
     that depends on the contents of tensors (make the optimizer with ``fused=True``).
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise InputError(
+            f"expected an optimizer of torch over model.parameters(), got {shown(optimizer, 60)}",
+            source="optimizer",
+        )
     exchanges: Exchanges | None = replicas_of(model) or shards_of(model)
     if compiled is not None and exchanges is not None:
         raise InputError(

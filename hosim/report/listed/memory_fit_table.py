@@ -69,7 +69,7 @@ def _modules(fit: MemoryFit) -> OpenTable:
     shown, rest = fit.by_module[:_MODULES], fit.by_module[_MODULES:]
     table = open_table("", "at the peak", "tensors", *[_KIND.get(kind, kind) for kind in kinds])
     starred = [one.module.split(".") for one in fit.by_module if "*" in one.module]
-    heads = {parts[0] for parts in starred} if all([len(p) > 3 for p in starred]) else {""}
+    heads = {parts[0] for parts in starred} if all([p.index("*") > 1 for p in starred]) else {""}
     whole = f"{heads.pop()}." if len(heads) == 1 else ""
     for one in shown:
         table.add_row(_called(one, whole), human_size(one.bytes), *_sizes(one.kinds, kinds))

@@ -12,9 +12,11 @@ changed, too.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -342,7 +344,7 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
 
     data = _profile(hardware)
     for path, value in settings.items():
-        _put(data, path, value)
+        _put(data, path, _multiplied(data, path, value))
     changed = hardware_from_dict(data, source=hardware.name)
     before = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
     more = {
@@ -355,6 +357,22 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
         fabric.name for fabric in hardware.fabrics if f"fabrics.{fabric.name}.bandwidth" in settings
     ]
     return replace(changed, fabrics=widened(changed, more, set_too)[0].fabrics)
+
+
+_TIMES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
+
+
+def _multiplied(data: Mapping[str, Any], path: str, value: Value) -> Value:
+    """The value, or for ``2x`` so many times the profile's own. Raises :class:`InputError` where
+    that has none.
+    """
+    times = _TIMES.fullmatch(value) if isinstance(value, str) else None
+    if times is None:
+        return value
+    now = as_integer(_value_at(data, path))
+    if now is None:
+        raise InputError(f"{value} of what? The profile has no such quantity there", source=path)
+    return written(now[0], int(Fraction(times[1]) * now[1]))
 
 
 def _profile_has(hardware: Hardware, key: str) -> bool:

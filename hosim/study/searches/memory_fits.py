@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -33,7 +32,7 @@ from hosim.models import Run
 from hosim.result import WORKSPACE
 from hosim.schedule.tiers_below import nearest_tiers
 from hosim.study.asked import parse_choice
-from hosim.study.runs import Question
+from hosim.study.runs import Question, check, make_plan, replay
 from hosim.units import human_size
 
 OFFLOAD = "static_split"
@@ -347,7 +346,9 @@ def _offloaded(
         why = f"op {op!r} alone needs {human_size(needed[most])}"
         return Remedy(name, settings, OFFLOAD, None, None, DOES_NOT_FIT, None, None, why)
     try:
-        moved = replace(question, choice=parse_choice(OFFLOAD), budget=room).attempt()
+        plan = make_plan(question.graph, hardware, parse_choice(OFFLOAD), room)
+        check(plan, hardware, room)
+        moved = replay(plan, hardware, room, bounds=False)
         if not moved.feasible:
             raise InfeasibleError(str(moved.error))
     except HosimError as error:
