@@ -515,6 +515,7 @@ def test_the_readme_is_short() -> None:
 @pytest.mark.parametrize(
     ("path", "name"),
     [
+        (".github/workflows/release.yml", "vendor.github-workflows"),
         (".github/workflows/test.yml", "vendor.github-workflows"),
         (".github/actions/check/action.yml", "vendor.github-actions"),
         ("CITATION.cff", "vendor.citation-file-format"),

@@ -233,10 +233,10 @@ def sweep(
     Returns
     -------
     pandas.DataFrame
-        One row per point (``.in_units()`` gives texts with units): each varied field, as it was
-        given and, for a quantity, as a whole number of the unit in the column's name, then the
-        columns of
-        :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes. A point
+        One row per point: each varied field, as it was given and, for a quantity, as a whole number
+        of the unit in the column's name, then the columns of
+        :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes, which
+        ``.in_units()`` gives as texts with units. A point
         that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the
         figures has to know, and about what bounds a channel whose bandwidth is varied beyond it.
 

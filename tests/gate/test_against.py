@@ -65,7 +65,7 @@ def test_what_is_not_committed_is_compared_with_a_revision(
     for _ in range(2):  # measured, then from what was kept
         worse, new = check(load_suite(shop / "hosim.toml"), against="main", kept=kept)
         assert (worse.verdict, new.verdict, new.note) == ("regression", "new", "not at main")
-        assert worse.explanation[0] == "`w` (parameter) has 200 B, had 100 B"
+        assert worse.explanation[0] == "`w` (parameter) has 200 B, had 100 B (doubled)"
         assert list(map(set, worse.curves)) == [{100}, {200}]  # committed baselines keep none
         assert worse.place == ((shop / "against_shop" / "nets.py").as_posix(), 7)
         (text,) = kept.glob("*")

@@ -176,3 +176,21 @@ def test_parts_of_a_table_are_it() -> None:
     assert found.verdict == REGRESSION
     assert "(input) has 512 B, had 256 B" in found.explanation[0]
     assert not any("`0.weight" in line for line in found.explanation[:2])
+
+
+def test_an_op_behind_an_output_is_told_before_what_became_of_it() -> None:
+    class Net(nn.Module):
+        def __init__(self, wide: bool) -> None:
+            super().__init__()
+            self.up, self.wide = nn.Linear(32, 64), wide
+
+        def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+            return self.up(x).double() if self.wide else self.up(x)
+
+    def measured(wide: bool) -> Measured:
+        x = (torch.zeros(64, 32),)
+        return measure_graph(CASE, graph_of_model(Net(wide), x, name="net", source="here"))
+
+    found = judge("step", measured(False), measured(True), {})
+    assert found.explanation[0].endswith("(output) is new: 32.0 KiB")
+    assert found.explanation[1] == "`linear` (activation) was output"

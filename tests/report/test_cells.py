@@ -206,3 +206,8 @@ def test_anything_else_that_a_study_returns_is_its_text() -> None:
     answer = hosim.fit(odd(), "toy", "layerwise", smallest="budget=50..100%:2")
     assert f"<p>{escape(str(answer))}.</p>" in answer._repr_html_()
     assert "<h4>Tried</h4>" in answer._repr_html_()
+
+
+def test_a_figure_is_a_picture_without_pyplot() -> None:
+    figure = hosim.plot(hosim.plan(odd(), "toy", "layerwise"))
+    assert figure._repr_png_().startswith(b"\x89PNG")

@@ -70,15 +70,17 @@ def _together(changes: Sequence[Change], say: Callable[[int], str]) -> list[Chan
             alike.setdefault((change.by, own, "`".join(parts)), []).append(change)
         else:
             found.append(change)
-    layers: list[_Layers] = []
+    layers: list[_AlikeChanges] = []
     for (_, own, text), group in alike.items():
         folded = fold(change.name for change in group)
         if len(folded) > 1:  # numbers such as 007 stand for themselves
             found += group
             continue
         one = group[0]
-        layers.append(_Layers(one.text if len(group) == 1 else text, own, folded[0][0], group))
-    by_how: dict[tuple[str, int, str], list[_Layers]] = {}
+        layers.append(
+            _AlikeChanges(one.text if len(group) == 1 else text, own, folded[0][0], group)
+        )
+    by_how: dict[tuple[str, int, str], list[_AlikeChanges]] = {}
     for line in layers:
         one = line.changes[0]
         if one.how:
@@ -94,7 +96,7 @@ def _together(changes: Sequence[Change], say: Callable[[int], str]) -> list[Chan
 
 
 @dataclass(frozen=True, slots=True)
-class _Layers:
+class _AlikeChanges:
     """Equal changes of the layers that ``name`` folds; ``text`` tells one of them, named ``own``
     unless it is the only one.
     """
@@ -112,7 +114,7 @@ class _Layers:
         return _told(said, self.changes, say)
 
 
-def _of_roles(name: str, lines: Sequence[_Layers], say: Callable[[int], str]) -> Change:
+def _of_roles(name: str, lines: Sequence[_AlikeChanges], say: Callable[[int], str]) -> Change:
     """Changes of several roles, which ``name`` has in common, as one."""
     changes = sorted([c for line in lines for c in line.changes], key=lambda c: c.order)
     said = {change.text.replace(f"`{change.name}`", "") for change in changes}

@@ -108,7 +108,8 @@ def _of_tensors(old: Listing, new: Listing, first: Mapping[str, int]) -> Iterato
         # no op gives a state its size, and what is learned gets a gradient
         begins = tensor in PERSISTENT_KINDS or (tensor == "gradient" and how == _NEW)
         last = len(first) + 1
-        at = 0 if begins else last if how == _GONE else first.get(item.name, last)
+        follows = how == _GONE or not by  # of another kind, by what uses it now
+        at = 0 if begins else last if follows else first.get(item.name, last)
         kind = f" ({item.label.replace('_', ' ')}){was}"
         rule = f"{kind} {how}" if how else ""
         text = f"`{item.name}`{kind} {said}"

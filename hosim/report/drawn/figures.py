@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 WIDTH = 11.0
 """The width of a figure, in inches."""
+
+_CELL_DPI = 80
+"""Points an inch in a notebook, which keeps its pictures."""
 
 _FORMATS: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
@@ -142,14 +146,24 @@ def style() -> Iterator[None]:
 
 def blank(heights: Sequence[float], width: float = WIDTH) -> tuple[Figure, list[Axes]]:
     """A figure with axes one below the other, of these heights in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    figure = _shown_in_cells()(figsize=(width, sum(heights)), layout="constrained")
     return figure, list(
         figure.subplots(
             len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": list(heights)}
         )[:, 0]
     )
+
+
+@cache
+def _shown_in_cells() -> type[Figure]:
+    """The class of figures. A notebook shows matplotlib's own only once pyplot is imported."""
+    from matplotlib.figure import Figure
+
+    class CellFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            return image(self, dpi=_CELL_DPI)
+
+    return CellFigure
 
 
 def legend_beside(axes: Axes, **more: Any) -> None:
