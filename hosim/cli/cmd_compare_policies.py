@@ -20,6 +20,7 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
+from hosim.data.draws import FEW_DRAWS, Regret
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.options import OPTIONS, Given, Options, declared, refuse_others
 
@@ -82,7 +83,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
 _OPTIONS = declared(
     "workload hardware policies budget runtime routing steps execution_trace allocator account "
     "plan_against devices no_recompute "
-    "rescale within time work op_sigma transfer_sigma seed plot html json",
+    "rescale within time work regret op_sigma transfer_sigma seed plot html json",
     replace(
         OPTIONS["hardware"],
         metavar="HW[,HW...]",
@@ -105,14 +106,17 @@ def compare_policies(given: Given) -> None:
         return
     from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
     from hosim.engine import resident_step
-    from hosim.study import Mispredictions, compare, mispredictions, predicts
+    from hosim.study import Mispredictions, compare, mispredictions, predicts, regret
     from hosim.study.asked import searching
 
     check_drawn(given)
+    if given.regret > FEW_DRAWS:
+        raise InputError(f"expected at most {FEW_DRAWS}, got {given.regret}", source="--regret")
     html = given.html
     asked = questions_of(given)
     graph, machine, budget_bytes = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     predictions: list[Mispredictions] = []
+    regrets: list[Regret] = []
     recorded: list[tuple[Plan, Result]] = []
 
     def keep(choice: PolicyChoice, plan: Plan, result: Result) -> None:
@@ -122,6 +126,11 @@ def compare_policies(given: Given) -> None:
             begins(f"{choice.label}: replaying with wrong predictions")
             row = mispredictions(plan, machine, budget_bytes, choice.label)
             predictions.extend([row] if row else [])
+        if given.regret and result.draws is not None:
+            begins(f"{choice.label}: planning in {given.regret} draws")
+            question = next(one for one in asked if one.choice is choice)
+            found = regret(question, plan, given.regret)
+            regrets.extend([found] if found else [])
 
     with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
         results = compare(asked, begins, keep, record=html is not None)
@@ -139,8 +148,7 @@ def compare_policies(given: Given) -> None:
 
         write_picture(given.plot, comparison_figure(results, machine.device_tier))
     if html is not None or not given.json:
-        from hosim.report import listed, no_offload_sentence, of_studies
-        from hosim.report.of_replays import comparison
+        from hosim.report import listed, no_offload_sentence, of_replays, of_studies
         from hosim.report.printing import paragraph
 
         shown: list[RenderableType] = []
@@ -148,11 +156,13 @@ def compare_policies(given: Given) -> None:
             shown.append(
                 paragraph(no_offload_sentence(answer, budget_bytes), style="bold", space=True)
             )
-        shown.append(comparison(graph, machine, alone.breakdown, results))
+        shown.append(of_replays.comparison(graph, machine, alone.breakdown, results))
         if machine.devices > 1:
             shown.append(listed.devices(results, machine))
         if predictions:
             shown.append(of_studies.predictions(predictions))
+        if regrets:
+            shown.append(of_replays.regrets(regrets))
         if html is not None:
             from hosim.report import comparison_page
 
@@ -164,7 +174,8 @@ def compare_policies(given: Given) -> None:
 
         from hosim.io import comparison_to_dict
 
-        print_json(comparison_to_dict(results, map(asdict, predictions), answer))
+        rows = map(asdict, predictions), answer, map(asdict, regrets)
+        print_json(comparison_to_dict(results, *rows))
     if control.interrupted:
         raise KeyboardInterrupt
     if any(result.failed for result in results):

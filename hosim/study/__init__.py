@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hosim.study.machines import NEAR, compare_machines, machine_rows
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
     from hosim.study.prices import lines, steps_of
+    from hosim.study.regret import regret
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.robustness import failures, percentiles, robustness
     from hosim.study.same_rows import same_everywhere
@@ -29,6 +30,7 @@ else:
             "diff": "Diff diff",
             "machines": "NEAR compare_machines machine_rows",
             "prediction_quality": "Mispredictions mispredictions predicts",
+            "regret": "regret",
             "prices": "lines steps_of",
             "reserved_budget": "plan_against_reserved reserved_line",
             "robustness": "failures percentiles robustness",
@@ -39,9 +41,9 @@ else:
     )
 
 __all__ = [
-    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped", "compare",
-    "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits", "mispredictions",
-    "percentiles", "plan_against_reserved", "predicts", "price_rows", "reserved_line", "robustness",
-    "same_everywhere", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep", "swept",
-    "under_way",
+    "NEAR", "Blame", "Diff", "ExplainedStall", "Mispredictions", "blame", "capped",
+    "compare", "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits",
+    "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows", "regret",
+    "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of",
+    "steps_of", "sweep", "swept", "under_way",
 ]  # fmt: skip
