@@ -79,6 +79,7 @@ def test_what_is_lost_is_what_the_plan_made_for_the_world_takes_less() -> None:
         took = [replay(moved(graph, n), machine, compete=True).makespan_ns for n in (0, 4)]
         expected.append(max(0.0, took[0] / took[1] - 1) if slow else 0.0)
     assert found.losses == pytest.approx(tuple(expected))
+    assert regret(asked, moved(asked.graph, 4), 6).losses == (0.0,) * 6  # never below 0
     assert any(expected)
     assert not all(expected)
 
