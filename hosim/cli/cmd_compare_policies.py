@@ -20,7 +20,8 @@ from hosim.cli.options import (
     write_picture,
 )
 from hosim.cli.progress import progress
-from hosim.cli.terminal import note
+from hosim.cli.terminal import console, note
+from hosim.data.draws import FEW_DRAWS, Regret
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.options import OPTIONS, Given, Option, Options, declared, refuse_others
 
@@ -97,7 +98,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
 _OPTIONS = declared(
     "workload hardware policies budget runtime routing steps execution_trace allocator account "
     "plan_against devices no_recompute "
-    "rescale within time work op_sigma transfer_sigma seed detail all enough plot html json",
+    "rescale within time work regret op_sigma transfer_sigma seed detail all enough plot html json",
     replace(
         OPTIONS["hardware"],
         metavar="HW[,HW...]",
@@ -138,6 +139,8 @@ def compare_policies(given: Given) -> None:
             source="compare-policies",
         )
     check_drawn(given)
+    if given.regret > FEW_DRAWS:
+        raise InputError(f"expected at most {FEW_DRAWS}, got {given.regret}", source="--regret")
     asked = questions_of(given)
     if is_plain() and given.policies is None:
         asked = [one for one in asked if one.choice.label in _PLAIN]
@@ -158,11 +161,15 @@ def compare_policies(given: Given) -> None:
 
         from hosim.io import comparison_to_dict
 
-        rows = map(asdict, compared.predictions)
-        said = {"answer": answer.verdict, **comparison_to_dict(results, rows, compared.advice)}
+        rows = map(asdict, compared.predictions), compared.advice, map(asdict, compared.regrets)
+        said = {"answer": answer.verdict, **comparison_to_dict(results, *rows)}
         print_json({"format": said.pop("format"), **said})
     else:
         print_answer(answer, given, lambda: _tables(asked, compared), title=False)
+        if compared.regrets and not given.detail:
+            from hosim.report.of_replays import regrets
+
+            console().print(regrets(compared.regrets))
     if compared.interrupted:
         raise KeyboardInterrupt
     if any(result.failed for result in results):
@@ -173,13 +180,14 @@ def compare_policies(given: Given) -> None:
 
 @dataclass(frozen=True)
 class _Compared:
-    """What the policies gave: results in the order asked, plans to draw, mispredictions, and why
-    not to offload, if so.
+    """What the policies gave: results in the order asked, plans to draw, mispredictions, what plans
+    lose in draws if that was asked, and why not to offload, if so.
     """
 
     results: Sequence[Result]
     recorded: Sequence[tuple[Plan, Result]]
     predictions: Sequence[Mispredictions]
+    regrets: Sequence[Regret]
     advice: NoOffload | None
     interrupted: bool
 
@@ -189,13 +197,14 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
     from hosim.engine import resident_step
     from hosim.report.answers import comparison_title, row_line
-    from hosim.study import compare, mispredictions, predicts
+    from hosim.study import compare, mispredictions, predicts, regret
     from hosim.study.asked import searching
 
     graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     alone = resident_step(graph, machine)
     begin_answer(comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
     predictions: list[Mispredictions] = []
+    regrets: list[Regret] = []
     recorded: list[tuple[Plan, Result]] = []
     row_ended = rows_as_they_end()
 
@@ -207,6 +216,10 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
             begins(f"{choice.label}: replaying with wrong predictions")
             row = mispredictions(plan, machine, budget, choice.label)
             predictions.extend([row] if row else [])
+        if given.regret and result.draws is not None:
+            begins(f"{choice.label}: planning in {given.regret} draws")
+            found = regret(next(one for one in asked if one.choice is choice), plan, given.regret)
+            regrets.extend([found] if found else [])
 
     with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
         results = compare(asked, begins, keep, record=given.html is not None)
@@ -216,7 +229,7 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     _say_what_is_pinned(machine, results)
     moved = fastest_with_ours(results), least_in_parts(results)
     advice = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget, *moved)
-    return _Compared(results, recorded, predictions, advice, control.interrupted)
+    return _Compared(results, recorded, predictions, regrets, advice, control.interrupted)
 
 
 def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Answer:
@@ -299,7 +312,7 @@ def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[Renderab
     """Every table of the comparison."""
     from hosim.engine import resident_step
     from hosim.report import listed, no_offload_sentence, of_studies
-    from hosim.report.of_replays import comparison
+    from hosim.report.of_replays import comparison, regrets
     from hosim.report.printing import paragraph
 
     graph, machine, results = asked[0].graph, asked[0].hardware, compared.results
@@ -311,6 +324,8 @@ def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[Renderab
         yield listed.devices(results, machine)
     if compared.predictions:
         yield of_studies.predictions(compared.predictions)
+    if compared.regrets:
+        yield regrets(compared.regrets)
 
 
 def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:

@@ -86,6 +86,31 @@ class Draws:
         return interval(self.peak_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """The regret of one policy's plan in each of some draws: by what share it takes longer than the
+    plan made for that world, 0 where it is as fast; ``None`` where one of the two does not fit.
+    """
+
+    policy: str
+    losses: tuple[float | None, ...]
+
+    @property
+    def known(self) -> list[float]:
+        """The losses in draws in which both plans fit."""
+        return [loss for loss in self.losses if loss is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean; ``None`` without any."""
+        return sum(self.known) / len(self.known) if self.known else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The ends between which 9 of 10 of them lie."""
+        return ends(self.known)
+
+
 class LaterDraws:
     """Draws that are made when they are first asked for, once: the first ``most`` of them.
 

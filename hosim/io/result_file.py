@@ -132,6 +132,14 @@ class PairedDrawsModel(TypedDict):
 
 
 @with_config(STRICT)
+class RegretModel(TypedDict):
+    """What the plan of a policy loses in each of some draws, against one made for that world."""
+
+    policy: str
+    losses: list[float | None]
+
+
+@with_config(STRICT)
 class NoOffloadModel(TypedDict):
     """The reason not to offload (everything fits, or the link is too slow), and the time, bytes and
     devices of a step with everything resident.
@@ -390,7 +398,7 @@ _RESULT = KeyTable(
 
 _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     "ComparisonModel",
-    "One result per policy, and the ``mispredictions`` of those that predict a routing.",
+    "One result per policy, the ``mispredictions`` of those that predict a routing, and ``regret``.",
     lambda results: results,
     format_key("comparison"),
     Key("results", several(_RESULT.kind), default=()),
@@ -399,6 +407,7 @@ _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     note("do_not_offload", Kind(NoOffloadModel)),
     note("paired", Kind(list[PairedDrawsModel])),
     note("mispredictions", Kind(list[MispredictionsModel])),
+    note("regret", Kind(list[RegretModel])),
     note("notes", Kind(list[str])),
 )
 
@@ -432,9 +441,10 @@ def comparison_to_dict(
     results: Iterable[Result],
     mispredictions: Iterable[Mapping[str, Any]] = (),
     answer: NoOffload | None = None,
+    regret: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the output of ``compare-policies --json``: one result per policy, in the order given,
-    and the mispredictions of those that predict.
+    the mispredictions of those that predict, and the ``regret`` of their plans, if that is known.
 
     Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, the
     fastest beside each other one in the same draws (``paired``), and every note of the results
@@ -456,8 +466,9 @@ def comparison_to_dict(
         [*[line for result in listed for line in result.notes], *draws_notes(listed)]
     ):
         data["notes"] = said
-    rows = [dict(row) for row in mispredictions]
-    return data | {"mispredictions": rows} if rows else data
+    more = {"mispredictions": mispredictions, "regret": regret}
+    rows = {name: [dict(row) for row in found] for name, found in more.items()}
+    return data | {name: found for name, found in rows.items() if found}
 
 
 def comparison_from_dict(data: object, source: str | None = None) -> list[Result]:

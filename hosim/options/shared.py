@@ -185,6 +185,15 @@ OPTIONS: Mapping[str, Option] = _table(
         "true ends it there.",
     ),
     Option(
+        "regret",
+        of=int,
+        default=0,
+        metavar="N",
+        least=0,
+        help="Plan again in each of N draws of what is uncertain, and say what the plan loses there "
+        "against one made for that world.",
+    ),
+    Option(
         "op_sigma",
         of=float,
         default=0.0,

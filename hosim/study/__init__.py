@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hosim.study.machines import compare_machines, machine_rows
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
     from hosim.study.prices import lines, steps_of
+    from hosim.study.regret import regret
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.robustness import failures, percentiles, robustness
     from hosim.study.same_rows import same_everywhere
@@ -31,6 +32,7 @@ else:
             "diff": "Diff Side diff",
             "machines": "compare_machines machine_rows",
             "prediction_quality": "Mispredictions mispredictions predicts",
+            "regret": "regret",
             "prices": "lines steps_of",
             "reserved_budget": "plan_against_reserved reserved_line",
             "robustness": "failures percentiles robustness",
@@ -43,7 +45,7 @@ else:
 __all__ = [
     "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "atlas", "blame", "capped",
     "compare", "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits",
-    "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows",
+    "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows", "regret",
     "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of",
     "steps_of", "sweep", "swept", "under_way",
 ]  # fmt: skip

@@ -61,9 +61,9 @@ def test_shipped_spreads_are_those_that_left_out_sources_show(answers) -> None:
     under, alone = named(answers[0]), unnamed(answers[1])
     for of, shipped in (("training", TRAINING), ("inference", INFERENCE)):
         assert shipped.mean == pytest.approx(centre_of(of, alone.found), abs=0.005)
-        assert shipped.spread == pytest.approx(alone.spread(), abs=0.011)
+        assert shipped.spread == pytest.approx(alone.spread(), abs=0.021)
     for name in {row.runtime for row, _ in under.found if is_time(row)} - {"vllm"}:
-        assert runtime_named(name).speed.spread == pytest.approx(under.spread(), abs=0.011), name
+        assert runtime_named(name).speed.spread == pytest.approx(under.spread(), abs=0.021), name
 
 
 @pytest.mark.long

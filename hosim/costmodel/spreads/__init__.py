@@ -6,6 +6,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.costmodel.spreads.drawn_times import LARGEST_FACTOR, DrawnTimes, Factor
+    from hosim.costmodel.spreads.drawn_worlds import drawn_machine, drawn_world
     from hosim.costmodel.spreads.fitted_spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
     from hosim.costmodel.spreads.hypercube import normal_draws
     from hosim.costmodel.spreads.step_spreads import (
@@ -31,6 +32,7 @@ else:
         __name__,
         {
             "drawn_times": "DrawnTimes Factor LARGEST_FACTOR",
+            "drawn_worlds": "drawn_machine drawn_world",
             "fitted_spreads": "GAP_NS SHARED SPREADS STEP_SHARE",
             "hypercube": "normal_draws",
             "step_spreads": "INFERENCE StepSpread TRAINING UNMEASURED_MACHINE",
@@ -42,6 +44,6 @@ else:
 __all__ = [
     "ATTENTION", "COLLECTIVES", "GAP_NS", "INFERENCE", "LARGEST_FACTOR", "OTHERS", "OTHER_MODEL",
     "PRODUCTS", "SHARED", "SPREADS", "STEP_SHARE", "TRAINING", "UNMEASURED_MACHINE", "DrawnTimes",
-    "Factor", "Spreads", "StepSpread", "alike_ops", "has_draws", "normal_draws", "pooled",
-    "spread_of",
+    "Factor", "Spreads", "StepSpread", "alike_ops", "drawn_machine", "drawn_world", "has_draws",
+    "normal_draws", "pooled", "spread_of",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.of_replays.draws_table import in_draws
+    from hosim.report.of_replays.draws_table import in_draws, regrets
     from hosim.report.of_replays.tables import (
         NOTHING,
         above,
@@ -34,8 +34,9 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "draws_table": "in_draws",
-            "tables": "NOTHING above allocators channels comparison composition effort enumerated failures "
+            "draws_table": "in_draws regrets",
+            "tables": "NOTHING above allocators channels comparison composition effort enumerated "
+            "failures "
             "header "
             "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing "
             "unproved verdict",
@@ -45,7 +46,7 @@ else:
 
 __all__ = [
     "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort",
-    "enumerated", "failures",
-    "header", "in_draws", "least_bound", "multiple", "ordered", "peaks", "percent", "replay",
-    "strongest", "time_or_nothing", "timing", "transfers", "unproved", "verdict",
+    "enumerated", "failures", "header", "in_draws", "least_bound", "multiple", "ordered", "peaks",
+    "percent", "regrets", "replay", "strongest", "time_or_nothing", "timing", "transfers",
+    "unproved", "verdict",
 ]  # fmt: skip

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from hosim.analysis.remarks import beside_fastest, often, uncertainty_line
+from hosim.data.draws import Regret
 from hosim.graph import Graph
 from hosim.io.runtimes import runtimes_for
 from hosim.report.printing import open_table, paragraph
 from hosim.result import Result
-from hosim.units import human_time
+from hosim.units import human_percent, human_time
 
 _NOTHING = "-"
 
@@ -94,6 +95,28 @@ def in_draws(
             space=True,
         ),
     )
+
+
+def regrets(rows: Sequence[Regret]) -> RenderableType:
+    """One row per policy whose plan was compared with plans made for drawn worlds."""
+    table = open_table(
+        f"Regret in {len(rows[0].losses)} draws",
+        "policy",
+        "mean",
+        "90 % interval",
+        "does not\nfit in",
+    )
+    for row in rows:
+        low, high = row.interval or (0.0, 0.0)
+        unfit = len(row.losses) - len(row.known)
+        table.add_row(
+            row.policy,
+            _NOTHING if row.mean is None else human_percent(row.mean, 1),
+            f"{human_percent(low, 1)} to {human_percent(high, 1)}" if row.known else _NOTHING,
+            f"{unfit} of {len(row.losses)}" if unfit else _NOTHING,
+        )
+    line = "by how much the plan takes longer than the one that its policy makes for that world"
+    return Group(table, paragraph(line, style="dim", space=True))
 
 
 def _rank(ends: tuple[int, int] | None) -> str:

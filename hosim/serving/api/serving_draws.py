@@ -7,10 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from hosim.costmodel.spreads import DrawnTimes
-from hosim.data.draws import FEW_DRAWS
-from hosim.graph import Graph
-from hosim.hardware import Hardware
+from hosim.costmodel.spreads import DrawnTimes, drawn_machine
 from hosim.serving import ModelledIterations
 from hosim.serving.blocks import KvLink, KvSetup
 from hosim.serving.weights import WeightSetup
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
     from hosim.serving.api.serve_setup import ServeSetup
 
 _OnMachine = TypeVar("_OnMachine", KvSetup, KvLink, WeightSetup)
-
-_KIND = "kv_cache"
 
 
 def is_drawn(setup: ServeSetup) -> bool:
@@ -37,7 +32,10 @@ def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
     graph = modelled.graph(1)
 
     def drawn(one: _OnMachine | None) -> _OnMachine | None:
-        return None if one is None else replace(one, machine=_machine(one.machine, graph, draw))
+        if one is None:
+            return None
+        times = DrawnTimes(graph, one.machine)
+        return replace(one, machine=drawn_machine(one.machine, times, draw, "kv_cache"))
 
     if prefill is not None and isinstance(prefill.time_of, ModelledIterations):
         prefill = replace(prefill, time_of=prefill.time_of.in_draw(draw))
@@ -50,32 +48,3 @@ def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
         link=drawn(setup.link),
         weights=drawn(setup.weights),
     )
-
-
-def _machine(machine: Hardware, graph: Graph, draw: int) -> Hardware:
-    """The machine with the links of a draw; what several channels share is as its first channel."""
-    times = DrawnTimes(graph, machine)
-    slower = {
-        channel.name: float(times.copies(channel, _KIND, FEW_DRAWS)[draw])
-        for channel in machine.channels
-    }
-
-    def rate(bytes_per_s: int, channel: str) -> int:
-        return max(1, round(bytes_per_s / slower[channel]))
-
-    channels = [
-        replace(
-            one,
-            bandwidth_bytes_per_s=rate(one.bandwidth_bytes_per_s, one.name),
-            pageable_bytes_per_s=one.pageable_bytes_per_s
-            and rate(one.pageable_bytes_per_s, one.name),
-        )
-        for one in machine.channels
-    ]
-    fabrics = [
-        replace(one, bandwidth_bytes_per_s=rate(one.bandwidth_bytes_per_s, one.channels[0]))
-        if one.channels
-        else one
-        for one in machine.fabrics
-    ]
-    return replace(machine, channels=tuple(channels), fabrics=tuple(fabrics))

@@ -170,11 +170,15 @@ def ends_shown(ends: tuple[Value, Value] | None, values: Sequence[Value]) -> str
 
     >>> ends_shown((2, 8), [1, 2, 4, 8]), ends_shown((None, 4), [1, 2, 4, 8])
     (', 90 % interval 2 to 8 or beyond the range', ', 90 % interval none to 4')
+    >>> ends_shown((4, 4), [1, 2, 4, 8])
+    ', in 9 of 10 draws 4'
     """
     if ends is None or ends == (None, None):
         return ""
     said = ["none" if end is None else shown(end) for end in ends]
     beyond = " or beyond the range" if {values[0], values[-1]} & set(ends) else ""
+    if ends[0] == ends[1]:
+        return f", in 9 of 10 draws {said[0]}{beyond}"
     return f", 90 % interval {' to '.join(said)}{beyond}"
 
 

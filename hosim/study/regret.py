@@ -1,0 +1,52 @@
+"""Regret: what a plan loses if the world is one of the draws of what is uncertain, against the plan
+that its policy makes for that world.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim import engine
+from hosim.cache_plan import Plan
+from hosim.costmodel.spreads import drawn_world
+from hosim.data.draws import Regret
+from hosim.errors import InfeasibleError, PlanError
+from hosim.hardware import Hardware
+from hosim.study.runs import Question, make_plan
+
+
+def regret(question: Question, plan: Plan, draws: int) -> Regret | None:
+    """The regret of a question's plan in the first so many of few draws; ``None`` for a policy that
+    decides while the step runs, which meets each world as it is.
+
+    Plans once in each draw. Raises what planning raises, but where no plan fits.
+    """
+    if plan.runtime is not None:
+        return None
+    return Regret(
+        question.choice.label, tuple([_loss(question, plan, draw) for draw in range(draws)])
+    )
+
+
+def _loss(question: Question, plan: Plan, draw: int) -> float | None:
+    budget, compete = (
+        question.budget_bytes,
+        any([op.duration_ns is None or bool(op.bytes_accessed) for op in question.graph.ops]),
+    )
+    asked, machine = drawn_world(question.graph, question.hardware, draw)
+    same, _ = drawn_world(plan.graph, question.hardware, draw)
+
+    def takes(one: Plan, on: Hardware) -> int | None:
+        try:
+            return engine.replay(one, on, budget, compete=compete).makespan_ns
+        except PlanError:  # streams overtake one another, which is against a rule
+            return None
+
+    try:
+        best = takes(make_plan(asked, machine, question.choice, budget), machine)
+    except InfeasibleError:
+        best = None
+    kept = takes(replace(plan, graph=same), machine)
+    if kept is None or not best:
+        return None
+    return max(0.0, kept / best - 1)
