@@ -88,7 +88,7 @@ def sweeping(placement: Placement | None = None) -> Arm:
         for slow, rule in product(_SLOW, (None, *rules) if placement is None else (placement,)):
             if placement is None and rule is not None:
                 search.tried.append(f"placement {rule.rule}")
-            for step in (stretch, 1.0):
+            for step in (1.0, stretch):
                 swept(search, planned, Weights(placement=rule, slow=slow * step))
                 yield
 
