@@ -21,9 +21,9 @@ from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_lea
 from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
-from hosim.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement
+from hosim.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
-_SLOW = (0.7, 0.4, 1.0, 0.25, 0.85, 0.55)
+_SLOW = (0.7, 1.0, 0.4, 1.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that
 much more time for them.
 """
@@ -35,8 +35,10 @@ _SPARE = (0, 1, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
 _HEATS = (0.6, 1.0, 1.0, 0.3)
 """Heats at which annealing begins, in mean op durations; what one misses another finds."""
-_PART = (0.4, 1.0)
-"""Between which parts of all gaps a drawn sweep takes, and of transfer times."""
+_DRAWN, _PART = 2, (0.4, 1.0)
+"""Sweeps drawn at a time, of which the best is annealed; and between which parts of all gaps they
+take, and of transfer times.
+"""
 _OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 65, 20, 80
 """The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a
 tensor does ahead.
@@ -74,20 +76,21 @@ def _sweep(
 
 
 def sweeping(placement: Placement | None = None) -> Arm:
-    """Sweeps on the unhindered step: stretched until transfers fit in it; for other stretches and
-    rules for the tiers below; then over some of the gaps, with weights drawn at random.
+    """Sweeps on the unhindered step: stretched until transfers fit in it, and for other stretches
+    and rules for the tiers below.
     """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
         swept(search, planned, stretched(planned, placement))
         yield
         rules = [Placement(rule) for rule in _RULES] if len(planned.problem.below) > 1 else []
+        stretch = stretched(planned).slow
         for slow, rule in product(_SLOW, (None, *rules) if placement is None else (placement,)):
-            swept(search, planned, Weights(placement=rule, slow=slow))
-            yield
-        while placement is None and planned.problem.gaps:
-            _sweep(search, planned, *_drawn(search, planned.problem))
-            yield
+            if placement is None and rule is not None:
+                search.tried.append(f"placement {rule.rule}")
+            for step in (1.0, stretch):
+                swept(search, planned, Weights(placement=rule, slow=slow * step))
+                yield
 
     return steps
 
@@ -146,8 +149,8 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> None:
-    search.work.done += _OF_AN_OP * len(planned.problem.graph.ops)
     if choices is not None:
+        search.work.done += _OF_AN_OP * len(planned.problem.graph.ops)
         search.work.done += _OF_A_RETURN * len(choices)
         found = advance(planned.problem, choices, search.budget_bytes)
         search.offer(Found(planned.evaluate(found), planned, SPREAD))
@@ -165,19 +168,26 @@ def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Annealing from the best plan, at one heat after the other."""
+    """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights
+    drawn at random.
+    """
     for k in count():
         best = search.best
-        if best is None or best.planned is not planned or not best.outcome.choices:
+        if best is None or best.planned is not planned or not planned.problem.gaps:
             return
-        found = search.annealed(best, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
+        if k % 2 == 0 and best.outcome.choices:
+            begin = best
+        else:
+            drawn = [planned.evaluate(_drawn(search, planned.problem)) for _ in range(_DRAWN)]
+            begin = Found(min(drawn, key=lambda outcome: outcome.cost), planned, SELECTION)
+        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
         if found is not None:
             search.offer(found)
         yield
 
 
-def _drawn(search: Search, problem: Problem) -> tuple[Problem, int, Weights]:
-    """A problem with some of the gaps, a budget and weights to sweep with, drawn at random."""
+def _drawn(search: Search, problem: Problem) -> Choices:
+    """What a sweep finds over some of the gaps, within about the budget and by drawn weights."""
     rng = search.rng
     share = rng.uniform(*_PART)
     left = tuple([gap for gap in problem.gaps if rng.random() < share])
@@ -186,7 +196,18 @@ def _drawn(search: Search, problem: Problem) -> tuple[Problem, int, Weights]:
         slow=rng.uniform(*_PART),
         copies=rng.random() < 0.5,
     )
-    return replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
+    selection = select(
+        replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
+    )
+    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(problem.graph.ops)
+    tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
+    elsewhere = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
+    return {
+        t: choice.below_in(rng.choice(tiers))
+        if rng.random() < elsewhere and t not in problem.starts_below
+        else choice
+        for t, choice in selection.choices.items()
+    }
 
 
 def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:
