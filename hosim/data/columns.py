@@ -197,7 +197,8 @@ class Columns(Sequence[P]):
     @overload
     def __getitem__(self, at: slice) -> tuple[P, ...]: ...
     def __getitem__(self, at: int | slice) -> P | tuple[P, ...]:
-        return self.items[at]
+        made = self._made  # quicker than the property, where somebody has looked before
+        return (self.items if made is None else made)[at]
 
     def __iter__(self) -> Iterator[P]:
         return iter(self.items)
