@@ -42,17 +42,21 @@ __all__ = [
 _FLAG, _TEXT, _WHOLE = (bool, type(None)), (str, type(None)), (int, type(None))
 
 
-def _check_head(name: object, meta: object) -> None:
-    """Raise :class:`GraphError` unless the name of a graph is a text and its ``meta`` a mapping."""
+def _check_head(name: object, meta: object, where: str) -> None:
+    """Raise :class:`GraphError` unless the name of a graph, which stands at ``where``, is a text
+    and its ``meta`` a mapping.
+    """
     if not isinstance(name, str):
-        raise GraphError(f"expected a text, got {shown(name, 60)}", where="name")
+        raise GraphError(f"expected a text, got {shown(name, 60)}", where=where)
     if not isinstance(meta, Mapping | None):
         raise GraphError(f"expected a mapping, got {shown(meta, 60)}", where="meta")
 
 
 def _new_op(name: Any, row: tuple[Any, ...], named: list[int], also_on: Any) -> Op:
     """An op of a builder's row and of the positions that it names. Raises :class:`GraphError`."""
-    if not isinstance(also_on, Mapping | None):
+    if not isinstance(also_on, Mapping | None) or not all(
+        [isinstance(other, str) for other in also_on or ()]
+    ):
         raise GraphError(
             f"expected a mapping of processors to durations, got {shown(also_on, 60)}",
             where=f"op {printable(str(name))}, also_on",
@@ -110,7 +114,7 @@ class Graph(Deriving, InCells):
         ops: Sequence[Op],
         meta: Mapping[str, Any] | None = None,
     ) -> None:
-        _check_head(name, meta)
+        _check_head(name, meta, "name")
         put = object.__setattr__
         put(self, "name", name)
         put(self, "tensors", Tensors.keep(tensors, "tensors"))
@@ -286,7 +290,7 @@ class GraphBuilder:
     """
 
     def __init__(self, name: str, meta: Mapping[str, Any] | None = None) -> None:
-        _check_head(name, meta)
+        _check_head(name, meta, "workload.name")
         self.name = name
         self.meta = dict(meta or {})
         self._tensors = Tensors.growing()

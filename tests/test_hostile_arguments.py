@@ -239,8 +239,8 @@ def test_lists_and_numbers_of_numpy_do_as_well() -> None:
     graph = hosim.Graph(
         "g", [hosim.Tensor("w", 40, "parameter", "ddr")], [hosim.Op("f", "add", [0], duration_ns=5)]
     )
-    assert isinstance(graph.tensors, tuple)
-    assert isinstance(graph.ops, tuple)
+    assert graph.tensors == (hosim.Tensor("w", 40, "parameter", "ddr"),)
+    assert graph.ops == (hosim.Op("f", "add", (0,), duration_ns=5),)
     assert type(hosim.Tensor(np.str_("w"), 40).name) is str
     assert type(computed(efficiency=np.float64(0.5)).compute.efficiency) is float
 

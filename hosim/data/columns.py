@@ -41,14 +41,16 @@ class Growing(Generic[P]):
         self.alike: list[P] = []
         self.codes: list[int] = []
         self.known: dict[Hashable, int] = {}
-        for item in items:
-            self.positions[item.name] = len(self.codes)
+        for at, item in enumerate(items):
+            self.positions[item.name] = at
             self.codes.append(self.code(item))
 
     def code(self, item: P) -> int:
         """The code of an item, which may be the first one of its kind."""
-        code = self.known.setdefault(self._key(item), len(self.alike))
-        if code == len(self.alike):
+        key = self._key(item)
+        code = self.known.get(key)
+        if code is None:
+            code = self.known[key] = len(self.alike)
             self.alike.append(item)
         return code
 
@@ -88,7 +90,9 @@ class Columns(Sequence[P]):
     @classmethod
     def growing(cls, items: Iterable[P] = ()) -> Growing[P]:
         """Columns to which more can be added, of these items."""
-        lists, shared = _getter(cls.lists), _getter(cls._shared)
+        lists, shared = _getter(cls.lists), attrgetter(*cls._shared)
+        if not cls.lists:
+            return Growing(shared, items)
         return Growing(lambda item: (*map(len, lists(item)), *shared(item)), items)
 
     @classmethod
@@ -168,7 +172,7 @@ class Columns(Sequence[P]):
     def _views(self) -> Iterator[P]:
         """Objects of what the columns have, which has been checked."""
         put = {name: vars(self.of)[name].__set__ for name in ("name", *self.lists, *self._shared)}
-        shared = _getter(self._shared)
+        shared = attrgetter(*self._shared)
         rows = [
             (
                 [(put[name], length) for name, length in zip(self.lists, lengths, strict=True)],
@@ -197,7 +201,8 @@ class Columns(Sequence[P]):
     @overload
     def __getitem__(self, at: slice) -> tuple[P, ...]: ...
     def __getitem__(self, at: int | slice) -> P | tuple[P, ...]:
-        return self.items[at]
+        made = self._made  # quicker than the property, where somebody has looked before
+        return (self.items if made is None else made)[at]
 
     def __iter__(self) -> Iterator[P]:
         return iter(self.items)

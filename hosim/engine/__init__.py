@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
     from hosim.engine.program_account import program_account
     from hosim.engine.program_base import ProgramBase, one_for_all
-    from hosim.engine.program_table import NO_ROW, ProgramTable, TableMove, TableRow
+    from hosim.engine.program_table import NO_ROW, ProgramTable, TableRow
     from hosim.engine.replay import replay, replay_stages, times_of
     from hosim.engine.resident_step import most_needed, resident_step
     from hosim.engine.slack import replayed_latitudes, with_slack
@@ -41,7 +41,7 @@ else:
             "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
             "program_account": "program_account",
             "program_base": "ProgramBase one_for_all",
-            "program_table": "NO_ROW ProgramTable TableMove TableRow",
+            "program_table": "NO_ROW ProgramTable TableRow",
             "replay": "replay replay_stages times_of",
             "resident_step": "most_needed resident_step",
             "slack": "replayed_latitudes with_slack",
@@ -50,7 +50,7 @@ else:
 
 __all__ = [
     "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger",
-    "MemoryBudget", "ProgramBase", "ProgramTable", "TableMove", "TableRow", "UncoveredError",
+    "MemoryBudget", "ProgramBase", "ProgramTable", "TableRow", "UncoveredError",
     "later_draws", "make_arena", "most_needed", "one_for_all", "program_account", "read_budget",
     "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop",
     "streams_of_tensors", "times_of", "with_slack",

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from hosim.cache_plan import AT_START, CacheOp, MemoryView, RuntimePolicy
+from hosim.cache_plan import CacheOp, MemoryView, RuntimePolicy
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.hops import ROUTES, SEVERAL, resolve_hop
+from hosim.engine.hops import ROUTES, SEVERAL, Hop, resolve_hop
 from hosim.engine.loop_cells import ABSENT, DECIDES, INSPECTS, VALID
-from hosim.engine.program_table import ProgramTable, TableMove
+from hosim.engine.program_table import ProgramTable
 from hosim.hardware import Hardware
 
 PLACES_OF_A_TENSOR = 4
@@ -88,7 +88,7 @@ class Decisions:
         policy: RuntimePolicy,
         table: ProgramTable,
         hardware: Hardware,
-        put: Callable[[int, TableMove], None],
+        put: Callable[[int, int, Hop], None],
     ) -> None:
         self._policy, self._table, self._hardware, self._put = policy, table, hardware, put
         self._inspected = getattr(policy, "inspected", None)
@@ -154,9 +154,7 @@ class Decisions:
             if not cells["released"][c.tensor]:
                 self.made[c.op] += 1
                 k = self._place()
-                self._put(
-                    k, TableMove(c.tensor, hop.source, hop.destination, hop.channel, AT_START, k)
-                )
+                self._put(k, c.tensor, hop)
                 self._table.loop.issue(k)
         return bool(made)
 

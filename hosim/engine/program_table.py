@@ -9,14 +9,16 @@ op waits for and where tensors are at time 0; nothing else. What the loop does n
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
+from hosim.engine.hops import Hop
 from hosim.engine.host_calls import NO_HOST
 from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
@@ -27,23 +29,12 @@ busy, and bytes.
 """
 
 
-class TableMove(NamedTuple):
-    """A cache op: its tensor, positions of tiers and channel (-1, -1: a detach), after which op it
-    is issued, and its order there.
-    """
-
-    tensor: int
-    source: int
-    target: int
-    channel: int
-    after: int
-    order: int
-
-
 TableRow = tuple[int, int, int, int, int, int, int, int, int]
-"""A :class:`TableMove`, its class of flows and what flows of it."""
+"""A cache op: its tensor, positions of tiers and channel (-1, -1: a detach), after which op it is
+issued, its order there, its class of flows and, in two limbs, what flows.
+"""
 
-_COLUMNS = (*TableMove._fields, "class", "high", "low")
+_COLUMNS = ("tensor", "source", "target", "channel", "after", "order", "class", "high", "low")
 
 NO_ROW: TableRow = (0, 0, 0, -1, NOWHERE, 0, 0, 0, 0)
 """What is in a place without a move."""
@@ -109,24 +100,17 @@ class ProgramTable:
     # -- a plan
     # ----------------------------------------------------------------------------------------------
 
-    def row(self, move: TableMove) -> TableRow:
-        """A move as the loop puts it into a place: with its class of flows and, in two limbs, what
-        flows.
-        """
-        t, channel = move.tensor, move.channel
+    def flow_of(self, t: int, channel: int) -> tuple[int, int, int]:
+        """The last three of a row: a tensor's class of flows on a channel, and what flows."""
         if channel < 0:
-            return (*move, 0, 0, 0)
-        return (
-            *move,
-            self._class_of[channel][t],
-            *self.flows.scaled(self.cells["size"][t] * NS_PER_S),
-        )
+            return 0, 0, 0
+        return self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S)
 
     def fill(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as
         columns.
 
-        They are those of :class:`TableMove`, ``order`` being the place in the plan, and
+        They are the first six of :data:`TableRow`, ``order`` being the place in the plan, and
         ``arrives``, the tier to whose ops each brings its tensor (-1: none). They are taken away:
         of a large plan they are much.
         """
@@ -149,11 +133,12 @@ class ProgramTable:
         fill(cells["move_low"], flows[:, 1])
         self.loop.plan(moves)
 
-    def place(self, k: int, move: TableMove) -> None:
-        """Let a move have the place ``k``, whoever issues it."""
-        cells = self.cells
-        cells["copies"][k] = move.channel >= 0
-        for name, number in zip(_COLUMNS, self.row(move), strict=True):
+    def place(self, k: int, t: int, hop: Hop) -> None:
+        """Let the move of a tensor have the place ``k``, whoever issues it."""
+        cells, (_, *where) = self.cells, hop
+        cells["copies"][k] = hop.channel >= 0
+        row = t, *where, AT_START, k, *self.flow_of(t, hop.channel)
+        for name, number in zip(_COLUMNS, row, strict=True):
             cells[f"move_{name}"][k] = number
 
     def flow(self, k: int, volume: int) -> None:

@@ -28,7 +28,7 @@ from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
 from hosim.engine.program_base import base_of, jittered_base
-from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable, TableMove
+from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -152,12 +152,12 @@ class LoopReplay:
                 for k in range(base, base + copies):
                     table.flow(k, self._volume(t, table.cells["move_channel"][k]) or 0)
 
-    def _decided(self, k: int, move: TableMove) -> None:
+    def _decided(self, k: int, t: int, hop: Hop) -> None:
         """Put what a runtime policy has decided on into a place."""
-        self.table.place(k, move)
-        if move.channel >= 0:
+        self.table.place(k, t, hop)
+        if hop.channel >= 0:
             self._check_class(self.table.cells["move_class"][k])
-            volume = self._volume(move.tensor, move.channel)
+            volume = self._volume(t, hop.channel)
             if volume is not None:
                 self.table.flow(k, volume)
 

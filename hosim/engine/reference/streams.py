@@ -13,14 +13,15 @@ from hosim.analysis.slack import awaited_copies
 from hosim.cache_plan import DETACH, Plan
 from hosim.costmodel import copy_uses, op_durations
 from hosim.costmodel.transfers import sent_bytes
-from hosim.engine import broken_rules
 from hosim.engine.hops import initial_tiers, resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
 from hosim.engine.reference.storage import VALID, WRITING, Storage
+from hosim.errors import PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
 from hosim.result import STALL_CAUSES, StreamFigures
+from hosim.units import human_time
 
 NOT_YET = -1
 
@@ -186,22 +187,21 @@ class Rules:
     def detach(self, move: Issued) -> None:
         """Release the copy, or raise :class:`hosim.errors.PlanError` if that is illegal."""
         room, t, graph = self.storage.rooms[move.cache_op.source], move.cache_op.tensor, self.graph
-        now = room.env.now
         if t not in room.copies:
             if move.behind:
                 return  # it was there at the issue; an op has written the tensor since
-            raise broken_rules.holds_nothing(graph, t, now)
+            raise self._illegal(t, ": it holds no bytes there")
         using = next(
             (i for i in self.running() if self.where[i] is room and t in self.uses[i]), None
         )
         if using is not None:
-            raise broken_rules.in_use(graph, t, now, using)
+            raise self._illegal(t, f": op {graph.ops[using].name!r} is using it")
         following = self._next_user(t)
         needed = graph.survives[t] if following is None else t in self.reads[following]
         if needed and not any(
             [other.copies.get(t) == VALID for other in self.storage.everywhere if other is not room]
         ):
-            raise broken_rules.last_copy(graph, t, now)
+            raise self._illegal(t, " would drop its last valid copy")
         if (
             following is not None
             and self.program.plan.runtime is None
@@ -210,8 +210,15 @@ class Rules:
         ):
             coming = self.program.arriving.get((t, following))
             if coming is None or coming in self.transfers.done:
-                raise broken_rules.awaited(graph, t, now, following)
+                name = graph.ops[following].name
+                wrong = f": op {name!r} awaits it, and no prefetch brings it back before"
+                raise self._illegal(t, wrong)
         room.drop(t)
+
+    def _illegal(self, t: int, why: str) -> PlanError:
+        """Return the error of a detach that a rule forbids."""
+        name, now = self.graph.tensors[t].name, human_time(self.storage.device.env.now)
+        return PlanError(f"detach of tensor {name!r} at {now}{why}")
 
     def _next_user(self, t: int) -> int | None:
         """The first op in the graph's list that uses a tensor and has not ended."""
@@ -249,4 +256,9 @@ class Rules:
         ]
         missing = [(t, at) for t, at in restored if storage.everywhere[at].copies.get(t) != VALID]
         if missing:
-            raise broken_rules.not_restored(self.graph, missing, list(storage.rooms))
+            t, at = min(missing)
+            raise PlanError(
+                f"tensor {self.graph.tensors[t].name!r} has no valid copy in "
+                f"{list(storage.rooms)[at]} at the end of the step, where it was at its start: "
+                "store it back, or change the plan's initial residency"
+            )

@@ -14,7 +14,7 @@ from functools import cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from hosim.engine import ProgramTable, TableMove, TableRow, UncoveredError
+from hosim.engine import ProgramTable, TableRow, UncoveredError
 from hosim.planner.hyperoffload.tensor_choices import Problem, TensorChoice, initial_tiers, place
 
 _in_order = itemgetter(0, 1, 2)
@@ -129,7 +129,7 @@ class MoveCompiler:
     def _flow_of(self, t: int, channel: int) -> tuple[int, int, int]:
         """The class of flows of a tensor on a channel, and what flows of it."""
         assert self.table is not None
-        return self.table.row(TableMove(t, 0, 0, channel, 0, 0))[6:]
+        return self.table.flow_of(t, channel)
 
     def _reading_uses(self, t: int) -> Sequence[tuple[int, int]]:
         """The uses of a tensor that do not write it: their numbers and ops."""
