@@ -13,6 +13,7 @@ from hosim.cli.answers import begin_answer, following, print_answer, rows_as_the
 from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
+    console,
     print_json,
     questions_of,
     say_notes,
@@ -20,7 +21,7 @@ from hosim.cli.options import (
     write_picture,
 )
 from hosim.cli.progress import progress
-from hosim.cli.terminal import console, note
+from hosim.cli.terminal import note
 from hosim.data.draws import FEW_DRAWS, Regret
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.options import OPTIONS, Given, Option, Options, declared, refuse_others
