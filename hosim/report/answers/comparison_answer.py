@@ -142,8 +142,12 @@ def _sentence(best: Result, advice: NoOffload | None) -> str:
         low, high = human_time(best.makespan_low_ns), human_time(best.makespan_high_ns)
         interval = f"90 % interval {low} to {high}"
     if advice is not None:
-        said = [no_offload_sentence(advice, best.budget_bytes), f"{interval}." if interval else ""]
-        return " ".join([part for part in (*said, _reserves(best)) if part])
+        said = [no_offload_sentence(advice, best.budget_bytes)]
+        if advice.reason == "fits" and (best.makespan_ns or 0) > advice.resident_ns:
+            took = f"{human_time(best.makespan_ns or 0)}, {multiple(best.slowdown)} of that"
+            interval = f"{best.policy} takes {', '.join(filter(None, [took, interval]))}"
+        said += [f"{interval}." if interval else "", _reserves(best)]
+        return " ".join([part for part in said if part])
     resident = f"resident {human_time(best.ideal_ns)}" if best.ideal_ns else ""
     slowdown = best.slowdown
     fits = "Fits at no cost" if slowdown is not None and slowdown <= _FREE else "Fits"
