@@ -61,7 +61,7 @@ _OPTIONS = declared(
 def plan(given: Given) -> None:
     """Write the plan of one policy, or explain it.
 
-    -o writes the plan, --explain shows why each tensor moves or stays; give one or both. --explain
+    -o writes the plan and prints what it takes, --explain shows why each tensor moves or stays; give one or both. --explain
     prints the 20 most important tensors; --top N and --all print every table, --json prints all
     figures. --within, --time, --work and Ctrl-C end the search; the plan records the work done.
     Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
@@ -82,6 +82,8 @@ def plan(given: Given) -> None:
     _say_whether_to(asked.graph, machine, budget_bytes, replayed, made.policy)
     if output is not None:
         _write(made, machine, budget_bytes, output)
+    if not explain:
+        _answer(asked, replayed)
     if explain:
         top = 0 if given.all else given.top
         _explain(made, machine, budget_bytes, asked.choice.label, top, given.json)
@@ -121,6 +123,18 @@ def _say_whether_to(
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if answer is not None:
         note(no_offload_sentence(answer, budget_bytes))
+
+
+def _answer(asked: Question, replayed: Result) -> None:
+    """Print whether the plan fits, and how long its step takes."""
+    from hosim.engine import resident_step
+    from hosim.report.answers import answered, comparison_answer, comparison_title
+
+    graph, machine = asked.graph, asked.hardware
+    alone = resident_step(graph, machine)
+    title = comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
+    result = replace(replayed, ideal_ns=alone.makespan_ns)
+    console().print(answered(comparison_answer(title, machine, [result])))
 
 
 def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> None:

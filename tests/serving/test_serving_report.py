@@ -14,7 +14,7 @@ from hosim.io import load_hardware
 from hosim.report.drawn import image
 from hosim.serving import EngineLimits, latency_limits, serve_requests
 from hosim.serving.blocks import kv_setup
-from hosim.serving.report import curves, serving_figure, serving_trace, serving_widget
+from hosim.serving.report import curves, queue_growth, serving_figure, serving_trace, serving_widget
 from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 
@@ -161,6 +161,26 @@ def test_the_command_writes_picture_page_and_trace(tmp_path):
         assert (judged.exit_code, said in judged.stderr) == (code, True), judged.stderr
     wrong = CliRunner().invoke(app, [*line, "--trace", str(tmp_path / "a.txt")])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdict"), [(2, "Keeps up: "), (400, "Overloaded: the queue grows by ")]
+)
+def test_it_says_whether_the_engine_keeps_up(rate, verdict):
+    """The queue at the last arrival beside that in the middle, by hand from the samples."""
+    asked = f"poisson:rate={rate}:count=60:prompt=64:output=32"
+    line = ["serve", "gpt2", "-H", "h100", "--requests", asked, "--max-sequences", "2"]
+    said = json.loads(CliRunner().invoke(app, [*line, "--json"]).stdout)["answer"]
+    assert said.startswith(verdict), said
+
+
+def test_the_growth_of_a_queue_by_hand(served):
+    """Three arrive in 100 ns and never wait. Were 7 waiting from 100 on, and none at 50, when the
+    engine is empty, these 7 would have come in 50 ns.
+    """
+    assert queue_growth(served) == (0.0, 2 / 100e-9)
+    late = replace(served, samples=tuple(replace(s, waiting=7) for s in served.samples))
+    assert queue_growth(late)[0] == pytest.approx(7 / 50e-9)
 
 
 def widget_data(served):

@@ -131,7 +131,7 @@ def column_title(column: str) -> str:
 
 
 def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
-    """One row per budget, with those on the curve marked, and the curve in a sentence."""
+    """One row per budget, with those on the curve marked, and below it the ``verdict``, if any."""
     tier = hardware.device_tier
     title = f"Peak memory against makespan (baseline {human_time(rows[0]['ideal_ns'])})"
     costs = {"cost_per_million_tokens": "cost of\n1M tokens", "cost": "cost of\na step"}
@@ -178,11 +178,11 @@ def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> Renderabl
             "*" if row["pareto"] else "",
             style="green" if row["pareto"] else None,
         )
-    return Group(table, paragraph(f"{verdict}.", style="bold"))
+    return Group(table, paragraph(f"{verdict}.", style="bold")) if verdict else table
 
 
 def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
-    """One row per value tried, and the answer in a sentence."""
+    """One row per value tried, and below it the ``verdict``, if any."""
     name = next(iter(rows[0]))
     first, *others = name.split(" + ")
     table = open_table(
@@ -203,7 +203,8 @@ def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
             str(row["why"]),
             style="green" if row["within"] else None,
         )
-    return Group(table, paragraph(f"{verdict}.", style="bold" if found else "bold red"))
+    style = "bold" if found else "bold red"
+    return Group(table, paragraph(f"{verdict}.", style=style)) if verdict else table
 
 
 def blame(
