@@ -22,11 +22,10 @@ _OPTIONS = declared(
     "models hardware contexts html json",
     Option(
         "models",
-        default=_MODELS,
         argument=True,
-        metavar="[MODEL,...]",
-        help="Models, separated by commas, with parameters as in llama-3.1-8b:weights=int4.",
-        shows_default=False,
+        metavar="MODEL,...",
+        help="Models, separated by commas, with parameters as in llama-3.1-8b:weights=int4.  "
+        "[default: eight of 3 to 70 billion parameters]",
     ),
     replace(
         OPTIONS["hardware"],
@@ -46,16 +45,16 @@ _OPTIONS = declared(
 
 @command(*_OPTIONS)
 def atlas(given: Given) -> None:
-    """Show which models run on which cards, at which length of context.
+    """Show which models run on which cards.
 
-    A row for each: how much of the card's memory a decoded token needs, how long it takes, and what
+    A row for each, and each length of context: how much of the card's memory a decoded token needs, how long it takes, and what
     it takes with weights or experts in the memory of the host. --html writes one static page.
     """
     from hosim.report import atlas_page, atlas_table
     from hosim.study import atlas as cells
     from hosim.version import __version__
 
-    models, cards = _listed(given.models, "models"), _listed(given.hardware, "hardware")
+    models, cards = _listed(given.models or _MODELS, "models"), _listed(given.hardware, "hardware")
     lengths = _listed(given.contexts, "contexts")
     if not all(length.isdecimal() and int(length) for length in lengths):
         raise InputError(

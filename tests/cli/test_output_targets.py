@@ -23,7 +23,7 @@ WRITING = sorted(
 
 
 def test_which_options_write() -> None:
-    assert len(WRITING) == 29
+    assert len(WRITING) == 30
     assert {
         ("plan", "--output"),
         ("sweep", "--output"),
