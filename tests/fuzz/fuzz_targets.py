@@ -152,7 +152,12 @@ def targets(made: Mapping[str, bytes]) -> list[Target]:
             pair,
             ["m.yaml"],
             hosim_json,
-            ("hardware show m.yaml", *WORKLOAD_COMMANDS[2:], "replay plan.json w.json -H m.yaml"),
+            (
+                "hardware show m.yaml",
+                "atlas gpt2:layers=1 -H m.yaml --contexts 8",
+                *WORKLOAD_COMMANDS[2:],
+                "replay plan.json w.json -H m.yaml",
+            ),
             SLOW_COMMANDS,
             ["hardware"],
         ),
