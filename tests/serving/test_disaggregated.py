@@ -521,7 +521,7 @@ def test_the_command_and_the_function():
     assert by_layers["kv_transfer"]["bytes"] == data["kv_transfer"]["bytes"]
     assert by_layers["kv_transfer"]["transfers"] > 4 * 6  # of twelve layers each
     assert by_layers["ttft_ns"]["mean"] < data["ttft_ns"]["mean"]
-    table = CliRunner().invoke(app, apart, env={"COLUMNS": "200"}).stdout
+    table = CliRunner().invoke(app, [*apart, "--detail"], env={"COLUMNS": "200"}).stdout
     assert (
         "gpt2 on 1 (prefill) and 2 (decode) x h100-80gb-sxm behind round_robin: 4 requests" in table
     )

@@ -96,7 +96,11 @@ def test_the_command_and_the_function(tmp_path):
     assert kv["tiers"]["ddr"]["hit_tokens"] > 0
     assert kv["channels"]["h2d"]["bytes"] > 0
     assert kv["channels"]["nvme_read"]["bytes"] == 0
-    table = CliRunner().invoke(app, [*line, "--kv", "write_through"], env={"COLUMNS": "200"}).stdout
+    table = (
+        CliRunner()
+        .invoke(app, [*line, "--kv", "write_through", "--detail"], env={"COLUMNS": "200"})
+        .stdout
+    )
     assert "Cache by tier, write_through" in table
     assert "h2d" in table
     assert "nvme_read" not in table

@@ -343,7 +343,9 @@ def test_the_table(tmp_path):
         )
     )
     line = ["serve", "llama-3.1-8b", "-H", "h100", "--requests", str(path)]
-    outcome = CliRunner().invoke(app, [*line, "--overhead", "1ms"], env={"COLUMNS": "200"})
+    outcome = CliRunner().invoke(
+        app, [*line, "--overhead", "1ms", "--detail"], env={"COLUMNS": "200"}
+    )
     assert outcome.exit_code == 0, outcome.stderr
     assert "llama-3.1-8b on h100-80gb-sxm: 3 requests" in outcome.stdout
     assert "first token" in outcome.stdout
@@ -351,7 +353,7 @@ def test_the_table(tmp_path):
     assert "0 preemptions" in outcome.stdout
     assert "the kernels alone" not in outcome.stdout
     assert (
-        "the times of the kernels alone" in CliRunner().invoke(app, line).stdout
+        "kernels alone: --overhead adds the host's time" in CliRunner().invoke(app, line).stdout
     )  # nobody knows the host's
     both = CliRunner().invoke(
         app, [*line, "--fit-first", "1", "--measured", str(path), "--overhead", "1ms"]

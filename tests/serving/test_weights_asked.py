@@ -43,7 +43,7 @@ def test_the_command_says_what_came_up():
     ]
     weights = json.loads(CliRunner().invoke(app, [*line, "--json"]).stdout)["weights"]
     assert weights["channels"]["h2d"]["bytes"] == weights["bytes"] > 0
-    table = CliRunner().invoke(app, line, env={"COLUMNS": "200"}).stdout
+    table = CliRunner().invoke(app, [*line, "--detail"], env={"COLUMNS": "200"}).stdout
     assert (
         f"{weights['moved_layers']} of {weights['layers']} layers come up in each iteration"
         in table
@@ -53,7 +53,7 @@ def test_the_command_says_what_came_up():
         CliRunner()
         .invoke(
             app,
-            [*line[:-4], "--weights", "static_split", "--weights-memory", "20GiB"],
+            [*line[:-4], "--weights", "static_split", "--weights-memory", "20GiB", "--detail"],
             env={"COLUMNS": "200"},
         )
         .stdout

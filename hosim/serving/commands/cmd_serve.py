@@ -122,6 +122,7 @@ def serve(given: Given) -> None:
     if given.json:
         print_json({"format": data.pop("format"), "answer": answer.verdict, **data})
     else:
+        given.detail = given.detail or real is not None  # errors beside the server are the answer
         print_answer(answer, given, lambda: [table])
     if lines := beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")

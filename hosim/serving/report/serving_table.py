@@ -105,13 +105,7 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
         f"{human_percent(data['prefix_hit_share'])} of the prompts' tokens were in it; "
         f"{counted(data['preemptions'], 'preemption')}"
     )
-    if unanswered := data["unanswered"]:
-        parts.append(
-            paragraph(
-                f"{counted(unanswered, 'request')} of the file without an answer "
-                f"{'is' if unanswered == 1 else 'are'} left out"
-            )
-        )
+    parts += [paragraph(line) for line in _left_out(data)]
     if "instances" in data:
         held += " (of one engine)"
     parts.append(
@@ -130,6 +124,17 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
     if "weights" in data:
         parts += weights(data["weights"], "kv" not in data)
     return Group(*parts)
+
+
+def _left_out(data: Mapping[str, Any]) -> list[str]:
+    """The requests of a file that have no answer."""
+    count = data["unanswered"]
+    many = counted(count, "request")
+    return (
+        [f"{many} of the file without an answer {'is' if count == 1 else 'are'} left out"]
+        if count
+        else []
+    )
 
 
 _GROWS = 0.05
@@ -168,6 +173,17 @@ def serving_answer(
             [
                 (name, *(_time(value) for value in data[key].values()))
                 for key, name in _LATENCIES.items()
+            ]
+        ),
+        rest="; ".join(
+            [
+                *_left_out(data),
+                *data.get("notes", ()),
+                *(
+                    []
+                    if data["overhead_ns"]
+                    else ["kernels alone: --overhead adds the host's time"]
+                ),
             ]
         ),
         figures=(
