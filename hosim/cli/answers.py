@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from hosim.cli.options import console
+from hosim.cli.options import console, say_notes
 from hosim.cli.progress import FIRST_S, SWITCH
 from hosim.cli.terminal import say
 from hosim.options import OPTIONS, Given, Option, Options, is_given
@@ -61,6 +61,8 @@ def print_answer(
     from hosim.report.answers import answered
 
     every = getattr(given, "all", False)
+    if not given.detail:
+        say_notes(answer.notes)
     shown = tables() if given.detail else [answered(answer, title=title, every=every)]
     for part in shown:
         console().print(part)

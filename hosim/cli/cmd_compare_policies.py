@@ -221,8 +221,10 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
 
 def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Answer:
     """The answer, with what to ask next."""
+    from hosim.analysis import largest_op
     from hosim.engine import resident_step
     from hosim.report.answers import comparison_answer, comparison_title
+    from hosim.report.of_replays import verdict
 
     graph, machine = asked[0].graph, asked[0].hardware
     alone, results = resident_step(graph, machine), compared.results
@@ -239,8 +241,11 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     if best is not None:
         lines += [(line, "less memory") for line in following(given, _OPTIONS, "frontier")]
     chosen = _chosen(asked, given) if is_plain() else ""
+    nothing = "" if best else verdict(results, *graph.derived(largest_op))
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
-    return comparison_answer(title, machine, results, compared.advice, enough, chosen, lines)
+    return comparison_answer(
+        title, machine, results, compared.advice, enough, chosen, nothing, lines
+    )
 
 
 def _chosen(asked: Sequence[Question], given: Given) -> str:

@@ -77,6 +77,7 @@ def answer_parts(answer: Answer) -> Iterator[str]:
         yield page.cards(answer.figures)
     if answer.rows:
         yield from html_of(rows_table(answer))
+    yield from (page.paragraph(f"{note}.") for note in answer.notes)
     if answer.rest:
         yield page.paragraph(f"{answer.rest[:1].upper()}{answer.rest[1:]}.")
     if answer.next_commands:

@@ -378,7 +378,8 @@ def test_a_policy_that_fails_is_named_and_fails_alone(plugins, tmp_path) -> None
     }
     for policies, said in shown.items():
         done = CliRunner().invoke(
-            app, ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-p", policies]
+            app,
+            ["compare-policies", str(tmp_path / "w.json"), "-H", "toy", "-p", policies, "--detail"],
         )
         assert (
             done.exit_code,

@@ -23,6 +23,7 @@ class Answer:
     ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
     something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
     ``ranked``; ``left`` of the columns are text. ``rest`` says what a reader of all rows would see of those left out.
+    ``notes`` are what a reader of the figures has to know, which the shell says on stderr.
     ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
     drawing in text. ``chosen`` is what was chosen for a question that left it out. ``next_commands`` are commands with what they tell.
     """
@@ -39,6 +40,7 @@ class Answer:
     curve: tuple[str, ...] = ()
     chosen: str = ""
     next_commands: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def answered(answer: Answer, *, title: bool = True, every: bool = False) -> RenderableType:

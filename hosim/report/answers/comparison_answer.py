@@ -48,11 +48,12 @@ def comparison_answer(
     advice: NoOffload | None = None,
     cheapest: str = "",
     chosen: str = "",
+    nothing_fits: str = "",
     next_commands: Sequence[tuple[str, str]] = (),
 ) -> Answer:
     """What a comparison of policies found. ``advice`` is why not to offload, where that is the
-    answer, and ``cheapest`` the memory that costs little, and ``chosen`` what was chosen for the question, as
-    text.
+    answer, and ``cheapest`` the memory that costs little, ``chosen`` what was chosen for the question, and
+    ``nothing_fits`` what is said where no policy does, as text.
     """
     fitting = sorted(
         [r for r in results if r.feasible and r.makespan_ns is not None],
@@ -64,7 +65,13 @@ def comparison_answer(
     if not fitting:
         why = next((r.error for r in results if r.error), None) or ""
         said = f"Does not fit: {why}" if misfits or not failed else f"Failed: {why}"
-        return Answer(title, f"{said.rstrip('.')}.", good=False, next_commands=tuple(next_commands))
+        return Answer(
+            title,
+            " ".join([f"{said.rstrip('.')}.", *([nothing_fits] if nothing_fits else [])]),
+            good=False,
+            next_commands=tuple(next_commands),
+            notes=results[0].notes,
+        )
     best, shown = fitting[0], fitting[:ROWS]
     pairs = {pair.second: pair for pair in beside_fastest(shown)}
     several = shown[-1].makespan_ns != best.makespan_ns
@@ -91,6 +98,7 @@ def comparison_answer(
         ),
         chosen=chosen,
         next_commands=tuple(next_commands),
+        notes=best.notes,
     )
 
 
@@ -174,10 +182,14 @@ def _moves(best: Result) -> str:
     moved = sum([channel.bytes for channel in best.channels.values()])
     busy = sum([channel.busy_ns for channel in best.channels.values()])
     hidden = sum([channel.hidden_ns for channel in best.channels.values()])
+    again = best.plan.get("recomputes", 0)
+    elsewhere = best.plan.get("moved_ops", 0)
+    said = [f"{counted(again, 'op')} recomputed."] if again else []
+    said += [f"{counted(elsewhere, 'op')} on another processor."] if elsewhere else []
     if not moved:
-        return ""
+        return " ".join(said)
     share = "all overlapped" if hidden == busy else f"{percent(hidden, busy)} of it overlapped"
-    return f"{human_size(moved)} move, {share}."
+    return " ".join([f"{human_size(moved)} move, {share}.", *said])
 
 
 def cheapest_sentence(budget: int, slowdown: float, below: tuple[int, float] | None = None) -> str:

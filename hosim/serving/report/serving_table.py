@@ -178,7 +178,7 @@ def serving_answer(
         rest="; ".join(
             [
                 *_left_out(data),
-                *data.get("notes", ()),
+                *[sentence(line).rstrip(".") for line in data.get("notes", ())],
                 *(
                     []
                     if data["overhead_ns"]
