@@ -62,7 +62,7 @@ def test_a_name_that_is_no_picture(command: tuple[str, ...], folder: Path) -> No
 
 
 def test_a_certificate(folder: Path) -> None:
-    outcome = CliRunner().invoke(app, [*REPLAY, "--certificate", "out.json"])
+    outcome = CliRunner().invoke(app, [*REPLAY, "--certificate", "out.json", "--detail"])
     assert (outcome.exit_code, outcome.stderr) == (0, "wrote out.json\n")
     assert "makespan 90 ns" in prove((folder / "out.json").read_text())
     CliRunner().invoke(app, [*REPLAY, "--json", "--certificate", "again.json"])
@@ -86,7 +86,7 @@ def test_a_certificate(folder: Path) -> None:
     ],
 )
 def test_no_certificate(options: list[str], code: int, said: str, folder: Path) -> None:
-    outcome = CliRunner().invoke(app, [*REPLAY, *options, "--certificate", "out.json"])
+    outcome = CliRunner().invoke(app, [*REPLAY, *options, "--certificate", "out.json", "--detail"])
     assert outcome.exit_code == code
     assert outcome.stderr.splitlines()[-1].startswith(said)
     assert not (folder / "out.json").exists()
@@ -94,7 +94,7 @@ def test_no_certificate(options: list[str], code: int, said: str, folder: Path) 
 
 def test_a_trace_and_a_snapshot(folder: Path) -> None:
     outcome = CliRunner().invoke(
-        app, [*REPLAY, "--trace", "out.json.gz", "--memory-viz", "out.pickle"]
+        app, [*REPLAY, "--trace", "out.json.gz", "--memory-viz", "out.pickle", "--detail"]
     )
     assert (outcome.exit_code, outcome.stderr) == (
         0,
