@@ -56,7 +56,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
     from hosim.report.answers import machines_answer
     from hosim.report.listed import machine_comparison
     from hosim.report.of_replays import in_draws
-    from hosim.study import compare_machines, machine_rows
+    from hosim.study import compare_machines
     from hosim.study.searches import NEAR
 
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
@@ -72,7 +72,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
     with progress() as tell:
         found = compare_machines(asked, tell, enough=given.enough)
     say_notes(found.notes)
-    rows, profiles = machine_rows(found), {one.hardware.name: one.hardware for one in asked}
+    rows, profiles = found.rows, {one.hardware.name: one.hardware for one in asked}
     pairs = found.paired
     answer = machines_answer(rows, profiles, str(found))
     if given.json:

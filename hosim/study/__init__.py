@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hosim.study.comparands import side_of
     from hosim.study.compare import compare
     from hosim.study.diff import Diff, Side, diff
-    from hosim.study.machines import compare_machines, machine_rows
+    from hosim.study.machines import compare_machines
     from hosim.study.prediction_quality import Mispredictions, mispredictions, predicts
     from hosim.study.prices import lines, steps_of
     from hosim.study.regret import regret
@@ -30,7 +30,7 @@ else:
             "comparands": "side_of",
             "compare": "compare",
             "diff": "Diff Side diff",
-            "machines": "compare_machines machine_rows",
+            "machines": "compare_machines",
             "prediction_quality": "Mispredictions mispredictions predicts",
             "regret": "regret",
             "prices": "lines steps_of",
@@ -44,7 +44,7 @@ else:
 
 __all__ = [
     "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "atlas", "blame", "capped",
-    "compare", "compare_machines", "diff", "failures", "lines", "machine_rows", "misfits",
+    "compare", "compare_machines", "diff", "failures", "lines", "misfits",
     "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows", "regret",
     "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of",
     "steps_of", "sweep", "swept", "under_way",

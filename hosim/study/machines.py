@@ -64,7 +64,14 @@ class Machines:
     @property
     def frame(self) -> DataFrame:
         """One row per machine and policy, with the columns :data:`COLUMNS`."""
-        return frame(machine_rows(self), COLUMNS, self.notes)
+        return frame(self.rows, COLUMNS, self.notes)
+
+    @property
+    def rows(self) -> list[dict[str, Value]]:
+        """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest
+        budget that is enough, if any is.
+        """
+        return [_row(line) for line in self.lines]
 
     def __str__(self) -> str:
         fitting = sorted(
@@ -101,13 +108,6 @@ class Machines:
     def ranks(self) -> list[tuple[int, int] | None]:
         """Between which ranks each line is in 9 of 10 of these draws."""
         return ranks([line.result for line in self.lines])
-
-
-def machine_rows(found: Machines) -> list[dict[str, Value]]:
-    """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest budget
-    that is enough, if any is.
-    """
-    return [_row(line) for line in found.lines]
 
 
 def _row(line: OnMachine) -> dict[str, Value]:

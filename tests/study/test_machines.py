@@ -18,7 +18,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.report.listed import machine_comparison as machines_table
-from hosim.study import compare_machines, machine_rows
+from hosim.study import compare_machines
 from hosim.study.asked import as_choice, parse_choice, parse_choices
 from hosim.study.runs import Question
 from hosim.study.searches import NEAR, attempt
@@ -103,7 +103,7 @@ def test_a_policy_that_fails_is_not_said_to_lack_memory() -> None:
 
     found = compare_machines(questions(chain(2), [FAST], [as_choice(mine)]))
     assert str(found) == "fast link: failed"
-    shown = lines(machines_table(machine_rows(found), {FAST.name: FAST}, NEAR, str(found)))
+    shown = lines(machines_table(found.rows, {FAST.name: FAST}, NEAR, str(found)))
     assert any("1000 B    failed" in line for line in shown)
     assert not any("does not fit" in line for line in shown)
 

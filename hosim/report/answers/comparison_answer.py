@@ -215,7 +215,7 @@ def machines_answer(
     profiles: Mapping[str, Hardware],
     verdict: str,
 ) -> Answer:
-    """Which machine is fastest: ``rows`` are those of :func:`hosim.study.machines.machine_rows`,
+    """Which machine is fastest: ``rows`` are those of :attr:`hosim.study.machines.Machines.rows`,
     ``verdict`` what they say in a sentence.
     """
     fitting = sorted(
