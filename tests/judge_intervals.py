@@ -204,7 +204,7 @@ def answered(with_runtime: bool, asks: str = "") -> dict[str, tuple[Row, Answer]
 
 
 def main() -> None:
-    """Print the table, and the spreads of :mod:`hosim.costmodel.spreads.step_spreads` and of the
+    """Print the table, and the spreads of :mod:`hosim.costmodel.spreads.drawn_times` and of the
     runtimes' speeds.
     """
     alone, under = answered(False), answered(True)

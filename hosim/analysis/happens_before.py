@@ -4,7 +4,7 @@ cache ops are placed safely on several streams.
 On one stream the listed order says it. On several, an op knows how many ops of each stream have
 ended when it has (a vector clock: producers and its stream's earlier ops, and theirs); along a
 stream these numbers only grow, so the first op that knows enough is found by bisection. The
-verifier has clocks of its own (:mod:`hosim.analysis.verifying.stream_clocks`): it must not err
+verifier has clocks of its own (:mod:`hosim.analysis.verifying.verifier_walk`): it must not err
 where a planner does.
 """
 

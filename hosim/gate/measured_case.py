@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hosim import engine
 from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint
@@ -16,10 +18,11 @@ from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.costmodel import op_durations
 from hosim.data.versions import VERSIONS
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
+from hosim.files import parse, to_text
 from hosim.gate.cases import Case, kind_of
-from hosim.gate.imports import graph_of_entry, graph_of_file
+from hosim.gate.imports import code_digest, graph_of_entry, graph_of_file
 from hosim.gate.judged_metrics import metrics_of
-from hosim.gate.kept_plans import kept_plan
+from hosim.gate.kept_graphs import keep_text, kept_text
 from hosim.gate.records import (
     SHIPPED,
     SOURCE,
@@ -36,14 +39,52 @@ from hosim.gate.records import (
 )
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import rescaled
+from hosim.io import plan_from_dict, plan_to_dict, rescaled, workload_to_dict
 from hosim.plain_text import flat
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
-from hosim.study.asked import parse_choice
-from hosim.study.runs import Question, check
+from hosim.study.asked import PolicyChoice, parse_choice
+from hosim.study.runs import Question, check, make_plan
 from hosim.timeline import blamed, occupancy
 from hosim.units import exact_size
 from hosim.version import __version__
+
+# -- kept plans
+# --------------------------------------------------------------------------------------------------
+# Plans that a search of hosim's made, kept by all that they depend on: the graph, the machine,
+# the policy, the budget and hosim itself (:mod:`hosim.gate.kept_graphs`).
+#
+# So a case whose model has not changed is not planned again, whatever function its graph is from.
+
+
+def kept_plan(
+    graph: Graph, hardware: Hardware, choice: PolicyChoice, budget: int, kept: Path | None
+) -> Plan:
+    """As :func:`hosim.study.runs.make_plan`, from the folder ``kept`` if a search has made the plan
+    before.
+    """
+    # a search draws; other policies plan sooner than a plan is read
+    searches = choice.policy.is_own and "seed" in choice.policy.settings
+    if kept is None or not searches:
+        return make_plan(graph, hardware, choice, budget)
+    name = digest(
+        "plan",
+        code_digest(),
+        to_text(workload_to_dict(graph)),
+        repr(sorted(flat_profile(hardware).items())),
+        choice.label,
+        str(budget),
+    )
+    text = kept_text(kept, name)
+    with suppress(HosimError):
+        if text is not None:
+            found: Any = parse(text, f"{name}.json")
+            plan = plan_from_dict(found["plan"], graph)
+            return replace(plan, origin=None, notes=tuple(found["notes"]))
+    made = make_plan(graph, hardware, choice, budget)
+    if made.runtime is None:
+        keep_text(to_text({"plan": plan_to_dict(made), "notes": made.notes}), kept, name)
+    return made
+
 
 COLUMNS = 60
 """How many equal parts of the makespan a curve has."""

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from hosim.models.config_json import READERS, sizes_of
     from hosim.models.families import FAMILIES
     from hosim.models.functions import add, scale
-    from hosim.models.gathered_attention import keys_of_chunk
     from hosim.models.gguf_names import gguf_names
     from hosim.models.gguf_types import TYPES, bytes_of
+    from hosim.models.grouped_attention import keys_of_chunk
     from hosim.models.listing import ListedModel, listed_models
     from hosim.models.packed import PACKINGS, WEIGHTS, packed_bytes
     from hosim.models.pipeline_schedule import bubble, in_flight, passes
@@ -32,9 +32,9 @@ else:
             "config_json": "READERS sizes_of",
             "families": "FAMILIES",
             "functions": "add scale",
-            "gathered_attention": "keys_of_chunk",
             "gguf_names": "gguf_names",
             "gguf_types": "TYPES bytes_of",
+            "grouped_attention": "keys_of_chunk",
             "listing": "ListedModel listed_models",
             "packed": "PACKINGS WEIGHTS packed_bytes",
             "pipeline_schedule": "bubble in_flight passes",
@@ -43,8 +43,8 @@ else:
             "quantised": "packing_of",
             "routing_draw": "generate",
             "stored_weights": "GGUF",
-            "weight_bytes": "INDEX",
             "tape": "ITEM_BYTES Tape",
+            "weight_bytes": "INDEX",
         },
     )
 

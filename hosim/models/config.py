@@ -52,7 +52,7 @@ class Decoder:
     attention is that of :mod:`hosim.models.compressed_attention`, with an entry for each
     ``compress_rate`` tokens (0: only a window), and its last product is two, of which the first is
     one of ``output_groups`` of heads each. ``streams``: see :mod:`hosim.models.decoder`,
-    or with a ``laurel_rank`` :mod:`hosim.models.alternating_updates`.
+    or with a ``laurel_rank`` :mod:`hosim.models.decoder`.
 
     Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of
     its elements, in ``state_groups`` that share keys; a convolution over ``conv_kernel`` tokens
@@ -215,7 +215,7 @@ class Run:
 
     ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring
     (:mod:`hosim.models.ring_attention`), with a window by gathering keys
-    (:mod:`~hosim.models.gathered_attention`), with learned scores by exchanging heads
+    (:mod:`~hosim.models.grouped_attention`), with learned scores by exchanging heads
     (:mod:`~hosim.models.grouped_attention`). They share gradients, states and parameters as
     ``data`` devices do, with which they are multiplied.
 

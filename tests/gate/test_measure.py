@@ -457,7 +457,7 @@ def test_what_does_not_fit_and_what_breaks_a_rule(
     )
     with monkeypatch.context() as patched:
         patched.setattr(
-            "hosim.gate.kept_plans.make_plan", lambda *given: Plan(canonical(graph), "sloppy")
+            "hosim.gate.measured_case.make_plan", lambda *given: Plan(canonical(graph), "sloppy")
         )
         with pytest.raises(
             PlanError,

@@ -37,7 +37,7 @@ def test_a_plan_is_searched_for_once(
         planned.append(1)
         return make_plan(*asked)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("hosim.gate.kept_plans.make_plan", made)
+    monkeypatch.setattr("hosim.gate.measured_case.make_plan", made)
     kept, plain = tmp_path / "kept", measure(case)
     assert (measure(case, kept), measure(case, kept)) == (plain, plain)
     assert len(planned) == 1 + (2 if again else 1)

@@ -276,8 +276,8 @@ def test_a_sweep_gives_channels_their_curve_and_what_both_ways_share(tmp_path: P
 
 def test_what_the_kit_writes_is_read(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from hosim.on_torch.gpu.bandwidth_sweep import sweep
     from hosim.on_torch.gpu.gpu_seam import CpuBackend
+    from hosim.on_torch.gpu.measuring import sweep
     from hosim.on_torch.gpu.output_files import write_json
     from hosim.validate.kit import FORMAT
 

@@ -7,16 +7,16 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.analysis.verifying.edits_check import check_edits
     from hosim.analysis.verifying.finding import Finding
-    from hosim.analysis.verifying.stream_clocks import StreamClocks
     from hosim.analysis.verifying.verifier import verify
+    from hosim.analysis.verifying.verifier_walk import StreamClocks
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "edits_check": "check_edits",
             "finding": "Finding",
-            "stream_clocks": "StreamClocks",
             "verifier": "verify",
+            "verifier_walk": "StreamClocks",
         },
     )
 

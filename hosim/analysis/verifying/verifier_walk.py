@@ -4,7 +4,7 @@ copy.
 Each cache op stands right behind the op after which it is issued. On one stream this is the order
 in which a replay starts things, whatever the timing; so what the walk finds missing is missing in
 every replay. On several streams ops overtake one another, and the walk asks
-:class:`~hosim.analysis.verifying.stream_clocks.StreamClocks` whether what it takes for granted is
+:class:`~hosim.analysis.verifying.verifier_walk.StreamClocks` whether what it takes for granted is
 ordered.
 """
 
@@ -15,10 +15,66 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from hosim.analysis.verifying.finding import Finding
-from hosim.analysis.verifying.stream_clocks import StreamClocks
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+
+# -- stream clocks
+# --------------------------------------------------------------------------------------------------
+# The ops that have surely ended when another one has: vector clocks over streams.
+#
+# The clock of op x counts, for each stream, how many of its ops have ended whenever x has, in any
+# replay. Ops of one stream run one at a time in listed order, so that the ops known to have ended
+# are a prefix of each stream, and one number a stream says it all (Mattern, Virtual Time and
+# Global States of Distributed Systems, 1989).
+
+
+class StreamClocks:
+    """Clocks of the ops of a graph, which :meth:`advance` is told in listed order. O(ops x
+    streams).
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        number = {name: s for s, name in enumerate(graph.streams)}
+        self.stream_of = [number[op.stream] for op in graph.ops.each()]
+        counts = [0] * len(number)
+        self._place = []
+        for s in self.stream_of:
+            self._place.append(counts[s])
+            counts[s] += 1
+        self._clocks: list[list[int]] = []
+        self._last = [AT_START] * len(number)
+        self._single = len(number) <= 1
+
+    def advance(self, followed: Iterable[int]) -> None:
+        """The next op in listed order: it starts after the ops ``followed`` have ended, and after
+        the one before it on its stream.
+        """
+        if self._single:
+            return
+        i = len(self._clocks)
+        stream = self.stream_of[i]
+        clock = [0] * len(self._last)
+        for p in (*followed, self._last[stream]):
+            if p != AT_START:
+                clock = list(map(max, clock, self._clocks[p]))
+        clock[stream] = self._place[i] + 1
+        self._clocks.append(clock)
+        self._last[stream] = i
+
+    def ended_by(self, earlier: int, op: int) -> bool:
+        """Return whether op ``earlier`` has surely ended when op ``op`` has;
+        :data:`~hosim.cache_plan.AT_START` precedes every op.
+        """
+        if earlier in (AT_START, op):
+            return True
+        if op == AT_START:
+            return False
+        return (
+            earlier < op
+            if self._single
+            else self._place[earlier] < self._clocks[op][self.stream_of[earlier]]
+        )
 
 
 def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Finding]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         has_own_constants,
         most_like,
     )
-    from hosim.costmodel.kernels.op_kernels import kernel_times, kernel_us, processor_for
+    from hosim.costmodel.kernels.op_kernels import TimeTable, kernel_times, kernel_us, processor_for
     from hosim.costmodel.kernels.sizes_of_ops import (
         CUSTOM_BYTES,
         NO_WINDOW,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         full_kernel,
         product_kernel,
     )
-    from hosim.costmodel.kernels.table_lookup import TimeTable
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -34,10 +33,9 @@ else:
             "classes": "CLASSES DTYPES KernelClass LABELS first_wrong",
             "constants": "CONSTANTS_OF FITTED check_constants constants_for has_own_constants "
             "most_like",
-            "op_kernels": "kernel_times kernel_us processor_for",
-            "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel "
-            "full_kernel product_kernel",
-            "table_lookup": "TimeTable",
+            "op_kernels": "TimeTable kernel_times kernel_us processor_for",
+            "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel full_kernel "
+            "product_kernel",
         },
     )
 

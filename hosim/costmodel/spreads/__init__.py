@@ -5,16 +5,18 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.costmodel.spreads.drawn_times import LARGEST_FACTOR, DrawnTimes, Factor
-    from hosim.costmodel.spreads.drawn_worlds import drawn_machine, drawn_world
-    from hosim.costmodel.spreads.fitted_spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
-    from hosim.costmodel.spreads.hypercube import normal_draws
-    from hosim.costmodel.spreads.step_spreads import (
+    from hosim.costmodel.spreads.drawn_times import (
         INFERENCE,
+        LARGEST_FACTOR,
         TRAINING,
         UNMEASURED_MACHINE,
+        DrawnTimes,
+        Factor,
         StepSpread,
+        normal_draws,
     )
+    from hosim.costmodel.spreads.drawn_worlds import drawn_machine, drawn_world
+    from hosim.costmodel.spreads.fitted_spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE
     from hosim.costmodel.spreads.time_spread import (
         ATTENTION,
         COLLECTIVES,
@@ -31,11 +33,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "drawn_times": "DrawnTimes Factor LARGEST_FACTOR",
+            "drawn_times": "DrawnTimes Factor INFERENCE LARGEST_FACTOR StepSpread TRAINING "
+            "UNMEASURED_MACHINE normal_draws",
             "drawn_worlds": "drawn_machine drawn_world",
             "fitted_spreads": "GAP_NS SHARED SPREADS STEP_SHARE",
-            "hypercube": "normal_draws",
-            "step_spreads": "INFERENCE StepSpread TRAINING UNMEASURED_MACHINE",
             "time_spread": "ATTENTION COLLECTIVES OTHERS OTHER_MODEL PRODUCTS Spreads alike_ops "
             "has_draws pooled spread_of",
         },

@@ -25,8 +25,7 @@ from hosim.cache_plan import DETACH, CacheOp
 from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.exchanges_under_way import ExchangesUnderWay
-from hosim.on_torch.lower.levels import levels, resident_bytes
-from hosim.on_torch.lower.order import last_needs, order_of
+from hosim.on_torch.lower.order import last_needs, levels, order_of, resident_bytes
 from hosim.on_torch.lower.step_values import StepValues
 from hosim.on_torch.lower.tiers import (
     Chunks,

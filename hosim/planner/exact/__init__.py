@@ -11,14 +11,18 @@ if TYPE_CHECKING:
     from hosim.planner.exact.decision_space import Space, knows_all_starts, space_of
     from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
     from hosim.planner.exact.lazy_constraints import Conflict, conflicts, forbid, need
-    from hosim.planner.exact.lower_capacities import add_lower_capacities
     from hosim.planner.exact.proved_bound import proved_bound_ns, relaxed
     from hosim.planner.exact.redundant_constraints import add_redundant_constraints
     from hosim.planner.exact.schedule_to_plan import placed, plan_of
-    from hosim.planner.exact.serial_schedule import serial
-    from hosim.planner.exact.solver import Solution, require_solver, solve
+    from hosim.planner.exact.solver import (
+        Solution,
+        add_lower_capacities,
+        observed,
+        require_solver,
+        serial,
+        solve,
+    )
     from hosim.planner.exact.solver_search import hint, schedule_of
-    from hosim.planner.exact.warm_start import observed
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -27,14 +31,11 @@ else:
             "decision_space": "Space knows_all_starts space_of",
             "exact_schedule": "Schedule StoreAt TakenAbsence",
             "lazy_constraints": "Conflict conflicts forbid need",
-            "lower_capacities": "add_lower_capacities",
             "proved_bound": "proved_bound_ns relaxed",
             "redundant_constraints": "add_redundant_constraints",
             "schedule_to_plan": "placed plan_of",
-            "serial_schedule": "serial",
-            "solver": "Solution require_solver solve",
+            "solver": "Solution add_lower_capacities observed require_solver serial solve",
             "solver_search": "hint schedule_of",
-            "warm_start": "observed",
         },
     )
 

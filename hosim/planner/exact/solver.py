@@ -18,19 +18,20 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
 
 from hosim.analysis.verifying import verify
-from hosim.cache_plan import Plan
+from hosim.cache_plan import AT_START, STORE, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import Space, space_of
-from hosim.planner.exact.exact_schedule import Schedule, SolverResult
+from hosim.planner.exact.decision_space import Movable, Space, space_of
+from hosim.planner.exact.exact_schedule import Schedule, SolverResult, StoreAt, TakenAbsence
 from hosim.planner.exact.lazy_constraints import conflicts, forbid
-from hosim.planner.exact.lower_capacities import add_lower_capacities
 from hosim.planner.exact.prompt_starts import (
     Delay,
     add_prompt_starts,
@@ -40,9 +41,262 @@ from hosim.planner.exact.prompt_starts import (
 )
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
 from hosim.planner.exact.schedule_to_plan import Placed, placed, plan_of
-from hosim.planner.exact.serial_schedule import serial
 from hosim.planner.exact.solver_search import earliest, hint, solve_model
-from hosim.planner.exact.warm_start import observed
+from hosim.result import Result, Timeline
+
+# -- warm start
+# --------------------------------------------------------------------------------------------------
+# A replayed plan as a schedule of the exact model: where the search for a better one begins.
+
+
+def observed(space: Space, plan: Plan, result: Result) -> Schedule:
+    """Return the schedule of the replay, in the model's terms; ``result`` must be feasible and have
+    its timeline.
+
+    Transfers that the model's space has no name for (a copy that nobody needs) are left out.
+    """
+    timeline = result.timeline
+    if timeline is None or result.makespan_ns is None:
+        raise ValueError("expected a feasible result with its timeline: replay with record=True")
+    device = space.hardware.device_tier
+    residency = plan.residency(device)
+    aways: list[TakenAbsence] = []
+    stores: list[StoreAt] = []
+    initial: dict[int, tuple[str, ...]] = {}
+    for movable in space.movables:
+        t = movable.tensor
+        if movable.free_start:
+            initial[t] = tuple(residency[t])
+        held = sorted(
+            (r.start_ns, r.end_ns)
+            for r in timeline.residencies
+            if r.tensor == t and r.tier == device
+        )
+        moves = [(x, plan.cache_ops[x.cache_op]) for x in timeline.transfers if x.tensor == t]
+        for x, cache_op in moves:
+            if cache_op.op == STORE and cache_op.destination is not None:
+                version = max(
+                    (v for v, w in enumerate(movable.writers) if _end(timeline, w) <= x.start_ns),
+                    default=0,
+                )
+                if all(
+                    (s.tensor, s.version, s.tier) != (t, version, cache_op.destination)
+                    for s in stores
+                ):
+                    stores.append(StoreAt(t, version, cache_op.destination, x.start_ns, x.end_ns))
+        for a in movable.absences:
+            left = max([_end(timeline, u) for u in space.uses_before(a)], default=0)
+            right = min(
+                [timeline.op_start_ns[u] for u in space.uses_after(a)], default=result.makespan_ns
+            )
+            if left > right:  # on another stream a later use has overtaken an earlier one
+                continue
+            out = _outside(held, left, right)
+            if a.dead:
+                aways.append(TakenAbsence(a, None, left, None))
+            elif out is not None:
+                release, back = out
+                fetch = next(
+                    (c.source for x, c in moves if x.start_ns == back and c.destination == device),
+                    None,
+                )
+                tier = fetch or _copy(space, movable, a.version, stores, residency.get(t, ()))
+                if tier is not None:
+                    aways.append(
+                        TakenAbsence(a, tier, release, back if fetch is not None else None)
+                    )
+    return Schedule(result.makespan_ns, timeline.op_start_ns, tuple(aways), tuple(stores), initial)
+
+
+def _end(timeline: Timeline, i: int) -> int:
+    return timeline.op_end_ns[i] if i != AT_START else 0
+
+
+def _outside(held: list[tuple[int, int]], left: int, right: int) -> tuple[int, int] | None:
+    """The longest time within ``[left, right]`` in which the device tier does not hold the tensor;
+    None if it always does.
+    """
+    bounds = [left, *(x for interval in held for x in interval if left <= x <= right), right]
+    out = [
+        (a, b) for a, b in pairwise(bounds) if b > a and not any(s <= a and b <= e for s, e in held)
+    ]
+    return max(out, key=lambda o: o[1] - o[0], default=None)
+
+
+def _copy(
+    space: Space, movable: Movable, version: int, stores: list[StoreAt], starts: tuple[str, ...]
+) -> str | None:
+    """A tier below that holds the version."""
+    for s in stores:
+        if s.tensor == movable.tensor and s.version == version:
+            return s.tier
+    if version == 0 and movable.starts:
+        below = [tier.name for tier in space.lower if tier.name in starts]
+        if below:
+            return below[0]
+        unwritten = len(movable.writers) == 1 and movable.free_start
+        return space.lower[0].name if unwritten else None
+    return None
+
+
+# -- serial schedule
+# --------------------------------------------------------------------------------------------------
+# A schedule that always exists: one thing at a time, every tensor that may leave leaves. Where
+# the exact search begins.
+
+
+def serial(space: Space) -> Schedule | None:
+    """Before each op its tensors come up, after it they go down again; None if this machine cannot
+    move some tensor both ways.
+
+    Feasible within any budget that holds each op's own tensors beside what can never leave.
+    """
+    joined = [tier for tier in space.lower if tier.up is not None and tier.down is not None]
+    if not joined:
+        return None
+    count = len(space.graph.ops)
+    device = space.hardware.device_tier
+    now = 0
+    starts: list[int] = []
+    aways: list[TakenAbsence] = []
+    stores: list[StoreAt] = []
+    initial: dict[int, tuple[str, ...]] = {}
+    using: list[list[Movable]] = [[] for _ in range(count)]
+    away: dict[int, tuple[TakenAbsence, str]] = {}
+    for movable in space.movables:
+        t = movable.tensor
+        for u in space.graph.users[t]:
+            using[u].append(movable)
+        tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
+        begins = next((a for a in movable.absences if a.after == AT_START), None)
+        if movable.free_start:
+            initial[t] = (device,) if begins is None else (tier,)
+        if begins is not None:
+            if movable.home == device and not movable.free_start:
+                return None
+            away[t] = (TakenAbsence(begins, None if begins.dead else tier, 0, None), tier)
+    tiers = {tier.name: tier for tier in space.lower}
+    for i in range(count):
+        for movable in using[i]:
+            t = movable.tensor
+            if t in away:
+                gone, tier = away.pop(t)
+                back = None
+                if gone.absence.returns:
+                    up = tiers[tier].up
+                    if up is None:
+                        return None
+                    back, now = now, now + space.transfer_ns(up, movable.size_bytes)
+                aways.append(TakenAbsence(gone.absence, gone.tier, gone.release_ns, back))
+        starts.append(now)
+        now += space.durations[i]
+        for movable in using[i]:
+            t = movable.tensor
+            tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
+            a = next((a for a in movable.absences if a.after == i), None)
+            written = t in space.graph.ops[i].writes
+            below_at_start = movable.home not in (None, device) or (
+                movable.free_start and device not in initial[t]
+            )
+            last = movable.persistent and i == movable.writers[-1] and below_at_start
+            version = a.version if a is not None else len(movable.writers) - 1
+            stored = any(s.tensor == t and s.version == version for s in stores)
+            fresh = movable.writers[version] != AT_START or not below_at_start
+            if ((a is not None and not a.dead) or (last and written)) and fresh and not stored:
+                down = tiers[tier].down
+                if down is None:
+                    return None
+                length = space.transfer_ns(down, movable.size_bytes)
+                stores.append(StoreAt(t, version, tier, now, now + length))
+                now += length
+            if a is not None:
+                away[t] = (TakenAbsence(a, None if a.dead else tier, now, None), tier)
+    aways += [gone for gone, _ in away.values()]
+    return Schedule(now, tuple(starts), tuple(aways), tuple(stores), initial)
+
+
+# -- lower capacities
+# --------------------------------------------------------------------------------------------------
+# Capacities of the lower tiers in the exact model, for tiers that could not hold every tensor at
+# once.
+#
+# A copy below holds its bytes from time 0 or from the start of its store, and until its last
+# transfer back has ended; until the end of the step if it is what remains, or what rule 2 of
+# docs/contract.md wants there.
+
+
+def add_lower_capacities(model: Model) -> None:
+    """Add one cumulative constraint per tight lower tier."""
+    space = model.space
+    moving = {movable.tensor for movable in space.movables}
+    for tier in space.lower:
+        if tier.name not in space.lower_tight:
+            continue
+        tensors = enumerate(space.graph.tensors)
+        held = sum(
+            model.units(x.size_bytes)
+            for t, x in tensors
+            if x.home == tier.name and t not in moving and t in space.graph.initial
+        )
+        intervals: list[Any] = []
+        sizes: list[int] = []
+        for movable in space.movables:
+            for interval in _copies(model, movable, tier.name):
+                intervals.append(interval)
+                sizes.append(model.units(movable.size_bytes))
+        model.cp.add_cumulative(intervals, sizes, -(-tier.capacity_bytes // model.unit) - held)
+
+
+def _copies(model: Model, movable: Movable, tier: str) -> list[Any]:
+    cp, t = model.cp, movable.tensor
+    found = []
+    initial = model.init_lower[t, tier]
+    last = len(movable.writers) - 1
+    if movable.starts and initial is not False:
+        end = cp.new_int_var(0, model.horizon, "")
+        for a in movable.absences:
+            if a.version == 0 and (t, a.after) in model.aways:
+                _until_back(model, t, a.after, tier, end, initial)
+        if movable.persistent and not last:
+            _enforced(model, end >= model.makespan, [initial])
+        size = cp.new_int_var(0, model.horizon, "")
+        found.append(
+            cp.new_interval_var(0, size, end, "")
+            if initial is True
+            else cp.new_optional_interval_var(0, size, end, initial, "")
+        )
+    for (tensor, version, where), (start, present) in model.stores.items():
+        if (tensor, where) != (t, tier):
+            continue
+        end, size = cp.new_int_var(0, model.horizon, ""), cp.new_int_var(0, model.horizon, "")
+        cp.add(end >= start + model.store_ns[t, tier]).only_enforce_if(present)
+        for a in movable.absences:
+            if a.version == version and (t, a.after) in model.aways:
+                _until_back(model, t, a.after, tier, end, present)
+        if movable.persistent and version == last and initial is not False:
+            _enforced(model, end >= model.makespan, [present, initial])
+        found.append(cp.new_optional_interval_var(start, size, end, present, ""))
+    return found
+
+
+def _until_back(model: Model, t: int, after: int, tier: str, end: Any, there: Any) -> None:
+    """A copy that an absence relies on stays until the transfer back has ended, or for good."""
+    var = model.aways[t, after]
+    fetched = var.fetch.get(tier)
+    if fetched is not None:
+        _enforced(model, end >= var.back + model.fetch_ns[t, tier], [fetched, there])
+    if var.absence.before == model.count:
+        gone = [var.keep[tier], there] + ([~fetched] if fetched is not None else [])
+        _enforced(model, end >= model.makespan, gone)
+
+
+def _enforced(model: Model, constraint: Any, literals: list[Any]) -> None:
+    """The constraint wherever all literals hold; those that always do are ``True``."""
+    kept = [literal for literal in literals if literal is not True]
+    added = model.cp.add(constraint)
+    if kept:
+        added.only_enforce_if(kept)
+
 
 LARGEST = 400
 """Possible absences up to which a graph counts as small."""

@@ -47,7 +47,7 @@ class Weights:
     stretched). ``copies`` says whether persistent tensors may start with a second copy below, and
     ``placement`` by which rule a tensor gets its tier: None takes the one that hides most. With an
     ``alpha`` gaps are ranked by the cost of the HyperOffload description
-    (:mod:`hosim.planner.hyperoffload.described_cost`), and neither ``waiting`` nor a stall counts.
+    (:mod:`hosim.planner.hyperoffload.selection`), and neither ``waiting`` nor a stall counts.
     """
 
     waiting: float = 0.0

@@ -3,7 +3,7 @@ plan.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
 ``max(0, C_trans - C_comp_overlap) + alpha * residency`` is one ranking that sweeps may have
-(:mod:`hosim.planner.hyperoffload.described_cost`).
+(:mod:`hosim.planner.hyperoffload.selection`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def search(
 
     ``work`` and ``within`` end the search before its effort does
     (:class:`hosim.planner.hyperoffload.search.Ends`). ``alpha`` adds sweeps by the cost of the
-    description (:mod:`hosim.planner.hyperoffload.described_cost`). ``arms`` are more of them than
+    description (:mod:`hosim.planner.hyperoffload.selection`). ``arms`` are more of them than
     the planner's own; those ``needed`` are gone through to the end whatever the effort, unless
     nothing waits or something else has ended the search. ``judge`` replays the plans that are
     compared.

@@ -8,8 +8,12 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.planner.rewrites.graph_rewrites import rewriting
-    from hosim.planner.rewrites.in_place import updated_in_place
-    from hosim.planner.rewrites.processor_choice import edits_tried, groups_of, halfway
+    from hosim.planner.rewrites.processor_choice import (
+        edits_tried,
+        groups_of,
+        halfway,
+        updated_in_place,
+    )
     from hosim.planner.rewrites.recompute import (
         Candidate,
         apply,
@@ -25,8 +29,7 @@ else:
         __name__,
         {
             "graph_rewrites": "rewriting",
-            "in_place": "updated_in_place",
-            "processor_choice": "edits_tried groups_of halfway",
+            "processor_choice": "edits_tried groups_of halfway updated_in_place",
             "recompute": "Candidate apply candidates cheapest recomputes segments",
             "reorder": "eager reorder",
             "variants": "Variants",

@@ -40,11 +40,54 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact import proved_bound_ns
 from hosim.planner.hyperoffload.tensor_choices import PlanCost, plan_cost
-from hosim.planner.rewrites.in_place import updated_in_place
 from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
 from hosim.planner.rewrites.reorder import eager
 from hosim.processors import others_of
 from hosim.schedule import starts_elsewhere
+
+# -- in place
+# --------------------------------------------------------------------------------------------------
+# A graph whose device ops change in place what they would overwrite.
+#
+# An update that may run on either processor writes a parameter without reading it. So nobody
+# wants its contents between its last reader and the update. Planners do worse with such tensors
+# than with those that stay and change, as in a step whose optimizer only runs on the device.
+# Where a plan for the changed graph also holds for the graph itself, which the verifier says, it
+# is a plan for it, if one that keeps more than it has to. The changed graph is never replayed.
+
+
+def updated_in_place(graph: Graph) -> Graph:
+    """``graph`` where ops of the device read what they overwrite; ``graph`` itself if there are
+    none.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = (
+    ...     b.tensor("g", 10, "input"),
+    ...     b.tensor("w", 40, "parameter"),
+    ...     b.op("u", "optimizer", inputs=["g"], outputs=["w"]),
+    ... )
+    >>> op = updated_in_place(b.build()).ops[0]
+    >>> op.outputs, op.mutates
+    ((), (1,))
+    """
+    there, ops = set(graph.initial), []
+    for op in graph.ops:
+        again = [] if op.processor else [t for t in op.outputs if t in there]
+        if again:
+            op = replace(
+                op,
+                outputs=tuple([t for t in op.outputs if t not in again]),
+                mutates=(*again, *op.mutates),
+            )
+        there.update(op.outputs)
+        ops.append(op)
+    return (
+        Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
+        if tuple(ops) != graph.ops
+        else graph
+    )
+
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
@@ -165,7 +208,7 @@ class _ChoiceSearch:
     plans for uniform choices may change it.
     """
     in_place: bool = True
-    """Whether plans are also made for :func:`~hosim.planner.rewrites.in_place.updated_in_place`,
+    """Whether plans are also made for :func:`~hosim.planner.rewrites.processor_choice.updated_in_place`,
     which may leave out the best one.
     """
 

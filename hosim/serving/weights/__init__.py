@@ -6,12 +6,12 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.weights.weight_figures import WeightFigures, weight_figures
-    from hosim.serving.weights.weight_layers import weight_layers
     from hosim.serving.weights.weight_program import weight_program
     from hosim.serving.weights.weight_setups import (
         check_beside_cache,
         joined_tiers,
         usual_iteration,
+        weight_layers,
         weight_setup,
     )
     from hosim.serving.weights.weight_stream import WeightSetup, WeightStream
@@ -20,9 +20,9 @@ else:
         __name__,
         {
             "weight_figures": "WeightFigures weight_figures",
-            "weight_layers": "weight_layers",
             "weight_program": "weight_program",
-            "weight_setups": "check_beside_cache joined_tiers usual_iteration weight_setup",
+            "weight_setups": "check_beside_cache joined_tiers usual_iteration weight_layers "
+            "weight_setup",
             "weight_stream": "WeightSetup WeightStream",
         },
     )

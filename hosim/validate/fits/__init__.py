@@ -6,22 +6,20 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.validate.fits.calibrated_kernels import (
-        fit_kernels,
-        kernels_report,
-        profile_with_kernels,
-        write_kernels,
-    )
-    from hosim.validate.fits.channel_fit import ChannelFit, MeasuredCopy, copies_of, fit_ways
-    from hosim.validate.fits.kernel_fit import (
         KernelErrors,
         KernelFit,
         errors_by_row,
         errors_of_tables,
         fit_kernel,
+        fit_kernels,
+        kernels_report,
         peak_dtype,
         predicted_us,
+        profile_with_kernels,
         summary,
+        write_kernels,
     )
+    from hosim.validate.fits.channel_fit import ChannelFit, MeasuredCopy, copies_of, fit_ways
     from hosim.validate.fits.robust import (
         CONFIDENCE,
         ErrorSpread,
@@ -39,12 +37,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "calibrated_kernels": "fit_kernels kernels_report profile_with_kernels write_kernels",
+            "calibrated_kernels": "KernelErrors KernelFit errors_by_row errors_of_tables fit_kernel "
+            "fit_kernels kernels_report peak_dtype predicted_us "
+            "profile_with_kernels summary write_kernels",
             "channel_fit": "ChannelFit MeasuredCopy copies_of fit_ways",
-            "kernel_fit": "KernelErrors KernelFit errors_by_row errors_of_tables fit_kernel "
-            "peak_dtype predicted_us summary",
-            "robust": "CONFIDENCE ErrorSpread Figure clock_tick draws figure fit_line fit_slope "
-            "inverse median_figure spread",
+            "robust": "CONFIDENCE ErrorSpread Figure clock_tick draws figure fit_line "
+            "fit_slope inverse median_figure spread",
         },
     )
 
