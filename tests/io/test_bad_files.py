@@ -361,9 +361,9 @@ HARDWARE = {
         "GB/s}]}}",
         "channels.h2d.curve[0].size: expected a size with its unit, such as '80 GiB', got 9",
     ),
-    "pageable faster": (
-        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, pageable: 3 GB/s}}",
-        "channels.h2d.pageable: expected a bandwidth above 0 B/s and at most the channel's",
+    "pageable at no rate": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, pageable: 0 B/s}}",
+        "channels.h2d.pageable: expected a bandwidth above 0 B/s",
     ),
     "pageable kind": (
         H + TIERS.replace("ddr: {", "ddr: {pageable: [weight], "),

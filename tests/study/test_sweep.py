@@ -574,3 +574,26 @@ def test_keys_tell_questions_and_points_apart() -> None:
     points = [{}, {"a": 1}, {"a": True}, {"a": "1"}, {"a": 1.5}, {"b": 1}, {"a": None}]
     assert len({point_key(digests[0], point) for point in points}) == len(points)
     assert point_key("x", {"a": 1, "b": 2}) == point_key("x", {"b": 2, "a": 1})
+
+
+def test_a_slower_channel_gives_no_copy_more_than_it_has() -> None:
+    machine = replace(
+        MACHINE,
+        channels=tuple(
+            [
+                replace(
+                    channel,
+                    curve=((10, channel.bandwidth_bytes_per_s),),
+                    pageable_bytes_per_s=channel.bandwidth_bytes_per_s,
+                )
+                for channel in MACHINE.channels
+            ]
+        ),
+    )
+    asked = replace(question(), profile=machine)
+    changed = asked.with_settings({"channels.h2d.bandwidth": "0.5x"}).hardware
+    (slower,) = [channel for channel in changed.channels if channel.name == "h2d"]
+    (whole,) = [channel for channel in machine.channels if channel.name == "h2d"]
+    own = whole.bandwidth_bytes_per_s // 2
+    assert slower.curve == ((10, own),)
+    assert slower.ceiling(10, pageable=True) == own

@@ -65,7 +65,7 @@ def sweep_answer(
     columns = varied_columns(rows, fields)
     fitting = sorted([row for row in rows if row["feasible"]], key=lambda row: row["makespan_ns"])
     misfits = len(rows) - len(fitting)
-    lost = f"{misfits:,} of {counted(len(rows), 'point')} do not fit" if misfits else ""
+    lost = f"{misfits:,} of {counted(len(rows), 'point')} do not fit, or failed" if misfits else ""
     if not fitting:
         why = Counter(str(row["error"]) for row in rows).most_common(1)[0][0]
         return Answer(title, f"No point fits: {why}.", good=False)

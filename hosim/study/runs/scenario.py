@@ -345,6 +345,7 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
     data = _profile(hardware)
     for path, value in settings.items():
         _put(data, path, _multiplied(data, path, value))
+    _cap_channels(data, settings)
     changed = hardware_from_dict(data, source=hardware.name)
     before = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
     more = {
@@ -357,6 +358,22 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
         fabric.name for fabric in hardware.fabrics if f"fabrics.{fabric.name}.bandwidth" in settings
     ]
     return replace(changed, fabrics=widened(changed, more, set_too)[0].fabrics)
+
+
+def _cap_channels(data: Mapping[str, Any], settings: Mapping[str, Value]) -> None:
+    """Let what a channel gives to small copies, and beside others, be at most its bandwidth, where
+    that is set.
+    """
+    for name, channel in data["channels"].items():
+        most = as_integer(channel["bandwidth"])
+        if most is None or f"channels.{name}.bandwidth" not in settings:
+            continue
+        beside = channel.get("beside", {})
+        points = [(point, "bandwidth") for point in channel.get("curve", ())]
+        for where, key in (*points, *((beside, other) for other in beside)):
+            given = as_integer(where.get(key))
+            if given is not None and given[1] > most[1]:
+                where[key] = channel["bandwidth"]
 
 
 _TIMES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
