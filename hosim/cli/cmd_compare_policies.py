@@ -22,7 +22,6 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
-from hosim.data.draws import FEW_DRAWS, Regret
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.options import OPTIONS, Given, Option, Options, declared, refuse_others
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from hosim.analysis.remarks import NoOffload
     from hosim.cache_plan import Plan
+    from hosim.data.draws import Regret
     from hosim.graph import Graph
     from hosim.hardware import Hardware
     from hosim.report.answers import Answer
@@ -140,6 +140,8 @@ def compare_policies(given: Given) -> None:
             source="compare-policies",
         )
     check_drawn(given)
+    from hosim.data.draws import FEW_DRAWS
+
     if given.regret > FEW_DRAWS:
         raise InputError(f"expected at most {FEW_DRAWS}, got {given.regret}", source="--regret")
     asked = questions_of(given)
@@ -238,7 +240,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     from hosim.analysis import largest_op
     from hosim.engine import resident_step
     from hosim.report.answers import comparison_answer, comparison_title
-    from hosim.report.of_replays import verdict
+    from hosim.report.of_replays import verdict, without_runtime
 
     graph, machine = asked[0].graph, asked[0].hardware
     alone, results = resident_step(graph, machine), compared.results
@@ -257,9 +259,11 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     chosen = _chosen(asked, given) if is_plain() else ""
     nothing = "" if best else verdict(results, *graph.derived(largest_op))
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
-    return comparison_answer(
+    answer = comparison_answer(
         title, machine, results, compared.advice, enough, chosen, nothing, lines
     )
+    unnamed = "" if given.detail else without_runtime(graph, results)
+    return replace(answer, notes=(*answer.notes, *([unnamed] if unnamed else [])))
 
 
 def _chosen(asked: Sequence[Question], given: Given) -> str:

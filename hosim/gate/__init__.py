@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from hosim.gate.cases import Case, CaseKind, Suite, find_suite, load_suite, pairs
     from hosim.gate.check_page import check_page
     from hosim.gate.checking import CaseError, check, errors_in_one, known_baseline, measured, write
+    from hosim.gate.explained import assert_explained
     from hosim.gate.imports import graph_of_entry, graph_of_file, graph_of_model, kept_in
     from hosim.gate.measured_case import measure, measure_graph, measure_lines
-    from hosim.gate.plugin import assert_explained
     from hosim.gate.reports import curves, github, headline, junit, markdown, sarif, to_dict
     from hosim.gate.verdict_tables import baseline, verdicts
 else:
@@ -27,9 +27,9 @@ else:
             "cases": "Case CaseKind Suite find_suite load_suite pairs",
             "check_page": "check_page",
             "checking": "CaseError check errors_in_one known_baseline measured write",
+            "explained": "assert_explained",
             "imports": "graph_of_entry graph_of_file graph_of_model kept_in",
             "measured_case": "measure measure_graph measure_lines",
-            "plugin": "assert_explained",
             "reports": "curves github headline junit markdown sarif to_dict",
             "verdict_tables": "baseline verdicts",
         },

@@ -18,45 +18,15 @@ It does nothing, and imports nothing, until a test asks for a fixture.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
-
-from hosim.errors import HosimError
-from hosim.units import parse_share
-from hosim.validate import Validation, validate
-from hosim.validate.replay_verdicts import complaint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hosim.gate.testing import SimulatedStep
     from hosim.validate import Validation
-
-
-# -- explained
-# --------------------------------------------------------------------------------------------------
-# The value of the fixture ``hosim_validate``: an assertion that a replay explains a recording.
-
-
-def assert_explained(trace: str | os.PathLike[str], *, max_error: str = "1%") -> Validation:
-    """Fail unless the replay explains the recording, with makespan and starts off by no more than
-    ``max_error`` of its span.
-
-    Returns what ``hosim validate`` finds.
-    """
-    __tracebackhide__ = True
-    try:
-        bound = parse_share(max_error)
-        found = validate(trace)
-    except HosimError as error:
-        pytest.fail(str(error), pytrace=False)
-    said = complaint(found.verdict, bound)
-    if said:
-        pytest.fail(f"{os.fspath(trace)}: {said}", pytrace=False)
-    return found
-
 
 MARKER = (
     "hosim(hardware, policy='hyperoffload', budget=None, ...): what the fixture hosim_gate "
@@ -92,8 +62,8 @@ def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
 @pytest.fixture
 def hosim_validate() -> Callable[..., Validation]:
     """``hosim_validate(trace, max_error="1%")`` fails unless the replay explains a recording; see
-    :mod:`hosim.gate.plugin`.
+    :mod:`hosim.gate.explained`.
     """
-    from hosim.gate.plugin import assert_explained
+    from hosim.gate.explained import assert_explained
 
     return assert_explained

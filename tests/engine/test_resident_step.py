@@ -92,7 +92,18 @@ def test_a_file_without_a_builder_is_timed_on_the_device_or_its_base_is_named(
         r"\s+",
         " ",
         CliRunner()
-        .invoke(app, ["compare-policies", str(tmp_path / "w.json"), "-H", "h100", "-p", "resident"])
+        .invoke(
+            app,
+            [
+                "compare-policies",
+                str(tmp_path / "w.json"),
+                "-H",
+                "h100",
+                "-p",
+                "resident",
+                "--detail",
+            ],
+        )
         .stdout,
     )
     assert (
@@ -152,7 +163,7 @@ def test_the_same_quantity_is_the_same_number_wherever_it_is_printed(
     save_hardware(machine, folder / "h.yaml")
     data, shown = (
         compared(folder / "w.json", str(folder / "h.yaml"), "--json"),
-        compared(folder / "w.json", str(folder / "h.yaml")),
+        compared(folder / "w.json", str(folder / "h.yaml"), "--detail"),
     )
     (result,) = data["results"]
     assert result.get("ideal_ns") == resident.makespan_ns

@@ -171,7 +171,7 @@ def test_an_optimizer_may_have_frozen_parameters() -> None:
     [
         (None, 3, "expected an optimizer of torch"),
         (3, "own", "expected a function loss"),
-        (None, "other", "has parameters that the model does not learn"),
+        (None, "other", "has parameters that the model does not have"),
         ("other", "own", "no parameter gets a gradient"),
         ("sum", None, "there is a loss, and no optimizer"),
         ("none", "own", "no loss to differentiate"),

@@ -20,9 +20,9 @@ from hosim.on_torch.gpu import (
     scheme_runs,
     trim,
 )
+from hosim.on_torch.gpu.bandwidth_sweep import SIZES, sweep
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend
-from hosim.on_torch.gpu.measuring import SIZES, sweep
 from hosim.validate.kit import SCHEMES
 
 

@@ -55,7 +55,7 @@ class Pretended(CpuBackend):
 def pretended(monkeypatch):
     """Each kernel takes 1 ms; the decoder really runs on the CPU."""
     device, runs, budgets = Pretended(), [], []
-    cuda = fake_cuda.install(monkeypatch, op_ns=1_000_000, launch_ns=0)
+    cuda = fake_cuda.install(monkeypatch, op_ns=1_000_000, launch_ns=0, devices=1)
     monkeypatch.setattr(command, "CudaBackend", lambda index: device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)

@@ -490,12 +490,12 @@ def test_names_that_a_browser_counts_otherwise_share_nothing_beyond() -> None:
 
 def test_what_the_uncertainty_is_from_is_a_bar(replayed: tuple[Plan, Result]) -> None:
     plan, result = replayed
-    assert 'class="shares"' not in replay_page(plan, machine(), result, [])
+    assert 'class="shares"' not in replay_page(ANSWER, plan, machine(), result, [])
     sources = UncertainPart("links & more", 0.625), UncertainPart("gaps", 0.25)
     unsure = replace(result, draws=LaterDraws.of(Draws((90, 110), sources=sources)))
     for shown_now in (
-        replay_page(plan, machine(), unsure, []),
-        comparison_page(machine(), [unsure, replace(unsure, makespan_ns=10**12)], [], []),
+        replay_page(ANSWER, plan, machine(), unsure, []),
+        comparison_page(ANSWER, machine(), [unsure, replace(unsure, makespan_ns=10**12)], [], []),
     ):
         assert f"<h2>What the uncertainty of {result.policy} is from</h2>" in shown_now
         (bar,) = re.findall(r'<div class="shares">(.*?)</div>', shown_now)

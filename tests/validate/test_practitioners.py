@@ -30,7 +30,14 @@ def asked(
     """The makespan of the one policy of a command, in milliseconds, and its interval."""
     monkeypatch.chdir(folder)
     shown = CliRunner().invoke(
-        app, [*command.removeprefix("hosim ").removesuffix(" --json").split(), "--json"]
+        app,
+        [
+            *command.removeprefix("hosim ")
+            .replace(" --detail", "")
+            .removesuffix(" --json")
+            .split(),
+            "--json",
+        ],
     )
     assert shown.exit_code == 0, shown.output
     (result,) = json.loads(shown.stdout)["results"]

@@ -125,13 +125,13 @@ def _rank(ends: tuple[int, int] | None) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
-def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:
+def without_runtime(graph: Graph, results: Sequence[Result]) -> str:
     """What the runtimes that run such steps sustain, where none is named and times are modelled: of
     the speed of kernels alone, and of the memory's bandwidth in an optimizer on the CPU.
     """
     found = runtimes_for(graph)
     if not found or all([result.drawn is None for result in results]):
-        return paragraph()
+        return ""
     slow, fast = found[0], found[-1]
     shares = sorted([(r.cpu_optimizer.value, r.name) for r in found if r.cpu_optimizer.value])
     by_cpu = ""
@@ -142,11 +142,10 @@ def without_runtime(graph: Graph, results: Sequence[Result]) -> RenderableType:
             "memory "
             "in an optimizer on the CPU"
         )
-    return paragraph(
+    return (
         f"No runtime is named (hosim runtime list): software that runs such steps sustains "
         f"{slow.speed.value:.2f} ({slow.name}) to {fast.speed.value:.2f} ({fast.name}) of the "
-        f"speed that kernels have alone{by_cpu}.",
-        space=True,
+        f"speed that kernels have alone{by_cpu}"
     )
 
 

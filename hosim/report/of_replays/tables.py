@@ -48,11 +48,12 @@ def comparison(
         header(graph, hardware, results[0].budget_bytes, resident),
         timing(results, hardware, base_of(graph, hardware)),
     ]
+    unnamed = without_runtime(graph, results)
     parts += [
         strongest(results),
         unproved(results),
         in_draws(results),
-        without_runtime(graph, results),
+        paragraph(f"{unnamed}." if unnamed else "", space=True),
         of_plans(results, graph, hardware),
         effort(results),
     ]

@@ -61,6 +61,8 @@ class Probe:
     result: Result | None
     draws: tuple[bool, ...] = ()
     """Whether it is within the limits in each draw of what is uncertain, if something is."""
+    by_bound: bool = False
+    """Whether a bound alone says that it is not: nothing was planned."""
 
     @property
     def slowdown(self) -> float | None:
@@ -187,9 +189,13 @@ def fit(
         progress(f"{' + '.join(axis.fields)} = {axis.values[i]}")
         return _probe(question, axis, i, slowdown)
 
+    def planned(i: int) -> Probe:
+        progress(f"{' + '.join(axis.fields)} = {axis.values[i]}, in draws")
+        return _probe(question, axis, i, slowdown, by_bound=False)
+
     order = range(len(axis.values))[:: 1 if wanted == "largest" else -1]
     found = bisected(order, probe)
-    probes, ends = _in_draws(order, axis, found, probe)
+    probes, ends = _in_draws(order, axis, found, planned)
     if bounds:
         probes = {
             i: replace(probe, result=probe.result and bounded_attempt(probe.result))
@@ -221,12 +227,12 @@ def _in_draws(
     interval.
     """
     probes = dict(found.probes)
-    if not any([one.draws for one in probes.values()]):
+    if not any([one.draws or one.by_bound for one in probes.values()]):
         return probes, None
 
     def within(draw: int, place: int) -> bool:
         i = order[place]
-        if i not in probes:
+        if i not in probes or probes[i].by_bound:
             probes[i] = probe(i)
         return probes[i].draws[draw] if probes[i].draws else False
 
@@ -280,12 +286,15 @@ def ascending(axis: Axis) -> Axis:
     return Axis(axis.fields, tuple(sorted(sizes, key=lambda value: sizes[value])))
 
 
-def _probe(question: Question, axis: Axis, i: int, slowdown: float | None) -> Probe:
+def _probe(
+    question: Question, axis: Axis, i: int, slowdown: float | None, *, by_bound: bool = True
+) -> Probe:
     value = axis.values[i]
     try:
         asked = question.with_settings(dict.fromkeys(axis.fields, value))
-        if (least := _least_slowdown(asked, slowdown)) is not None:
-            return Probe(i, value, False, f"takes at least {_times(least)}, by any plan", None)
+        if by_bound and (least := _least_slowdown(asked, slowdown)) is not None:
+            why = f"takes at least {_times(least)}, by any plan"
+            return Probe(i, value, False, why, None, by_bound=True)
         result = attempt(asked).in_few_draws
     except HosimError as error:
         return Probe(i, value, False, failure(error), None)
