@@ -327,7 +327,7 @@ def test_mistakes_are_said(x):
     with pytest.raises(InputError, match="parameters of another model"):
         hosim.offload(Layers(), {"x": x}, optimizer=optimizer, loss=loss_of, **SMALL)
     with pytest.raises(
-        InputError, match="gives no loss to differentiate: .* give the model labels, or loss="
+        InputError, match=r"gives no loss to differentiate: .* give the model labels, or loss="
     ):
         hosim.offload(model, {"x": x}, optimizer=optimizer, **SMALL)
     with hosim.offload(model, x, **SMALL) as offloaded:
