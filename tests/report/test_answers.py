@@ -115,7 +115,7 @@ def test_curves_have_a_bar_for_each_value() -> None:
         f"8GiB   {'#' * 32}  200 ms, 2.00x",
         f"12GiB  {'#' * 16}  100 ms, 1.000x",
     ]
-    assert swept.rest == "1 of 3 points do not fit"
+    assert swept.rest == "1 of 3 points do not fit, or failed"
     priced = frontier_answer("f", [row(8, 200, cost=0.25), row(12, 100, cost=0.5)], MACHINE, "v.")
     assert [line.rpartition(", ")[2] for line in priced.curve] == ["0.25 per step", "0.5 per step"]
     none = sweep_answer("s", rows[:1], ["budget"], MACHINE)
