@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hosim.analysis.happens_before import HappensBefore
     from hosim.analysis.liveness import (
         USUAL_DEVICE_TIER,
+        StaticPeak,
         idle_below,
         largest_op,
         live_ranges,
@@ -45,7 +46,7 @@ else:
             "edited_curve": "Numbers edited_curve",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
-            "liveness": "USUAL_DEVICE_TIER idle_below largest_op live_ranges needed_bytes "
+            "liveness": "StaticPeak USUAL_DEVICE_TIER idle_below largest_op live_ranges needed_bytes "
             "static_curve static_peak",
             "pipeline_bubble": "bubbles",
             "pressure_points": "excess_of",
@@ -54,8 +55,8 @@ else:
     )
 
 __all__ = [
-    "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "ascend", "bubbles",
-    "canonical", "canonical_places", "critical_path", "digest", "earliest_starts", "edited_curve",
+    "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "StaticPeak", "ascend",
+    "bubbles", "canonical", "canonical_places", "critical_path", "digest", "earliest_starts", "edited_curve",
     "excess_of", "exchanges", "graph_fingerprint", "idle_below", "initial_set", "inverse",
     "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
     "stream_predecessors", "tails", "tensor_gaps",

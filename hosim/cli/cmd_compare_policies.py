@@ -226,8 +226,9 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
 
     with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
         results = compare(asked, begins, keep, record=given.html is not None)
-    there = {result.policy for result in results}
-    if missing := [one.choice.label for one in asked if one.choice.label not in there]:
+    if control.interrupted and len(results) < len(asked):
+        there = {result.policy for result in results}
+        missing = [one.choice.label for one in asked if one.choice.label not in there]
         note(f"interrupted: no result of {', '.join(missing)}")
     _say_what_is_pinned(machine, results)
     moved = fastest_with_ours(results), least_in_parts(results)

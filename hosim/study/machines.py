@@ -43,7 +43,7 @@ class OnMachine:
     """One policy on one machine.
 
     ``result`` is that of the budget asked about. ``enough`` is the result of the smallest budget
-    that is enough (:mod:`hosim.study.machines`); ``None`` if none is, up to that of ``result``.
+    that is enough (:mod:`hosim.study.searches.enough`); ``None`` if none is, up to that of ``result``.
     """
 
     hardware: Hardware

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from hosim import engine
 from hosim.cache_plan import Plan
+from hosim.costmodel import copies_compete
 from hosim.costmodel.spreads import drawn_world
 from hosim.data.draws import Regret
 from hosim.errors import InfeasibleError, PlanError
@@ -29,10 +30,7 @@ def regret(question: Question, plan: Plan, draws: int) -> Regret | None:
 
 
 def _loss(question: Question, plan: Plan, draw: int) -> float | None:
-    budget, compete = (
-        question.budget_bytes,
-        any([op.duration_ns is None or bool(op.bytes_accessed) for op in question.graph.ops]),
-    )
+    budget, compete = question.budget_bytes, question.graph.derived(copies_compete)
     asked, machine = drawn_world(question.graph, question.hardware, draw)
     same, _ = drawn_world(plan.graph, question.hardware, draw)
 

@@ -13,9 +13,11 @@ if TYPE_CHECKING:
         PairedDraws,
         beside_fastest,
         by,
+        in_both,
         often,
         paired,
         ranks,
+        share_faster,
     )
     from hosim.analysis.remarks.plan_origin import changed_line, check_made_for, origin_of
     from hosim.analysis.remarks.strongest_rival import (
@@ -34,7 +36,8 @@ else:
         __name__,
         {
             "no_offload": "NoOffload no_offload",
-            "paired_draws": "PairedDraws TIE beside_fastest by often paired ranks",
+            "paired_draws": "PairedDraws TIE beside_fastest by in_both often paired ranks "
+            "share_faster",
             "plan_origin": "changed_line check_made_for origin_of",
             "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours "
             "least_in_parts strongest_rival",
@@ -46,6 +49,7 @@ else:
 __all__ = [
     "NO_RIVALS", "OPTIMUM", "OURS", "TIE", "NoOffload", "PairedDraws", "StrongestRival",
     "WholeMoves", "beside_fastest", "beside_next", "by", "changed_line", "check_made_for",
-    "draws_notes", "fastest_with_ours", "least_in_parts", "no_offload", "often", "origin_of",
-    "paired", "ranks", "strongest_rival", "uncertainty_line", "whole_move_lines", "whole_moves",
+    "draws_notes", "fastest_with_ours", "in_both", "least_in_parts", "no_offload", "often",
+    "origin_of", "paired", "ranks", "share_faster", "strongest_rival", "uncertainty_line",
+    "whole_move_lines", "whole_moves",
 ]  # fmt: skip

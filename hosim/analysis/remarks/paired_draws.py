@@ -116,6 +116,17 @@ class PairedDraws:
         return self.simpler and self.near_share >= _OFTEN and self.faster != self.second
 
 
+def in_both(first: Sequence[int | None], second: Sequence[int | None]) -> list[tuple[int, int]]:
+    """The makespans of two plans in the draws that both have and fit in."""
+    pairs = zip(first, second, strict=False)
+    return [(a, b) for a, b in pairs if a is not None and b is not None]
+
+
+def share_faster(both: Sequence[tuple[int, int]]) -> float:
+    """The share of some pairs in which the first is less; equal ones count half."""
+    return sum([0.5 if a == b else a < b for a, b in both]) / len(both)
+
+
 def paired(
     first: Result, second: Result, names: tuple[str, str] | None = None
 ) -> PairedDraws | None:
@@ -126,12 +137,8 @@ def paired(
     if one is None or two is None or one.said or two.said:
         return None
     count = min(one.count, two.count)
-    both = [
-        (a, b)
-        for a, b in zip(one.makespan_ns[:count], two.makespan_ns[:count], strict=True)
-        if a is not None and b is not None
-    ]
-    wins = sum([0.5 if a == b else a < b for a, b in both]) / len(both) if both else 0.5
+    both = in_both(one.makespan_ns, two.makespan_ns)
+    wins = share_faster(both) if both else 0.5
     near = sum([b <= (1 + _NEAR) * a for a, b in both]) / len(both) if both else 0.0
     ratios = [round(_PARTS * b / a) for a, b in both if a]
     low, high = interval(ratios) or (_PARTS, _PARTS)

@@ -13,9 +13,9 @@ time):
 - the figures of the runtime: the speed of a whole step, the time of its host, its optimizer on the
   CPU.
 
-A factor is drawn by its name (:mod:`hosim.costmodel.spreads.drawn_times`). Names of what belongs to a
-machine begin with the machine's; all others are the same on every machine, so that they cancel
-where machines are compared.
+A factor is drawn by its name (:func:`normal_draws`). Names of what belongs to a machine begin with
+the machine's; all others are the same on every machine, so that they cancel where machines are
+compared.
 """
 
 from __future__ import annotations

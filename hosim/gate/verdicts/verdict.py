@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hosim import shipped
-from hosim.analysis.remarks import often
+from hosim.analysis.remarks import in_both, often, share_faster
 from hosim.data.draws import CERTAINTY
 from hosim.errors import InfeasibleError, InputError
 from hosim.gate.cases import kind_of
@@ -238,8 +238,8 @@ def _in_draws(
     )
     if not judged:
         return metrics, less
-    both = [(a, b) for a, b in zip(old, new, strict=False) if a is not None and b is not None]
-    longer = sum([0.5 if a == b else b > a for a, b in both]) / len(both) if both else 1.0
+    both = in_both(old, new)
+    longer = share_faster(both) if both else 1.0
     grows = metrics[at].change > 0
     share = longer if grows or not both else 1 - longer
     if share >= CERTAINTY:

@@ -47,12 +47,12 @@ class TrueLayouts(FakeTensorMode):  # type: ignore[misc]
         if not _is_checked(func, found):
             return found
         given = args, dict(kwargs or {})
-        try:
-            key = func, str(tree_map(_written, given))
-            if key not in self._known:
+        key = func, str(tree_map(_written, given))
+        if key not in self._known:
+            try:
                 self._known[key] = _orders(_on_small_tensors(func, given))
-        except (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError):
-            self._known[key] = None
+            except (RuntimeError, IndexError, ValueError, TypeError):  # as said of such ops above
+                self._known[key] = None
         wanted = self._known[key]
         leaves, spec = tree_flatten(found)
         if wanted is None or len(wanted) != len(leaves):

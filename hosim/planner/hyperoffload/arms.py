@@ -27,8 +27,6 @@ _SLOW = (0.7, 1.0, 0.4, 1.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that
 much more time for them.
 """
-_RULES = (BALANCED, NEAREST, BY_KIND)
-"""The rules for the tiers below that sweeps follow, beside none."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
 _SPARE = (0, 1, 2, 4)
@@ -83,7 +81,8 @@ def sweeping(placement: Placement | None = None) -> Arm:
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
         swept(search, planned, stretched(planned, placement))
         yield
-        rules = [Placement(rule) for rule in _RULES] if len(planned.problem.below) > 1 else []
+        names = (BALANCED, NEAREST, BY_KIND) if len(planned.problem.below) > 1 else ()
+        rules = [Placement(rule) for rule in names]
         stretch = stretched(planned).slow
         for slow, rule in product(_SLOW, (None, *rules) if placement is None else (placement,)):
             if placement is None and rule is not None:

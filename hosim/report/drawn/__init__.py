@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hosim.report.drawn.figures import (
         CAUSE_STYLES,
         KIND_STYLES,
+        LIMIT,
         LINES,
         MARKERS,
         OP_STYLE,
@@ -33,7 +34,7 @@ else:
         __name__,
         {
             "figure_of_change": "Curve change_figure memory_change",
-            "figures": "CAUSE_STYLES KIND_STYLES LINES MARKERS OP_STYLE TRANSFER_STYLE blank image "
+            "figures": "CAUSE_STYLES KIND_STYLES LIMIT LINES MARKERS OP_STYLE TRANSFER_STYLE blank image "
             "image_kind legend_beside "
             "page_image size_unit style time_unit",
             "interactive": "Shown widget",
@@ -46,7 +47,7 @@ else:
     )
 
 __all__ = [
-    "CAUSE_STYLES", "KIND_STYLES", "LINES", "MARKERS", "OP_STYLE", "TRANSFER_STYLE", "Curve",
+    "CAUSE_STYLES", "KIND_STYLES", "LIMIT", "LINES", "MARKERS", "OP_STYLE", "TRANSFER_STYLE", "Curve",
     "DrawnOp", "Shown", "Span", "blank", "change_figure", "image", "image_kind", "legend_beside",
     "memory", "memory_change", "memory_curve", "memory_figure", "page_image",
     "recorded_memory", "recorded_widget",

@@ -85,6 +85,9 @@ LINES: Sequence[Style] = (
 )
 """Line styles that differ in their dashes; they repeat after the last."""
 
+LIMIT: Style = {"color": "#b2182b", "linestyle": "--"}
+"""The line of a budget or a capacity."""
+
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 
 

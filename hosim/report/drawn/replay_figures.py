@@ -150,10 +150,9 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     if limit <= 2 * peak:
         axes.axhline(
             limit / size,
-            color="#b2182b",
-            linestyle="--",
             linewidth=1.4,
             label=f"{called} {human_size(limit)}",
+            **figures.LIMIT,
         )
     else:
         axes.plot([], [], " ", label=f"({called} {human_size(limit)})")

@@ -126,9 +126,7 @@ def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, end: int) 
             label=printable(f"{one.title}: {human_time(own_end)}, peak {human_size(peaks[k])}"),
         )
     if near:
-        axes.axhline(
-            budget / size, color="#b2182b", linestyle="--", label=f"budget {human_size(budget)}"
-        )
+        axes.axhline(budget / size, label=f"budget {human_size(budget)}", **figures.LIMIT)
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
     axes.set_title(printable(f"Memory: {tier}"))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.plain_text import counted, printable
-from hosim.report.drawn import KIND_STYLES, LINES, blank, legend_beside, style, time_unit
+from hosim.report.drawn import KIND_STYLES, LIMIT, LINES, blank, legend_beside, style, time_unit
 from hosim.report.timelines import thinned
 from hosim.units import human_time
 
@@ -117,9 +117,7 @@ def cache(axes: Axes, served: Served) -> Axes:
         **KIND_STYLES["kv_cache"],
     )
     if blocks <= 2 * most:
-        axes.axhline(
-            blocks, color="#b2182b", linestyle="--", linewidth=1.4, label=f"capacity {blocks:,}"
-        )
+        axes.axhline(blocks, linewidth=1.4, label=f"capacity {blocks:,}", **LIMIT)
     else:
         axes.plot([], [], " ", label=f"(capacity {blocks:,})")
     axes.set_ylabel("blocks")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isqrt
 from typing import Any
 
-from hosim.analysis import needed_bytes, static_peak
+from hosim.analysis import StaticPeak, needed_bytes, static_peak
 from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak, Remedy
 from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import (
@@ -80,7 +80,7 @@ def memory_fit(question: Question, tell: Callable[[str], None] = lambda _: None)
         alone.makespan_ns,
         graph.ops[listed.op].name if listed.op >= 0 else "",
         alone.breakdown,
-        tuple(_by_module(graph, hardware.device_tier)),
+        tuple(_by_module(graph, listed)),
         largest,
         tuple(remedies),
     )
@@ -123,9 +123,8 @@ def _room(hardware: Hardware) -> int:
 # --------------------------------------------------------------------------------------------------
 
 
-def _by_module(graph: Graph, tier: str) -> Iterator[ModulePeak]:
+def _by_module(graph: Graph, peak: StaticPeak) -> Iterator[ModulePeak]:
     """The modules that hold bytes at the peak in listed order, the largest first."""
-    peak = static_peak(graph, tier)
     held: dict[str, dict[str, int]] = {}
     numbers: dict[str, set[str]] = {}
     for t in peak.residents:

@@ -4,7 +4,7 @@ allocator.
 The host runs ahead: submitted work is launched at once on the stream of its queue, which waits for
 events when the GPU gets there. Storages are freed and allocated in the order of the compute stream;
 one that a copy still reads is freed when the host finds that it has ended
-(:mod:`hosim.on_torch.lower.devices.on_cuda`). A run ends when all is launched: the next one
+(:class:`CudaMemory`). A run ends when all is launched: the next one
 begins while the GPU is still at work.
 
 A thread for each channel reads and writes files, only between host memory and disk. A GPU cannot

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
 from hosim.plain_text import printable
-from hosim.report.drawn import LINES, MARKERS, blank, legend_beside, size_unit, style, time_unit
+from hosim.report.drawn import (
+    LIMIT,
+    LINES,
+    MARKERS,
+    blank,
+    legend_beside,
+    size_unit,
+    style,
+    time_unit,
+)
 from hosim.report.of_replays import least_bound
 from hosim.result import Result
 from hosim.units import human_rate, human_size, human_time
@@ -82,10 +91,9 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     if peaks and budget <= 2 * max(peaks):
         axes.axvline(
             budget / size,
-            color="#b2182b",
-            linestyle="--",
             linewidth=1.2,
             label=f"budget {human_size(budget)}",
+            **LIMIT,
         )
     for r in results:
         if not r.feasible:
