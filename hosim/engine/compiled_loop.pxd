@@ -14,7 +14,7 @@ cdef int DEPENDENCY, TRANSFER, CAPACITY, RUNTIME
 
 
 cdef class LoopCells:
-    cdef readonly int at, due_count, recent_count, issue_count, dirty, unsettled, status, wanted, culprit
+    cdef readonly int at, due_count, recent_count, issue_count, queued, dirty, unsettled, status, wanted, culprit
     cdef public int recording, decided
     cdef public long long instants
     cdef long long limit
@@ -76,7 +76,7 @@ cdef class LoopOps(LoopHost):
     cdef void try_op(self, int s) noexcept
     cdef void ask(self, int status, int s) noexcept
     cdef void try_to_start(self, int s, int i, long long now) noexcept
-    cdef bint resident(self, int i) noexcept
+    cdef long long wants(self, int i) noexcept
     cdef bint decided_on(self, int t) noexcept
     cdef int blame(self, int i) noexcept
     cdef void start_op(self, int s, int i, long long now) noexcept

@@ -62,6 +62,7 @@ class Loop(LoopOps):
             while self.queue_head[c] >= 0:
                 self.pending_head[self.move_tensor[self.queue_head[c]]] = -1
                 self.queue_head[c] = self.queue_next[self.queue_head[c]]
+        self.queued = 0
 
     def recall(self) -> None:
         """Issue what :meth:`note` has listed, after :meth:`forget`, where the state is that of

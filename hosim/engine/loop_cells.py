@@ -173,7 +173,6 @@ class LoopCells:
     slot_class: Ints = state("slots")
     blamed: Ints = state("streams", -1)
     paced: Ints = state("streams", -1)
-    flowing: Ints = state("classes")
     held: Longs = state("tiers")
     pinned: Longs = state("tiers")
     most_pinned: Longs = state("tiers")
@@ -243,6 +242,7 @@ class LoopCells:
         self.due_count = 0
         self.recent_count = 0
         self.issue_count = 0
+        self.queued = 0
         self.dirty = 0
         self.unsettled = 0
         self.status = RUNNING

@@ -97,6 +97,7 @@ class LoopMemory(LoopCells):
 
     def append_queue(self, c: int, k: int) -> None:
         """A transfer waits on its channel."""
+        self.queued += 1
         self.queue_next[k] = -1
         if self.queue_head[c] < 0:
             self.queue_head[c] = k

@@ -64,7 +64,8 @@ class LoopOps(LoopHost):
 
     def try_to_start(self, s: int, i: int, now: int) -> None:
         """Start an op if it waits for no transfer and there is room."""
-        if not self.resident(i):
+        wanted = self.wants(i)
+        if wanted < 0:
             self.residency_met[s] = -1
             return
         if self.residency_met[s] < 0:
@@ -72,13 +73,7 @@ class LoopOps(LoopHost):
             if now > self.dependency_met[s] and now > self.free_since[s]:
                 self.blamed[s] = self.blame(i)
         r = self.where[i]
-        wanted = self.held[r] + self.workspace[i]
-        for u in range(self.use_from[i], self.use_from[i + 1]):
-            if (
-                self.use_flags[u] & OUTPUT
-                and self.here[r * self.tensors + self.use_tensor[u]] == ABSENT
-            ):
-                wanted += self.size[self.use_tensor[u]]
+        wanted += self.held[r]
         if wanted > self.capacity[r]:
             return
         if wanted > self.part[r]:
@@ -88,22 +83,28 @@ class LoopOps(LoopHost):
         if now + self.rest[i] > self.limit:
             self.status = LATE
 
-    def resident(self, i: int) -> bool:
-        """Rule 1: what an op reads is there and valid, and the transfers of what it writes that are
+    def wants(self, i: int) -> int:
+        """The bytes that an op takes when it starts; -1 while it waits for a transfer.
+
+        Rule 1: what it reads is there and valid, and the transfers of what it writes that are
         before it have ended.
         """
+        wanted: int = self.workspace[i]
+        first = self.where[i] * self.tensors
         for u in range(self.use_from[i], self.use_from[i + 1]):
             t = self.use_tensor[u]
-            if self.use_flags[u] & READS and self.here[self.where[i] * self.tensors + t] != VALID:
-                return False
+            if self.use_flags[u] & READS and self.here[first + t] != VALID:
+                return -1
             if self.use_flags[u] & WRITES and (
                 self.moving[t] or (self.deciding and self.decided_on(t))
             ):
-                return False
+                return -1
             for k in range(self.need_from[u], self.need_to[u]):
                 if self.copies[k] and not self.ended[k]:
-                    return False
-        return True
+                    return -1
+            if self.use_flags[u] & OUTPUT and self.here[first + t] == ABSENT:
+                wanted += self.size[t]
+        return wanted
 
     def decided_on(self, t: int) -> bool:
         """Whether a runtime policy has issued a copy of a tensor that has not ended."""
@@ -139,7 +140,8 @@ class LoopOps(LoopHost):
             if self.use_flags[u] & WRITES:
                 self.write(there, self.use_tensor[u])
         self.mark_peak(there)
-        self.divide(s, i, now)
+        if self.recording or self.detailed:
+            self.divide(s, i, now)
         self.running[s] = i
         self.began[s] = now
         self.op_end[s] = NEVER
@@ -179,6 +181,11 @@ class LoopOps(LoopHost):
     def divide(self, s: int, i: int, now: int) -> None:
         """Rule 8: divide the idle time before an op, which starts now."""
         begin = self.free_since[s]
+        if self.recording:
+            self.op_idle[i] = now - begin
+            self.op_held[i] = self.held[self.where[i]]
+        if now == begin:
+            return
         inspected = max(self.inspected_at[s], begin)
         if self.hosted:
             inspected = max(self.called_at[i], inspected)
@@ -191,8 +198,6 @@ class LoopOps(LoopHost):
         if s == self.main and self.blamed[s] >= 0:
             self.channel_figures[7 * self.move_channel[self.blamed[s]]] += residency - dependency
         if self.recording:
-            self.op_idle[i] = now - begin
-            self.op_held[i] = self.held[self.where[i]]
             if now > residency:
                 self.op_cause[i] = -1
             elif residency > dependency and self.blamed[s] >= 0:
@@ -285,7 +290,8 @@ class LoopOps(LoopHost):
                 self.decided = 0
                 self.at = 0
         self.at = self.streams + 1
-        self.start_transfers()
+        if self.queued:
+            self.start_transfers()
         if self.deciding and self.status == RUNNING and self.idle():
             self.ask(ROOM, 0)
 

@@ -69,6 +69,7 @@ class LoopTransfers(LoopMemory):
             begins += self.pinning(r, t)
         self.moving[t] = 1
         self.queue_head[c] = self.queue_next[k]
+        self.queued -= 1
         z = self.slot_from[c]
         while self.slot_phase[z] != FREE:
             z += 1
@@ -116,7 +117,6 @@ class LoopTransfers(LoopMemory):
         """A volume begins to flow as one of a class, at a rate that is not set yet."""
         self.slot_phase[z] = FLOWING
         self.slot_class[z] = f
-        self.flowing[f] += 1
         self.left_high[z] = high
         self.left_low[z] = low
         self.rate[z] = 0
@@ -144,7 +144,6 @@ class LoopTransfers(LoopMemory):
                 continue
             self.slot_phase[z] = FREE
             self.until[z] = NEVER
-            self.flowing[self.slot_class[z]] -= 1
             if z < self.engines:
                 self.end_transfer(z, k, now)
             else:
@@ -201,11 +200,11 @@ class LoopTransfers(LoopMemory):
         again, where a rate was wanted.
         """
         combination = 0
-        for f in range(self.classes):
-            for _ in range(self.flowing[f]):
-                after = self.joined[combination * self.classes + f]
+        for z in range(self.slots):
+            if self.slot_phase[z] == FLOWING:
+                after = self.joined[combination * self.classes + self.slot_class[z]]
                 if after < 0:
-                    self.wanted = combination * self.classes + f
+                    self.wanted = combination * self.classes + self.slot_class[z]
                     return RATES
                 combination = after
         now = self.scalars[0]
