@@ -110,7 +110,7 @@ check: .venv/.installed-dev
 	touch $@
 
 .venv/.installed: pyproject.toml $(COMPILED) | .venv/.created
-	$(PIP) install --editable .
+	$(PIP) install --no-compile --editable .
 	touch $@
 
 .venv/.installed-quick: .venv/.installed
