@@ -49,7 +49,7 @@ class Deriving:
         Parameters
         ----------
         machine
-            The machine, told apart by identity.
+            The machine; an equal one is the same.
         compute
             A pure function of this and the machine.
 
@@ -60,7 +60,7 @@ class Deriving:
         """
         memo: dict[Hashable, Any] = self.__dict__.setdefault("_derived", {})
         known = memo.get(("on", compute))
-        if known is None or known[0] is not machine:
+        if known is None or (known[0] is not machine and known[0] != machine):
             known = memo["on", compute] = machine, compute(self, machine)
         result: T = known[1]
         return result

@@ -93,6 +93,8 @@ class Decisions:
         self._policy, self._table, self._hardware, self._put = policy, table, hardware, put
         self._inspected = getattr(policy, "inspected", None)
         self._cells = table.cells
+        if self._inspected is None:
+            self._cells["inspect_ns"][0] = hardware.inspect_ns
         self._device: int = self._cells["device"]
         self._free = list(range(self._cells["planned"], table.places))
         self._taken: list[int] = []
@@ -103,11 +105,8 @@ class Decisions:
         is about one.
         """
         if status == INSPECTS:
-            ns = (
-                self._hardware.inspect_ns
-                if self._inspected is None or self._next(stream) in self._inspected
-                else 0
-            )
+            assert self._inspected is not None  # or the loop knows how long
+            ns = self._hardware.inspect_ns if self._next(stream) in self._inspected else 0
             self._cells["inspected_at"][stream] = self.now_ns + ns
         elif status == DECIDES:
             i = self._next(stream)

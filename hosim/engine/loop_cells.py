@@ -49,8 +49,8 @@ only.
 
 RATES, SPEED, INSPECTS, DECIDES, ROOM = 7, 8, 9, 10, 11
 """What a run asks for before it goes on: the rates of ``wanted``, or the speed there, which are not
-in the table yet; how long a runtime policy inspects the next op of stream ``wanted``; what it
-decides before that op; what it decides where nothing is under way (rule 16).
+in the table yet; how long a runtime policy inspects the next op of stream ``wanted``, if that is
+not the same for all; what it decides before that op; what it decides where nothing is under way (rule 16).
 """
 
 DEPENDENCY, TRANSFER, CAPACITY, RUNTIME = 0, 1, 2, 3
@@ -158,6 +158,7 @@ class LoopCells:
     scalars: Longs = state("5")
     host_at: Ints = state("2")
     host_over: Longs = state("1", -1)
+    inspect_ns: Longs = made("1", -1)
     called_at: Longs = state("hosted", -1)
     done: Ints = state("streams")
     running: Ints = state("streams", -1)

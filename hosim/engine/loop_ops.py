@@ -41,7 +41,9 @@ class LoopOps(LoopHost):
         now = self.scalars[0]
         i = self.queue[self.queue_from[s] + self.done[s]]
         if self.deciding:
-            if self.inspected_at[s] < 0:
+            if self.inspected_at[s] < 0 and self.inspect_ns[0] >= 0:
+                self.inspected_at[s] = now + self.inspect_ns[0]
+            elif self.inspected_at[s] < 0:
                 self.ask(INSPECTS, s)
             if self.inspected_at[s] < 0 or self.inspected_at[s] > now:
                 return

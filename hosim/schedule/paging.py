@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
@@ -122,14 +122,26 @@ def _returns(
     return cache_ops, last_write
 
 
-def _tensors_of_ops(
-    graph: Graph,
-) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]], list[tuple[int, ...]]]:
-    """Return the tensors that each op uses, reads and writes."""
-    return (
-        [op.uses for op in graph.ops],
-        [op.reads for op in graph.ops],
-        [op.writes for op in graph.ops],
+class _OpColumns(NamedTuple):
+    """What is asked of every op, by position: objects would be made for each."""
+
+    uses: list[tuple[int, ...]]
+    reads: list[tuple[int, ...]]
+    writes: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
+    workspace_bytes: list[int]
+    streams: list[str]
+
+
+def _columns(graph: Graph) -> _OpColumns:
+    ops = graph.ops
+    return _OpColumns(
+        [op.uses for op in ops],
+        [op.reads for op in ops],
+        [op.writes for op in ops],
+        [op.outputs for op in ops],
+        ops.column(lambda op: op.workspace_bytes),
+        ops.column(lambda op: op.stream),
     )
 
 
@@ -143,7 +155,8 @@ class Paging:
         self.graph = graph
         self.hardware = hardware
         self.table = table
-        self.uses, self.reads, self.writes = graph.derived(_tensors_of_ops)
+        self.ops = graph.derived(_columns)
+        self.uses, self.reads = self.ops.uses, self.ops.reads
         self.users = graph.users
         self.hops: dict[tuple[str, ...], tuple[str, ...]] = {}  # up from where a tensor lies
         self.victims = victims
@@ -190,13 +203,13 @@ class Paging:
         """Faults of ``op``, evictions for it, and prefetches for the next ``k`` ops while there is
         room.
         """
-        here, node = self.here, self.graph.ops[op]
+        here = self.here
         self._launch(op)
         uses = self.uses[op]
         missing = [t for t in self.reads[op] if not here[t]]
-        needed = sum([self.sizes[t] for t in missing]) + node.workspace_bytes
+        needed = sum([self.sizes[t] for t in missing]) + self.ops.workspace_bytes[op]
         needed += sum(
-            [self.sizes[t] for t in node.outputs if not here[t] and not view.is_resident(t)]
+            [self.sizes[t] for t in self.ops.outputs[op] if not here[t] and not view.is_resident(t)]
         )
         decisions = self._withheld()
         self.stored.difference_update(uses)  # needed again: they stay, with a clean copy below
@@ -206,7 +219,7 @@ class Paging:
         for t in uses:
             here[t] = 1
             self.victims.touch(t, self._next_use(t))
-        for t in self.writes[op]:
+        for t in self.ops.writes[op]:
             self._stale(t)
         if self.table.beside is not None and missing:
             self._fetch_beside(
@@ -255,7 +268,7 @@ class Paging:
 
     def _launch(self, op: int) -> None:
         """``op`` is launched, so the one before it on its stream has ended."""
-        stream, users_of = self.graph.ops[op].stream, self.users
+        stream, users_of = self.ops.streams[op], self.users
         ended = self.running.get(stream)
         self.running[stream] = op
         self.begun[op] = 1
