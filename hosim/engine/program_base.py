@@ -87,7 +87,6 @@ class ProgramBase:
         )
         self.best = [rates.alone(k) * self.flows.scale for k in range(len(rates.classes))]
         volumes = {i: self.flows.scaled(rate * durations[i]) for i, rate in most.items()}
-        sent_on = ops if volumes else 0
         self.cells = graph_cells(graph, durations) | {
             "tiers": len(machine.tiers),
             "device": machine.tier_index[device],
@@ -103,12 +102,7 @@ class ProgramBase:
             "engines": engines,
             "slots": engines + (len(graph.streams) if sends else 0),
             "send_class": ints(_by_op(ops, sends, -1)),
-            "send_high": longs(
-                _by_op(sent_on, {i: high for i, (high, _) in volumes.items()}, code="q")
-            ),
-            "send_low": longs(
-                _by_op(sent_on, {i: low for i, (_, low) in volumes.items()}, code="q")
-            ),
+            **_limbs_sent(ops, volumes),
             **self._machine_cells(),
         }
 
@@ -134,6 +128,16 @@ class ProgramBase:
             "whole_high": longs([whole >> 62 for whole in flows.wholes]),
             "whole_low": longs([whole & LOW for whole in flows.wholes]),
         }
+
+
+def _limbs_sent(ops: int, volumes: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
+    """What collectives send, by op, in two limbs; nothing where none sends."""
+    return {
+        f"send_{limb}": longs(
+            _by_op(ops if volumes else 0, {i: of[k] for i, of in volumes.items()}, code="q")
+        )
+        for k, limb in enumerate(("high", "low"))
+    }
 
 
 def one_for_all(hardware: Hardware) -> bool:

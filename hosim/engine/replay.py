@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hosim.analysis import bubbles, exchanges
 from hosim.base.collector import no_collection
@@ -29,7 +29,7 @@ from hosim.processors import refuse_other_processors
 from hosim.result import ENGINES, IN_TIME, LEDGER, LOOP, REFERENCE, EventTimes, Result, Timeline
 
 if TYPE_CHECKING:
-    pass
+    from hosim.engine.reference import Simulation
 
 
 def replay(
@@ -116,45 +116,54 @@ def replay(
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
-    placing, folded = (
-        (allocator, reserve_bytes),
-        fold and jitter is None and hardware.devices > 1 and one_for_all(hardware),
-    )
+    folded = fold and jitter is None and hardware.devices > 1 and one_for_all(hardware)
     policy = None if plan.runtime is None else Remembering(plan.runtime())
     whole = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
     with no_collection():  # a replay leaves no cycles while it runs
+        result = None
         if engine != REFERENCE:
             check_measured_on(plan.workload, hardware)
-            try:
-                check_loop(hardware, folded, record or allocator != LEDGER)
-                by_loop = looped(plan, hardware, whole, jitter, compete, policy)
-                if by_loop is not None:
-                    return _drawn(
-                        by_loop, plan, hardware, whole, jitter, compete, time.perf_counter() - begin
-                    )
-            except UncoveredError as error:
-                if engine == LOOP:
-                    message = (
-                        f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
-                    )
-                    raise InputError(message, source="engine") from None
-        from hosim.engine.reference import Simulation
 
-        simulation = partial(
-            Simulation,
-            plan,
-            hardware,
-            budget_bytes,
-            record=record,
-            placing=placing,
-            jitter=jitter,
-            compete=compete,
-        )
-        try:
-            result = simulation(fold=folded, policy=policy and policy.again()).run()
-        except UncoveredError:
-            result = simulation(policy=policy and policy.again()).run()
+            def by_loop() -> Result | None:
+                check_loop(hardware, folded, record or allocator != LEDGER)
+                return looped(plan, hardware, whole, jitter, compete, policy)
+
+            result = _covered(by_loop, engine == LOOP)
+        if result is None:
+            from hosim.engine.reference import Simulation
+
+            placing = allocator, reserve_bytes
+            kept: dict[str, Any] = {
+                "record": record,
+                "placing": placing,
+                "jitter": jitter,
+                "compete": compete,
+            }
+            result = _by_reference(
+                partial(Simulation, plan, hardware, budget_bytes, **kept), folded, policy
+            )
     return _drawn(result, plan, hardware, whole, jitter, compete, time.perf_counter() - begin)
+
+
+def _covered(by_loop: Callable[[], Result | None], forced: bool) -> Result | None:
+    """What the loop says; ``None`` where it does not cover what is asked, an error if ``forced``."""
+    try:
+        return by_loop()
+    except UncoveredError as error:
+        if not forced:
+            return None
+        message = f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
+        raise InputError(message, source="engine") from None
+
+
+def _by_reference(
+    simulation: Callable[..., Simulation], folded: bool, policy: Remembering | None
+) -> Result:
+    """What the reference says, of each device by itself where one cannot stand for all."""
+    try:
+        return simulation(fold=folded, policy=policy and policy.again()).run()
+    except UncoveredError:
+        return simulation(policy=policy and policy.again()).run()
 
 
 def _drawn(

@@ -86,17 +86,12 @@ def of_device(
     collectives can wait for other devices.
     """
     feasible, makespan = did.error is None, did.makespan_ns
-    if makespan > LARGEST:
-        raise HardwareError(
-            "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels "
-            "and its compute",
-            where=hardware.name,
-        )
+    _check_years(makespan, hardware)
     figures = dict(did.streams) if feasible else {}
     main = figures.pop(plan.graph.main_stream, None)
     moves = whole_moves(plan, hardware.device_tier)
-    names = [tier.name for tier in hardware.tiers]
-    peak = did.ledgers[names.index(hardware.device_tier)].peak
+    ledgers = dict(zip([tier.name for tier in hardware.tiers], did.ledgers, strict=True))
+    peak = ledgers[hardware.device_tier].peak
     seen = seen_peaks(hardware, peak, _largest_alike(plan, hardware)) if feasible else None
     copied = zip(hardware.channels, did.channels, hardware.copied_by_ops, strict=True)
     return Result(
@@ -111,11 +106,9 @@ def of_device(
         stall_ns=main.stall_ns if main else dict.fromkeys(STALL_CAUSES, 0),
         drain_ns=(main.drain_ns if main else makespan) if feasible else None,
         lower_bound_ns=None,
-        peak_bytes={name: ledger.peak for name, ledger in zip(names, did.ledgers, strict=True)},
-        peak_at_ns={name: ledger.peak_at for name, ledger in zip(names, did.ledgers, strict=True)},
-        peak_breakdown={
-            name: ledger.breakdown() for name, ledger in zip(names, did.ledgers, strict=True)
-        },
+        peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
+        peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
+        peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
         channels={
             c.name: _channel(counted, exposed, makespan, by_ops)
             for c, (counted, exposed), by_ops in copied
@@ -139,6 +132,15 @@ def of_device(
         replayed=None if did.timeline is None else (plan, hardware),
         engine=engine,
     )
+
+
+def _check_years(makespan: int, hardware: Hardware) -> None:
+    if makespan > LARGEST:
+        raise HardwareError(
+            "the replay takes more than 2^63-1 ns (292 years); check the rates of its channels "
+            "and its compute",
+            where=hardware.name,
+        )
 
 
 def tells_slowing(graph: Graph, sent: Mapping[int, int], compete: bool | None) -> bool:

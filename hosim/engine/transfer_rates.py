@@ -16,7 +16,7 @@ import numpy as np
 from hosim.costmodel import HELD_BYTES_PER_S
 from hosim.costmodel.transfers import Link, ceiling, crossed_fabrics, max_min_rates, may_be_slower
 from hosim.graph import Graph, Tensor
-from hosim.hardware import Hardware
+from hosim.hardware import Fabric, Hardware
 from hosim.units import LARGEST
 
 COLLECTIVE = -1
@@ -34,42 +34,7 @@ class TransferRates:
     def __init__(self, graph: Graph, hardware: Hardware, cross: bool = False) -> None:
         self._graph, self._hardware = graph, hardware
         self._capacity: dict[Link, Fraction] = {}
-        self._links: list[tuple[Link, ...]] = []
-        wanted: dict[Link, int] = {}
-        for channel in hardware.channels:
-            own: Link = ("channel", channel.name, 0)
-            self._capacity[own] = Fraction(
-                channel.bandwidth_bytes_per_s, hardware.sharers(hardware.channel_scope(channel))
-            )
-            shared: list[Link] = []
-            for fabric in hardware.fabrics:
-                if channel.name in fabric.channels:
-                    link: Link = ("fabric", fabric.name, 0)
-                    shared.append(link)
-                    self._capacity[link] = Fraction(
-                        fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope)
-                    )
-                    wanted[link] = wanted.get(link, 0) + channel.bandwidth_bytes_per_s
-            self._links.append((own, *shared))
-        crossed = (
-            [fabric for fabric in crossed_fabrics(hardware) for _ in range(fabric.collectives)]
-            if cross
-            else []
-        )
-        for fabric in crossed:
-            link = "fabric", fabric.name, 0
-            self._capacity[link] = Fraction(
-                fabric.bandwidth_bytes_per_s, hardware.sharers(fabric.scope)
-            )
-            wanted[link] = LARGEST
-        self._links.append(tuple([("fabric", fabric.name, 0) for fabric in crossed]))
-        narrow = {
-            link for link, most in wanted.items() if most > self._capacity[link]
-        }  # the others never bind
-        self._links = [
-            tuple([link for link in links if link[0] == "channel" or link in narrow])
-            for links in self._links
-        ]
+        self._links = self._binding_links(cross)
         self._beside = {
             ("channel", c.name, 0): [
                 (
@@ -100,6 +65,38 @@ class TransferRates:
             )
             for c in hardware.channels
         ]
+
+    def _binding_links(self, cross: bool) -> list[tuple[Link, ...]]:
+        """The links of each channel, and of collectives, that can bind."""
+        hardware, wanted, links = self._hardware, dict[Link, int](), list[tuple[Link, ...]]()
+        for channel in hardware.channels:
+            own: Link = ("channel", channel.name, 0)
+            self._capacity[own] = Fraction(
+                channel.bandwidth_bytes_per_s, hardware.sharers(hardware.channel_scope(channel))
+            )
+            shared = [self._shared(f) for f in hardware.fabrics if channel.name in f.channels]
+            for link in shared:
+                wanted[link] = wanted.get(link, 0) + channel.bandwidth_bytes_per_s
+            links.append((own, *shared))
+        crossed = [
+            self._shared(fabric)
+            for fabric in (crossed_fabrics(hardware) if cross else ())
+            for _ in range(fabric.collectives)
+        ]
+        wanted |= dict.fromkeys(crossed, LARGEST)
+        narrow = {link for link, most in wanted.items() if most > self._capacity[link]}
+        return [
+            tuple([link for link in of if link[0] == "channel" or link in narrow])
+            for of in (*links, tuple(crossed))
+        ]
+
+    def _shared(self, fabric: Fabric) -> Link:
+        """The link that a fabric is, with its capacity."""
+        link: Link = ("fabric", fabric.name, 0)
+        self._capacity[link] = Fraction(
+            fabric.bandwidth_bytes_per_s, self._hardware.sharers(fabric.scope)
+        )
+        return link
 
     def _class_of(self, channel: int, tensor: Tensor) -> int:
         """The flow class of a tensor's transfer on a channel."""
