@@ -88,7 +88,8 @@ def of_device(
     feasible, makespan = did.error is None, did.makespan_ns
     _check_years(makespan, hardware)
     figures = dict(did.streams) if feasible else {}
-    main = figures.pop(plan.graph.main_stream, None)
+    none_ran = StreamFigures(0, dict.fromkeys(STALL_CAUSES, 0), makespan)
+    main = figures.pop(plan.graph.main_stream, none_ran)
     moves = whole_moves(plan, hardware.device_tier)
     ledgers = dict(zip([tier.name for tier in hardware.tiers], did.ledgers, strict=True))
     peak = ledgers[hardware.device_tier].peak
@@ -102,9 +103,9 @@ def of_device(
         feasible=feasible,
         error=did.error,
         makespan_ns=makespan if feasible else None,
-        busy_ns=(main.busy_ns if main else 0) if feasible else None,
-        stall_ns=main.stall_ns if main else dict.fromkeys(STALL_CAUSES, 0),
-        drain_ns=(main.drain_ns if main else makespan) if feasible else None,
+        busy_ns=main.busy_ns if feasible else None,
+        stall_ns=main.stall_ns,
+        drain_ns=main.drain_ns if feasible else None,
         lower_bound_ns=None,
         peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
         peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
