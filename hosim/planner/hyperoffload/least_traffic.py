@@ -99,7 +99,7 @@ def _holds(evaluate: Evaluator, outcome: Evaluation) -> bool | None:
     if outcome.cost.infeasible or evaluate.problem.hardware.whole is evaluate.problem.hardware:
         return not outcome.cost.infeasible
     result = of_all_devices(replay, outcome.plan, evaluate.problem.hardware, evaluate.budget_bytes)
-    return result and result.feasible
+    return None if result is None else result.feasible
 
 
 def least_traffic(problem: Problem, choices: Choices, part: float, budget_bytes: int) -> Choices:

@@ -10,6 +10,7 @@ ops before.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from statistics import mean
@@ -54,7 +55,9 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     if not _failures(plan):
         return plan
     late = issued_late(plan, hardware, budget_bytes)
-    judges = [judge] if hardware.whole is hardware else [judge, partial(of_all_devices, judge)]
+    judges: list[Callable[[Plan, Hardware, int], Result | None]] = [judge]
+    if hardware.whole is not hardware:
+        judges.append(partial(of_all_devices, judge))
     try:
         alike = all(
             [
@@ -129,7 +132,7 @@ def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan
 
 
 def _cost(plan: Plan, result: Result | None) -> PlanCost | None:
-    return result and plan_cost(plan, result)
+    return None if result is None else plan_cost(plan, result)
 
 
 def _failures(plan: Plan) -> int:

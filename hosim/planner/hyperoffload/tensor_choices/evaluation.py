@@ -111,6 +111,12 @@ class Evaluator:
             found if found.choices or not choices else replace(found, choices=choices)
         )  # it was another policy's
 
+    @property
+    def least_ns(self) -> int | None:
+        """The makespan of the fastest outcome so far; None where none fits."""
+        costs = [found.cost for found in self._seen.values() if not found.cost.infeasible]
+        return min(costs).makespan_ns if costs else None
+
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
         self.work.done += _OF_A_PLAN + _OF_AN_OP * len(outcome.plan.graph.ops)
