@@ -37,7 +37,7 @@ _DRAWN, _PART = 2, (0.4, 1.0)
 """Sweeps drawn at a time, of which the best is annealed; and between which parts of all gaps they
 take, and of transfer times.
 """
-_OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 65, 20, 80
+_OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 40, 20, 40
 """The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a
 tensor does ahead.
 """

@@ -72,8 +72,7 @@ class Variant:
     """A graph that follows from the workload by ``edits``, and how promising it is.
 
     ``ordered`` is the workload with its ops in the order that ``edits`` give. ``again_ns`` is the
-    time of the ops that run again, ``excess_bytes`` what the static peak has above the budget, and
-    ``excess_byte_ns`` what the ops have above it together, each for as long as it runs.
+    time of the ops that run again, ``excess_bytes`` what the static peak has above the budget.
     ``expected_ns`` is about what a plan takes: what the peak has above the budget leaves before it
     and returns after it.
     """
@@ -83,7 +82,6 @@ class Variant:
     drops: frozenset[Drop]
     again_ns: int
     excess_bytes: int
-    excess_byte_ns: int
     expected_ns: float
 
     @cached_property
@@ -132,9 +130,6 @@ class Variants:
         held_bytes, ops = edited_curve(self.problem.graph, again, self.problem.hardware.device_tier)
         above = np.maximum(held_bytes - self.budget, 0)
         durations = self._durations[ops]
-        held_ns = sum(
-            [held * ns for held, ns in zip(above.tolist(), durations.tolist(), strict=True) if held]
-        )
         edits = replace(self.edits, recompute=again)
         again_ns, excess_bytes = (
             int(durations.sum() - self._durations.sum()),
@@ -146,7 +141,6 @@ class Variants:
             drops,
             again_ns,
             excess_bytes,
-            held_ns,
             self._expected_ns(above, durations, np.maximum.accumulate(ops)),
         )
 
