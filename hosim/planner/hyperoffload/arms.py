@@ -179,7 +179,7 @@ def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
         else:
             drawn = [planned.evaluate(_drawn(search, planned.problem)) for _ in range(_DRAWN)]
             begin = Found(min(drawn, key=lambda outcome: outcome.cost), planned, SELECTION)
-        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
+        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)])
         if found is not None:
             search.offer(found)
         yield

@@ -356,15 +356,13 @@ class Search:
             edits,
         )
 
-    def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
+    def annealed(self, found: Found, heat: float) -> Found | None:
         """Return the result of annealing a plan; None where it cannot be searched from."""
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
             return None
-        search = Annealing(
-            simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32)
-        )
+        search = Annealing(simulator, choices, planned.least_ns, heat, self.rng.getrandbits(32))
         return Found(
             planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH
         )
