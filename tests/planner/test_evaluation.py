@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from toys import hill, machine, plateau
 
-from hosim.cache_plan import AT_START, Plan
+from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.engine import replay
+from hosim.graph import GraphBuilder
 from hosim.hardware import Tier
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
@@ -16,6 +17,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     TensorChoice,
     WorkDone,
     analyse,
+    of_all_devices,
     of_another,
     plan_cost,
 )
@@ -80,6 +82,31 @@ def test_op_times_of_a_replay_are_those_with_its_waits() -> None:
     evaluate = Evaluator(analyse(graph, hw), 1000, "test", WorkDone())
     outcome = evaluate({0: TensorChoice("ddr", BELOW, {AT_START: AT_START})})
     assert evaluate.times(outcome) == ((10, 30, 50), (30, 50, 70))  # f0 waits 10 ns for w0
+
+
+@pytest.mark.parametrize(("devices", "host_bytes"), [(2, 10), (200, 10), (200, 20)])
+def test_many_devices_are_replayed_only_where_they_do_the_same(devices, host_bytes) -> None:
+    """Two stores of 10 B follow each other. Where a share of the host has room for one of them, the
+    other one waits, and which of 200 devices is next takes too long to find out.
+    """
+    b = GraphBuilder("two")
+    for t in ("a", "b"):
+        b.op(t, "any", outputs=[b.tensor(t, 10)], duration_ns=10)
+    b.op("sum", "any", inputs=["a", "b"], duration_ns=10)
+    hw = machine()
+    tiers = hw.tiers[0], Tier("ddr", devices * host_bytes, 10**11, "host")
+    hw = replace(hw, devices=devices, tiers=tiers)
+    stores = [CacheOp("store", t, "hbm", "ddr", after=t) for t in (0, 1)]
+    plan = Plan(b.build(), "test", cache_ops=tuple(stores))
+    asked = []
+
+    def judge(plan, hardware, budget_bytes):
+        asked.append(hardware.devices)
+        return replay(plan, hardware, budget_bytes)
+
+    found = of_all_devices(judge, plan, hw.fair_share, 1000)
+    assert (found is None) == (devices > 2 and host_bytes == 10)
+    assert (devices in asked) == (devices == 2)
 
 
 @pytest.mark.parametrize(("host_bytes", "asked_whole"), [(50, True), (10_000, False)])

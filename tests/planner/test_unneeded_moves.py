@@ -73,4 +73,11 @@ def test_no_plan_gets_worse(data) -> None:
     before, after = (plan_cost(plan, replay(plan, machine_drawn, budget)) for plan in plans)
     assert after <= before
     assert set(left) <= set(made)
+    simulator = PlanSimulator(problem, budget)
+    same = dict(without_unneeded(simulator, made, 10**9, WorkDone(), nearer=True, faster=False))
+    again = insert(problem, same, "test")
+    found = plan_cost(again, replay(again, machine_drawn, budget))
+    if not before.infeasible:
+        assert found.makespan_ns == before.makespan_ns
+    assert found <= before
     assert all(set(left[t].away) <= set(made[t].away) for t in left)

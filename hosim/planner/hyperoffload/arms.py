@@ -37,7 +37,7 @@ _DRAWN, _PART = 2, (0.4, 1.0)
 """Sweeps drawn at a time, of which the best is annealed; and between which parts of all gaps they
 take, and of transfer times.
 """
-_OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 65, 20, 80
+_OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 40, 20, 40
 """The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a
 tensor does ahead.
 """
@@ -179,7 +179,7 @@ def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
         else:
             drawn = [planned.evaluate(_drawn(search, planned.problem)) for _ in range(_DRAWN)]
             begin = Found(min(drawn, key=lambda outcome: outcome.cost), planned, SELECTION)
-        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)], ordered=k % 4 < 2)
+        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)])
         if found is not None:
             search.offer(found)
         yield

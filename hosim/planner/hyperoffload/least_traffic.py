@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from hosim.engine import replay
+from hosim.notes import Note
 from hosim.planner.hyperoffload.choice_passes import (
     absences,
     account,
@@ -30,6 +31,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     Problem,
     TensorChoice,
     everything,
+    of_all_devices,
 )
 from hosim.schedule.tiers_below import has_hops
 
@@ -37,6 +39,9 @@ _FILLED = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3)
 """Parts of the tiers that are filled by the listed order, until what is on its way finds room,
 too.
 """
+_UNSURE = str(
+    Note("search", "devices wait for room in tiers that they share: all of them were not replayed")
+)
 
 
 def with_least_traffic(
@@ -59,7 +64,7 @@ def with_least_traffic(
             key=lambda outcome: outcome.cost,
         ):
             if found.cost < best.cost and found.choices not in refused:
-                if _holds(problem, budget, found):
+                if _holds(evaluate, found):
                     return found, LEAST_TRAFFIC
                 refused.append(found.choices)
     return best, source
@@ -70,23 +75,31 @@ def from_the_farthest(
 ) -> tuple[Evaluation, str]:
     """The best outcome and what made it: ``best``, or if all fits below with the tiers filled from
     the farthest on, that.
+
+    Where it is not known of any whether all devices find room, the fastest for a share.
     """
     far = {t: choice.below_in(problem.below[-1].name) for t, choice in everything(problem).items()}
+    unsure = []
     for part in _FILLED if len(problem.below) > 1 else ():
         found = evaluate(least_traffic(problem, far, part, evaluate.budget_bytes))
-        if _holds(problem, evaluate.budget_bytes, found):
+        holds = _holds(evaluate, found)
+        if holds:
             return found, LEAST_TRAFFIC
-    return best, source
+        unsure += [found] if holds is None else []
+    if not unsure:
+        return best, source
+    found = min(unsure, key=lambda outcome: outcome.cost)
+    return replace(found, plan=replace(found.plan, notes=(_UNSURE,))), LEAST_TRAFFIC
 
 
-def _holds(problem: Problem, budget_bytes: int, outcome: Evaluation) -> bool:
-    """Return whether an outcome fits, on the whole machine, too: where tiers are full, devices that
-    share them do not all find room at once.
+def _holds(evaluate: Evaluator, outcome: Evaluation) -> bool | None:
+    """Return whether an outcome fits, on the whole machine, too, if that can be known: where tiers
+    are full, devices that share them do not all find room at once.
     """
-    whole = problem.hardware.whole
-    return not outcome.cost.infeasible and (
-        whole is problem.hardware or replay(outcome.plan, whole, budget_bytes).feasible
-    )
+    if outcome.cost.infeasible or evaluate.problem.hardware.whole is evaluate.problem.hardware:
+        return not outcome.cost.infeasible
+    result = of_all_devices(replay, outcome.plan, evaluate.problem.hardware, evaluate.budget_bytes)
+    return None if result is None else result.feasible
 
 
 def least_traffic(problem: Problem, choices: Choices, part: float, budget_bytes: int) -> Choices:

@@ -85,7 +85,13 @@ def search(
     """
     ends = Ends(effort, work, within)
     run = Search(
-        graph, hardware, min(budget_bytes, hardware.device.capacity_bytes), policy, seed, judge
+        graph,
+        hardware,
+        min(budget_bytes, hardware.device.capacity_bytes),
+        policy,
+        seed,
+        judge,
+        nearer=placement is None,
     )
     check_floor(run.plain.problem, run.budget_bytes)
     try:
@@ -98,7 +104,7 @@ def search(
             raise InfeasibleError(
                 _explain(run), report=(run.chosen and run.chosen.outcome.result.error) or ""
             )
-        return _judged(run.tidied(run.chosen, nearer=placement is None), run.tried)
+        return _judged(run.tidied(run.chosen, faster=False), run.tried)
     finally:
         run.planning.add(run.work.done)
 

@@ -260,7 +260,7 @@ class _Pooled(_Arm):
             if not simulator.covers(outcome.choices):
                 return False
             if not outcome.cost.infeasible:
-                self._found = search.tidied(self._found, nearer=False)
+                self._found = search.tidied(self._found)
                 search.note_best(self._found)
                 outcome = self._found.outcome
             self._local = LocalSearch(
@@ -301,6 +301,7 @@ class Search:
     ``best`` is the best so far, and ``chosen`` what it would return: as a rule the same, never
     slower than any plan that it was before, and by less than :data:`_SHARE` slower than the best
     (:meth:`_steadier`). ``work`` is what was done, ``tried`` names what was planned for besides.
+    ``nearer``: what lies far and need not may lie near.
     """
 
     def __init__(
@@ -311,6 +312,7 @@ class Search:
         policy: str,
         seed: int,
         judge: Judge,
+        nearer: bool = True,
     ) -> None:
         self.hardware, self.budget_bytes, self.policy, self.judge = (
             hardware,
@@ -318,6 +320,7 @@ class Search:
             policy,
             judge,
         )
+        self.nearer = nearer
         self.rng = Random(seed)
         self.work = WorkDone()
         self.plain = self.planned_graph(graph)
@@ -353,30 +356,32 @@ class Search:
             edits,
         )
 
-    def annealed(self, found: Found, heat: float, ordered: bool) -> Found | None:
+    def annealed(self, found: Found, heat: float) -> Found | None:
         """Return the result of annealing a plan; None where it cannot be searched from."""
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not simulator.covers(choices):
             return None
-        search = Annealing(
-            simulator, choices, planned.least_ns, heat, ordered, self.rng.getrandbits(32)
-        )
+        search = Annealing(simulator, choices, planned.least_ns, heat, self.rng.getrandbits(32))
         return Found(
             planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH
         )
 
-    def tidied(self, found: Found, nearer: bool) -> Found:
-        """The plan less what it moves and need not; ``nearer``: what lies far and need not lies
-        near.
+    def tidied(self, found: Found, faster: bool = True) -> Found:
+        """The plan less what it moves and need not, and what lies far and need not lies near.
+
+        If not ``faster`` it takes the same time: what a search returns is what it found, so that
+        more of it never returns a slower plan.
         """
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
             return found
-        tidy = without_unneeded(simulator, choices, _TIDIED * self.block, self.work, nearer)
+        most = _TIDIED * self.block
+        tidy = without_unneeded(simulator, choices, most, self.work, self.nearer, faster)
         outcome = planned.evaluate(tidy)
-        if tidy == choices or outcome.cost > found.outcome.cost:
+        gained_ns = found.outcome.cost.makespan_ns - outcome.cost.makespan_ns
+        if tidy == choices or outcome.cost > found.outcome.cost or (gained_ns and not faster):
             return found
         return replace(
             found, outcome=outcome, source=found.source if found.source == SPREAD else LOCAL_SEARCH

@@ -78,7 +78,7 @@ class DescribedCost(GapScoring):
         return scored._replace(score=-self.horizon * relative / (1 + relative))
 
 
-_LOOK = 2
+_LOOK = 4
 """Candidates that are judged anew before one is taken, as their place in the heap may be stale."""
 
 

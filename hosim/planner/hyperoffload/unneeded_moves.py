@@ -19,23 +19,29 @@ from hosim.planner.hyperoffload.tensor_choices import (
 
 
 def without_unneeded(
-    simulator: PlanSimulator, choices: Choices, most: int, work: WorkDone, nearer: bool
+    simulator: PlanSimulator,
+    choices: Choices,
+    most: int,
+    work: WorkDone,
+    nearer: bool,
+    faster: bool = True,
 ) -> Choices:
-    """The choices less the absences without which the step takes no longer; ``nearer``: in the
-    nearest tier where that costs nothing.
+    """The choices less the absences without which the step takes no longer, or if not ``faster``
+    the same time; ``nearer``: in the nearest tier where that costs nothing.
 
     At most so much work looks at them; what is looked at is counted. ``simulator`` covers the
     choices.
     """
     begun = simulator.work
-    simulator.begin(choices)
+    cost = simulator.begin(choices)
+    least_ns = 0 if faster else cost[1]
     problem = simulator.problem
     nearest = problem.below[0].name if nearer and problem.below else ""
     for t in sorted(choices, key=lambda t: (-problem.graph.tensors[t].size_bytes, t)):
         for after in _droppable(problem, t, choices[t]):
             less = None if after is None else _less(problem, t, simulator.choices.get(t), after)
             if simulator.work - begun <= most:
-                _accept_free(simulator, t, less, 1)
+                _accept_free(simulator, t, less, 1, least_ns)
         left = simulator.choices.get(t)
         near = (
             left.below_in(nearest)
@@ -43,16 +49,21 @@ def without_unneeded(
             else left
         )
         if near is not None and near != left and simulator.work - begun <= most:
-            _accept_free(simulator, t, near, 0)
+            _accept_free(simulator, t, near, 0, least_ns)
     work.done += simulator.work - begun
     return dict(sorted(simulator.choices.items()))
 
 
-def _accept_free(simulator: PlanSimulator, t: int, choice: TensorChoice | None, saved: int) -> None:
-    """Take a choice that makes the step no longer and moves at least so many bytes less."""
+def _accept_free(
+    simulator: PlanSimulator, t: int, choice: TensorChoice | None, saved: int, least_ns: int
+) -> None:
+    """Take a choice that makes the step no longer, takes no less than ``least_ns``, and moves at
+    least so many bytes less.
+    """
     infeasible, takes_ns, moved_bytes = simulator.cost
     found = simulator.judge({t: choice}, takes_ns + 1)
-    if found[:2] <= (infeasible, takes_ns) and found[2] <= moved_bytes - saved:
+    no_longer = found[0] <= infeasible and least_ns <= found[1] <= takes_ns
+    if no_longer and found[2] <= moved_bytes - saved:
         simulator.accept({t: choice})
 
 

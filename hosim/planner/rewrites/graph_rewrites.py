@@ -30,7 +30,7 @@ _WORTH = 0.995
 """A variant is worth a plan if it is expected to take less than this part of what the graph as it
 is takes.
 """
-_OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 300, 12, 120
+_OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 110, 12, 90
 """The work of finding an order of the ops, of weighing a variant, and of its bound, for each op."""
 
 
@@ -50,6 +50,8 @@ class _Rewrites:
         self._known: dict[object, Variant] = {_key(plain.edits): plain}
         self._least_ns = dict[object, int]()
         self._tried = {_key(plain.edits)}
+        self._swept: dict[object, int] = {}
+        """What the plans of sweeps take."""
         self._plain = plain
 
     def steps(self, reorder: bool) -> Iterator[float | None]:
@@ -65,7 +67,7 @@ class _Rewrites:
         weighing = self._weighed(reorder)
         more, begun = next(weighing, False), False
         while True:
-            self._note(self._instead())
+            self._note_near()
             least_ns, best = self._most_promising()
             promised_ns = None if best is None else self._promised_ns(least_ns, more)
             if best is None and not more:
@@ -79,6 +81,8 @@ class _Rewrites:
                 with suppress(InfeasibleError):
                     check_floor(planned.problem, self._search.budget_bytes)
                     swept(self._search, planned, stretched(planned))
+                if planned.evaluate.least_ns is not None:
+                    self._swept[_key(best.edits)] = planned.evaluate.least_ns
             else:
                 more = next(weighing, False)
 
@@ -128,8 +132,10 @@ class _Rewrites:
         found: dict[tuple[str, ...], Variant] = {}
         for key, variant in self._known.items():
             known = found.get(variant.edits.order)
-            if key not in self._tried and (
-                known is None or variant.expected_ns < known.expected_ns
+            if (
+                key not in self._tried
+                and (known is None or variant.expected_ns < known.expected_ns)
+                and self._may_win(variant)
             ):
                 found[variant.edits.order] = variant
         least_ns = (
@@ -143,6 +149,22 @@ class _Rewrites:
             if estimate_ns < least_ns:
                 least_ns, best = estimate_ns, variant
         return least_ns, best
+
+    def _may_win(self, variant: Variant) -> bool:
+        """Return whether the sweeps so far leave it open: with no less above the budget a variant
+        takes no less, but for what runs again.
+        """
+        best = self._search.best
+        here = None if best is None else _key(best.planned.edits or self._plain.edits)
+        if here not in self._swept:
+            return True
+        return all(
+            [
+                takes_ns + variant.again_ns - self._known[key].again_ns < self._swept[here]
+                for key, takes_ns in self._swept.items()
+                if key != here and self._known[key].excess_bytes <= variant.excess_bytes
+            ]
+        )
 
     def _at_least_ns(self, variant: Variant) -> float:
         """Return the lower bound on the estimate of a variant."""
@@ -187,18 +209,22 @@ class _Rewrites:
         )
         return None if more and promised_ns >= _WORTH * best_ns else promised_ns
 
-    def _instead(self) -> Iterable[Variant]:
-        """Variants that run again what the best plan moves."""
+    def _note_near(self) -> None:
+        """Weigh variants that run again what the best plan moves, or move what it runs again."""
         best = self._search.best
         if best is None or best.rival or self._search.nothing_fits:
-            return ()
+            return
         variant = self._known.get(_key(best.planned.edits or self._plain.edits))
         order = None if variant is None else self._orders.get(variant.edits.order)
-        return (
-            ()
-            if variant is None or order is None
-            else order.instead_of_moves(best.outcome.plan, variant.drops)
-        )
+        if variant is not None and order is not None:
+            drops = variant.drops
+            self._noted(
+                order,
+                lambda order: [
+                    *order.instead_of_moves(best.outcome.plan, drops),
+                    *order.moving_instead(drops),
+                ],
+            )
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:

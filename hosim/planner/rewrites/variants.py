@@ -18,7 +18,7 @@ from itertools import product
 import numpy as np
 
 from hosim.analysis import Numbers, edited_curve
-from hosim.cache_plan import Plan
+from hosim.cache_plan import AT_START, Plan
 from hosim.costmodel.transfers import channel_bandwidth
 from hosim.edits import Edits, edited
 from hosim.graph import Graph
@@ -72,8 +72,7 @@ class Variant:
     """A graph that follows from the workload by ``edits``, and how promising it is.
 
     ``ordered`` is the workload with its ops in the order that ``edits`` give. ``again_ns`` is the
-    time of the ops that run again, ``excess_bytes`` what the static peak has above the budget, and
-    ``excess_byte_ns`` what the ops have above it together, each for as long as it runs.
+    time of the ops that run again, ``excess_bytes`` what the static peak has above the budget.
     ``expected_ns`` is about what a plan takes: what the peak has above the budget leaves before it
     and returns after it.
     """
@@ -83,7 +82,6 @@ class Variant:
     drops: frozenset[Drop]
     again_ns: int
     excess_bytes: int
-    excess_byte_ns: int
     expected_ns: float
 
     @cached_property
@@ -113,6 +111,7 @@ class Variants:
         self.budget = budget
         self._durations = np.array(problem.durations, np.int64)
         self._known: dict[frozenset[Drop], Variant] = {}
+        self._below, self._clean = _may_start_below(problem)
         self._down_ns = self._byte_ns([tier.down for tier in problem.below])
         self._up_ns = self._byte_ns([tier.up for tier in problem.below])
 
@@ -131,9 +130,6 @@ class Variants:
         held_bytes, ops = edited_curve(self.problem.graph, again, self.problem.hardware.device_tier)
         above = np.maximum(held_bytes - self.budget, 0)
         durations = self._durations[ops]
-        held_ns = sum(
-            [held * ns for held, ns in zip(above.tolist(), durations.tolist(), strict=True) if held]
-        )
         edits = replace(self.edits, recompute=again)
         again_ns, excess_bytes = (
             int(durations.sum() - self._durations.sum()),
@@ -145,15 +141,15 @@ class Variants:
             drops,
             again_ns,
             excess_bytes,
-            held_ns,
-            self._expected_ns(above, durations),
+            self._expected_ns(above, durations, np.maximum.accumulate(ops)),
         )
 
-    def _expected_ns(self, above: Numbers, durations: Numbers) -> float:
+    def _expected_ns(self, above: Numbers, durations: Numbers, ops: Numbers) -> float:
         """The time of the ops; or that of the transfers before some op, or the ops if that is
         longer, and the same after it.
 
-        What is ``above`` the budget at the op leaves before it and returns after it.
+        What is ``above`` the budget at the op returns after it. It leaves before it, unless it may
+        start below; and what the step writes leaves in any case.
         """
         total = float(durations.sum())
         exposed = _PART * float(above.max(initial=0)) * (self._down_ns + self._up_ns)
@@ -162,9 +158,11 @@ class Variants:
             above[full].astype(float),
             (np.cumsum(durations) - durations)[full].astype(float),
         )
-        leaving = np.maximum(before, away * _MARGIN * self._down_ns)
-        returning = np.maximum(total - before, away * _MARGIN * self._up_ns)
-        return float((leaving + returning).max(initial=total)) + exposed
+        down_ns, up_ns = _MARGIN * self._down_ns, _MARGIN * self._up_ns
+        leaving = np.maximum(before, np.maximum(away - self._below[ops[full]], 0) * down_ns)
+        returning = np.maximum(total - before, away * up_ns)
+        stored = np.maximum(away - self._clean[ops[full]], 0) * down_ns
+        return float(np.maximum(leaving + returning, stored).max(initial=total)) + exposed
 
     def _byte_ns(self, channels: Sequence[Channel]) -> float:
         """Nanoseconds for a byte on all of these channels together, those of one direction."""
@@ -267,6 +265,11 @@ class Variants:
         for share in _SHARES if moved else ():
             yield self(drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))])))
 
+    def moving_instead(self, drops: frozenset[Drop]) -> Iterator[Variant]:
+        """Variants without ``drops`` of tensors that are alike."""
+        for group in self._groups() if drops else ():
+            yield self(_without(drops, group))
+
     def _improved(self, best: Variant) -> Variant:
         """``best`` with single candidates added or taken away while the excess, then the time of
         what runs again, gets less.
@@ -284,6 +287,21 @@ class Variants:
                     if changed.weight < best.weight:
                         best, improved = changed, True
         return best
+
+
+def _may_start_below(problem: Problem) -> tuple[Numbers, Numbers]:
+    """Return the bytes at each op of tensors that may start below and are not used up to it, and of
+    those that the step never writes.
+    """
+    graph, count = problem.graph, len(problem.graph.ops)
+    found = np.zeros((2, count + 1), np.int64)
+    for gap in problem.gaps:
+        tensor = graph.tensors[gap.tensor]
+        if gap.after == AT_START and tensor.persistent:
+            found[: 1 if graph.writers[gap.tensor] else 2, gap.before] -= tensor.size_bytes
+            found[: 1 if graph.writers[gap.tensor] else 2, 0] += tensor.size_bytes
+    below, clean = np.cumsum(found, axis=1)[:, :count]
+    return below, clean
 
 
 def _with_inputs(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:

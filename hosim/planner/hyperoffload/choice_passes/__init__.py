@@ -1,4 +1,4 @@
-"""Passes over choices that are made: returns earlier, in order or spread evenly, and the tier that
+"""Passes over choices that are made: returns earlier or spread evenly, and the tier that
 each tensor waits in.
 """
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         usual_bytes,
     )
     from hosim.planner.hyperoffload.choice_passes.late_issue import issued_late, sturdier
-    from hosim.planner.hyperoffload.choice_passes.ordered_returns import OrderedReturns
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -29,11 +28,10 @@ else:
             "early_returns": "absences account advance ops_away",
             "even_spreads": "Spread evenly hardly_late in_time usual_bytes",
             "late_issue": "issued_late sturdier",
-            "ordered_returns": "OrderedReturns",
         },
     )
 
 __all__ = [
-    "OrderedReturns", "Spread", "absences", "account", "advance", "evenly",
+    "Spread", "absences", "account", "advance", "evenly",
     "hardly_late", "in_time", "issued_late", "ops_away", "sturdier", "usual_bytes",
 ]  # fmt: skip

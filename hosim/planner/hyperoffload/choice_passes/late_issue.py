@@ -10,7 +10,9 @@ ops before.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import mean
 
 from hosim.base.search_control import SearchRecord
@@ -20,7 +22,13 @@ from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.notes import Note
-from hosim.planner.hyperoffload.tensor_choices import Judge, plan_cost
+from hosim.planner.hyperoffload.tensor_choices import (
+    Judge,
+    PlanCost,
+    of_all_devices,
+    plan_cost,
+)
+from hosim.result import Result
 
 _OPS, _FEWEST, _MOST = 10_000, 2, 10
 """Ops in all replays with jitter, and how many replays there are at least and at most."""
@@ -47,13 +55,15 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     if not _failures(plan):
         return plan
     late = issued_late(plan, hardware, budget_bytes)
-    machines = [hardware] if hardware.whole is hardware else [hardware, hardware.whole]
+    judges: list[Callable[[Plan, Hardware, int], Result | None]] = [judge]
+    if hardware.whole is not hardware:
+        judges.append(partial(of_all_devices, judge))
     try:
         alike = all(
             [
-                plan_cost(late, judge(late, m, budget_bytes))
-                == plan_cost(plan, judge(plan, m, budget_bytes))
-                for m in machines
+                _cost(late, verdict(late, hardware, budget_bytes))
+                == _cost(plan, verdict(plan, hardware, budget_bytes))
+                for verdict in judges
             ]
         )
     except PlanError:
@@ -119,6 +129,10 @@ def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan
     planned_ns = replay(plan, hardware, budget_bytes).makespan_ns
     lost = mean(taken) / planned_ns - 1 if taken and planned_ns else None
     return replace(plan, search=SearchRecord(draws=runs, failed=runs - len(taken), lost=lost))
+
+
+def _cost(plan: Plan, result: Result | None) -> PlanCost | None:
+    return None if result is None else plan_cost(plan, result)
 
 
 def _failures(plan: Plan) -> int:

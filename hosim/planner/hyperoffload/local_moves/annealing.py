@@ -3,11 +3,9 @@ with few of them.
 
 Changes of any decision (:mod:`hosim.planner.hyperoffload.local_moves.choice_moves`), or around what
 waits (:mod:`hosim.planner.hyperoffload.local_moves.stall_moves`), are judged by the simulator of
-plans. Annealing (Kirkpatrick, Gelatt and Vecchi
-1983) takes a worse one with a probability that falls with what it loses and with time, since what
-      helps is often two or three changes that
-each alone do not. It may be over the order of returns alone, each of them as early as there is room
-(:mod:`hosim.planner.hyperoffload.choice_passes.ordered_returns`).
+plans. Annealing (Kirkpatrick, Gelatt and Vecchi 1983) takes a worse one with a probability that
+falls with what it loses and with time, since what helps is often two or three changes that each
+alone do not.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import math
 import random
 from collections import ChainMap
 
-from hosim.planner.hyperoffload.choice_passes import OrderedReturns
 from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
 from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
@@ -26,8 +23,8 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice, Wor
 _NEVER = 1 << 62
 _NEAR, _SECOND = 0.5, 0.3
 """How often a change is drawn where ops wait, and how often a second one with it."""
-_OF_A_CHANGE, _OF_A_RETURN = 150, 30
-"""The work of drawing a change, and for each tensor of ordering all returns."""
+_OF_A_CHANGE = 150
+"""The work of drawing a change."""
 _OF_A_NEIGHBOUR = 12
 """The work of listing one change of one decision."""
 _WORTH = 30
@@ -37,8 +34,6 @@ _WORTH = 30
 class Annealing:
     """Searches from ``choices`` on, beginning at a heat of so many mean op durations; none can beat
     ``floor_ns``.
-
-    With ``ordered`` all returns are as early as there is room, after each change.
     """
 
     def __init__(
@@ -47,7 +42,6 @@ class Annealing:
         choices: Choices,
         floor_ns: int,
         heat: float,
-        ordered: bool,
         seed: int,
     ) -> None:
         self._simulator, self._rng = simulator, random.Random(seed)
@@ -58,10 +52,6 @@ class Annealing:
         self._hot_ns = heat * sum(durations) / max(1, len(durations))
         self._begun = simulator.work
         self._kept = BestChoices(simulator, choices, floor_ns)
-        self._ordered = (
-            OrderedReturns(simulator.problem, simulator.budget_bytes) if ordered else None
-        )
-        self._drawing = _OF_A_CHANGE + (_OF_A_RETURN * len(choices) if ordered else 0)
 
     def run(self, work: int, spent: WorkDone) -> Choices:
         """The best choices when so much work is done, which is added to what is ``spent``; a half
@@ -88,9 +78,7 @@ class Annealing:
             if rng.random() < _SECOND:
                 present: ChainMap[int, TensorChoice | None] = ChainMap(changes, simulator.choices)  # type: ignore[arg-type]
                 changes |= self._moves.random(rng, present, rng.choice(gaps), gaps)
-            if self._ordered is not None:
-                changes = self._settled(self._ordered, changes)
-            simulator.work += self._drawing
+            simulator.work += _OF_A_CHANGE
             heat = self._hot_ns * ((until - simulator.work) / span) ** 2
             if changes and self._accepted(changes, heat):
                 self._kept.take(changes)
@@ -102,14 +90,6 @@ class Annealing:
         found = self._simulator.judge(changes, None if cost[0] else cost[1] + int(allowed) + 1)
         loss = found[1] - cost[1] if found[0] == cost[0] else _NEVER * (found[0] - cost[0])
         return loss <= allowed and loss < _WORTH * max(heat, 1)
-
-    def _settled(self, ordered: OrderedReturns, changes: Changes) -> dict[int, TensorChoice | None]:
-        """The present choices with changes, all returns as early as there is room, as changes."""
-        present = self._simulator.choices
-        found = ordered(
-            {t: choice for t, choice in {**present, **changes}.items() if choice is not None}
-        )
-        return {t: found.get(t) for t in {**present, **found} if found.get(t) != present.get(t)}
 
     def _descend(self, until: int) -> None:
         """First improvement over all changes of one decision, tensor by tensor, until none is

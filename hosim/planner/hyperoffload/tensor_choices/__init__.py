@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         PlanCost,
         WorkDone,
         moved_bytes,
+        of_all_devices,
         of_another,
         plan_cost,
     )
@@ -49,8 +50,8 @@ else:
             "channel_reservations": "ChannelTimeline least_size_that_counts left_rates timelines",
             "choices": "BELOW COPY Choices HOME TensorChoice everything initial_tiers insert place",
             "choices_of_plan": "choices_of",
-            "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes of_another "
-            "plan_cost",
+            "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes "
+            "of_all_devices of_another plan_cost",
             "problem": "Problem analyse check_floor unhindered with_gaps_between_neighbours",
         },
     )
@@ -59,5 +60,5 @@ __all__ = [
     "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge",
     "PlanCost", "Problem", "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of",
     "everything", "initial_tiers", "insert", "least_size_that_counts", "left_rates", "moved_bytes",
-    "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours",
+    "of_all_devices", "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours",
 ]  # fmt: skip

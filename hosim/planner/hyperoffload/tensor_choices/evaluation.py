@@ -18,6 +18,8 @@ from hosim.result import Result
 
 _OF_A_PLAN, _OF_AN_OP, _OF_A_CACHE_OP = 4_000, 10, 50
 """The work of making a plan of choices and replaying it."""
+_OF_ALL_DEVICES = 10_000_000
+"""The most work that a replay of devices that do not all do the same may take."""
 
 Judge = Callable[[Plan, Hardware, int], Result]
 """What says how good a plan is within a budget in bytes: a replay, which may count more than bytes,
@@ -101,15 +103,19 @@ class Evaluator:
     def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
         if key not in self._seen:
-            self.work.done += (
-                _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
-            )
+            self.work.done += _work_of(plan)
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         found = self._seen[key]
         return (
             found if found.choices or not choices else replace(found, choices=choices)
         )  # it was another policy's
+
+    @property
+    def least_ns(self) -> int | None:
+        """The makespan of the fastest outcome so far; None where none fits."""
+        costs = [found.cost for found in self._seen.values() if not found.cost.infeasible]
+        return min(costs).makespan_ns if costs else None
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Start and end of every op in the replay of a feasible outcome."""
@@ -131,10 +137,10 @@ def of_another(
     ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not
     all need room for a chunk at the same time. So what a share has no room for may fit all the
     same, and be better than any plan for the share. That can only be where a tier below cannot hold
-    all tensors.
+    all tensors. Where all devices take too long to replay (:func:`of_all_devices`) it does not.
     """
-    result, whole = alone or judge(plan, hardware, budget_bytes), hardware.whole
-    if result.feasible or whole is hardware:
+    result = alone or judge(plan, hardware, budget_bytes)
+    if result.feasible or hardware.whole is hardware:
         return result
     total = sum([tensor.size_bytes for tensor in plan.graph.tensors])
     full = any(
@@ -144,7 +150,36 @@ def of_another(
             if tier.name != hardware.device_tier
         ]
     )
-    return judge(plan, whole, budget_bytes) if full else result
+    return (of_all_devices(judge, plan, hardware, budget_bytes) if full else None) or result
+
+
+def of_all_devices(
+    judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int
+) -> Result | None:
+    """Return the verdict of ``judge`` on a plan on the whole machine of which ``hardware`` is the
+    share of one device.
+
+    ``None`` where the order among the devices decides, and replaying them takes too long: each time
+    that room is freed in a tier that they share, all of them look at it. Where no transfer waits
+    for room below, all devices do the same. Nothing waits for room where a tier with room for
+    everything holds no more.
+    """
+    whole = hardware.whole
+    if whole.devices**2 * _work_of(plan) <= _OF_ALL_DEVICES:
+        return judge(plan, whole, budget_bytes)
+    everything_bytes = sum([tensor.size_bytes for tensor in plan.graph.tensors])
+    roomy = [
+        replace(tier, capacity_bytes=tier.capacity_bytes + everything_bytes)
+        for tier in hardware.tiers
+    ]
+    held = judge(plan, replace(hardware, tiers=tuple(roomy)), budget_bytes).peak_bytes
+    alike = all([held.get(tier.name, 0) <= tier.capacity_bytes for tier in hardware.tiers])
+    return judge(plan, hardware, budget_bytes) if alike else None
+
+
+def _work_of(plan: Plan) -> int:
+    """Return the work of replaying a plan."""
+    return _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
 
 
 def plan_cost(plan: Plan, result: Result) -> PlanCost:
