@@ -89,30 +89,36 @@ def test_why_nothing_changes_is_what_the_replays_read(
     assert "everything fits" not in " ".join(notes)
 
 
-def sources(placement: str, rates: list[str]) -> list[str]:
-    """The notes on placements of a sweep over the bandwidth from ``ddr``, beside an ``nvme``."""
+def placements(placement: str, **vary: list[str]) -> list[str]:
+    """The notes on placements of a sweep over a machine with ``nvme`` beside ``ddr``."""
     b = GraphBuilder("two ways")
     for i in range(3):
         b.tensor(f"w{i}", 40, "parameter")
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50)
     machine = hardware_to_dict(load_hardware(find_hardware("toy")))
     machine["tiers"]["nvme"] = {"capacity": "1 kB", "bandwidth": "3 GB/s"}
+    machine["tiers"]["hbm"]["capacity"] = "1 kB"
     machine["channels"] |= {
         "read": {"from": "nvme", "to": "hbm", "bandwidth": "3 GB/s"},
         "write": {"from": "hbm", "to": "nvme", "bandwidth": "1 GB/s"},
     }
-    policy = f"static_split{placement}"
-    vary = {"channels.h2d.bandwidth": rates}
-    table = hosim.sweep(b.build(), machine, policy, "80 B", vary=vary, jobs=1)
+    fields = {field.replace("_", "."): values for field, values in vary.items()}
+    table = hosim.sweep(b.build(), machine, f"static_split{placement}", "80 B", vary=fields, jobs=1)
     return [note for note in table.attrs["notes"] if "placements" in note]
 
 
 def test_rows_that_place_tensors_in_other_tiers_say_so() -> None:
     """2 GB/s was faster than 14.7 GB/s without a word, as weights came from NVMe there alone."""
-    (said,) = sources("", ["1 GB/s", "4 GB/s", "5 GB/s"])
-    assert (
-        "lie in ddr in 2 rows (first at channels.h2d.bandwidth=4 GB/s), in nvme in 1 row (" in said
-    )
+    (said,) = placements("", channels_h2d_bandwidth=["1 GB/s", "4 GB/s", "5 GB/s"])
+    first = "lie in ddr in 2 rows (first at channels.h2d.bandwidth=4 GB/s), in nvme in 1 row (at "
+    assert first in said
     assert said.endswith("placement=nearest fixes the order of the tiers")
-    assert not sources("", ["4 GB/s", "5 GB/s"])
-    assert not sources(":placement=nearest", ["1 GB/s", "4 GB/s", "5 GB/s"])
+    assert not placements("", channels_h2d_bandwidth=["4 GB/s", "5 GB/s"])
+    nearest = ":placement=nearest"
+    assert not placements(nearest, channels_h2d_bandwidth=["1 GB/s", "4 GB/s"])
+    (said,) = placements(nearest, tiers_ddr_capacity=["50 B", "1 kB"])
+    assert said.endswith("in ddr and nvme in 1 row (at tiers.ddr.capacity=50 B)")
+
+
+def test_rows_in_which_nothing_is_offloaded_are_no_other_placement() -> None:
+    assert not placements("", budget=["80 B", "1 kB"])

@@ -167,7 +167,9 @@ def _of_tensors(
         kind = f" ({item.label.replace('_', ' ')}){was}"
         rule = f"{kind} {how}" if how else ""
         text = f"`{item.name}`{kind} {said}"
-        return Change(by, text, item.name, int(not of_user), abs(by), at, rule)
+        # what is gone needs nothing: it comes after what is there
+        weight = by if how == _GONE else abs(by)
+        return Change(by, text, item.name, int(not of_user), weight, at, rule)
 
     sizes: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for was, item in pairs:
@@ -231,7 +233,6 @@ def _of_shapes(
     """
     if before.others:
         return
-    told = {of_word(renames.get(word, word)) for word in map(as_word, told)}
     there: dict[str, list[str]] = defaultdict(list)
     for shape, names in now.shapes.items():
         there[_with_roles(shape, renames)] += names
