@@ -7,7 +7,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.gate.records.baselines import (
         LINES,
-        as_word,
         confined,
         is_baseline,
         of_word,
@@ -40,8 +39,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "baselines": "LINES as_word confined is_baseline of_word read_record record_text "
-            "save_record",
+            "baselines": "LINES confined is_baseline of_word read_record record_text save_record",
             "flat_profile": "flat_profile",
             "folding": "absolute fold relative unfold",
             "graph_record": "graph_record role_of",
@@ -54,7 +52,7 @@ else:
 
 __all__ = [
     "LINES", "REQUESTS", "SHIPPED", "SOURCE", "SUFFIX", "GraphRecord", "Item", "Listing",
-    "Measured", "PeakRecord", "Record", "Stay", "absolute", "as_word", "brief", "confined",
-    "flat_profile", "fold", "graph_record", "is_baseline", "machine_files", "of_word",
-    "read_matrix", "read_record", "record_text", "relative", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
+    "Measured", "PeakRecord", "Record", "Stay", "absolute", "brief", "confined", "flat_profile",
+    "fold", "graph_record", "is_baseline", "machine_files", "of_word", "read_matrix", "read_record",
+    "record_text", "relative", "role_of", "save_matrix", "save_record", "source_digest", "unfold",
 ]  # fmt: skip

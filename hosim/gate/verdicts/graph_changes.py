@@ -9,8 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
+from urllib.parse import quote
 
-from hosim.gate.records import GraphRecord, Item, Listing, Measured, as_word, of_word, role_of
+from hosim.gate.records import GraphRecord, Item, Listing, Measured, of_word, role_of
 from hosim.gate.verdicts.changes import Change, op_named, was_named
 from hosim.gate.verdicts.pairs import Pair, paired
 from hosim.graph import PERSISTENT_KINDS
@@ -123,13 +124,13 @@ def _fills(now: Measured) -> dict[str, str]:
 
 
 def _renames(pairs: Sequence[Pair]) -> dict[str, str]:
-    """One role for all those that renamed tensors had and have, as words of a shape: what an op
-    reads is the same under another name.
+    """One role for all those that renamed tensors had and have: what an op reads is the same under
+    another name.
     """
     one: dict[str, str] = {}
     for was, item in pairs:
         if was is not None and item is not None:
-            old, new = (as_word(role_of(side.name)) for side in (was, item))
+            old, new = (role_of(side.name) for side in (was, item))
             old, new = one.get(old, old), one.get(new, new)
             if old != new:
                 one = {role: new if to == old else to for role, to in one.items()} | {old: new}
@@ -137,15 +138,17 @@ def _renames(pairs: Sequence[Pair]) -> dict[str, str]:
 
 
 def _with_roles(shape: str, renames: Mapping[str, str]) -> str:
-    """The shape with the roles of ``renames``; it is in the form of a record's."""
+    """The shape with the roles of ``renames``, each quoted as a whole; :func:`_words` reads it."""
     kind, role, *words = shape.split(" ")
     parts: list[tuple[str, Counter[str]]] = []
     for word in words:
         if match := _COUNTED.fullmatch(word):
-            parts[-1][1][renames.get(match[2], match[2])] += int(match[1])
+            used = of_word(match[2])
+            one = quote(renames.get(used, used), safe="", errors="surrogatepass")
+            parts[-1][1][one] += int(match[1])
         else:
             parts.append((word, Counter()))
-    said = [[verb, *(f"{n}*{one}" for one, n in sorted(used.items()))] for verb, used in parts]
+    said = [[verb, *(f"{n}*{one}" for one, n in sorted(roles.items()))] for verb, roles in parts]
     return " ".join([kind, role, *chain.from_iterable(said)])
 
 
