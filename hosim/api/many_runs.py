@@ -40,7 +40,6 @@ from hosim.notes import each_once
 from hosim.options import Option, declared, keywords
 from hosim.report import html
 from hosim.report.answers import Answer
-from hosim.report.of_replays import multiple
 from hosim.report.of_studies import errors, listing
 from hosim.report.printing import paragraph
 from hosim.result import STALL_CAUSES, Result
@@ -131,7 +130,7 @@ class ComparedFrame(AnswerFrame):
             "hardware": None if VARIED in self.attrs else row.get("hardware"),
             "policy": row.get("policy"),
             "makespan_ns": row.get("makespan_ns") if fits else "no result",
-            "slowdown": multiple(row["slowdown"]) if row.get("slowdown") else None,
+            "slowdown": row.get("slowdown") or None,
             "lower_bound_ns": row.get("lower_bound_ns"),
             "stall_ns": None if None in stalls else sum(stalls),
             "peak_bytes": row.get(
@@ -366,7 +365,7 @@ def sweep(
     """
     from hosim.api.many_runs import ANSWER, ComparedFrame
     from hosim.report.answers import sweep_answer
-    from hosim.study import capped, same_everywhere, under_way
+    from hosim.study import capped, notes_on_rows, under_way
     from hosim.study import sweep as swept
     from hosim.study.rows_of_answers import DEVICE_TIER, VARIED, frame
     from hosim.study.runs import cluster, pool
@@ -384,11 +383,10 @@ def sweep(
                 progress(done, total, failed)
 
         found = swept(asked, points, options["output"], runner, told)
-    why = same_everywhere(asked, points, found.rows)
     plain = frame(
         found.rows,
         found.columns,
-        (*asked.notes, *capped(asked, points), *([] if why is None else [why])),
+        (*asked.notes, *capped(asked, points), *notes_on_rows(asked, found.given, found.rows)),
     )
     table = ComparedFrame(plain)
     table.attrs["notes"] = plain.attrs["notes"]

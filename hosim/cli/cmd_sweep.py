@@ -12,7 +12,7 @@ from hosim.cli.answers import print_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import check_drawn, print_json, question_of, say_notes, write_picture
 from hosim.cli.progress import bar
-from hosim.cli.terminal import note, say, warn
+from hosim.cli.terminal import say, warn
 from hosim.errors import InfeasibleError, InputError
 from hosim.options import Given, Option, declared
 
@@ -48,7 +48,7 @@ def sweep(given: Given) -> None:
     from hosim.plain_text import counted
     from hosim.report.answers import sweep_answer
     from hosim.report.of_studies import sweep
-    from hosim.study import capped, same_everywhere
+    from hosim.study import capped, notes_on_rows
     from hosim.study import sweep as swept
     from hosim.study.asked import read_points, read_vary
     from hosim.study.runs import cluster, pool
@@ -89,8 +89,7 @@ def sweep(given: Given) -> None:
             f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them "
             "computed now"
         )
-    if (why := same_everywhere(question, listed, found.rows)) is not None:
-        note(why)
+    say_notes(notes_on_rows(question, found.given, found.rows))
     rows, fields, hardware = found.rows, list(listed[0]), question.hardware
     answer = sweep_answer(title, rows, fields, hardware)
     if given.plot is not None:

@@ -13,7 +13,6 @@ from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models import PROCESSORS, build
 
 
 @dataclass(frozen=True)
@@ -86,6 +85,8 @@ def _built_again(graph: Graph) -> Graph | None:
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping):
         return None
+    from hosim.models import PROCESSORS, build
+
     try:
         same = build(graph.name, parameters)
         bare = build(

@@ -6,19 +6,16 @@ import ast
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent import futures
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from hosim.base.new_processes import belong_to, without_ctrl_c
 from hosim.data.versions import VERSIONS
 from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
-from hosim.gate.against import baselines_at
 from hosim.gate.cases import Case, Suite
 from hosim.gate.judged_metrics import DRIFT, MISSING, NEW
 from hosim.gate.measured_case import measure, measure_lines
@@ -34,6 +31,9 @@ from hosim.gate.verdicts import ERROR, CaseVerdict, judge
 from hosim.plain_text import one_line
 from hosim.study.runs import cores
 from hosim.version import __version__
+
+if TYPE_CHECKING:
+    from concurrent import futures
 
 # -- places of cases -------------------------------------------------------------------------------
 
@@ -122,6 +122,8 @@ def _check_against(
     kept: Path | None,
     tell: Telling,
 ) -> list[CaseVerdict]:
+    from hosim.gate.against import baselines_at
+
     def written(there: Suite, names: Iterable[str]) -> None:
         # in processes of their own, for modules of both revisions have the same names
         write(
@@ -352,6 +354,8 @@ def _in_processes(
     """The answers of each group, in order. A process that is killed ends its pool: each group that
     has no answer then gets its own.
     """
+    from concurrent.futures.process import BrokenProcessPool
+
     size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
     started: dict[int, futures.Future[list[_Answer]]] = {}
     with _pool(count) as pool:
@@ -364,6 +368,8 @@ def _in_processes(
 
 
 def _alone(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
+    from concurrent.futures.process import BrokenProcessPool
+
     with suppress(BrokenProcessPool), _pool(1) as pool:
         with without_ctrl_c():
             started = pool.submit(_attempts, group, kept)
@@ -376,6 +382,9 @@ def _alone(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
 
 @contextmanager
 def _pool(count: int) -> Iterator[futures.ProcessPoolExecutor]:
+    from concurrent import futures
+    from multiprocessing import active_children, get_context
+
     others = active_children()
     with futures.ProcessPoolExecutor(
         count, get_context("spawn"), initializer=belong_to, initargs=(os.getpid(),)

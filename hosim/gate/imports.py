@@ -139,10 +139,12 @@ def _importable(folder: str) -> Iterator[None]:
 def code_digest() -> str:
     """A digest of hosim's source and of the packages with which it imports models."""
     found = hashlib.sha256()
-    package = Path(__file__).parent.parent
-    for file in sorted(package.rglob("*.py")):
-        found.update(f"\0{file.relative_to(package)}\0".encode())
-        found.update(file.read_bytes())
+    package = os.path.dirname(os.path.dirname(__file__))
+    listed = [os.path.join(at, name) for at, _, names in os.walk(package) for name in names]
+    for file in sorted([path for path in listed if path.endswith(".py")]):
+        found.update(f"\0{file.removeprefix(package)}\0".encode())
+        with open(file, "rb") as source:
+            found.update(source.read())
     for name in ("torch", "transformers", "onnx"):
         with suppress(metadata.PackageNotFoundError):
             found.update(f"\0{name} {metadata.version(name)}".encode())

@@ -35,7 +35,7 @@ def verdicts(checked: Sequence[CaseVerdict], strict: bool = False) -> Renderable
             table.add_row(v.case, verdict, name, *values, style=_STYLES.get(m.verdict))
     parts: list[RenderableType] = [table] if rows else []
     for v in checked:
-        if v.verdict != SAME and (v.explanation or v.note):
+        if v.explanation or (v.verdict != SAME and v.note):
             listed = [f"{v.case}: {v.verdict}", *(f"  {line}" for line in details(v))]
             parts.append(
                 paragraph(

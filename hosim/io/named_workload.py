@@ -11,7 +11,6 @@ from difflib import get_close_matches
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers import builder_parameters, is_hub_name, name_of
 from hosim.io.any_format import load_any
 from hosim.io.runtimes import with_runtime
 from hosim.shipped import find_workload, is_path, workloads
@@ -27,7 +26,7 @@ def load_named(text: str) -> Graph:
     :class:`InputError`.
     """
     model, *settings = text.split(":")
-    if text not in workloads() and names_model(text):
+    if names_model(text):
         return _built(text)
     try:
         path = find_workload(text)
@@ -49,15 +48,19 @@ def load_named(text: str) -> Graph:
 
 def names_model(text: str) -> bool:
     """Return whether ``text`` is the name of a model, a preset's or the hub's, with or without
-    parameters, and of no file.
+    parameters, and of no file and no shipped workload.
     """
+    if is_path(text) or text in workloads():
+        return False
+    from hosim.importers import is_hub_name
     from hosim.models import PRESETS
 
     model = text.partition(":")[0]
-    return not is_path(text) and (model in PRESETS or is_hub_name(model))
+    return model in PRESETS or is_hub_name(model)
 
 
 def _built(text: str) -> Graph:
+    from hosim.importers import builder_parameters, name_of
     from hosim.models import build
 
     parameters = builder_parameters(text)

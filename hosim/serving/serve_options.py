@@ -330,3 +330,8 @@ def of_serving(name: str, **changed: Any) -> Option:
     """An option of serving, in some things another one."""
     known = {**OPTIONS, **{option.name: option for option in (*SERVE, *_SHELL)}}
     return replace(known[name], **changed)
+
+
+def serve_defaults() -> dict[str, Any]:
+    """The options of :func:`hosim.serve` with their defaults."""
+    return {option.name: option.default for option in SERVE}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hosim.study.regret import regret
     from hosim.study.reserved_budget import plan_against_reserved, reserved_line
     from hosim.study.robustness import failures, percentiles, robustness
-    from hosim.study.same_rows import same_everywhere
+    from hosim.study.same_rows import notes_on_rows
     from hosim.study.stall_report import Blame, blame, price_rows
     from hosim.study.sweeping import misfits, sweep, swept, under_way
 else:
@@ -36,7 +36,7 @@ else:
             "prices": "lines steps_of",
             "reserved_budget": "plan_against_reserved reserved_line",
             "robustness": "failures percentiles robustness",
-            "same_rows": "same_everywhere",
+            "same_rows": "notes_on_rows",
             "stall_report": "Blame blame price_rows",
             "sweeping": "misfits sweep swept under_way",
         },
@@ -44,8 +44,8 @@ else:
 
 __all__ = [
     "Blame", "Diff", "ExplainedStall", "Mispredictions", "Side", "atlas", "blame", "capped",
-    "compare", "compare_machines", "diff", "failures", "lines", "misfits",
-    "mispredictions", "percentiles", "plan_against_reserved", "predicts", "price_rows", "regret",
-    "reserved_line", "robustness", "same_everywhere", "side_of", "stall_rows", "stalls_of",
-    "steps_of", "sweep", "swept", "under_way",
+    "compare", "compare_machines", "diff", "failures", "lines", "misfits", "mispredictions",
+    "notes_on_rows", "percentiles", "plan_against_reserved", "predicts", "price_rows", "regret",
+    "reserved_line", "robustness", "side_of", "stall_rows", "stalls_of", "steps_of", "sweep",
+    "swept", "under_way",
 ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""The reason why what was varied changes nothing: studies whose rows all take the same time, by
-what their replays read.
+"""What a reader of a study's rows has to know: why what was varied changes nothing, by what the
+replays read, and that rows differ in more than what was varied.
 """
 
 from __future__ import annotations
@@ -10,14 +10,55 @@ from typing import Any
 from hosim.engine import resident_step
 from hosim.plain_text import counted
 from hosim.study.asked import Settings, Value
-from hosim.study.rows_of_answers import PEAK
+from hosim.study.rows_of_answers import FEASIBLE, PEAK
 from hosim.study.runs import BUDGET, HARDWARE, POLICY, Question, rate_of
 from hosim.units import human_size, human_time
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def same_everywhere(
+def notes_on_rows(
+    question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
+) -> list[str]:
+    """Return why every row has the same makespan, if there is a reason, and which rows place
+    tensors in other tiers than the rest; each in a sentence.
+    """
+    said = [_same_everywhere(question, points, rows), _placed_otherwise(question, points, rows)]
+    return [note for note in said if note is not None]
+
+
+def _placed_otherwise(question: Question, points: Sequence[Settings], rows: Rows) -> str | None:
+    """Return that the rows compare different placements: a policy chooses the lower tiers of each
+    row anew. ``None`` if the same tiers hold tensors in each row in which some are offloaded.
+    """
+    lower = [tier.name for tier in question.hardware.tiers]
+    lower.remove(question.hardware.device_tier)
+    found: dict[tuple[str, ...], list[Settings]] = {}
+    for point, row in zip(points, rows, strict=True):
+        held = tuple([tier for tier in lower if row.get(f"{tier}{PEAK}")])
+        if held and row.get(FEASIBLE):
+            found.setdefault(held, []).append(point)
+    if len(found) < 2:
+        return None
+    listed = sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    said = [
+        f"in {' and '.join(held)} in {counted(len(those), 'row')} "
+        f"({'at' if len(those) == 1 else 'first at'} {_settings(those[0])})"
+        for held, those in listed
+    ]
+    choice = question.choice
+    free = "placement" in choice.policy.settings and "placement" not in choice.parameters
+    return (
+        f"the rows compare different placements, as lower tiers are chosen for each row: tensors "
+        f"lie {', '.join(said)}"
+    ) + ("; the policy's placement=nearest fixes the order of the tiers" if free else "")
+
+
+def _settings(point: Settings) -> str:
+    return ", ".join([f"{field}={value}" for field, value in point.items()])
+
+
+def _same_everywhere(
     question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
 ) -> str | None:
     """Return the reason why every row has the same makespan, in a sentence: which of the varied

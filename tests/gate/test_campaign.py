@@ -175,6 +175,11 @@ def reordered(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
     return replace(spec, shuffled=draw.randrange(100)), ""
 
 
+def renamed_and_another_op(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
+    renamed_too = replace(spec, names={"up": "fc1", "down": "fc2"})  # two roles become one
+    return another_op(draw, renamed_too)
+
+
 def smaller(draw: random.Random, spec: Spec) -> tuple[Spec, str]:
     name = draw.choice(sorted(spec.width))
     return replace(spec, width={**spec.width, name: spec.width[name] - 1}), ""
@@ -189,6 +194,7 @@ EDITS: tuple[Edit, ...] = (
     another_op,
     lives_longer,
     renamed_and_wider,
+    renamed_and_another_op,
     smaller_budget,
     another_policy,
     renamed,

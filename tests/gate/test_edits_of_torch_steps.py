@@ -20,23 +20,35 @@ nn, functional = torch.nn, torch.nn.functional
 CASE = Case("step", "h100-80gb-sxm", policy="resident")
 
 
+TWO_IN_ONE = {"up": "fc1", "down": "fc2"}
+"""Another name for each of two roles, which are one without their numbers."""
+
+
 def block(asked: dict[str, Any], width: int) -> "torch.nn.Module":
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.add_module("norm", nn.LayerNorm(32))
             self.add_module(asked["up"], nn.Linear(32, width, bias=asked["bias"]))
-            self.add_module("down", nn.Linear(width, 32, bias=False))
+            self.add_module(asked["down"], nn.Linear(width, 32, bias=False))
+            if asked["gate"]:
+                self.add_module("gate", nn.Linear(32, width, bias=False))
+            if asked["table"] is not None:
+                self.register_buffer("table", torch.zeros(8, 32, dtype=asked["table"]))
 
         def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+            if asked["table"] is not None:
+                x = x + self.table.to(x.dtype).mean(0)
             h = self.norm(x)
             heads = h.unflatten(-1, (4, 8)).transpose(1, 2)
             mixed = functional.scaled_dot_product_attention(
                 heads, heads, heads, is_causal=asked["causal"]
             )
             x = x + mixed.transpose(1, 2).flatten(2)
-            h = functional.relu(getattr(self, asked["up"])(x))
-            return x + self.down(torch.tanh(h) if asked["tanh"] else h)
+            h = getattr(functional, asked["act"])(getattr(self, asked["up"])(x))
+            h = h * torch.sigmoid(self.gate(x)) if asked["gate"] else h
+            h = functional.dropout(h, 0.1) if asked["dropout"] else h
+            return x + getattr(self, asked["down"])(torch.tanh(h) if asked["tanh"] else h)
 
     return Block()
 
@@ -48,6 +60,13 @@ def graph(**changed: Any) -> Any:
         "batch": 4,
         "tokens": 128,
         "up": "up",
+        "down": "down",
+        "list": "blocks",
+        "act": "relu",
+        "dropout": False,
+        "gate": False,
+        "table": None,
+        "tied": None,
         "bias": False,
         "tanh": False,
         "causal": True,
@@ -63,18 +82,23 @@ def graph(**changed: Any) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Embedding(200, 32)
-            self.blocks = nn.ModuleList(block(asked, width) for width in asked["widths"])
+            made = nn.ModuleList(block(asked, width) for width in asked["widths"])
+            self.add_module(asked["list"], made)
             self.embed.weight.requires_grad_(not asked["frozen"])
+            if asked["tied"] is not None:
+                self.head = nn.Linear(32, 200, bias=False)
+            if asked["tied"]:
+                self.head.weight = self.embed.weight
 
         def forward(self, ids: "torch.Tensor") -> "torch.Tensor":
             x = self.embed(ids)
-            for one in self.blocks:
+            for one in getattr(self, asked["list"]):
                 x = (
                     torch.utils.checkpoint.checkpoint(one, x, use_reentrant=False)
                     if asked["checkpoint"]
                     else one(x)
                 )
-            return x
+            return x if asked["tied"] is None else self.head(x)
 
     class Wrapped(nn.Module):
         def __init__(self) -> None:
@@ -118,6 +142,8 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., CaseVerdic
         {"wrapped": True},
         {"widths": [96, 96, 80]},
         {"up": "fc", "wrapped": True},
+        {"list": "layers", **TWO_IN_ONE},
+        {"batch": 3},
     ],
 )
 def test_what_needs_no_more_passes(judged: Callable[..., CaseVerdict], now: dict[str, Any]) -> None:
@@ -150,6 +176,21 @@ def test_what_needs_no_more_passes(judged: Callable[..., CaseVerdict], now: dict
             {"checkpoint": False},
             r"^less recomputation .* 3 x `mm` and 6 more ops",
         ),
+        ({}, {"dropout": True}, r"^3 x `forward\.empty_like_.* is new, filled by `bernoulli_`"),
+        ({}, {"act": "gelu"}, r"gelu"),
+        ({}, {"gate": True}, r"^3 x `blocks\.\{0-2\}\.gate\.weight` \(parameter\) is new"),
+        ({}, {"table": torch.float32}, r"^3 x `blocks\.\{0-2\}\.table` \(buffer\) is new"),
+        (
+            {"table": torch.int32},
+            {"table": torch.int64},
+            r"^3 x `blocks\.\{0-2\}\.table` \(buffer\) has 2\.00 KiB, had 1\.00 KiB",
+        ),
+        ({"tied": True}, {"tied": False}, r"^`head\.weight` \(parameter\) is new"),
+        # nothing of what is renamed comes before what is new
+        ({}, {"list": "h", **TWO_IN_ONE, "dropout": True}, r"filled by `bernoulli_`"),
+        ({}, {"list": "h", **TWO_IN_ONE, "batch": 8}, r"^`ids` \(input\) has"),
+        ({}, {"list": "h", **TWO_IN_ONE, "gate": True}, r"`h\.\{0-2\}\..*gate.* is new"),
+        ({}, {"list": "h", **TWO_IN_ONE, "widths": [96] * 4}, r"^4 x `h\..*fc1.* is new"),
         ({"frozen": True}, {"frozen": False}, r"^`embed\.weight\.grad` \(gradient\) is new"),
     ],
 )
@@ -162,6 +203,22 @@ def test_the_first_line_names_the_edit(
     found = judged(before, now)
     assert found.verdict == REGRESSION
     assert re.search(first, found.explanation[0]), found.explanation
+
+
+def test_ops_that_are_gone_are_counted(judged: Callable[..., CaseVerdict]) -> None:
+    (said,) = [line for line in judged({}, {"act": "gelu"}).explanation if " is gone" in line]
+    assert said == "3 x op `backward.threshold_backward_#` (threshold_backward) is gone"
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_ops_that_read_what_was_renamed_are_the_same(
+    judged: Callable[..., CaseVerdict], back: bool
+) -> None:
+    names = [{"list": "blocks", "up": "up", "down": "down"}, {"list": "h", **TWO_IN_ONE}]
+    old, new = names[::-1] if back else names
+    found = judged({"optimizer": torch.optim.Adam, **old}, {"optimizer": torch.optim.AdamW, **new})
+    assert re.search(r"^13 x op `optimizer\.mul__.* is new", found.explanation[0])
+    assert not any(" reads " in line for line in found.explanation)
 
 
 def test_parts_of_a_table_are_it() -> None:

@@ -409,6 +409,8 @@ def test_the_table_of_a_check() -> None:
     )
     assert shown(gate.verdicts([LINE])) == "1 case: 1 same."
     assert shown(gate.verdicts([EQUAL, LINE])).splitlines()[-1] == "2 cases: 2 same."
+    asked = replace(EQUAL, explanation=("case: budget is 2 GB, was 1 GB",))
+    assert "\n\nequal: same\n  case: budget is 2 GB, was 1 GB\n" in shown(gate.verdicts([asked]))
     assert shown(gate.verdicts([BETTER])).endswith("\n1 case: 1 improvement.")
     assert shown(gate.verdicts([BETTER], strict=True)).endswith(
         "\n1 case: 1 improvement; 1 failing."

@@ -235,3 +235,20 @@ def test_numbers_with_zeros_before_them_are_not_taken_for_others(tmp_path: Path)
     assert [line.partition(":")[0] for line in lines[4:7]] == [
         f"`{name}` (activation) has 40 B, had 30 B" for name in sizes
     ]
+
+
+def test_a_changed_question_is_named_whatever_the_verdict(tmp_path: Path) -> None:
+    def judged(faster: float, budget: str) -> tuple[str, tuple[str, ...]]:
+        put(tmp_path, Plan(step()), machine(h2d=faster), offloads=False)
+        (one,) = suite(tmp_path, offloads=False).cases
+        asked = replace(suite(tmp_path, offloads=False), cases=(replace(one, budget=budget),))
+        if not (tmp_path / "hosim-baselines").exists():
+            write(asked)
+        (found,) = check(asked)
+        return found.verdict, found.explanation
+
+    assert judged(1, "1.5 kB") == (SAME, ())
+    assert judged(1, "1500 B") == (SAME, ("case: budget is 1500 B, was 1.5 kB",))
+    verdict, lines = judged(2, "1.5 kB")
+    assert verdict == SAME
+    assert lines == ("machine: channels.h2d.bandwidth is 2 GB/s, was 1 GB/s",)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,9 @@ from hosim.gate.records.machine_file import machine_name, machine_path, read_mac
 from hosim.gate.records.record import GraphRecord, Item, Listing, PeakRecord, Record
 from hosim.limits import within
 from hosim.units import human_flops, human_size, human_time
+
+_PLAIN_WORD = re.compile(r"[!-$&-~]+")
+"""A name that is a word as it is."""
 
 if TYPE_CHECKING:
     from hosim.io.gate_files import BaselineModel, GraphModel, ListingModel
@@ -335,6 +339,8 @@ def as_word(name: str) -> str:
     >>> as_word("kv cache 50%")
     'kv%20cache%2050%25'
     """
+    if _PLAIN_WORD.fullmatch(name):
+        return name
     return "".join(
         c if c.isprintable() and c not in " %" else quote(c, safe="", errors="surrogatepass")
         for c in name

@@ -8,10 +8,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain
+from urllib.parse import quote
 
 from hosim.gate.records import GraphRecord, Item, Listing, Measured, of_word, role_of
 from hosim.gate.verdicts.changes import Change, op_named, was_named
-from hosim.gate.verdicts.pairs import paired
+from hosim.gate.verdicts.pairs import Pair, paired
 from hosim.graph import PERSISTENT_KINDS
 from hosim.plain_text import counted
 from hosim.units import human_flops, human_size, human_time
@@ -27,6 +29,9 @@ _KINDS = 3
 _TIMES = {2: "doubled", 3: "tripled", 4: "quadrupled", Fraction(1, 2): "halved"}
 
 _NEW, _GONE = "is new", "is gone"
+
+_EMPTY = re.compile(r"(new_)?empty(_|$)")
+"""How the names of tensors begin that have no contents when they are made."""
 
 _COUNTED = re.compile(r"([0-9]+)\*(.*)", re.DOTALL)
 _OF_OP = ("as", "in")
@@ -55,8 +60,9 @@ def graph_changes(before: GraphRecord, after: GraphRecord, now: Measured) -> lis
     for i, used in enumerate(now.reads.values()):
         for tensor in used:
             first.setdefault(tensor, i)
-    tensors = list(_of_tensors(before.tensors, after.tensors, first))
-    shapes = list(_of_shapes(before, now, {role_of(change.name) for change in tensors}))
+    pairs = paired(before.tensors, after.tensors, {item.name for item in after.tensors.items})
+    tensors = list(_of_tensors(pairs, first, _fills(now)))
+    shapes = list(_of_shapes(before, now, {role_of(c.name) for c in tensors}, _renames(pairs)))
     known = {_words(shape)[1] for shape in before.shapes}
     taken = [
         *_of_ops(
@@ -99,8 +105,59 @@ def _listed(ops: Counter[str]) -> str:
     return told + (f" and {counted(rest, 'more op')}" if rest else "")
 
 
-def _of_tensors(old: Listing, new: Listing, first: Mapping[str, int]) -> Iterator[Change]:
-    """Yield the changes of tensors, of which those that are there have a ``first`` op."""
+def _fills(now: Measured) -> dict[str, str]:
+    """The op that fills each tensor that an op such as ``empty_like`` only makes room for, by the
+    tensor's name: dropout is ``bernoulli_``.
+    """
+    changing = {
+        name
+        for shape, names in now.shapes.items()
+        if any([_EMPTY.match(role.rpartition(".")[2]) for role in _words(shape)[2]["changes"]])
+        for name in names
+    }
+    found: dict[str, str] = {}
+    for op, used in now.reads.items():
+        for tensor in used if op in changing else ():
+            if _EMPTY.match(tensor.rpartition(".")[2]):
+                found.setdefault(tensor, role_of(op.rpartition(".")[2]).removesuffix("_{}"))
+    return found
+
+
+def _renames(pairs: Sequence[Pair]) -> dict[str, str]:
+    """One role for all those that renamed tensors had and have: what an op reads is the same under
+    another name.
+    """
+    one: dict[str, str] = {}
+    for was, item in pairs:
+        if was is not None and item is not None:
+            old, new = (role_of(side.name) for side in (was, item))
+            old, new = one.get(old, old), one.get(new, new)
+            if old != new:
+                one = {role: new if to == old else to for role, to in one.items()} | {old: new}
+    return one
+
+
+def _with_roles(shape: str, renames: Mapping[str, str]) -> str:
+    """The shape with the roles of ``renames``, each quoted as a whole; :func:`_words` reads it."""
+    kind, role, *words = shape.split(" ")
+    parts: list[tuple[str, Counter[str]]] = []
+    for word in words:
+        if match := _COUNTED.fullmatch(word):
+            used = of_word(match[2])
+            one = quote(renames.get(used, used), safe="", errors="surrogatepass")
+            parts[-1][1][one] += int(match[1])
+        else:
+            parts.append((word, Counter()))
+    said = [[verb, *(f"{n}*{one}" for one, n in sorted(roles.items()))] for verb, roles in parts]
+    return " ".join([kind, role, *chain.from_iterable(said)])
+
+
+def _of_tensors(
+    pairs: Sequence[Pair], first: Mapping[str, int], fills: Mapping[str, str]
+) -> Iterator[Change]:
+    """Yield the changes of tensors, of which those that are there have a ``first`` op, and some an
+    op that ``fills`` them.
+    """
 
     def sized(item: Item, by: int, said: str, how: str = "", was: str = "") -> Change:
         tensor = item.label.partition(" ")[0]
@@ -113,9 +170,10 @@ def _of_tensors(old: Listing, new: Listing, first: Mapping[str, int]) -> Iterato
         kind = f" ({item.label.replace('_', ' ')}){was}"
         rule = f"{kind} {how}" if how else ""
         text = f"`{item.name}`{kind} {said}"
-        return Change(by, text, item.name, int(not of_user), abs(by), at, rule)
+        # what is gone needs nothing: it comes after what is there
+        weight = by if how == _GONE else abs(by)
+        return Change(by, text, item.name, int(not of_user), weight, at, rule)
 
-    pairs = paired(old, new, {item.name for item in new.items})
     sizes: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for was, item in pairs:
         if was is not None and item is not None:
@@ -136,7 +194,8 @@ def _of_tensors(old: Listing, new: Listing, first: Mapping[str, int]) -> Iterato
             if said:
                 yield sized(item, by, ", ".join(said), how, was_named(was, item))
         elif item is not None:
-            yield sized(item, item.value, f"{_NEW}: {human_size(item.value)}", _NEW)
+            filled = f", filled by `{op}`" if (op := fills.get(item.name)) else ""
+            yield sized(item, item.value, f"{_NEW}{filled}: {human_size(item.value)}", _NEW)
         elif was is not None:
             yield sized(was, -was.value, f"{_GONE}: {human_size(was.value)}", _GONE)
 
@@ -169,20 +228,28 @@ def _of_ops(
             yield Change(by, told, one.name, group, abs(by), at)
 
 
-def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[Change]:
+def _of_shapes(
+    before: GraphRecord, now: Measured, told: set[str], renames: Mapping[str, str]
+) -> Iterator[Change]:
     """Ops that use something else, and new and lost ones whose tensors are not ``told`` of
-    already.
+    already; ``renames`` are roles that are the same.
     """
     if before.others:
         return
-    count = Counter({shape: len(names) for shape, names in now.shapes.items()})
-    found, lost = count - Counter(before.shapes), Counter(before.shapes) - count
+    there: dict[str, list[str]] = defaultdict(list)
+    for shape, names in now.shapes.items():
+        there[_with_roles(shape, renames)] += names
+    known: Counter[str] = Counter()
+    for shape, times in before.shapes.items():
+        known[_with_roles(shape, renames)] += times
+    count = Counter({shape: len(names) for shape, names in there.items()})
+    found, lost = count - known, known - count
     by_role: dict[str, list[str]] = defaultdict(list)
     for shape in sorted(lost):
         by_role[_words(shape)[1]] += [shape] * lost[shape]
     new: list[tuple[str, str]] = []
     for shape in sorted(found):
-        for name in now.shapes[shape][-found[shape] :]:
+        for name in there[shape][-found[shape] :]:
             if same := by_role[_words(shape)[1]]:
                 yield Change(
                     0,
@@ -200,10 +267,13 @@ def _of_shapes(before: GraphRecord, now: Measured, told: set[str]) -> Iterator[C
             gone.remove(renamed)
         elif not told & uses["writes"].keys():
             yield Change(0, f"{op_named(name, now)} ({kind}) is new", name, 2, 1)
+    untold: Counter[str] = Counter()
     for shape in gone:
         kind, role, uses = _words(shape)
         if not told & uses["writes"].keys():
-            yield Change(0, f"op `{role.replace('{}', '#')}` ({kind}) is gone", "", 2, 1)
+            untold[f"op `{role.replace('{}', '#')}` ({kind}) is gone"] += 1
+    for said, times in untold.items():
+        yield Change(0, f"{times} x {said}" if times > 1 else said, "", 2, 1)
 
 
 def _uses(was: str, shape: str, names: Sequence[str]) -> str:

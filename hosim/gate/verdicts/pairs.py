@@ -4,11 +4,15 @@ what was renamed.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from hosim.gate.records import Item, Listing, role_of
+from hosim.graph import PERSISTENT_KINDS
 from hosim.result import WORKSPACE
+
+_OWNED = {*PERSISTENT_KINDS, "gradient"}
+"""Kinds of tensors whose names are those of modules, not of ops."""
 
 _Roles = dict[tuple[str, str], list[Item]]
 
@@ -26,9 +30,11 @@ def paired(
     name. Otherwise an op or a layer may have been put in, which moves the numbers: equal values are
     paired first, by name where they can be, then the others by name and by value. Then one name may
     have another label now. Last, a role that is lost is one of its label that is new: one of equal
-    values, else one whose name has dots and differs in one part between them. Names that the graph
-    has ``now`` are not lost, and those that it had ``before`` are not new. What a baseline may have
-    left out as too small is paired with nothing.
+    values, else one whose name has dots and differs in one part between them; then what a module
+    owns that is lost is one of equal value that is new, as roles may be split by new numbers
+    (``up`` and ``down`` by ``fc1`` and ``fc2``). Names that the graph has ``now`` are not lost, and
+    those that it had ``before`` are not new. What a baseline may have left out as too small is
+    paired with nothing.
     """
     was, there = _by_role(old.items), _by_role(new.items)
     found: dict[Item, Item | None] = {}
@@ -41,6 +47,7 @@ def paired(
     lost = [item for item in lost if item not in taken and item.name not in now]
     unknown = [item for item in new.items if item not in found and item.name not in before]
     _pair_renamed(_by_role(lost), _by_role(unknown), found)
+    _pair_owned(lost, unknown, found)
     taken = {item for item in found.values() if item is not None}
     pairs: list[Pair] = [
         (found.get(item), item) for item in new.items if item in found or item.value > old.least
@@ -91,7 +98,8 @@ def _pair_names(
 
 def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None]) -> None:
     """Roles of one side with those of the other that have their label: equal values first, then
-    names that differ in one part.
+    names that differ in one part. Of what modules own, equal values alone do not decide where more
+    roles of one side have them.
     """
     before, now = (
         {role: sorted([item.value for item in items]) for role, items in side.items()}
@@ -104,9 +112,40 @@ def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None])
             for one, other in pairs
         ]
     )
+    counts = [
+        Counter([(role[0], tuple(values[role])) for role in values]) for values in (before, now)
+    ]
     for differ, parts, one, other in ranked:
-        if one in lost and other in unknown and (not differ or (parts == 1 and "." in one[1])):
+        alike = one[0], tuple(before[one])
+        sure = one[0].partition(" ")[0] not in _OWNED or counts[0][alike] == counts[1][alike]
+        renamed = parts == 1 and "." in one[1]
+        if one in lost and other in unknown and (renamed or (sure and not differ)):
             _pair(lost.pop(one), unknown.pop(other), found)
+
+
+def _pair_owned(
+    lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item, Item | None]
+) -> None:
+    """What modules own, in the order of their names, where as many of a value are lost as new: of
+    more, it is not known which were renamed.
+    """
+    taken = {item for item in found.values() if item is not None}
+    left, free = (
+        _by_value([item for item in items if item not in done])
+        for items, done in ((lost, taken), (unknown, found))
+    )
+    for key in left.keys() & free.keys():
+        if len(left[key]) == len(free[key]):
+            found |= dict(zip(free[key], left[key], strict=True))
+
+
+def _by_value(items: Iterable[Item]) -> dict[tuple[str, int], list[Item]]:
+    """Items of modules by label and value."""
+    values: dict[tuple[str, int], list[Item]] = defaultdict(list)
+    for item in items:
+        if item.label.partition(" ")[0] in _OWNED:
+            values[item.label, item.value].append(item)
+    return values
 
 
 def _differing(one: str, other: str) -> int:

@@ -23,7 +23,7 @@ from hosim.gate.judged_metrics import (
     judge_metrics,
 )
 from hosim.gate.records import REQUESTS, SHIPPED, SOURCE, Measured, Record
-from hosim.gate.verdicts.causes import edits, explain
+from hosim.gate.verdicts.causes import changed_question, edits, explain
 from hosim.plain_text import counted
 
 # -- what changed since ----------------------------------------------------------------------------
@@ -204,12 +204,15 @@ def judge(
     says_why = kind_of("serve").explain if REQUESTS in now.record.fingerprints else explain
     verdict = min((m.verdict for m in metrics), key=_ORDER.index, default=SAME)
     worse = [m for m in metrics if m.verdict == REGRESSION]
-    to_explain = worse or verdict in (MISSING, NEW)
+    if worse or verdict in (MISSING, NEW):
+        said = says_why(before, now, worse)
+    else:  # the lines of a matrix do not repeat what they ask
+        said = changed_question(before, now.record) if before.asked else []
     return CaseVerdict(
         case,
         verdict,
         metrics,
-        explanation=tuple(says_why(before, now, worse)) if to_explain else (),
+        explanation=tuple(said),
         note="; ".join(filter(None, [changed_since(before, now.record), unsure])),
         baseline=baseline,
         before=before,

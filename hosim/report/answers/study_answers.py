@@ -70,7 +70,7 @@ def sweep_answer(
         why = Counter(str(row["error"]) for row in rows).most_common(1)[0][0]
         return Answer(title, f"No point fits: {why}.", good=False)
     best, worst = fitting[0], fitting[-1]
-    where = ", ".join([f"{column} = {cell(column, best[column])}" for column in columns])
+    where = ", ".join([f"{column_title(c)} = {cell(c, best[c])}" for c in columns])
     verdict = (
         f"Fastest: {human_time(best['makespan_ns'])} at {where}; "
         f"slowest: {human_time(worst['makespan_ns'])}."
@@ -84,7 +84,12 @@ def sweep_answer(
     return Answer(
         title,
         verdict,
-        columns=(*(c.replace(".", ".\n") for c in columns), "time", "vs resident", "peak"),
+        columns=(
+            *(column_title(c).replace(".", ".\n") for c in columns),
+            "time",
+            "vs resident",
+            "peak",
+        ),
         rows=tuple(
             [
                 (

@@ -113,6 +113,8 @@ def cell(column: str, value: Any) -> str:
     """A value for people, by the unit that the column's name ends in."""
     if value is None:
         return NOTHING
+    if column == "slowdown" and isinstance(value, float):
+        return multiple(value)
     for suffix, human in _HUMAN:
         if column.endswith(suffix) and isinstance(value, int):
             return human(value)
@@ -120,10 +122,9 @@ def cell(column: str, value: Any) -> str:
 
 
 def _short(column: str) -> str:
-    """A column's name without its unit, broken if it is long."""
-    for suffix, _ in _HUMAN:
-        column = column.removesuffix(suffix)
-    return column.replace(".", ".\n") if len(column) > 14 else column
+    """A column's title, broken if it is long."""
+    title = column_title(column)
+    return title.replace(".", ".\n") if len(title) > 14 else title
 
 
 def listing(title: str, rows: Sequence[Row], columns: Sequence[str], left: int = 1) -> Table:
@@ -135,14 +136,14 @@ def listing(title: str, rows: Sequence[Row], columns: Sequence[str], left: int =
 
 
 def column_title(column: str) -> str:
-    """The title of a column in a table.
+    """The title of a column in a table; a varied field keeps the name that it was given by.
 
-    >>> column_title("peak_bytes")
-    'peak'
+    >>> column_title("peak_bytes"), column_title("workload.cache_home")
+    ('peak', 'workload.cache_home')
     """
     for suffix, _ in _HUMAN:
         column = column.removesuffix(suffix)
-    return column.replace("_", " ")
+    return column if "." in column else column.replace("_", " ")
 
 
 def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:

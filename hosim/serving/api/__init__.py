@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hosim.serving.api.serving_draws import in_draw
     from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
     from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
-    from hosim.serving.api.serving_run import serve, serve_defaults, served
+    from hosim.serving.api.serving_run import serve, served
     from hosim.serving.api.serving_studies import serve_fit, serve_sweep
 else:
     __getattr__, __dir__ = lazy_names(
@@ -23,13 +23,13 @@ else:
             "serving_frontier": "COSTS RATES serve_frontier",
             "serving_points": "COLUMNS FIGURES check_options",
             "serve_setup": "ServeSetup read_setup",
-            "serving_run": "serve serve_defaults served",
+            "serving_run": "serve served",
             "serving_studies": "serve_fit serve_sweep",
         },
     )
 
 __all__ = [
     "COLUMNS", "COSTS", "FIGURES", "RATES", "ServeSetup", "check_options", "in_draw",
-    "read_setup", "seed_percentiles", "serve", "serve_defaults", "serve_fit",
+    "read_setup", "seed_percentiles", "serve", "serve_fit",
     "serve_frontier", "serve_sweep", "served",
 ]  # fmt: skip

@@ -19,8 +19,9 @@ from hosim.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
 from hosim.serving.api.serve_setup import SAID_BY_REQUESTS
-from hosim.serving.api.serving_run import serve, serve_defaults
+from hosim.serving.api.serving_run import serve
 from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
+from hosim.serving.serve_options import serve_defaults
 from hosim.study.asked import Settings, Value
 from hosim.study.rows_of_answers import FEASIBLE
 from hosim.study.runs import failure, point_key

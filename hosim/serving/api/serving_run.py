@@ -103,8 +103,3 @@ def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:
         return served(in_draw(setup, draw))
     except InputError:
         return None
-
-
-def serve_defaults() -> dict[str, Any]:
-    """The options of :func:`hosim.serve` with their defaults."""
-    return {option.name: option.default for option in SERVE}

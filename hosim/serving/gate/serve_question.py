@@ -19,7 +19,7 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     :func:`hosim.serve`.
     """
     from hosim.files import unknown_name
-    from hosim.serving.api import serve_defaults
+    from hosim.serving.serve_options import serve_defaults
 
     asked = given["serve"]
     if not isinstance(asked, Mapping):
@@ -74,8 +74,8 @@ class AskedServing:
         """The error with the place in ``serve`` that it is about, and the file of requests that it
         names.
         """
-        from hosim.serving.api import serve_defaults
         from hosim.serving.requests import is_drawn
+        from hosim.serving.serve_options import serve_defaults
 
         at, where = error.source, error.where
         if at == self.requests and not is_drawn(self.requests):

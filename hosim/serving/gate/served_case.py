@@ -212,8 +212,8 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """
     from hosim.io import load_hardware
     from hosim.serving import EngineLimits
-    from hosim.serving.api import serve_defaults
     from hosim.serving.kv_policies import kv_policy
+    from hosim.serving.serve_options import serve_defaults
     from hosim.shipped import find_hardware
 
     setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hosim import engine
-from hosim.analysis.lower_bounds import bounded
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.data.expert_routing import META as ROUTING
@@ -105,7 +104,11 @@ def replay(
     waits = hardware.software is not None and hardware.software.waits
     if account != IN_TIME and len(plan.graph.streams) > 1 and not waits:
         result = replace(result, notes=(*result.notes, str(_RUNS_AHEAD)))
-    return bounded(result, plan, hardware, budget_bytes, repeats=repeats) if bounds else result
+    if not bounds:
+        return result
+    from hosim.analysis.lower_bounds import bounded
+
+    return bounded(result, plan, hardware, budget_bytes, repeats=repeats)
 
 
 def failed(

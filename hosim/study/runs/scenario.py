@@ -20,7 +20,6 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hosim.analysis.lower_bounds import bounded
 from hosim.costmodel import rescaled_from
 from hosim.data.runtime import RUNTIME
 from hosim.devices_of_graph import DEVICES, on_devices
@@ -193,6 +192,8 @@ def bounded_attempt(result: Result) -> Result:
     """Return the result that :meth:`Question.attempt` has found, with its lower bound."""
     if result.replayed is None:
         return result
+    from hosim.analysis.lower_bounds import bounded
+
     plan, hardware = result.replayed
     return bounded(replace(result, replayed=None), plan, hardware, result.budget_bytes)
 

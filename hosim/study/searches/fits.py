@@ -28,7 +28,7 @@ from hosim.study.runs import (
     check_values,
     failure,
 )
-from hosim.study.same_rows import same_everywhere
+from hosim.study.same_rows import notes_on_rows
 from hosim.study.searches.bisection import (
     Bisected,
     bisected,
@@ -205,7 +205,7 @@ def fit(
     replayed = [
         figures(probe.result, question.hardware) for probe in probes.values() if probe.result
     ]
-    why = same_everywhere(question, points, replayed) if len(replayed) == len(probes) else None
+    whole = len(replayed) == len(probes)
     return Fit(
         question,
         wanted,
@@ -215,7 +215,7 @@ def fit(
         None if found.answer is None else probes[found.answer],
         None if found.beyond is None else probes[found.beyond],
         list(found.contradictions),
-        [*([why] if why else []), *capped(question, points)],
+        [*(notes_on_rows(question, points, replayed) if whole else []), *capped(question, points)],
         ends,
     )
 
