@@ -221,17 +221,12 @@ def write(alone: Mapping[str, StepSpread], under: Mapping[str, float]) -> None:
             file.write_text(re.sub(r"(?m)^(speed: .*? spread: )[\d.]+", rf"\g<1>{spread:g}", text))
 
 
-def least_inside(count: int) -> int:
-    """How many of so many rows are 85 %."""
-    return -(-85 * count // 100)
-
-
 def narrowest(listed: Sequence[Judged]) -> float:
     """The width of the narrowest common interval about the answers that holds 85 % of the rows, as
     a share of its centre.
     """
     off = sorted(one.true / one.ours for one in listed)
-    count = least_inside(len(off))
+    count = -(-85 * len(off) // 100)
     return min(
         2 * (off[k + count - 1] - off[k]) / (off[k + count - 1] + off[k])
         for k in range(len(off) - count + 1)
