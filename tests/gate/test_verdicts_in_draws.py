@@ -88,6 +88,7 @@ def test_a_ceiling_that_rises_is_noted(record: Record, tmp_path: Path) -> None:
     assert not judge("x", high, low, {}).note
     assert not judge("x", low, side("2c", 90, [90] * 20), {}).note  # a regression says it already
     assert (low.record.ceiling, high.record.ceiling) == (70, 90)
+    assert side("1b", 70, [60] * 20).record.ceiling == 70  # that of the plan as it is
     save_record(high.record, tmp_path / "x.toml")
     assert "ceiling = 90  # peak.hbm in 9 of 10 draws" in (tmp_path / "x.toml").read_text()
     assert read_record(tmp_path / "x.toml").ceiling == 90
