@@ -154,7 +154,7 @@ LARGEST_FACTOR = 16.0
 MEASURE_KERNELS = "`hosim import-kernels` with measured times"
 MEASURE_LINKS = "`hosim calibrate` or `python -m hosim.gpu measure`"
 RECORD_STEP = "`hosim calibrate` with a recorded step"
-NAME_RUNTIME = "`--runtime`"
+FIT_RUNTIME = "`hosim runtime fit` with your own runs"
 """What makes each kind of factor more certain."""
 
 
@@ -251,7 +251,7 @@ class DrawnTimes:
             phase = "training" if self._trains else "inference"
             of = TRAINING if self._trains else INFERENCE
             logs = of.mean + of.spread * normal_draws(f"speed of {phase} by unnamed software")
-            found.append(Factor("the software, which nobody named", NAME_RUNTIME, logs))
+            found.append(Factor("the software, which nobody named", FIT_RUNTIME, logs))
         if not is_measured(self._hardware):
             logs = UNMEASURED_MACHINE * normal_draws(f"{self._hardware.name}, kernels in all")
             found.append(Factor("a machine whose kernels nobody measured", MEASURE_KERNELS, logs))
