@@ -6,7 +6,7 @@
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
 # make runtimes  the runtimes beside what people reported, each source left out of their fit in turn: six minutes
-# make intervals  how often what people reported lies within 90 % intervals, each source left out in turn: ten minutes
+# make intervals  how often what people reported lies within 90 % intervals, each source left out in turn, and the spreads that follow: ten minutes
 # make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
 # make spreads  how far op times are off, for intervals of makespans, from the same tables and published steps: a minute
 # make docs   the documentation as a site, in build/site

@@ -238,9 +238,11 @@ def shared_parts(without: str = "") -> dict[str, float]:
     return {TABLE: own, MODEL: own, OTHER_MODEL: other, GUESS: guess}
 
 
-def step_deviations(machine: str, by: str, spreads: Spreads, shared: Mapping[str, float]) -> Array:
-    """The error of each composed step of a machine, in standard deviations of what the spreads of
-    its kernels add up to.
+def step_errors(
+    machine: str, by: str, spreads: Spreads, shared: Mapping[str, float]
+) -> tuple[Array, Array]:
+    """The error of each composed step of a machine, as a logarithm, and the standard deviation that
+    the spreads of its kernels add up to.
     """
     origin = MODEL if machine == by else OTHER_MODEL
     found = []
@@ -252,11 +254,13 @@ def step_deviations(machine: str, by: str, spreads: Spreads, shared: Mapping[str
             0, {which: tuple(listed) for which, listed in by_class.items()}
         ).spread(spreads, shared)
         found.append(
-            log(sum(step.measured.values()) / expected.busy_ns)
-            * expected.busy_ns
-            / sqrt(expected.variance)
+            (
+                log(sum(step.measured.values()) / expected.busy_ns),
+                sqrt(expected.variance) / expected.busy_ns,
+            )
         )
-    return np.array(found)
+    errors, deviations = np.array(found).T
+    return errors, deviations
 
 
 # -- published steps
@@ -357,9 +361,8 @@ def fitted(by_source: Mapping[str, Spreads], without: str = "") -> FittedSpreads
         shared_parts(machine),
     )
     pairs = [(name, name) for name in FITTED] + list(_OTHERS)
-    off = np.concatenate(
-        [step_deviations(*pair, spreads, shared) for pair in pairs if pair[0] != machine]
-    )
+    parts = [step_errors(*pair, spreads, shared) for pair in pairs if pair[0] != machine]
+    off = np.concatenate([errors / deviations for errors, deviations in parts])
     found = FittedSpreads(spreads, shared, round(spread(off), 3))
     listed = [
         step for step in known_steps() if step.source in END_TO_END and step.source != without

@@ -34,6 +34,7 @@ from hosim.api.inputs import (
     several,
 )
 from hosim.cache_plan import Plan
+from hosim.data.draws import Regret
 from hosim.engine import read_budget, resident_step
 from hosim.errors import InputError
 from hosim.notes import each_once
@@ -156,7 +157,7 @@ _RUNS = declared(
 )
 
 
-@keywords(*declared("devices rescale runtime within time work progress"))
+@keywords(*declared("devices rescale runtime within time work progress regret"))
 def compare(
     workload: Workload,
     hardware: Machine | Sequence[Machine],
@@ -241,15 +242,20 @@ def compare(
         return _compared_machines(workload, hardware, policies, budget, options)
     from hosim.api.many_runs import ANSWER, ComparedFrame
     from hosim.study import compare as compared
+    from hosim.study import regret
     from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
 
     asked = questions(workload, [hardware], policies, budget, **options)
-    profile = asked[0].hardware
+    profile, regrets = asked[0].hardware, list[Regret]()
     with (
         in_cell() as tell,
         searching(asked[0].ends, tell, options["progress"]) as (_, begins),
     ):
-        results = compared(asked, begins)
+
+        def keep(one: Question, plan: Plan, result: Result) -> None:
+            regrets.extend(regret(one, plan, result, options["regret"], begins))
+
+        results = compared(asked, begins, keep)
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [
         {**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results
@@ -264,6 +270,7 @@ def compare(
     table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
     table.attrs["notes"] = each_once([*said, *draws_notes(results)])
     table.attrs["paired"] = beside_fastest(results)
+    table.attrs["regret"] = regrets
     table.attrs[DEVICE_TIER] = profile.device_tier  # hosim.plot draws its peak
     table.attrs[ANSWER] = _answered(asked, results)
     return table
@@ -291,9 +298,10 @@ def _compared_machines(
     from hosim.api.many_runs import ComparedFrame
     from hosim.study import compare_machines
 
-    if any(options[name] is not None for name in ("within", "time", "work", "progress")):
+    one = ("within", "time", "work", "progress", "regret")
+    if any([options[name] for name in one]):
         raise InputError(
-            "within, time, work and progress are for one machine: give one, or leave them out",
+            f"{', '.join(one[:-1])} and {one[-1]} are for one machine: give one, or leave them out",
             source="hardware",
         )
     listed = several(machines, "hardware", "a list of machines")

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from hosim.report.answers import Answer
     from hosim.result import Result
     from hosim.study import Mispredictions
-    from hosim.study.asked import PolicyChoice
     from hosim.study.runs import Question
 
 
@@ -140,10 +139,6 @@ def compare_policies(given: Given) -> None:
             source="compare-policies",
         )
     check_drawn(given)
-    from hosim.data.draws import FEW_DRAWS
-
-    if given.regret > FEW_DRAWS:
-        raise InputError(f"expected at most {FEW_DRAWS}, got {given.regret}", source="--regret")
     asked = questions_of(given)
     if is_plain() and given.policies is None:
         asked = [one for one in asked if one.choice.label in _PLAIN]
@@ -211,18 +206,15 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     recorded: list[tuple[Plan, Result]] = []
     row_ended = rows_as_they_end()
 
-    def keep(choice: PolicyChoice, plan: Plan, result: Result) -> None:
+    def keep(question: Question, plan: Plan, result: Result) -> None:
         row_ended(row_line(result))
         if given.html is not None and result.feasible:
             recorded.append((plan, result))
         if predicts(plan) and result.feasible:
-            begins(f"{choice.label}: replaying with wrong predictions")
-            row = mispredictions(plan, machine, budget, choice.label)
+            begins(f"{result.policy}: replaying with wrong predictions")
+            row = mispredictions(plan, machine, budget, result.policy)
             predictions.extend([row] if row else [])
-        if given.regret and result.draws is not None:
-            begins(f"{choice.label}: planning in {given.regret} draws")
-            found = regret(next(one for one in asked if one.choice is choice), plan, given.regret)
-            regrets.extend([found] if found else [])
+        regrets.extend(regret(question, plan, result, given.regret, begins))
 
     with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
         results = compare(asked, begins, keep, record=given.html is not None)

@@ -220,7 +220,7 @@ def _shown(option: Option) -> Any:
         return typer.Argument(**given)
     if option.endings is not None:
         return written(*_flags(option), says=option.help, endings=option.endings)
-    return typer.Option(*_flags(option), min=option.least, **given)
+    return typer.Option(*_flags(option), min=option.least, max=option.most, **given)
 
 
 def _flags(option: Option) -> Sequence[str]:

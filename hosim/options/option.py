@@ -33,11 +33,11 @@ class Option:
 
     ``of`` is its type at the shell, where a quantity is text with its unit; ``takes`` says its type
     in Python, where that is another. ``help`` is for the shell, ``about`` for Python. ``flags`` are
-    how the shell spells it, if not by its name; an ``argument`` is given without one. ``least`` is
-    the least number, ``known`` gives the names that it may be, ``completes`` those with which it
-    may begin. ``needs`` are options of which one has to be given as well, ``excludes`` those that
-    must not be, and why. ``endings`` are those of a file that is written; ``None``: it is no such
-    file.
+    how the shell spells it, if not by its name; an ``argument`` is given without one. ``least`` and
+    ``most`` are the ends of a number's range, ``known`` gives the names that it may be,
+    ``completes`` those with which it may begin. ``needs`` are options of which one has to be given
+    as well, ``excludes`` those that must not be, and why. ``endings`` are those of a file that is
+    written; ``None``: it is no such file.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Option:
     flags: tuple[str, ...] = ()
     argument: bool = False
     least: float | None = None
+    most: float | None = None
     known: Callable[[], Iterable[str]] | None = None
     completes: Callable[[], Iterable[str]] | None = None
     needs: tuple[str, ...] = ()
@@ -76,7 +77,9 @@ class Option:
         if self.of is bool:
             return flag(value, self.name)
         if self.of is int:
-            return whole(value, self.name, -1 if self.least is None else int(self.least))
+            least = -1 if self.least is None else int(self.least)
+            most = LARGEST if self.most is None else int(self.most)
+            return whole(value, self.name, least, most)
         if self.of is float:
             return real(value, self.name)
         if self.of is Path:
@@ -98,13 +101,14 @@ class Option:
 # --------------------------------------------------------------------------------------------------
 
 
-def whole(value: object, argument: str, least: int = 0) -> int:
+def whole(value: object, argument: str, least: int = 0, most: int = LARGEST) -> int:
     """A whole number of Python or numpy. Raises :class:`InputError` for anything else."""
     number = whole_number(value)
-    if number is None or not least <= number <= LARGEST:
-        most = " and at most 2^63-1" if number is not None and number > LARGEST else ""
+    if number is None or not least <= number <= most:
+        end = "2^63-1" if most == LARGEST else most
+        beyond = f" and at most {end}" if number is not None and number > most else ""
         raise InputError(
-            f"expected a whole number of at least {least}{most}, got {shown(value, 60)}",
+            f"expected a whole number of at least {least}{beyond}, got {shown(value, 60)}",
             source=argument,
         )
     return number

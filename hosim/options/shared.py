@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from hosim.data.draws import FEW_DRAWS
 from hosim.options.option import REQUIRED, Option, Options
 
 RESERVED = "reserved"
@@ -190,8 +191,12 @@ OPTIONS: Mapping[str, Option] = _table(
         default=0,
         metavar="N",
         least=0,
+        most=FEW_DRAWS,
         help="Plan again in each of N draws of what is uncertain, and say what the plan loses there "
         "against one made for that world.",
+        about="In so many draws of what is uncertain each policy plans again; "
+        '``attrs["regret"]`` has what its plan loses there against the one made for that world '
+        "(:class:`hosim.data.draws.Regret`).",
     ),
     Option(
         "op_sigma",

@@ -301,6 +301,7 @@ class Engine:
 
     def _finish(self, iteration: Iteration) -> None:
         self.scheduler.ended()
+        now = self._now
         for number in iteration.emits:
             if self._hand_over is not None:
                 blocks = self.scheduler.prefilled(number)
@@ -308,7 +309,7 @@ class Engine:
                     self._hand_over(number, blocks)
                 continue
             tokens = self.token_ns[number]
-            tokens.append(self._now)
+            tokens.append(now)
             if len(tokens) == self._requests[number].output_tokens:
                 self.scheduler.finish(number)
                 self._left -= 1

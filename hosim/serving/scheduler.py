@@ -139,7 +139,7 @@ class Scheduler:
         not preempted before that is computed.
         """
         self._requests = requests
-        self._limits = limits
+        self._limits, self._size = limits, limits.block_tokens
         self.pool = BlockPool(blocks) if tiers is None else tiers
         self._tiers = tiers
         self._swap = swap
@@ -260,13 +260,17 @@ class Scheduler:
                 sequence.loads and self._has_to_wait(sequence)
             ):  # without blocks: it was preempted
                 continue
-            new = min(sequence.tokens - sequence.computed, budget)
-            if new and sequence.tokens < sequence.wanted and self._make_room(sequence, new, batch):
+            new = sequence.tokens - sequence.computed
+            new = new if new < budget else budget
+            if not new or sequence.tokens >= sequence.wanted:
+                continue
+            lacks = self._lacking(sequence, new) > 0
+            if not lacks or self._make_room(sequence, new, batch):
                 if (
                     self._limits.by_priority and self.preemptions > before
                 ):  # of those that had their place already, too
                     budget = self._limits.token_budget - sum(taken for _, taken in batch.values())
-                self._extend(sequence, new)
+                self._extend(sequence, new, lacks)
                 batch[sequence.number] = sequence, new
                 budget -= new
         if self.preemptions == before:
@@ -313,9 +317,7 @@ class Scheduler:
         """Preempt others until there are blocks for ``new`` tokens more; whether the sequence
         itself is still running.
         """
-        while (
-            wanted := self._blocks(sequence.computed + new) - sequence.gone - len(sequence.blocks)
-        ) > self.pool.free:
+        while (wanted := self._lacking(sequence, new)) > self.pool.free:
             if self.thinned is not None and self.thinned.spare(self.running, wanted):
                 break
             last = self._last()
@@ -476,16 +478,23 @@ class Scheduler:
         for load in sequence.loads:
             load.then(over)
 
-    def _extend(self, sequence: EngineSequence, new: int) -> None:
+    def _extend(self, sequence: EngineSequence, new: int, lacks: bool = True) -> None:
+        if lacks:
+            sequence.blocks += self.pool.take(self._lacking(sequence, new))
         sequence.computed += new
         sequence.latest = new
-        sequence.blocks += self.pool.take(
-            self._blocks(sequence.computed) - sequence.gone - len(sequence.blocks)
-        )
-        size = self._limits.block_tokens
-        for block in range(sequence.named, sequence.computed // size):
+        size = self._size
+        full = sequence.computed // size
+        for block in range(sequence.named, full):
             self.pool.name(sequence.blocks[block - sequence.gone], sequence.key(block, size))
-        sequence.named = sequence.computed // size
+        sequence.named = full
+
+    def _lacking(self, sequence: EngineSequence, new: int) -> int:
+        """Blocks that a sequence needs for so many tokens more, less what it has; below 0 where it
+        has more.
+        """
+        there = sequence.gone + len(sequence.blocks)
+        return -(-(sequence.computed + new) // self._size) - there
 
     def _iteration(self, batch: dict[int, tuple[EngineSequence, int]]) -> Iteration:
         """The batch as an iteration. A sequence whose tokens are all computed gets one more."""
@@ -511,4 +520,4 @@ class Scheduler:
         return Iteration(tuple(prefills), decodes, keys, tuple(emits), missed)
 
     def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self._limits.block_tokens)
+        return -(-tokens // self._size)

@@ -4,7 +4,7 @@ figures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,22 @@ DRAWN = (
     "preemptions",
 )
 """Figures of a ``hosim.serving/1`` that have intervals; blocks have theirs beside them."""
+
+MANY_ITERATIONS = 20_000
+"""A run of more has no intervals unless :meth:`Served.intervals` asks: they take 20 such runs."""
+
+_UNITS = ("_ns", "_per_s", "_share")
+
+
+def end_columns(figure: str) -> tuple[str, str]:
+    """The columns that have the ends of a figure's 90 % interval.
+
+    >>> end_columns("ttft_p95_ns"), end_columns("requests_per_s")
+    (('ttft_p95_low_ns', 'ttft_p95_high_ns'), ('requests_low_per_s', 'requests_high_per_s'))
+    """
+    unit = next((unit for unit in _UNITS if figure.endswith(unit)), "")
+    name = figure.removesuffix(unit)
+    return f"{name}_low{unit}", f"{name}_high{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +208,14 @@ class Served:
         """
         return goodput(self.frame(), self.span_ns, latency_limits(limits))
 
+    def in_draws(self) -> Iterator[Served]:
+        """The same requests served in each of few draws of what is uncertain, but those in which
+        the cache has no room for one; none where nothing is uncertain.
+        """
+        if self.again is not None:
+            drawn = map(self.again, range(FEW_DRAWS))
+            yield from (served for served in drawn if served is not None)
+
     def intervals(self) -> dict[str, Any]:
         """The ends of the 90 % intervals of figures of :meth:`summary`, from few draws of what is
         uncertain; empty where nothing is.
@@ -201,8 +225,7 @@ class Served:
         """
         if self.again is None:
             return {}
-        drawn = [self.again(draw) for draw in range(FEW_DRAWS)]
-        found = [served.summary() for served in drawn if served is not None]
+        found = [served.summary() for served in self.in_draws()]
         counts = {"count": FEW_DRAWS, "unfit": FEW_DRAWS - len(found)}
         return counts | {
             name: {of: ends([one[name][of] for one in found]) for of in value}

@@ -14,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError
 from hosim.result import Result
-from hosim.study.asked import PolicyChoice, check_pinning, notes_on_choice
+from hosim.study.asked import check_pinning, notes_on_choice
 from hosim.study.reserved_budget import plan_against_reserved
 from hosim.study.runs import Question, check, failed, make_plan, replay, unplanned
 
@@ -22,7 +22,7 @@ from hosim.study.runs import Question, check, failed, make_plan, replay, unplann
 def compare(
     questions: Sequence[Question],
     progress: Callable[[str], None] = lambda doing: None,
-    keep: Callable[[PolicyChoice, Plan, Result], None] = lambda choice, plan, result: None,
+    keep: Callable[[Question, Plan, Result], None] = lambda question, plan, result: None,
     *,
     record: bool = False,
 ) -> list[Result]:
@@ -31,7 +31,7 @@ def compare(
     ``ideal_ns``, and ``planning_s`` and ``replay_s`` measured.
 
     A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called
-    with what starts, ``keep`` with each plan and its result; ``record`` keeps the timelines. A
+    with what starts, ``keep`` with each question, its plan and its result; ``record`` keeps the timelines. A
     policy that is not hosim's own and fails gives a result, too, which is ``failed``. Ctrl-C in a
     block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the policies
     that have no result yet, unless none has. Raises :class:`PlanError` if the plan of one of
@@ -66,7 +66,7 @@ def compare(
                 ideal_ns=resident_step(graph, hardware).makespan_ns,
                 notes=said,
             )
-            keep(choice, plan, results[place])
+            keep(question, plan, results[place])
     listed = [results[place] for place in sorted(results)]
     if len(listed) == len(questions):
         check_pinning(questions[0].hardware, listed)

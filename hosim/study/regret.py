@@ -4,6 +4,7 @@ that its policy makes for that world.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from hosim import engine
@@ -13,20 +14,29 @@ from hosim.costmodel.spreads import drawn_world
 from hosim.data.draws import Regret
 from hosim.errors import InfeasibleError, PlanError
 from hosim.hardware import Hardware
+from hosim.plain_text import counted
+from hosim.result import Result
 from hosim.study.runs import Question, make_plan
 
 
-def regret(question: Question, plan: Plan, draws: int) -> Regret | None:
-    """The regret of a question's plan in the first so many of few draws; ``None`` for a policy that
-    decides while the step runs, which meets each world as it is.
+def regret(
+    question: Question,
+    plan: Plan,
+    result: Result,
+    draws: int,
+    progress: Callable[[str], None] = lambda doing: None,
+) -> list[Regret]:
+    """The regret of a question's plan in the first so many of few draws: none where nothing is
+    uncertain, and none of a policy that decides while the step runs, which meets each world as it
+    is.
 
-    Plans once in each draw. Raises what planning raises, but where no plan fits.
+    Plans once in each draw; ``progress`` is told. Raises what planning raises, but where no plan
+    fits.
     """
-    if plan.runtime is not None:
-        return None
-    return Regret(
-        question.choice.label, tuple([_loss(question, plan, draw) for draw in range(draws)])
-    )
+    if not draws or plan.runtime is not None or result.draws is None:
+        return []
+    progress(f"{result.policy}: planning in {counted(draws, 'draw')}")
+    return [Regret(result.policy, tuple([_loss(question, plan, draw) for draw in range(draws)]))]
 
 
 def _loss(question: Question, plan: Plan, draw: int) -> float | None:

@@ -28,7 +28,7 @@ from hosim.report.listed import models
 
 NUMBERS = {
     "compare-policies --devices": (None, 1, None),
-    "compare-policies --regret": (0, 0, None),
+    "compare-policies --regret": (0, 0, 20),
     "compare-policies --op-sigma": (0.0, 0, None),
     "compare-policies --transfer-sigma": (0.0, 0, None),
     "compare-policies --seed": (0, 0, None),

@@ -244,7 +244,7 @@ hosim.plot(r, "out.svg")
     "jitter": """hosim.replay(plan, "toy", jitter=Jitter(1, 0.1, 0.1), allocator="ledger", account="time", compete=True)
 hosim.replay(plan, budget=0.9, record=True)
 """,
-    "comparisons": """hosim.compare(graph, "toy", ["layerwise", "on_demand"], "80 B", devices=1, rescale=False)
+    "comparisons": """hosim.compare(graph, "toy", ["layerwise", "on_demand"], "80 B", devices=1, rescale=False, regret=1)
 hosim.compare(graph, machine, "layerwise,resident", budget=80)
 hosim.diff("layerwise", "on_demand", graph, "toy", "80 B", devices=1)
 hosim.robustness(graph, "toy", "layerwise", "80 B", runs=2, op_sigma=0.05, transfer_sigma=0.1, seed=3, order=False)

@@ -3,14 +3,17 @@ failures says, in full.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from hosim.data.draws import Draws, LaterDraws
 from hosim.errors import InputError
-from hosim.gate import testing
+from hosim.gate import measure_graph, testing
+from hosim.gate.records import Measured
 from hosim.gate.testing import SimulatedStep, gate_of
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import save_workload
@@ -89,6 +92,22 @@ def test_a_peak_that_is_too_high_is_listed_by_tensor(tmp_path: Path) -> None:
         == "expected a size with its unit, such as '80 GiB', got '9'"
     )
     assert step.metrics["makespan"] == 100
+
+
+def test_a_peak_that_is_too_high_in_draws(tmp_path: Path, monkeypatch: Any) -> None:
+    draws = LaterDraws.of(Draws((100,) * 20, peak_bytes=(70,) * 18 + (75, 75)))
+
+    def drawn(*asked: Any, **how: Any) -> Measured:
+        found = measure_graph(*asked, **how)
+        return replace(found, record=replace(found.record, draws=draws))
+
+    monkeypatch.setattr(testing, "measure_graph", drawn)
+    step = gate(tmp_path).model(graph())
+    step.assert_peak_below("76 B")
+    assert failure(lambda: step.assert_peak_below("75 B")).startswith(
+        "peak of hbm is 75 B (75 B) in draws of what is uncertain, not below 75 B\n"
+    )
+    step.assert_peak_below("1 B", "ddr")
 
 
 def test_beyond_eight_tensors_only_their_sum_is_named(tmp_path: Path) -> None:

@@ -67,6 +67,34 @@ def test_a_plan_that_fits_in_fewer_draws_is_noted(record: Record) -> None:
     assert not drawn_verdict(record, 1000, tight, base).note
 
 
+def test_a_ceiling_that_rises_is_noted(record: Record, tmp_path: Path) -> None:
+    """Of 20 draws the upper end lies between the second largest peak and the largest."""
+
+    def side(plan: str, peak: int, drawn: list) -> Measured:
+        draws = Draws((1000,) * 20, peak_bytes=tuple(drawn))
+        return Measured(
+            replace(
+                record,
+                metrics={"makespan": 1000, "peak.hbm": peak},
+                fingerprints={"graph": "0a", "plan": plan},
+                draws=LaterDraws.of(draws),
+            )
+        )
+
+    low, high = side("1b", 70, [70] * 19 + [None]), side("2c", 70, [70] * 17 + [80, 90, 90])
+    assert judge("x", low, high, {}).note == (
+        "peak.hbm is up to 90 B in 9 of 10 draws of what is uncertain, was up to 70 B"
+    )
+    assert not judge("x", high, low, {}).note
+    assert not judge("x", low, side("2c", 90, [90] * 20), {}).note  # a regression says it already
+    assert (low.record.ceiling, high.record.ceiling) == (70, 90)
+    assert side("1b", 70, [60] * 20).record.ceiling == 70  # that of the plan as it is
+    save_record(high.record, tmp_path / "x.toml")
+    assert "ceiling = 90  # peak.hbm in 9 of 10 draws" in (tmp_path / "x.toml").read_text()
+    assert read_record(tmp_path / "x.toml").ceiling == 90
+    assert "ceiling" not in record_text(low.record)
+
+
 def test_draws_are_kept_in_a_baseline(record: Record, tmp_path: Path) -> None:
     drawn = replace(record, draws=LaterDraws.of(Draws((900, None, 1111))))
     whole = replace(drawn, metrics={**record.metrics, "makespan": 1000})

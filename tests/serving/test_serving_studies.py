@@ -1,17 +1,24 @@
 """Sweeps and fits over serving, on a model of two layers."""
 
 import json
+from math import ceil, floor
 
 import pytest
+from rendered import lines
 from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
+from hosim.data.draws import FEW_DRAWS
+from hosim.data.draws import ends as drawn_ends
 from hosim.errors import InputError
 from hosim.serving import statistic_limits
 from hosim.serving.api import seed_percentiles
+from hosim.serving.report import serving_sweep
 from hosim.serving.requests import Request, changed_requests
+from hosim.study.rows_of_answers import records
 from hosim.study.searches import bisected, pareto
+from hosim.units import human_time
 
 MODEL = {"model": "llama-3.1-8b", "layers": 2}
 DRAWN = "poisson:rate=50:count=8:prompt=40:output=3"
@@ -46,6 +53,39 @@ def test_a_row_is_what_serving_gives():
         found["output_tokens_per_s"],
         alone.goodput("ttft=2ms")["share"],
     )
+
+
+def test_the_ends_of_a_row_are_those_of_serving_in_draws():
+    asked = {"vary": {"blocks": [8, 100]}, "limit": "ttft=1ms", "jobs": 1}
+    table = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, **asked)
+    for row in table.to_dict("records"):
+        served = hosim.serve(MODEL, "h100-80gb-sxm", DRAWN, blocks=row["blocks"])
+        found = served.intervals()
+        summaries = [served.again(draw).summary() for draw in range(FEW_DRAWS)]
+        for name in ("ttft", "tpot", "latency"):
+            low, high = drawn_ends([round(one[f"{name}_ns"]["mean"]) for one in summaries])
+            ends = row[f"{name}_mean_low_ns"], row[f"{name}_mean_high_ns"]
+            assert ends == (floor(low), ceil(high))
+        ends = (row["output_tokens_low_per_s"], row["output_tokens_high_per_s"])
+        assert ends == found["output_tokens_per_s"]
+        shares = [served.again(draw).goodput("ttft=1ms")["share"] for draw in range(FEW_DRAWS)]
+        assert (row["goodput_low_share"], row["goodput_high_share"]) == drawn_ends(shares)
+    assert table["ttft_p95_low_ns"][0] < table["ttft_p95_ns"][0] < table["ttft_p95_high_ns"][0]
+    shown = lines(serving_sweep(records(table), ["blocks"]))
+    assert [line.split()[0] for line in shown[4:10]] == ["8", "low", "high", "100", "low", "high"]
+    assert human_time(table["ttft_p95_high_ns"][1]) in shown[9]
+    assert shown[9].split()[-1] == "-"  # no draw changes how many are preempted
+    seeds = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, **asked, seeds=2)
+    assert not [column for column in seeds if "_low_" in column]
+
+
+def test_a_long_run_and_a_point_that_fails_have_no_ends(monkeypatch):
+    asked = {"vary": {"blocks": [2, 100]}, "jobs": 1}
+    short = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, **asked)
+    assert short.filter(like="_low_").notna().any(axis=1).tolist() == [False, True]
+    monkeypatch.setattr("hosim.serving.api.serving_points.MANY_ITERATIONS", 3)
+    table = hosim.serve_sweep(MODEL, "h100-80gb-sxm", DRAWN, **asked)
+    assert not table.filter(like="_low_").notna().any(axis=None)
 
 
 def test_a_point_that_fails_is_a_row_with_its_error(tmp_path):
@@ -414,6 +454,7 @@ def test_the_command_of_a_frontier(tmp_path):
     first = CliRunner().invoke(app, [*line, *vary, "-o", str(path)], env={"COLUMNS": "160"})
     assert first.exit_code == 0, first.stderr
     assert "best" in first.stdout
+    assert "90 % interval" in first.stdout
     kept = path.read_text().splitlines()
     path.write_text("\n".join(kept[:2]) + "\n")  # interrupted after the first point
     again = CliRunner().invoke(app, [*line, *vary, "-o", str(path)], env={"COLUMNS": "160"})

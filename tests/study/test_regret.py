@@ -7,6 +7,7 @@ from rendered import lines
 from toy_machine import MACHINE
 from typer.testing import CliRunner
 
+import hosim
 from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
 from hosim.costmodel.spreads import drawn_world
@@ -49,6 +50,11 @@ def late_where_links_are_fast(graph: Graph, hardware: Hardware, budget_bytes: in
     return moved(graph, 0 if hardware.channels[0].bandwidth_bytes_per_s >= 10**9 else 4)
 
 
+def losses(question: Question, plan: Plan, draws: int) -> tuple[float | None, ...]:
+    (found,) = regret(question, plan, replay(plan, LARGE), draws)
+    return found.losses
+
+
 def test_a_world_is_the_draw() -> None:
     graph = streamed()
     plan = moved(graph, 4)
@@ -64,22 +70,22 @@ def test_a_world_is_the_draw() -> None:
 
 def test_a_plan_that_is_the_same_in_all_worlds_regrets_nothing() -> None:
     asked = Question(streamed(), LARGE, as_choice(early), None)
-    assert regret(asked, early(asked.graph, LARGE, 0), 4).losses == (0.0,) * 4
+    assert losses(asked, early(asked.graph, LARGE, 0), 4) == (0.0,) * 4
 
 
 def test_what_is_lost_is_what_the_plan_made_for_the_world_takes_less() -> None:
     """Copies one op ahead wait where the link is slow; in these worlds the policy copies early."""
     asked = Question(streamed(), LARGE, as_choice(late_where_links_are_fast), None)
     plan = late_where_links_are_fast(asked.graph, LARGE, 0)
-    found = regret(asked, plan, 6)
+    found = losses(asked, plan, 6)
     expected = []
     for d in range(6):
         graph, machine = drawn_world(asked.graph, LARGE, d)
         slow = machine.channels[0].bandwidth_bytes_per_s < 10**9
         took = [replay(moved(graph, n), machine, compete=True).makespan_ns for n in (0, 4)]
         expected.append(max(0.0, took[0] / took[1] - 1) if slow else 0.0)
-    assert found.losses == pytest.approx(tuple(expected))
-    assert regret(asked, moved(asked.graph, 4), 6).losses == (0.0,) * 6  # never below 0
+    assert found == pytest.approx(tuple(expected))
+    assert losses(asked, moved(asked.graph, 4), 6) == (0.0,) * 6  # never below 0
     assert any(expected)
     assert not all(expected)
 
@@ -88,9 +94,9 @@ def test_a_policy_that_decides_anew_and_a_world_without_room() -> None:
     graph = streamed()
     asked = Question(graph, LARGE, parse_choice("on_demand"), None)
     plan = parse_choice("on_demand").policy.plan(graph, LARGE, 10**9)
-    assert regret(asked, plan, 2) is None
+    assert regret(asked, plan, replay(plan, LARGE), 2) == []
     tight = Question(graph, LARGE, as_choice(early), 100)
-    assert regret(tight, early(graph, LARGE, 0), 2).losses == (None, None)
+    assert losses(tight, early(graph, LARGE, 0), 2) == (None, None)
 
 
 def test_the_table() -> None:
@@ -104,7 +110,21 @@ def test_the_table() -> None:
     ]
 
 
+def test_python_and_the_shell_say_the_same() -> None:
+    ways = {"early": early, "late_where_links_are_fast": late_where_links_are_fast}
+    found = hosim.compare(streamed(), LARGE, list(ways.values()), regret=6).attrs["regret"]
+    for one, (name, policy) in zip(found, ways.items(), strict=True):
+        asked = Question(streamed(), LARGE, as_choice(policy), None)
+        known = losses(asked, policy(asked.graph, LARGE, 0), 6)
+        assert (one.policy, one.losses) == (name, pytest.approx(known))
+    assert hosim.compare(streamed(), LARGE, early).attrs["regret"] == []
+
+
 def test_the_option_is_bounded() -> None:
     asks = ["compare-policies", "gpt2:phase=decode", "-H", "h100", "--regret", "21"]
     done = CliRunner().invoke(app, asks)
-    assert (done.exit_code, "expected at most 20, got 21" in done.output) == (2, True)
+    assert (done.exit_code, "less than or equal to 20" in done.output) == (2, True)
+    with pytest.raises(hosim.InputError, match="at least 0 and at most 20, got 21"):
+        hosim.compare(streamed(), LARGE, early, regret=21)
+    with pytest.raises(hosim.InputError, match="regret are for one machine"):
+        hosim.compare(streamed(), [LARGE, "toy"], regret=1)

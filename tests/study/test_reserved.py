@@ -277,8 +277,8 @@ def test_a_comparison_keeps_the_timelines_that_it_is_asked_for():
     )
     said, kept = [], []
 
-    def keep(choice, plan, result):
-        kept.append((choice, plan.policy, result))
+    def keep(question, plan, result):
+        kept.append((question.choice, plan.policy, result))
 
     plain = compare(
         questions(chain(3), MACHINE, choices, 90 * MIB, counting=counting, reserved=True),

@@ -391,6 +391,7 @@ def test_what_is_not_given() -> None:
     asked = ("blame", "compare", "fit", "frontier", "plan", "robustness", "sweep")
     assert numbers == {
         **{f"{name} rescale": False for name in asked},
+        "compare regret": 0,
         "sweep jobs": -1,
         "frontier points": 9,
         "frontier refine": 4,
@@ -568,7 +569,7 @@ def test_what_is_assumed_of_arguments_that_are_left_out() -> None:
     policy = {"policy": "hyperoffload", **rescale}
     assert found == {
         "blame": {**policy, "more_memory": "1GB", "more_bandwidth": "10GB/s"},
-        "compare": rescale,
+        "compare": {**rescale, "regret": 0},
         "diff": {},
         "explain": {},
         "fit": policy,

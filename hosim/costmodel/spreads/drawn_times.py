@@ -66,10 +66,10 @@ class StepSpread:
     spread: float
 
 
-TRAINING = StepSpread(0.36, 0.3)
+TRAINING = StepSpread(0.36, 0.31)
 """Training steps by software that nobody names, or of whose speed nothing is known."""
 
-INFERENCE = StepSpread(0.11, 0.3)
+INFERENCE = StepSpread(0.12, 0.31)
 """Steps of inference by such software."""
 
 UNMEASURED_MACHINE = 0.1
@@ -154,7 +154,7 @@ LARGEST_FACTOR = 16.0
 MEASURE_KERNELS = "`hosim import-kernels` with measured times"
 MEASURE_LINKS = "`hosim calibrate` or `python -m hosim.gpu measure`"
 RECORD_STEP = "`hosim calibrate` with a recorded step"
-NAME_RUNTIME = "`--runtime`"
+FIT_RUNTIME = "`hosim runtime fit` with your own runs"
 """What makes each kind of factor more certain."""
 
 
@@ -251,7 +251,7 @@ class DrawnTimes:
             phase = "training" if self._trains else "inference"
             of = TRAINING if self._trains else INFERENCE
             logs = of.mean + of.spread * normal_draws(f"speed of {phase} by unnamed software")
-            found.append(Factor("the software, which nobody named", NAME_RUNTIME, logs))
+            found.append(Factor("the software, which nobody named", FIT_RUNTIME, logs))
         if not is_measured(self._hardware):
             logs = UNMEASURED_MACHINE * normal_draws(f"{self._hardware.name}, kernels in all")
             found.append(Factor("a machine whose kernels nobody measured", MEASURE_KERNELS, logs))

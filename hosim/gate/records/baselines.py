@@ -98,15 +98,15 @@ def read_record(path: str | os.PathLike[str]) -> Record:
 
 
 def _draws(data: BaselineModel) -> LaterDraws | None:
-    """The makespans in draws, which the file has over that of the metrics; 0 where the plan does
-    not fit.
+    """The makespans in draws, which the file has over that of the metrics, 0 where the plan does
+    not fit; and of peaks the ceiling.
     """
     if "draws" not in data:
         return None
     whole = data["metrics"].get(MAKESPAN, 0)
-    return LaterDraws.of(
-        Draws(tuple([round(whole * part / _PARTS) if part else None for part in data["draws"]]))
-    )
+    times = tuple([round(whole * part / _PARTS) if part else None for part in data["draws"]])
+    ceiling = (data["ceiling"],) if "ceiling" in data else ()
+    return LaterDraws.of(Draws(times, peak_bytes=ceiling))
 
 
 def _machine(data: BaselineModel, path: str | os.PathLike[str]) -> Mapping[str, str]:
@@ -209,6 +209,8 @@ def _lines(record: Record, curve: bool) -> Iterator[str]:
         whole = record.metrics.get(MAKESPAN) or 1
         parts = [0 if ns is None else round(_PARTS * ns / whole) for ns in drawn.makespan_ns]
         yield f"draws = {parts}  # makespans in draws, in ten-thousandths"
+        if record.ceiling > record.metrics.get(record.device_peak, 0):
+            yield f"ceiling = {record.ceiling}  # {record.device_peak} in 9 of 10 draws"
     if record.notes:
         yield f"notes = [{', '.join(map(quoted, record.notes))}]"
     yield from version_lines(record.versions)

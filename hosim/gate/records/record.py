@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hosim.data.draws import LaterDraws
+from hosim.gate.judged_metrics import PEAK
 
 SOURCE = "source"
 """The fingerprint of the file that a graph is from, if it is from one: the user's, unlike what
@@ -128,6 +129,21 @@ class Record:
     notes: tuple[str, ...] = ()
     graph: GraphRecord = GraphRecord()
     draws: LaterDraws | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def device_peak(self) -> str:
+        """The name of the metric that has the peak of the device tier."""
+        return f"{PEAK}.{self.machine.get('device_tier', '')}"
+
+    @property
+    def ceiling(self) -> int:
+        """Bytes that the device tier holds at most in 9 of 10 draws of what is uncertain: at least
+        its peak.
+        """
+        peak = self.metrics.get(self.device_peak, 0)
+        drawn = None if self.draws is None else self.draws()
+        ends = None if drawn is None else drawn.peak_interval
+        return peak if ends is None else max(peak, ends[1])
 
     @property
     def computed(self) -> Mapping[str, str]:

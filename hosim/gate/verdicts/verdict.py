@@ -20,6 +20,7 @@ from hosim.gate.judged_metrics import (
     SAME,
     MetricVerdict,
     Tolerance,
+    human,
     judge_metrics,
 )
 from hosim.gate.records import REQUESTS, SHIPPED, SOURCE, Measured, Record
@@ -224,7 +225,8 @@ def _in_draws(
     metrics: tuple[MetricVerdict, ...], before: Record, now: Record
 ) -> tuple[tuple[MetricVerdict, ...], str]:
     """The verdicts, of which that on the makespan is drift unless it is longer, or shorter, in 9 of
-    10 draws that both have; and a note that says so, or that the plan fits in fewer of them.
+    10 draws that both have; and a note that says so, or that the plan fits in fewer of them or
+    holds more in them.
     """
     at = next((i for i, m in enumerate(metrics) if m.name == MAKESPAN), -1)
     judged = at >= 0 and metrics[at].verdict in (REGRESSION, IMPROVEMENT)
@@ -234,11 +236,12 @@ def _in_draws(
     sides = before.draws(), now.draws()
     old, new = [() if drawn is None else drawn.makespan_ns for drawn in sides]
     was, unfit = [0.0 if drawn is None else drawn.unfit_share for drawn in sides]
-    less = (
-        f"the plan does not fit in {often(unfit)} of what is uncertain, before in {often(was)}"
-        if unfit > was + 1 - CERTAINTY
-        else ""
-    )
+    said = [_higher_ceiling(before, now)]
+    if unfit > was + 1 - CERTAINTY:
+        said.append(
+            f"the plan does not fit in {often(unfit)} of what is uncertain, before in {often(was)}"
+        )
+    less = "; ".join(filter(None, said))
     if not judged:
         return metrics, less
     both = in_both(old, new)
@@ -249,8 +252,21 @@ def _in_draws(
         return metrics, less
     drift = replace(metrics[at], verdict=DRIFT)
     word, noun = ("longer", REGRESSION) if grows else ("shorter", IMPROVEMENT)
-    said = f"{drift.line()}, but {word} in {often(share)} of what is uncertain: no {noun}"
-    return (*metrics[:at], drift, *metrics[at + 1 :]), "; ".join(filter(None, [said, less]))
+    why = f"{drift.line()}, but {word} in {often(share)} of what is uncertain: no {noun}"
+    return (*metrics[:at], drift, *metrics[at + 1 :]), "; ".join(filter(None, [why, less]))
+
+
+def _higher_ceiling(before: Record, now: Record) -> str:
+    """A line where the device tier holds more in draws of what is uncertain than it did, and more
+    than its peak.
+    """
+    name, was = now.device_peak, before.ceiling
+    if now.ceiling <= max(was, now.metrics.get(name, 0)):
+        return ""
+    return (
+        f"{name} is up to {human(name, now.ceiling)} in 9 of 10 draws of what is uncertain, was up "
+        f"to {human(name, was)}"
+    )
 
 
 def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:

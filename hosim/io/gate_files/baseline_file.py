@@ -77,6 +77,7 @@ class BaselineModel(TypedDict):
     budget: NotRequired[Name]
     curve: NotRequired[list[Count]]
     draws: NotRequired[list[Count]]
+    ceiling: NotRequired[Count]
     notes: NotRequired[list[str]]
     peaks: NotRequired[dict[Name, PeakModel]]
     moved: NotRequired[dict[Name, ListingModel]]

@@ -9,15 +9,18 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, machine, named
+from hosim.data.draws import ends
 from hosim.errors import HosimError, InputError
 from hosim.files import unknown_name
 from hosim.importers import builder_parameters, name_of
 from hosim.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
+from hosim.serving import MANY_ITERATIONS, end_columns
 from hosim.serving.api.serve_setup import SAID_BY_REQUESTS
 from hosim.serving.api.serving_run import serve
 from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
@@ -37,7 +40,7 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _WHOLE = ("requests", "span_ns", *(f"{name}_{of}_ns" for name in LATENCIES for of in STATISTICS))
 _CACHE = ("iterations", "preemptions", "blocks", "peak_blocks")
 _COSTS = ("devices", "cache_bytes")
-NUMBERS = (
+_NUMBERS = (
     "requests_per_s",
     "prompt_tokens_per_s",
     "output_tokens_per_s",
@@ -45,12 +48,27 @@ NUMBERS = (
     "goodput_share",
     "prefix_hit_share",
 )
-WHOLE = (*_WHOLE, *_CACHE, *_COSTS)
-FIGURES = (*_WHOLE[1:], *NUMBERS, *_CACHE)
+UNCERTAIN = (
+    "ttft_mean_ns",
+    "ttft_p95_ns",
+    "tpot_mean_ns",
+    "tpot_p95_ns",
+    "latency_mean_ns",
+    "requests_per_s",
+    "output_tokens_per_s",
+    "goodput_per_s",
+    "goodput_share",
+)
+"""The figures of a sweep's row that have intervals: those that tables show and draws change."""
+ENDS = tuple(end for figure in UNCERTAIN for end in end_columns(figure))
+"""The columns with the ends of these intervals."""
+WHOLE = (*_WHOLE, *_CACHE, *_COSTS, *(end for end in ENDS if end.endswith("_ns")))
+NUMBERS = (*_NUMBERS, *(end for end in ENDS if not end.endswith("_ns")))
+FIGURES = (*_WHOLE[1:], *_NUMBERS, *_CACHE)
 """The figures of a row that seeds change."""
-COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *NUMBERS, *_CACHE, *_COSTS, "error")
-"""The figures of a row: whole nanoseconds and counts, :data:`NUMBERS` a second or from 0 to 1, and
-why there are none.
+COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *_NUMBERS, *_CACHE, *_COSTS, "error")
+"""The figures of a row: whole nanoseconds and counts, numbers a second or from 0 to 1, and why
+there are none.
 
 ``cache_bytes`` is the room for the cache in all tiers of all engines together.
 """
@@ -116,9 +134,8 @@ class ServingQuestion:
             asked.model, asked.hardware, changed_requests(asked.requests, changes), **asked.options
         )
 
-    def figures(self, settings: Settings) -> dict[str, Value]:
-        """The figures of a point, by :data:`COLUMNS`. Raises :class:`HosimError`."""
-        served = self.served(settings)
+    def figures(self, served: Served) -> dict[str, Value]:
+        """The figures of a point that was served, by :data:`COLUMNS`."""
         found = served.summary()
         row: dict[str, Value] = {
             name: found[name] for name in ("model", "hardware", "requests", "span_ns", *_CACHE)
@@ -128,7 +145,7 @@ class ServingQuestion:
                 f"{name}_{of}_ns": None if value is None else round(value)
                 for of, value in found[f"{name}_ns"].items()
             }
-        row |= {name: found[name] for name in NUMBERS if name in found}
+        row |= {name: found[name] for name in _NUMBERS if name in found}
         row |= {
             "devices": sum(count * one["devices"] for count, one in _engines(found)),
             "cache_bytes": _room(found),
@@ -137,6 +154,23 @@ class ServingQuestion:
             within = served.goodput(self.limits_ns)
             row |= {"goodput_per_s": within["requests_per_s"], "goodput_share": within["share"]}
         return {column: row.get(column) for column in COLUMNS} | {FEASIBLE: True}
+
+    def ends(self, served: Served) -> dict[str, Value]:
+        """The ends of the 90 % intervals of a point that was served, by :data:`ENDS`; none of a run
+        of many iterations.
+        """
+        found: dict[str, Value] = dict.fromkeys(ENDS)
+        if len(served.samples) > MANY_ITERATIONS:
+            return found
+        rows = [self.figures(one) for one in served.in_draws()]
+        for figure in UNCERTAIN:
+            known = [value for row in rows if isinstance(value := row[figure], int | float)]
+            within = ends(known)
+            if within is not None and figure in WHOLE:
+                within = floor(within[0]), ceil(within[1])
+            if within is not None:
+                found |= zip(end_columns(figure), within, strict=True)
+        return found
 
     @property
     def digest(self) -> str:
@@ -154,18 +188,23 @@ class ServingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ServingTask:
-    """One point: its key, the question and the changed fields."""
+    """One point: its key, the question and the changed fields; ``drawn`` is whether its row has
+    intervals.
+    """
 
     key: str
     question: ServingQuestion
     settings: Settings
+    drawn: bool = False
 
     def solved(self) -> dict[str, Value]:
         """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
         exception.
         """
         try:
-            return {"point": self.key, **self.question.figures(self.settings)}
+            served = self.question.served(self.settings)
+            ends = self.question.ends(served) if self.drawn else {}
+            return {"point": self.key, **self.question.figures(served), **ends}
         except Exception as error:  # one point's failure must not end a sweep of thousands
             return self.failed(failure(error))
 
@@ -173,13 +212,14 @@ class ServingTask:
         """The row of a point that has no result."""
         model = name_of({"model": self.question.model["model"]})
         hardware = self.settings.get(HARDWARE) or machine(self.question.hardware).name
+        columns = (*COLUMNS, *(ENDS if self.drawn else ()))
         named: dict[str, Value] = {
             "model": model,
             "hardware": hardware,
             FEASIBLE: False,
             "error": error,
         }
-        return {"point": self.key, **dict.fromkeys(COLUMNS), **named}
+        return {"point": self.key, **dict.fromkeys(columns), **named}
 
 
 def _room(found: Mapping[str, Any]) -> int:
@@ -247,10 +287,12 @@ def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> No
             raise InputError(unknown_name(what, field, known), source=field)
 
 
-def tasks_of(question: ServingQuestion, points: Sequence[Settings]) -> list[ServingTask]:
-    """A task for each point."""
+def tasks_of(
+    question: ServingQuestion, points: Sequence[Settings], drawn: bool = False
+) -> list[ServingTask]:
+    """A task for each point, with intervals or without."""
     digest = question.digest
-    return [ServingTask(point_key(digest, point), question, point) for point in points]
+    return [ServingTask(point_key(digest, point), question, point, drawn) for point in points]
 
 
 def asked_question(

@@ -17,6 +17,7 @@ from hosim.options import file_of, whole
 from hosim.serving import beyond, latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,
+    ENDS,
     NUMBERS,
     WHOLE,
     ServingTask,
@@ -95,7 +96,9 @@ def serve_sweep(
     -------
     pandas.DataFrame
         One row per point: the value of each varied field, then the columns of
-        :data:`hosim.serving.api.COLUMNS`. A point that cannot be served has its ``error``.
+        :data:`hosim.serving.api.COLUMNS`, and without ``seeds`` the ends of 90 % intervals from few
+        draws of what is uncertain, such as ``ttft_p95_low_ns``. A point that cannot be served has
+        its ``error``.
 
     Raises
     ------
@@ -134,14 +137,18 @@ def serve_sweep(
         model, hardware, requests, options, {} if limit is None else latency_limits(limit)
     )
     check_serving_fields(asked, dict.fromkeys(field for point in points for field in point))
-    tasks = tasks_of(asked, points)
+    # seeds say how much arrivals matter, and would take 20 runs each
+    drawn = seeds is None
+    tasks = tasks_of(asked, points, drawn)
     _, keys = unique(points, [task.key for task in tasks])
     first = {task.key: task for task in reversed(tasks)}
     varying = varied_columns(points)
     columns = [
         "point",
         *varying.values(),
-        *(column for column in COLUMNS if column not in varying.values()),
+        *(column for column in COLUMNS[:-1] if column not in varying.values()),
+        *(ENDS if drawn else ()),
+        *COLUMNS[-1:],
     ]
     with in_cell() as tell:
 

@@ -33,10 +33,6 @@ _OPTIONS = serving_options(
 )
 
 
-_MANY = 20_000
-"""So many iterations take long to serve in every draw."""
-
-
 @command(*_OPTIONS)
 def serve(given: Given) -> None:
     """Serve requests over time on one engine, as vLLM does.
@@ -48,6 +44,7 @@ def serve(given: Given) -> None:
     from hosim.importers import builder_parameters
     from hosim.plain_text import counted
     from hosim.serving import (
+        MANY_ITERATIONS,
         as_served,
         beside_measured,
         beyond,
@@ -108,8 +105,11 @@ def serve(given: Given) -> None:
         }
     if limits is not None:
         data["goodput"] = result.goodput(limits)
-    if result.again is not None and len(result.samples) > _MANY:
-        note(f"no intervals: more than {_MANY:,} iterations (Python: hosim.serve(...).intervals())")
+    if result.again is not None and len(result.samples) > MANY_ITERATIONS:
+        note(
+            f"no intervals: more than {MANY_ITERATIONS:,} iterations (Python: "
+            "hosim.serve(...).intervals())"
+        )
     elif result.again is not None:
         with progress("serving in draws of what is uncertain"):
             data["draws"] = result.intervals()

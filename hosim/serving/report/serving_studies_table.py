@@ -8,9 +8,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.base.nearest_rank import by_point, nearest_rank
+from hosim.data.draws import FEW_DRAWS
 from hosim.report.of_replays import NOTHING
 from hosim.report.of_studies import cell, errors
 from hosim.report.printing import open_table, paragraph
+from hosim.serving import end_columns
 from hosim.units import human_percent
 
 Row = Mapping[str, Any]
@@ -31,7 +33,7 @@ _SHOWN = (
 
 def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
     """A row a point: the varied columns and the main figures; errors are below. With several seeds
-    P50, P5 and P95 are shown.
+    P50, P5 and P95 are shown, with one the ends of 90 % intervals where there are some.
     """
     seeds = "requests.seed" in varied and len({row["requests.seed"] for row in rows}) > 1
     columns = [column for column in varied if not (seeds and column == "requests.seed")]
@@ -45,21 +47,39 @@ def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
     for point, group in by_point(rows, columns).items():
         cells = [cell(column, value) for column, value in zip(columns, point, strict=True)]
         served = [row for row in group if row["feasible"]]
-        for number, share in enumerate((50, 5, 95) if seeds and len(served) > 1 else (50,)):
-            text = f"P{share}"
+        below = _SEED_LINES if seeds and len(served) > 1 else []
+        if any(map(_has_ends, served)):
+            below = _END_LINES
+        for text, share, end in [("", 50, None), *below]:
+            keys = [key if end is None else end_columns(key)[end] for key, _ in shown]
             figures = [
-                _figure(key, [row[key] for row in served if row[key] is not None], share)
-                for key, _ in shown
+                _figure(key, [row[key] for row in served if row.get(key) is not None], share)
+                for key in keys
             ]
-            names = cells if not number else [text, *[""] * (len(cells) - 1)] if cells else []
+            names = cells if not text else [text, *[""] * (len(cells) - 1)] if cells else []
             table.add_row(*names, *figures, style=None if served else "red")
-    note = (
-        f"each row is the median of {len({row['requests.seed'] for row in rows})} seeds, with P5 "
-        "and P95 of them (nearest rank) below"
-        if seeds
-        else ""
-    )
+    note = ""
+    if seeds:
+        note = (
+            f"each row is the median of {len({row['requests.seed'] for row in rows})} seeds, with "
+            "P5 and P95 of them (nearest rank) below"
+        )
+    elif any(map(_has_ends, rows)):
+        note = (
+            f"low and high are the ends of 90 % intervals, from {FEW_DRAWS} draws, which are the "
+            "same for all rows"
+        )
     return Group(table, paragraph(*filter(None, [note])), errors(rows))
+
+
+_Line = tuple[str, int, int | None]
+_SEED_LINES: list[_Line] = [("P5", 5, None), ("P95", 95, None)]
+_END_LINES: list[_Line] = [("low", 50, 0), ("high", 50, 1)]
+"""The lines below a row of a sweep: which percentile of its seeds, and which end of intervals."""
+
+
+def _has_ends(row: Row) -> bool:
+    return row.get(end_columns("requests_per_s")[0]) is not None
 
 
 def serving_fit(
@@ -101,20 +121,25 @@ def serving_frontier(
         for key, name in _SHOWN
         if key in ("ttft_p95_ns", "tpot_mean_ns", "goodput_share", "prefix_hit_share")
     ]
+    known = any(map(_has_ends, rows))
     columns = [
         *shown,
         *((key, name) for key, name in more if any(row[key] is not None for row in rows)),
     ]
-    titles = {"ttft_p95_ns": "first token,\nP95"}
+    titles = [{"ttft_p95_ns": "first token,\nP95"}.get(k, n) for k, n in columns]
+    if known:
+        titles.insert(len(shown), "90 % interval")
     table = open_table(
         "Frontier",
         *(v.replace(".", ".\n") for v in varied),
         "best",
-        *(titles.get(k, n) for k, n in columns),
+        *titles,
         left=len(varied),
     )
     for row in rows:
         figures = [_figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
+        if known:
+            figures.insert(len(shown), _interval(row, of))
         cells = [cell(column, row[column]) for column in varied]
         table.add_row(
             *cells,
@@ -124,6 +149,12 @@ def serving_frontier(
         )
     note = "'best' are points that no other one beats: as much for less, or more for the same"
     return Group(table, paragraph(note), errors(rows))
+
+
+def _interval(row: Row, figure: str) -> str:
+    """The ends of a figure's interval."""
+    ends = [_figure(end, [] if row[end] is None else [row[end]], 50) for end in end_columns(figure)]
+    return " to ".join(ends)
 
 
 def _figure(column: str, values: Sequence[Any], share: int) -> str:
