@@ -14,6 +14,7 @@ from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
     console,
+    hardware_of,
     print_json,
     questions_of,
     say_notes,
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 
 
 FITTING = (
-    "workload hardware policies budget runtime devices no_recompute rescale enough detail all json"
+    "workload hardware policies budget runtime devices no_recompute rescale enough price detail "
+    "all json"
 )
 """The options that several machines can be compared with."""
 
@@ -57,7 +59,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
     from hosim.report.listed import machine_comparison
     from hosim.report.of_replays import in_draws
     from hosim.study import compare_machines
-    from hosim.study.searches import NEAR
+    from hosim.study.searches import NEAR, priced, prices_of
 
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
     if not names:
@@ -69,6 +71,17 @@ def compare_on_machines(options: Options, given: Given) -> None:
     refuse_others(options, vars(given), FITTING, why, "compare-policies")
     given.policies = given.policies or "hyperoffload"
     asked = questions_of(given, list(dict.fromkeys(names)))
+    if given.price is not None:
+        prices = {hardware_of(name).name: p for name, p in prices_of(given.price).items()}
+        if unknown := set(prices) - {one.hardware.name for one in asked}:
+            raise InputError(
+                f"{', '.join(sorted(unknown))} is not among the machines that are compared",
+                source="--price",
+            )
+        asked = [
+            replace(one, profile=priced(one.profile, prices.get(one.hardware.name)))
+            for one in asked
+        ]
     with progress() as tell:
         found = compare_machines(asked, tell, enough=given.enough)
     say_notes(found.notes)
@@ -99,7 +112,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
 _OPTIONS = declared(
     "workload hardware policies budget runtime routing steps execution_trace allocator account "
     "plan_against devices no_recompute "
-    "rescale within time work regret op_sigma transfer_sigma seed detail all enough plot html json",
+    "rescale within time work regret op_sigma transfer_sigma seed detail all enough price plot html json",
     replace(
         OPTIONS["hardware"],
         metavar="HW[,HW...]",
@@ -112,9 +125,20 @@ _OPTIONS = declared(
         help="Of several machines: find the smallest budget of each with which a step takes at "
         "most 5 % longer than with everything resident.",
     ),
+    Option(
+        "price",
+        metavar="HW=P,...",
+        help="Of several machines: what a device of each costs an hour, as in h100=2.5,l40s=0.9. "
+        "Adds what a million tokens cost (or a step).",
+    ),
 )
 
 
+_OF_SEVERAL = {
+    "enough": "of one it is said without --budget",
+    "price": "of one use 'hosim frontier --price'",
+}
+"""Options of several machines, and what to do about one."""
 _PLAIN = ("resident", "static_split", "hyperoffload")
 """The policies of a question that names none and no command: the baseline, a rule that runtimes
 have, and the planner.
@@ -133,12 +157,12 @@ def compare_policies(given: Given) -> None:
     if "," in given.hardware and not os.path.exists(given.hardware):
         compare_on_machines(_OPTIONS, given)
         return
-    if given.enough:
-        raise InputError(
-            "--enough compares machines: name several, as in -H h100,a100; of one it is said "
-            "without --budget",
-            source="compare-policies",
-        )
+    for name, what in _OF_SEVERAL.items():
+        if getattr(given, name):
+            raise InputError(
+                f"--{name} compares machines: name several, as in -H h100,a100; {what}",
+                source="compare-policies",
+            )
     check_drawn(given)
     from hosim.data.draws import FEW_DRAWS
 

@@ -221,6 +221,9 @@ def machines_answer(
     fitting = sorted(
         [row for row in rows if row["makespan_ns"] is not None], key=lambda row: row["makespan_ns"]
     )
+    tokens = any([row.get("cost_per_million_tokens") is not None for row in rows])
+    cost = "cost_per_million_tokens" if tokens else "cost"
+    known = any([row.get(cost) is not None for row in rows])
     several = len({row["policy"] for row in rows}) > 1
     least = any([row["enough_bytes"] is not None for row in rows])
     listed = [
@@ -236,6 +239,7 @@ def machines_answer(
                 if least
                 else []
             ),
+            *([f"{row[cost]:.3g}" if row[cost] is not None else "-"] if known else []),
         )
         for row in fitting
     ]
@@ -251,6 +255,7 @@ def machines_answer(
             "memory",
             "peak",
             *(["enough"] if least else []),
+            *([f"cost of {'1M tokens' if tokens else 'a step'}"] if known else []),
         ),
         rows=tuple(listed),
         left=1 + several,

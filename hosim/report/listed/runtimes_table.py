@@ -21,7 +21,7 @@ def runtimes(found: Sequence[Runtime]) -> Table:
     table = open_table("Runtimes", "name", "speed", "sets", "software", left=1, spare=("software",))
     for one in found:
         table.add_row(
-            one.name, f"{one.speed.value:.2f}", _set_by(one) or NOTHING, one.software or NOTHING
+            one.name, f"{one.speed.value:.2f}", set_by(one) or NOTHING, one.software or NOTHING
         )
     return table
 
@@ -34,7 +34,7 @@ def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
     for name, figure in found.known.items():
         rests = "one measurement" if figure.one_row else NOTHING
         table.add_row(name, str(written[name]["value"]), f"{figure.spread:.2f}", rests)
-    lines = [f"{found.name}: {found.software}", f"sets       {_set_by(found) or NOTHING}"]
+    lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
     lines += [f"waits for  {', '.join(found.blocks)}"] if found.blocks else []
     once = ", once" if found.pins_once else ""
     lines += [f"pins for   {', '.join(found.pins)}{once}"] if found.pins else []
@@ -53,7 +53,8 @@ def fitted_runtime(
     return Group(runtime(found, written), *[table] * bool(left))
 
 
-def _set_by(one: Runtime) -> str:
+def set_by(one: Runtime) -> str:
+    """What a runtime sets of a workload, as in a spec."""
     return ", ".join(
         [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"

@@ -48,7 +48,7 @@ def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
         for number, share in enumerate((50, 5, 95) if seeds and len(served) > 1 else (50,)):
             text = f"P{share}"
             figures = [
-                _figure(key, [row[key] for row in served if row[key] is not None], share)
+                figure(key, [row[key] for row in served if row[key] is not None], share)
                 for key, _ in shown
             ]
             names = cells if not number else [text, *[""] * (len(cells) - 1)] if cells else []
@@ -71,7 +71,7 @@ def serving_fit(
     table = open_table("Tried", name, "within\nlimits", *limited, "requests/s", "tokens/s")
     for row in rows:
         figures = [
-            _figure(key, [row[key]] if row[key] is not None else [], 50)
+            figure(key, [row[key]] if row[key] is not None else [], 50)
             for key in (*columns, *_RATES)
         ]
         table.add_row(
@@ -114,7 +114,7 @@ def serving_frontier(
         left=len(varied),
     )
     for row in rows:
-        figures = [_figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
+        figures = [figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
         cells = [cell(column, row[column]) for column in varied]
         table.add_row(
             *cells,
@@ -126,7 +126,8 @@ def serving_frontier(
     return Group(table, paragraph(note), errors(rows))
 
 
-def _figure(column: str, values: Sequence[Any], share: int) -> str:
+def figure(column: str, values: Sequence[Any], share: int) -> str:
+    """A percentile of the values of a column, as text."""
     if not values:
         return NOTHING
     value = nearest_rank(values, share)
