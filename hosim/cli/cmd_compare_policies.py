@@ -221,15 +221,18 @@ class _Compared:
 
 def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     """Plan and replay, with the question on stdout at once and rows on stderr as they end."""
-    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
     from hosim.engine import resident_step
-    from hosim.report.answers import comparison_title, row_line
-    from hosim.study import compare, mispredictions, predicts, regret
-    from hosim.study.asked import searching
+    from hosim.report.answers import comparison_title
 
     graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     alone = resident_step(graph, machine)
     begin_answer(comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
+    # the first line waits for none of these
+    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
+    from hosim.report.answers import row_line
+    from hosim.study import compare, mispredictions, predicts, regret
+    from hosim.study.asked import searching
+
     predictions: list[Mispredictions] = []
     regrets: list[Regret] = []
     recorded: list[tuple[Plan, Result]] = []

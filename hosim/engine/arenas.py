@@ -23,7 +23,6 @@ from hosim.data.allocator_blocks import MIN_BLOCK
 from hosim.engine.allocators import AllocatorStats, CachingAllocator
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.packing import pack
 from hosim.result import ALLOCATORS as ALLOCATORS
 from hosim.result import (
     CACHING,
@@ -150,6 +149,8 @@ class PlannedArena:
     def _pack(self) -> tuple[AllocatorState, int]:
         """The state at the peak of allocated bytes, and the height of the packing; found once."""
         if self._packed is None:
+            from hosim.packing import pack  # other allocators pack nothing
+
             uppers = [self._now if upper < 0 else upper for upper in self._uppers]
             packing = pack(self._lowers, uppers, self._sizes, alignment=MIN_BLOCK, effort=_EFFORT)
             self._offsets = packing.offsets

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from hosim.errors import InputError
 from hosim.files import did_you_mean
 from hosim.graph import Graph
-from hosim.importers.torch_programs import exported, import_exported, require_torch
 from hosim.limits import limit, refusal, within
 
 if TYPE_CHECKING:
@@ -92,6 +91,8 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
         }
         if spec["importer"] == "torch_train":
             return _trained(spec, meta)
+        from hosim.importers.torch_programs import import_exported
+
         return import_exported(
             export_model(spec["model"], spec["inputs"]), name=spec["name"], meta=meta
         )
@@ -145,6 +146,8 @@ def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
 
 
 def _require_transformers() -> None:
+    from hosim.importers.torch_programs import require_torch
+
     require_torch()
     if find_spec("transformers") is None:
         raise InputError(
@@ -169,8 +172,9 @@ def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
     """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
-    _require_transformers()
+    from hosim.importers.torch_programs import exported
 
+    _require_transformers()
     module = _module(model, _dtype_of(model.get("dtype", "bf16")))
     return exported(module, (), _arguments(inputs), model["class"])
 

@@ -42,6 +42,7 @@ def fit_answer(
 ) -> Answer:
     """What a fit found: ``rows`` are its probes, in the order of the values."""
     name = next(iter(rows[0]))
+    verdict = f"{verdict[:1].upper()}{verdict[1:]}"
     points = [(cell(name, row[name]), _ns(row), f"{_took(row)}{_beyond(row)}") for row in rows]
     return _of_curve(title, verdict, points, found, next_commands)
 
