@@ -269,6 +269,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     from hosim.engine import resident_step
     from hosim.report.answers import comparison_answer, comparison_title
     from hosim.report.of_replays import verdict, without_runtime
+    from hosim.study.searches import tokens_of
 
     graph, machine = asked[0].graph, asked[0].hardware
     alone, results = resident_step(graph, machine), compared.results
@@ -288,7 +289,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     nothing = "" if best else verdict(results, *graph.derived(largest_op))
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
     answer = comparison_answer(
-        title, machine, results, compared.advice, enough, chosen, nothing, lines
+        title, machine, results, compared.advice, enough, chosen, nothing, lines, tokens_of(graph)
     )
     unnamed = "" if given.detail else without_runtime(graph, results)
     return replace(answer, notes=(*answer.notes, *([unnamed] if unnamed else [])))

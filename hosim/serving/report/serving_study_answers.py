@@ -20,8 +20,6 @@ _TOKENS, _LATE, _EACH, _KEPT = (
     "tpot_mean_ns",
     "goodput_share",
 )
-_ROWS = 6
-"""Rows of a fit: the ends of its range, and what it tried between."""
 
 
 def serving_sweep_answer(title: str, rows: Sequence[Row], varied: Sequence[str]) -> Answer:
@@ -113,7 +111,6 @@ def serving_fit_answer(
                 for row in rows
             ]
         ),
-        shown=_ROWS,
     )
 
 
