@@ -94,7 +94,7 @@ def fit(given: Given) -> None:
     from hosim.api import runtime_fit
     from hosim.files import write
     from hosim.io.runtimes import runtime_to_dict
-    from hosim.report.listed import fitted_runtime, runtime_in_short
+    from hosim.report.listed import runtime, runtime_in_short
 
     output = given.output
     name = "mine" if output is None else output.name.removesuffix(".gz").rpartition(".")[0]
@@ -112,5 +112,5 @@ def fit(given: Given) -> None:
         print_answer(
             runtime_in_short(found.runtime, data, found.left),
             given,
-            lambda: [fitted_runtime(found.runtime, data, found.left)],
+            lambda: [runtime(found.runtime, data, found.left)],
         )

@@ -26,9 +26,12 @@ def runtimes(found: Sequence[Runtime]) -> Table:
     return table
 
 
-def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
+def runtime(
+    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float] | None = None
+) -> RenderableType:
     """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is
-    it as in its file.
+    it as in its file, and ``left`` the time that a fitted one gives each run over that which was
+    measured.
     """
     table = open_table("", "figure", "value", "spread", "rests on", left=1)
     for name, figure in found.known.items():
@@ -40,17 +43,11 @@ def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
     lines += [f"pins for   {', '.join(found.pins)}{once}"] if found.pins else []
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
-    return Group(paragraph(*lines), table, *[paragraph(*sources)] * bool(sources))
-
-
-def fitted_runtime(
-    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float]
-) -> RenderableType:
-    """A fitted runtime, and the time it gives each run over that which was measured."""
-    table = open_table("What is left", "run", "fitted over measured", left=1)
-    for name, ratio in left.items():
-        table.add_row(name, human_percent(ratio - 1, signed=True))
-    return Group(runtime(found, written), *[table] * bool(left))
+    runs = open_table("What is left", "run", "fitted over measured", left=1)
+    for name, ratio in (left or {}).items():
+        runs.add_row(name, human_percent(ratio - 1, signed=True))
+    after = [paragraph(*sources)] * bool(sources) + [runs] * bool(left)
+    return Group(paragraph(*lines), table, *after)
 
 
 def set_by(one: Runtime) -> str:
