@@ -279,13 +279,14 @@ def compare(
 def _answered(asked: Sequence[Question], results: Sequence[Result]) -> Answer:
     """The answer of a comparison, as the command shows it."""
     from hosim.report.answers import comparison_answer, comparison_title
+    from hosim.study.searches import tokens_of
 
     one = asked[0]
     alone = resident_step(one.graph, one.hardware)
     title = comparison_title(one.graph.name, one.hardware, one.budget_bytes, alone.peak_bytes)
     moved = fastest_with_ours(results), least_in_parts(results)
     advice = no_offload(one.graph, alone.makespan_ns, alone.peak_bytes, one.budget_bytes, *moved)
-    return comparison_answer(title, one.hardware, results, advice)
+    return comparison_answer(title, one.hardware, results, advice, tokens=tokens_of(one.graph))
 
 
 def _compared_machines(

@@ -60,12 +60,15 @@ def print_answer(
     """
     from hosim.report.answers import answered
 
-    every = getattr(given, "all", False)
-    if not given.detail:
-        say_notes(answer.notes)
-    shown = tables() if given.detail else [answered(answer, title=title, every=every)]
-    for part in shown:
-        console().print(part)
+    if given.detail:
+        for part in tables():
+            console().print(part)
+        return
+    say_notes(answer.notes)
+    every, shows = getattr(given, "all", None), "--detail"
+    if every is not None:
+        shows = "--all"
+    console().print(answered(answer, title=title, every=bool(every), shows=shows), crop=False)
 
 
 def following(

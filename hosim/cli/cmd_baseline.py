@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.cmd_check import CASES
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json
+from hosim.cli.options import print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.options import REQUIRED, Given, Option, declared
@@ -38,9 +39,12 @@ def update(given: Given) -> None:
 
 
 @app.command()
-@command(*declared("case config json", _NAME, *CASES))
+@command(*declared("case config detail json", _NAME, *CASES))
 def show(given: Given) -> None:
-    """Show a baseline: its metrics, and what each peak consists of."""
+    """Show a baseline: its metrics, and what each peak consists of.
+
+    --detail shows all.
+    """
     from hosim.errors import InputError
     from hosim.gate import baseline, find_suite, known_baseline
 
@@ -65,7 +69,8 @@ def show(given: Given) -> None:
             }
         )
     else:
-        console().print(baseline(record))
+        answer, tables = baseline(record)
+        print_answer(answer, given, lambda: [tables])
 
 
 def _write(given: Given, only_new: bool) -> None:

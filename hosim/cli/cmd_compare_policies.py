@@ -14,6 +14,7 @@ from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
     console,
+    hardware_of,
     print_json,
     questions_of,
     say_notes,
@@ -45,7 +46,8 @@ if TYPE_CHECKING:
 
 
 FITTING = (
-    "workload hardware policies budget runtime devices no_recompute rescale enough detail all json"
+    "workload hardware policies budget runtime devices no_recompute rescale enough price detail "
+    "all json"
 )
 """The options that several machines can be compared with."""
 
@@ -56,7 +58,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
     from hosim.report.listed import machine_comparison
     from hosim.report.of_replays import in_draws
     from hosim.study import compare_machines
-    from hosim.study.searches import NEAR
+    from hosim.study.searches import NEAR, priced, prices_of
 
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
     if not names:
@@ -68,6 +70,17 @@ def compare_on_machines(options: Options, given: Given) -> None:
     refuse_others(options, vars(given), FITTING, why, "compare-policies")
     given.policies = given.policies or "hyperoffload"
     asked = questions_of(given, list(dict.fromkeys(names)))
+    if given.price is not None:
+        prices = {hardware_of(name).name: p for name, p in prices_of(given.price).items()}
+        if unknown := set(prices) - {one.hardware.name for one in asked}:
+            raise InputError(
+                f"{', '.join(sorted(unknown))} is not among the machines that are compared",
+                source="--price",
+            )
+        asked = [
+            replace(one, profile=priced(one.profile, prices.get(one.hardware.name)))
+            for one in asked
+        ]
     with progress() as tell:
         found = compare_machines(asked, tell, enough=given.enough)
     say_notes(found.notes)
@@ -98,7 +111,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
 _OPTIONS = declared(
     "workload hardware policies budget runtime routing steps execution_trace allocator account "
     "plan_against devices no_recompute "
-    "rescale within time work regret op_sigma transfer_sigma seed detail all enough plot html json",
+    "rescale within time work regret op_sigma transfer_sigma seed detail all enough price plot html json",
     replace(
         OPTIONS["hardware"],
         metavar="HW[,HW...]",
@@ -111,9 +124,20 @@ _OPTIONS = declared(
         help="Of several machines: find the smallest budget of each with which a step takes at "
         "most 5 % longer than with everything resident.",
     ),
+    Option(
+        "price",
+        metavar="HW=P,...",
+        help="Of several machines: what a device of each costs an hour, as in h100=2.5,l40s=0.9. "
+        "Adds what a million tokens cost (or a step).",
+    ),
 )
 
 
+_OF_SEVERAL = {
+    "enough": "of one it is said without --budget",
+    "price": "of one use 'hosim frontier --price'",
+}
+"""Options of several machines, and what to do about one."""
 _PLAIN = ("resident", "static_split", "hyperoffload")
 """The policies of a question that names none and no command: the baseline, a rule that runtimes
 have, and the planner.
@@ -132,12 +156,12 @@ def compare_policies(given: Given) -> None:
     if "," in given.hardware and not os.path.exists(given.hardware):
         compare_on_machines(_OPTIONS, given)
         return
-    if given.enough:
-        raise InputError(
-            "--enough compares machines: name several, as in -H h100,a100; of one it is said "
-            "without --budget",
-            source="compare-policies",
-        )
+    for name, what in _OF_SEVERAL.items():
+        if getattr(given, name):
+            raise InputError(
+                f"--{name} compares machines: name several, as in -H h100,a100; {what}",
+                source="compare-policies",
+            )
     check_drawn(given)
     asked = questions_of(given)
     if is_plain() and given.policies is None:
@@ -192,15 +216,18 @@ class _Compared:
 
 def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     """Plan and replay, with the question on stdout at once and rows on stderr as they end."""
-    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
     from hosim.engine import resident_step
-    from hosim.report.answers import comparison_title, row_line
-    from hosim.study import compare, mispredictions, predicts, regret
-    from hosim.study.asked import searching
+    from hosim.report.answers import comparison_title
 
     graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     alone = resident_step(graph, machine)
     begin_answer(comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
+    # the first line waits for none of these
+    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
+    from hosim.report.answers import row_line
+    from hosim.study import compare, mispredictions, predicts, regret
+    from hosim.study.asked import searching
+
     predictions: list[Mispredictions] = []
     regrets: list[Regret] = []
     recorded: list[tuple[Plan, Result]] = []
@@ -234,6 +261,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     from hosim.engine import resident_step
     from hosim.report.answers import comparison_answer, comparison_title
     from hosim.report.of_replays import verdict, without_runtime
+    from hosim.study.searches import tokens_of
 
     graph, machine = asked[0].graph, asked[0].hardware
     alone, results = resident_step(graph, machine), compared.results
@@ -253,7 +281,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     nothing = "" if best else verdict(results, *graph.derived(largest_op))
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
     answer = comparison_answer(
-        title, machine, results, compared.advice, enough, chosen, nothing, lines
+        title, machine, results, compared.advice, enough, chosen, nothing, lines, tokens_of(graph)
     )
     unnamed = "" if given.detail else without_runtime(graph, results)
     return replace(answer, notes=(*answer.notes, *([unnamed] if unnamed else [])))

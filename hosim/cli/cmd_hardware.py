@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import console, hardware_of, print_json
+from hosim.cli.options import hardware_of, print_json
 from hosim.options import OPTIONS, Given, declared
 
 app = typer.Typer(help="List the shipped hardware profiles, or show one.", no_args_is_help=True)
@@ -18,12 +19,12 @@ _NAME = replace(
 
 
 @app.command("list")
-@command(*declared("json"))
+@command(*declared("detail json"))
 def list_(given: Given) -> None:
     """List the shipped hardware profiles."""
     from hosim import shipped
     from hosim.io import hardware_to_dict
-    from hosim.report.listed import machines
+    from hosim.report.listed import machines, machines_in_short
 
     profiles = [hardware_of(name) for name in shipped.hardware()]
     if given.json:
@@ -34,18 +35,23 @@ def list_(given: Given) -> None:
             }
         )
     else:
-        console().print(machines(profiles, shipped.ALIASES))
+        asked_on = (("hosim hardware list --detail", "compute, memory and links of each"),)
+        short = machines_in_short(profiles, shipped.ALIASES, asked_on)
+        print_answer(short, given, lambda: [machines(profiles, shipped.ALIASES)])
 
 
 @app.command()
-@command(*declared("hardware json", _NAME))
+@command(*declared("hardware detail json", _NAME))
 def show(given: Given) -> None:
-    """Show a profile: tiers, channels, fabrics and sources."""
+    """Show a profile: tiers, channels, fabrics and sources.
+
+    --detail shows all.
+    """
     from hosim.io import hardware_to_dict
-    from hosim.report.listed import machine
+    from hosim.report.listed import machine, machine_in_short
 
     profile = hardware_of(given.hardware)
     if given.json:
         print_json(hardware_to_dict(profile))
     else:
-        console().print(machine(profile))
+        print_answer(machine_in_short(profile), given, lambda: [machine(profile)])

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import check_trace, console, print_json
+from hosim.cli.options import check_trace, hardware_of, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError
 from hosim.options import REQUIRED, Given, Option, declared
 
 _OPTIONS = declared(
-    "workloads hardware policy budget trace json",
+    "workloads hardware policy budget detail trace json",
     Option(
         "workloads",
         of=list[str],
@@ -30,10 +31,12 @@ def pipeline(given: Given) -> None:
     """Replay the stages of a pipeline together.
 
     Shows how long each stage waits for others. The policy plans each stage alone, without these
-    waits. The machine has one device for each stage.
+    waits. The machine has one device for each stage. --detail prints every figure.
     Exit code 3 if a stage does not fit.
     """
     from hosim.api import plan_stages, replay_stages
+    from hosim.plain_text import counted
+    from hosim.report.answers import stages_answer
     from hosim.report.of_studies import stages, stages_to_dict
 
     workloads, trace = given.workloads, given.trace
@@ -50,6 +53,8 @@ def pipeline(given: Given) -> None:
     if given.json:
         print_json(stages_to_dict(result))
     else:
-        console().print(stages(result, plans))
+        title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
+        tier = hardware_of(given.hardware).device_tier
+        print_answer(stages_answer(title, result, tier), given, lambda: [stages(result, plans)])
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)

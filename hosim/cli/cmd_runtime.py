@@ -6,8 +6,9 @@ from pathlib import Path
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import NAMES, command
-from hosim.cli.options import console, print_json
+from hosim.cli.options import print_json
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say, warn
@@ -53,42 +54,47 @@ _FIT = (
 
 
 @app.command("list")
-@command(*declared("json"))
+@command(*declared("detail json"))
 def list_(given: Given) -> None:
     """List the shipped runtimes."""
     from hosim import shipped
     from hosim.io.runtimes import runtime_named, runtime_to_dict
-    from hosim.report.listed import runtimes
+    from hosim.report.listed import runtimes, runtimes_in_short
 
     found = [runtime_named(name) for name in shipped.runtimes()]
     if given.json:
         print_json({"runtimes": [runtime_to_dict(runtime) for runtime in found]})
     else:
-        console().print(runtimes(found))
+        asked_on = (("hosim runtime show vllm", "its figures"),)
+        print_answer(runtimes_in_short(found, asked_on), given, lambda: [runtimes(found)])
 
 
 @app.command()
-@command(*declared("name json", _NAME))
+@command(*declared("name detail json", _NAME))
 def show(given: Given) -> None:
-    """Show a runtime: what it sets, and its figures with spread and source."""
+    """Show a runtime: what it sets, and its figures.
+
+    --detail shows the source of each.
+    """
     from hosim.io.runtimes import runtime_named, runtime_to_dict
-    from hosim.report.listed import runtime
+    from hosim.report.listed import runtime, runtime_in_short
 
     found = runtime_named(given.name)
     if given.json:
         print_json(runtime_to_dict(found))
     else:
-        console().print(runtime(found, runtime_to_dict(found)))
+        written = runtime_to_dict(found)
+        print_answer(runtime_in_short(found, written), given, lambda: [runtime(found, written)])
 
 
 @app.command()
-@command(*declared("log base output json", *_FIT))
+@command(*declared("log base output detail json", *_FIT))
 def fit(given: Given) -> None:
     """Fit a runtime to lines of your own logs."""
     from hosim.api import runtime_fit
     from hosim.files import write
     from hosim.io.runtimes import runtime_to_dict
-    from hosim.report.listed import fitted_runtime
+    from hosim.report.listed import runtime, runtime_in_short
 
     output = given.output
     name = "mine" if output is None else output.name.removesuffix(".gz").rpartition(".")[0]
@@ -103,4 +109,8 @@ def fit(given: Given) -> None:
     if given.json:
         print_json({"runtime": data, "left": dict(found.left), "warnings": list(found.warnings)})
     else:
-        console().print(fitted_runtime(found.runtime, data, found.left))
+        print_answer(
+            runtime_in_short(found.runtime, data, found.left),
+            given,
+            lambda: [runtime(found.runtime, data, found.left)],
+        )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, write_page
 from hosim.cli.progress import progress
@@ -16,7 +17,7 @@ from hosim.errors import InputError
 from hosim.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
 
 _OPTIONS = declared(
-    "traces html device max_error json",
+    "traces html device max_error detail json",
     Option(
         "traces",
         of=list[Path],
@@ -55,9 +56,10 @@ def validate(given: Given) -> None:
     ledger and its caching allocator, in the host's program order. For a folder that 'python -m
     hosim.gpu' wrote, it predicts each offload scheme from the resident run and the bandwidth sweep,
     and compares hosim's plans with their runs. Several recordings are ranks of one program:
-    their collectives wait for each other.
+    their collectives wait for each other. --detail prints every figure.
     """
     from hosim.report import of_studies
+    from hosim.report.answers import validation_answer
     from hosim.units import parse_share
 
     bound = parse_share(given.max_error) if given.max_error is not None else None
@@ -96,7 +98,7 @@ def validate(given: Given) -> None:
     if given.json:
         print_json(data)
     else:
-        console().print(of_studies.validation(data))
+        print_answer(validation_answer(data), given, lambda: [of_studies.validation(data)])
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
         raise typer.Exit(1)

@@ -7,17 +7,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from difflib import get_close_matches
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from traceback import format_exception
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from hosim.cli import terminal
 from hosim.cli.targets import check_overwrites_nothing_given, written
-from hosim.errors import LONGEST, HosimError
+from hosim.errors import LONGEST, HosimError, InputError
 from hosim.options import OPTIONS, Given, Option, Options, check_together
 from hosim.plain_text import one_line
 
@@ -33,6 +34,9 @@ SECTIONS = {
 
 PLAIN, _MACHINE = "compare-policies", OPTIONS["hardware"].flags[::-1]
 """The command that answers a question without one, and what such a question has to name."""
+
+_NEAR = 0.8
+"""How near a name has to be to that of a command."""
 
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
 
@@ -50,15 +54,19 @@ def _traceback(error: HosimError) -> list[str]:
     return "".join(format_exception(error.__cause__)).splitlines()
 
 
-def _in_one_line(error: Any) -> Any:
-    """An error of wrong usage whose message is one line, however long or odd the argument that it
-    quotes.
+def _ended_by(error: Any) -> Exception:
+    """The end of a command that was used wrongly, which one line says, with what an option is for
+    that is missing; without any argument it is the help.
     """
-    if (
-        error.ctx is None or error.message != error.ctx.get_help()
-    ):  # without any argument, it is the help
-        error.message = one_line(error.message, LONGEST - len("Error: "))
-    return error
+    if error.ctx is not None and error.message == error.ctx.get_help():
+        return cast(Exception, error)
+    said = error.format_message().rstrip(".")
+    missing = said.startswith("Missing") and getattr(error.param, "help", "")
+    about = f" ({missing.rstrip('.')})" if missing else ""
+    see = f"; see '{error.ctx.command_path} --help'" if error.ctx is not None else ""
+    told = f"{said[:1].lower()}{said[1:]}{about}"
+    terminal.warn(f"error: {one_line(told, LONGEST - len(see) - len('error: '))}{see}")
+    return typer.Exit(HosimError.exit_code)
 
 
 class Command(TyperCommand):
@@ -84,9 +92,20 @@ class Commands(TyperGroup):
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The command that the arguments begin with."""
+        """The command that the arguments begin with. Raises :class:`InputError` for what is neither
+        a command nor a workload with a machine.
+        """
         machine = any([a in _MACHINE or a.startswith(f"{_MACHINE[1]}=") for a in args])
-        _plain.set(machine and self.get_command(ctx, args[0]) is None)
+        known = self.get_command(ctx, args[0]) is not None
+        near = get_close_matches(args[0], self.list_commands(ctx), cutoff=_NEAR)
+        if not known and (near or not machine) and not os.path.exists(args[0]):
+            means = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"of a workload name the machine, too: hosim {args[0]} -H h100"
+            )
+            raise InputError(f"no command of that name; {means}", source=args[0])
+        _plain.set(machine and not known)
         return super().resolve_command(ctx, [PLAIN, *args] if _plain.get() else args)
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
@@ -95,14 +114,14 @@ class Commands(TyperGroup):
         try:
             return super().make_context(*args, **extra)
         except _WrongUsage as error:
-            raise _in_one_line(error) from None
+            raise _ended_by(error) from None
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; :class:`HosimError` ends it with a line and an exit code."""
         try:
             return super().invoke(ctx)
         except _WrongUsage as error:
-            raise _in_one_line(error) from None
+            raise _ended_by(error) from None
         except HosimError as error:
             for line in _traceback(error):
                 terminal.warn(line)

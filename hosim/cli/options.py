@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hosim.base.collector import no_collection
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, notes, say
 from hosim.options import OPTIONS, Given
@@ -30,7 +31,7 @@ def graph_of(text: str) -> Graph:
     """The graph of a WORKLOAD argument."""
     from hosim.io import load_named
 
-    with progress(f"reading {text}"):
+    with progress(f"reading {text}"), no_collection():
         return load_named(text)
 
 
@@ -53,13 +54,13 @@ def questions_of(given: Given, machines: Sequence[str] | None = None) -> list[Qu
 
     A note on stderr says so where a machine has less memory than the budget.
     """
-    from hosim.api import questions
-
     asked = dict(vars(given))
     workload, hardware = asked.pop("workload"), asked.pop("hardware")
     policies = asked.pop("policies", [asked.pop("policy", OPTIONS["policy"].default)])
     budget = asked.pop("budget", None)
-    with progress(f"reading {workload}"):
+    with progress(f"reading {workload}"), no_collection():
+        from hosim.api import questions
+
         found = questions(workload, machines or [hardware], policies, budget, **asked)
     if machines is None:
         say_budget(budget, found[0].graph, found[0].hardware)

@@ -48,8 +48,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     >>> did_you_mean("wieght", ["weight", "bias"])
     "; did you mean 'weight'?"
+    >>> did_you_mean("rate", ["router", "requests.rate"])
+    "; did you mean 'requests.rate'?"
     """
-    near = get_close_matches(name, list(known), n=1)
+    names = list(known)
+    near = [one for one in names if one.endswith(f".{name}")] or get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -11,7 +11,8 @@ from hosim.gate.records import Record
 from hosim.gate.reports import changed_metrics, details, noted, with_a_row
 from hosim.gate.verdicts import FAILING, CaseVerdict, summary
 from hosim.plain_text import counted
-from hosim.report.of_replays import NOTHING
+from hosim.report.answers import Answer
+from hosim.report.of_replays import NOTHING, composition
 from hosim.report.printing import open_table, paragraph
 from hosim.units import human_size
 
@@ -72,12 +73,33 @@ def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
     )
 
 
-def baseline(record: Record) -> RenderableType:
-    """A baseline: its question, its metrics, and the composition of each peak."""
+def baseline(record: Record) -> tuple[Answer, RenderableType]:
+    """A baseline in short, what each peak consists of and the metrics that are not zero; and all
+    that is in it.
+    """
     asked = ", ".join(f"{key} {text}" for key, text in record.asked.items())
-    table = open_table(
-        f"{record.case}: {asked}" if asked else record.case, "metric", "value", left=1
+    title = f"{record.case}: {asked}" if asked else record.case
+    held = [
+        f"{tier} {human_size(sum(peak.composition.values()))} ({composition(peak.composition)})"
+        for tier, peak in sorted(record.peaks.items())
+    ]
+    answer = Answer(
+        title,
+        f"At the peaks: {'; '.join(held)}." if held else "No peaks are recorded.",
+        columns=("metric", "value"),
+        rows=tuple(
+            [(name, human(name, value)) for name, value in sorted(record.metrics.items()) if value]
+        ),
+        shown=10,
+        ranked=False,
+        rest="where each peak is, versions (--detail)",
+        notes=tuple(record.notes),
     )
+    return answer, _whole(title, record)
+
+
+def _whole(title: str, record: Record) -> RenderableType:
+    table = open_table(title, "metric", "value", left=1)
     for name, value in sorted(record.metrics.items()):
         table.add_row(name, human(name, value))
     parts: list[RenderableType] = [table]

@@ -19,7 +19,6 @@ from hosim.graph import Graph
 from hosim.models.attention import MODES
 from hosim.models.collectives import arrived, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Layered, RoutingDraw, Run
-from hosim.models.config_json import dtype_of, sizes_of
 from hosim.models.config_keys import QUANTISED, Keys
 from hosim.models.data_parallel import shared_step
 from hosim.models.families import FAMILIES, Family
@@ -310,6 +309,8 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
     graph does not have.
     """
     if isinstance(model, Mapping):
+        from hosim.models.config_json import sizes_of  # presets need no family of configs
+
         try:
             return sizes_of(model)
         except InputError as error:
@@ -330,6 +331,8 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
     """
     if not isinstance(model, Mapping):
         return {}
+    from hosim.models.config_json import dtype_of
+
     dtype = dtype_of(model)
     said = {} if dtype is None else {"dtype": dtype}
     phase = given.get("phase", family.defaults.get("phase", Run().phase))

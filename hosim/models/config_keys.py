@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hosim.errors import InputError
+from hosim.models.packed import WEIGHTS
 
 _MISSING = object()
 
@@ -178,7 +179,10 @@ class Keys:
         quantised = self.value("quantization_config")
         if quantised is not None:
             method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
-            lines.append(f"{QUANTISED} ({method or 'unnamed'}): all are in the dtype of the run")
+            packs = f"; weights={method} packs them" if method in WEIGHTS else ""
+            lines.append(
+                f"{QUANTISED} ({method or 'unnamed'}): all are in the dtype of the run{packs}"
+            )
         if isinstance(quantised, Mapping) and (
             quantised.get("kv_cache_quant_algo") or quantised.get("kv_cache_scheme")
         ):

@@ -319,6 +319,6 @@ def left_out_of(preset: str) -> tuple[str, ...]:
     """A line for each thing that the published model of a preset has and the builder leaves out.
 
     >>> left_out_of("gpt-oss-20b")
-    ('the quantisation of the weights (mxfp4): all are in the dtype of the run',)
+    ('the quantisation of the weights (mxfp4): all are in the dtype of the run; weights=mxfp4 packs them',)
     """
     return Keys(_UNBUILT.get(preset, {})).left_out()

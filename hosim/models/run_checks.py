@@ -96,11 +96,18 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
         )
 
 
+_OF_TRAINING = (
+    *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
+    *("optimizer", "optimizer_on", "update", "states_dtype", "states_home"),
+)
+"""What an inference would leave out without a word."""
+
+
 def _check_loss(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     """Raise :class:`InputError` for a loss or states where there are none, and for a head that is
     not computed in chunks.
     """
-    for key in ("loss", "states_dtype", "foreach"):
+    for key in _OF_TRAINING:
         if key in given and not run.training:
             raise InputError("only phase=train has it", where=key)
     if run.states_dtype is not None and (run.dtype == "fp32" or run.optimizer == "none"):

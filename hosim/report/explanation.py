@@ -16,7 +16,7 @@ from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, counted_cache_ops
 from hosim.costmodel import time_origins
 from hosim.data.folded_parts import folded, of_each, tensors_of
-from hosim.plain_text import counted
+from hosim.plain_text import counted, one_line
 from hosim.planner.hyperoffload import STARTS_BELOW, JudgedGap
 from hosim.planner.hyperoffload.explanations import (
     REASONS,
@@ -25,6 +25,7 @@ from hosim.planner.hyperoffload.explanations import (
     ObservedTransfer,
     signed_time,
 )
+from hosim.report.answers import Answer, answered
 from hosim.report.listed import origin_lines
 from hosim.report.of_replays import NOTHING, channels, time_or_nothing, transfers
 from hosim.report.printing import and_more, lines_of, open_table, paragraph
@@ -35,8 +36,10 @@ FORMAT = "hosim.explanation/2"
 
 WIDTH = 120
 """Columns of an explanation as text."""
-ROWS = 20
-"""Rows of the table in :func:`summary`, and of each table unless asked for more."""
+ROWS, _SHORT, _NAME = 20, 5, 34
+"""Rows of each table unless asked for more, and those of :func:`summary` with the characters of
+their names.
+"""
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _NS_PER_S = 10**9
@@ -91,12 +94,13 @@ def explanation(explained: Explanation, top: int | None = None) -> RenderableTyp
         channels([explained.result]),
         load(explained),
         waits(explained, top),
+        paragraph(*explained.notes[1:], style="dim"),
     )
 
 
 def summary(explained: Explanation) -> RenderableType:
-    """Return the summary that fits a screen: the tensors that matter most, what became of all gaps
-    in numbers, and the channels' load.
+    """Return the summary that fits a screen: the tensors that matter most, and what became of all
+    gaps in numbers.
     """
     of: dict[int, list[Line]] = {}
     for line in explained.lines:
@@ -105,46 +109,41 @@ def summary(explained: Explanation) -> RenderableType:
         of.values(),
         key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)),
     )
-    title = (
-        "The tensors that matter most: ops wait for the first ones, then by bytes saved at "
-        "the peak."
-    )
-    title += (
-        " The score decided." if any(line.score is not None for line in explained.lines) else ""
-    )
     told = [
         next((x for x in found if x.moved and x.reason != STARTS_BELOW), found[0])
         for found in ranked
     ]
     tensors = explained.plan.graph.tensors
-    rows = folded(
-        (tensors[x.gap.tensor], (*_figures(x), REASONS[x.reason], time_or_nothing(x.exposed_ns)))
-        for x in told
+    rows = folded((tensors[x.gap.tensor], _shown(x)) for x in told)
+    left = tensors_of(rows[_SHORT:])
+    more = f"{counted(left, 'more tensor')}; " if left > 0 else ""
+    scored = any(line.score is not None for line in explained.lines)
+    return answered(
+        Answer(
+            explained.origin,
+            " ".join(_peak(explained)),
+            columns=("tensor", "verdict", "bytes", "score", "exposed"),
+            rows=tuple(
+                [
+                    (one_line(name, _NAME), *_shown(told[places[0]]))
+                    for name, _, places in rows[:_SHORT]
+                ]
+            ),
+            left=2,
+            shown=_SHORT,
+            ranked=False,
+            rest=f"{more}first those that ops wait for, then by bytes saved at the peak"
+            f"{'; the score decided' if scored else ''}{of_each(rows[:_SHORT])}",
+            chosen=" ".join(counts(explained).splitlines())
+            + " --top N prints every table with N rows, --all with every row.",
+        )
     )
-    title += of_each(rows[:ROWS])
-    table = open_table(title, spare=("recompute", "uses", "idle", "score"))
-    table.add_column("tensor")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("verdict")
-    table.add_column("exposed", justify="right", no_wrap=True)
-    for name, says, places in rows[:ROWS]:
-        table.add_row(name, *says, style=None if told[places[0]].moved else "dim")
-    left = tensors_of(rows[ROWS:])
-    more = f"{counted(left, 'more tensor')}. " if left > 0 else ""
-    return Group(
-        paragraph(explained.origin),
-        paragraph(*_peak(explained)),
-        paragraph(*counts(explained).splitlines(), space=True),
-        table,
-        load(explained),
-        paragraph(*explained.notes[1:], style="dim", space=True),
-        paragraph(
-            f"{more}--top N prints every table with N rows, --all with every row; --json prints "
-            "all figures.",
-            style="dim",
-        ),
-    )
+
+
+def _shown(line: Line) -> tuple[str, ...]:
+    """What the summary has of a gap."""
+    size, *_, score = _figures(line)
+    return REASONS[line.reason], size, score, time_or_nothing(line.exposed_ns)
 
 
 def _figures(line: Line) -> tuple[str, ...]:

@@ -18,7 +18,12 @@ from hosim.result import Result
 from hosim.study.asked import Value
 from hosim.study.rows_of_answers import FIRST_COLUMNS, SLOWDOWN, figures, frame
 from hosim.study.runs import Question, bounded_attempt, failed
-from hosim.study.searches import NEAR, attempt, smallest_enough
+from hosim.study.searches import (
+    NEAR,
+    attempt,
+    smallest_enough,
+    step_costs,
+)
 from hosim.units import human_percent, human_size, human_time
 
 if TYPE_CHECKING:
@@ -35,7 +40,9 @@ COLUMNS = (
     "failed",
     "error",
 )
-"""The columns of :attr:`Machines.frame`."""
+"""The columns of :attr:`Machines.frame`, beside what a step and a million tokens cost where a machine
+has a price.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +71,18 @@ class Machines:
     @property
     def frame(self) -> DataFrame:
         """One row per machine and policy, with the columns :data:`COLUMNS`."""
-        return frame(self.rows, COLUMNS, self.notes)
+        return frame(self.rows, tuple(self.rows[0]), self.notes)
 
     @property
     def rows(self) -> list[dict[str, Value]]:
         """One row per machine and policy, by :data:`COLUMNS`: ``enough_bytes`` is the smallest
         budget that is enough, if any is.
         """
-        return [_row(line) for line in self.lines]
+        costs = [step_costs(line.result, self.graph, line.hardware) for line in self.lines]
+        none = dict.fromkeys([column for cost in costs for column in cost])
+        return [
+            {**_row(line), **none, **cost} for line, cost in zip(self.lines, costs, strict=True)
+        ]
 
     def __str__(self) -> str:
         fitting = sorted(
@@ -89,7 +100,18 @@ class Machines:
         ]
         following = _name(self, fitting[1]) if len(fitting) > 1 else ""
         pair = [each for each in self.paired if each.second == following]
-        return ". ".join(["; ".join(said), *[each.verdict.rstrip(".") for each in pair]])
+        verdicts = [each.verdict.rstrip(".") for each in pair]
+        return ". ".join(["; ".join(said), *verdicts, *self._cheapest()])
+
+    def _cheapest(self) -> list[str]:
+        """Which line costs least a token, or a step, where machines have a price."""
+        column, unit = "cost_per_million_tokens", "1M tokens"
+        costs = dict(zip(self.names, self.rows, strict=True))
+        if all([row.get(column) is None for row in costs.values()]):
+            column, unit = "cost", "step"
+        known = {name: float(str(c)) for name, row in costs.items() if (c := row.get(column))}
+        least = min(known, key=lambda name: known[name], default=None)
+        return [] if least is None else [f"{least} costs least: {known[least]:.3g} per {unit}"]
 
     @property
     def names(self) -> list[str]:

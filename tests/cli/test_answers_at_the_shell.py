@@ -42,7 +42,7 @@ def test_a_workload_and_a_machine_are_a_question() -> None:
 
 def test_a_misspelt_command_is_still_one() -> None:
     done = run("compare-policis", "workload.json", code=2)
-    assert "No such command 'compare-policis'" in done.stderr
+    assert "compare-policis: no command of that name; did you mean" in done.stderr
     assert run("no-such-model", "-H", "hw.yaml", code=2).stderr.startswith("error: no-such-model")
 
 

@@ -82,12 +82,16 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["replai"], "No such command 'replai'. Did you mean 'replay'"),
-        (["schema"], "Missing argument 'NAME'"),
-        (["compare-policies", "x"], "Missing option '--hardware'"),
-        (["compare-policies", "x", "--hardwar", "toy"], "No such option: --hardwar"),
-        (["plan", "x"], "Missing option '--hardware'"),
-        (["hardware", "nonesuch"], "No such command 'nonesuch'"),
+        (["replai"], "replai: no command of that name; did you mean 'replay'?"),
+        (["compare-policy", "x", "-H", "toy"], "did you mean 'compare-policies'?"),
+        (["x"], "of a workload name the machine, too: hosim x -H h100"),
+        (["-H", "toy"], "no such option: -H; see 'hosim --help'"),
+        (["schema"], "missing argument 'NAME' (workload, hardware, plan"),
+        (["compare-policies", "x"], "missing option '--hardware' / '-H' (A hardware profile: "),
+        (["compare-policies", "x", "--hardwar", "toy"], "no such option: --hardwar"),
+        (["plan", "x"], "; see 'hosim plan --help'"),
+        (["hardware", "nonesuch"], "no such command 'nonesuch'"),
+        (["fits", "x", "-H", "toy", "--batch", "two"], "invalid value for '--batch'"),
     ],
     ids=" ".join,
 )
@@ -95,7 +99,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str], said: str) -> None:
     outcome = CliRunner().invoke(program.app, arguments)
     assert outcome.exit_code == 2
     assert outcome.stdout == ""
-    assert said in outcome.stderr
+    assert (outcome.stderr.count("\n"), said in outcome.stderr) == (1, True)
 
 
 def test_every_command_has_help_and_says_its_exit_codes() -> None:

@@ -48,9 +48,11 @@ def _detail(command: tuple[str, ...]) -> list[str]:
         "diff",
         "fit",
         "frontier",
+        "pipeline",
         "replay",
         "robustness",
         "sweep",
+        "workload",
     }
     return ["--detail"] if command[0] in answers and "--json" not in command else []
 

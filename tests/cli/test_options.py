@@ -246,7 +246,7 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     figures = {"layers": 12, "parameters": 124439808, "weights_bytes": 2 * 124439808}
     gpt2 = {"name": "gpt2", **figures, "runs": ["train", "prefill", "decode"], "left_out": []}
     assert listed("workload", "models") == {"models": [gpt2]}
-    assert "124 million" in CliRunner().invoke(main.app, ["workload", "models"]).stdout
+    assert "124 million" in CliRunner().invoke(main.app, ["workload", "models", "--detail"]).stdout
     quantised = ListedModel(
         "gpt-oss",
         1,

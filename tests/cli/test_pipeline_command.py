@@ -46,7 +46,9 @@ def test_json_table_and_trace(tmp_path, pair):
         (130, 50, 70),
     ]
     assert data["bubble"] == 120 / 260
-    table = run(app, ARGUMENTS, env={"COLUMNS": "140"})
+    answer = " ".join(run(app, ARGUMENTS).stdout.split())
+    assert "The step takes 130 ns; the bubble is 46 % of the time of all stages." in answer
+    table = run(app, [*ARGUMENTS, "--detail"], env={"COLUMNS": "140"})
     assert "the step takes 130 ns" in table.stdout
     assert "Here it is 46 % of the time of all stages." in " ".join(table.stdout.split())
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -57,19 +59,21 @@ def test_json_table_and_trace(tmp_path, pair):
 
 
 def test_the_table_says_whose_stages_they_are_and_what_ties_them(tmp_path, pair):
-    said = " ".join(run(app, ARGUMENTS).stdout.split())
+    said = " ".join(run(app, [*ARGUMENTS, "--detail"]).stdout.split())
     assert said.startswith("2 stages of first to last on toy;")
     assert "Planned by layerwise, each stage alone" in said
     assert "message" not in said
     assert "on_demand decides while the stages run." in " ".join(
-        run(app, [*ARGUMENTS[:-1], "on_demand"]).stdout.split()
+        run(app, [*ARGUMENTS[:-1], "on_demand", "--detail"]).stdout.split()
     )
     b = hosim.GraphBuilder("alone")
     b.tensor("x", 30)
     b.op("f", "matmul", outputs=["x"], duration_ns=50)
     hosim.save_workload(b.build(), tmp_path / "alone.json")
     said = " ".join(
-        run(app, ["pipeline", "alone.json", "alone.json", *ARGUMENTS[3:]]).stdout.split()
+        run(
+            app, ["pipeline", "alone.json", "alone.json", *ARGUMENTS[3:], "--detail"]
+        ).stdout.split()
     )
     assert said.startswith("2 stages of alone on toy;")
     assert "No op of these workloads has a message, so no stage waits for another one." in said

@@ -46,6 +46,23 @@ def test_one_row_for_each_machine_and_policy() -> None:
     ]
 
 
+def test_prices_of_machines() -> None:
+    """A step of 50 ns costs 50 of 3,600 thousand million parts of what the device costs an hour."""
+    asked = ["compare-policies", "workload.json", "-H", "toy,h100", "-p", "resident", "--price"]
+    found = json.loads(CliRunner().invoke(app, [*asked, "toy=7.2,h100=3.6", "--json"]).stdout)
+    assert [row["cost"] for row in found["rows"]] == pytest.approx([1e-10, 5e-11])
+    assert "h100-80gb-sxm costs least: 5e-11 per step" in found["answer"]
+    found = json.loads(CliRunner().invoke(app, [*asked, "toy=7.2", "--json"]).stdout)
+    assert [row["cost"] for row in found["rows"]] == [pytest.approx(1e-10), None]
+    for price, said in (
+        ("a100=1", "--price: a100-80gb-sxm is not among the machines that are compared"),
+        ("toy", "price: expected what a device of each machine costs an hour"),
+        ("toy=0", "price: expected what a device costs an hour, from above 0"),
+    ):
+        done = CliRunner().invoke(app, [*asked, price])
+        assert (done.exit_code, done.stderr.count("\n"), said in done.stderr) == (2, 1, True)
+
+
 def test_what_fits_nowhere() -> None:
     done = CliRunner().invoke(
         app, ["compare-policies", "workload.json", "-H", "toy,h100", "-b", "60B", "--detail"]

@@ -456,7 +456,13 @@ def test_the_table_of_a_baseline() -> None:
         "step", {"workload": "w.json", "policy": "p"}, {}, {"peak.[hbm]": 2050, "makespan": 1500}, {},
         {"hbm": held, "ddr": PeakRecord(None, {}, Listing())}, {}, Listing(), Listing(), (), "0.5", {"replay": 7, "planner": 3},
     )  # fmt: skip
-    assert shown(gate.baseline(made)) == dedent("""\
+    answer, tables = gate.baseline(made)
+    assert answer.title == "step: workload w.json, policy p"
+    assert answer.verdict == (
+        "At the peaks: ddr 0 B (nothing); hbm 2.00 KiB (optimizer_state 2.00 KiB, a 2 B)."
+    )
+    assert answer.rows == (("makespan", "1.50 us"), ("peak.[hbm]", "2.00 KiB"))
+    assert shown(tables) == dedent("""\
         step: workload w.json, policy p
 
          metric         value
@@ -477,12 +483,9 @@ def test_the_table_of_a_baseline() -> None:
          a                     2 B
 
         Written by hosim 0.5 (versions: replay 7, planner 3).""")
-    assert (
-        styles(gate.baseline(made))["Written by hosim 0.5 (versions: replay 7, planner 3)."]
-        == "dim"
-    )
+    assert styles(tables)["Written by hosim 0.5 (versions: replay 7, planner 3)."] == "dim"
     unasked = Record("step", {}, {}, {}, {}, {}, {}, Listing(), Listing(), (), "0.5", {})
-    assert shown(gate.baseline(unasked)).splitlines()[0] == "step"
+    assert shown(gate.baseline(unasked)[1]).splitlines()[0] == "step"
 
 
 def test_cells_of_a_metric() -> None:

@@ -267,7 +267,9 @@ def test_what_a_builder_leaves_out_is_said(tmp_path):
     for preset, lines in (
         (
             "gpt-oss-20b",
-            ["the quantisation of the weights (mxfp4): all are in the dtype of the run"],
+            [
+                "the quantisation of the weights (mxfp4): all are in the dtype of the run; weights=mxfp4 packs them"
+            ],
         ),
         ("gemma-2-2b", said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0})),
     ):

@@ -84,6 +84,8 @@ def test_a_tie_is_the_rule_s_and_has_no_rows() -> None:
     assert answer.verdict.startswith("Fits at no cost: 100 ms by static_split")
     tied = comparison_answer("t", MACHINE, same)
     assert (tied.rows, tied.rest) == ((), "2 policies take as long")
+    rate = comparison_answer("t", MACHINE, same, tokens=26)  # in 100 ms
+    assert rate.rest == "2 policies take as long; static_split: 260 tokens/s"
 
 
 def test_nothing_fits() -> None:

@@ -179,13 +179,13 @@ def test_the_summary_shows_whom_ops_wait_for_first_and_fits_a_screen(
 ) -> None:
     output = rows(text(summary(explained), 120))
     at = next(k for k, line in enumerate(output) if line.startswith("a[0]"))
-    assert output[at] == "a[0] 9.54 MiB 3 100 ms 20.0 ms - moved, not judged 10.0 ms"
-    assert output[at + 1].startswith("a[1] 9.54 MiB")
-    assert output[-1].startswith("--top N prints every table with N rows, --all with every row")
-    assert len(output) < 30
+    assert output[at] == "a[0] moved, not judged 9.54 MiB - 10.0 ms"
+    assert output[at + 1].startswith("a[1] kept, not judged 9.54 MiB")
+    assert "--top N prints every table with N rows, --all with every row" in " ".join(output)
+    assert len(output) < 25
 
 
-def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
+def test_the_summary_has_five_tensors_and_one_row_for_each() -> None:
     b = GraphBuilder("plateau")
     for i in range(30):
         b.tensor(f"w{i}", 10**7, "parameter")
@@ -200,11 +200,9 @@ def test_the_summary_has_twenty_tensors_and_one_row_for_each() -> None:
     judged = explain(plan(b.build(), hw, 10**8), hw, 10**8)
     output = rows(text(summary(judged), 120))
     shown = [line for line in output if line.startswith("w")]
-    assert len(shown) == len({line.split()[0] for line in shown}) == 20
-    assert all(line.endswith("ms moved: best score -") for line in shown)
-    assert output[-1].startswith(
-        "10 more tensors. --top N prints every table with N rows, --all with every row"
-    )
+    assert len(shown) == len({line.split()[0] for line in shown}) == 5
+    assert all("moved: best score" in line for line in shown)
+    assert any(line.startswith("... 25 more tensors; ") for line in output)
     data = to_dict(judged)
     (first,) = [
         line

@@ -254,9 +254,10 @@ def test_the_commands():
         "--jobs",
         "1",
     ]
-    outcome = CliRunner().invoke(
-        app, [*swept, "--set", "max_sequences=4", "--limit", "ttft=1ms"], env={"COLUMNS": "200"}
-    )
+    limited = [*swept, "--set", "max_sequences=4", "--limit", "ttft=1ms"]
+    answer = CliRunner().invoke(app, limited).stdout
+    assert answer.splitlines()[1].startswith("Most: ")
+    outcome = CliRunner().invoke(app, [*limited, "--detail"], env={"COLUMNS": "200"})
     assert outcome.exit_code == 0, outcome.stderr
     assert (
         "each row is the median of 2 seeds, with P5 and P95 of them (nearest rank) below"
@@ -282,7 +283,7 @@ def test_the_commands():
     ]
     outcome = CliRunner().invoke(app, fitted, env={"COLUMNS": "200"})
     assert outcome.exit_code == 3
-    assert "no max_sequences in the range has ttft.p95 within 1 ns" in outcome.stdout
+    assert "No max_sequences in the range has ttft.p95 within 1 ns" in outcome.stdout
     for wrong, message in (
         (
             ["serve-sweep", *line],
@@ -453,8 +454,10 @@ def test_the_command_of_a_frontier(tmp_path):
     path = tmp_path / "points.csv"
     first = CliRunner().invoke(app, [*line, *vary, "-o", str(path)], env={"COLUMNS": "160"})
     assert first.exit_code == 0, first.stderr
-    assert "best" in first.stdout
-    assert "90 % interval" in first.stdout
+    assert first.stdout.splitlines()[1].startswith("At most ")
+    shown = CliRunner().invoke(app, [*line, *vary, "--detail"], env={"COLUMNS": "160"})
+    assert "best" in shown.stdout
+    assert "90 % interval" in shown.stdout
     kept = path.read_text().splitlines()
     path.write_text("\n".join(kept[:2]) + "\n")  # interrupted after the first point
     again = CliRunner().invoke(app, [*line, *vary, "-o", str(path)], env={"COLUMNS": "160"})

@@ -83,7 +83,8 @@ def test_a_multiple_is_of_what_the_profile_has() -> None:
         (
             "speed",
             1,
-            "speed: unknown field; expected workload.X, policy.X, budget, or a path in the profile",
+            "speed: unknown field; expected workload.X, policy.X, budget, or a path in the profile "
+            "(compare-policies -H a,b compares machines)",
         ),
         ("sequence", 1, "sequence: unknown field; did you mean 'workload.sequence'?"),
         (

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
         fit_answer,
         frontier_answer,
         robustness_answer,
+        stages_answer,
         sweep_answer,
+        validation_answer,
     )
     from hosim.report.answers.text_curve import text_curve
 else:
@@ -29,7 +31,8 @@ else:
             "answer": "Answer ROWS answered rows_table",
             "comparison_answer": "cheapest_sentence comparison_answer comparison_title "
             "machines_answer row_line",
-            "study_answers": "blame_answer diff_answer fit_answer frontier_answer robustness_answer sweep_answer",
+            "study_answers": "blame_answer diff_answer fit_answer frontier_answer "
+            "robustness_answer stages_answer sweep_answer validation_answer",
             "text_curve": "text_curve",
         },
     )
@@ -37,5 +40,5 @@ else:
 __all__ = [
     "ROWS", "Answer", "answered", "blame_answer", "cheapest_sentence", "comparison_answer", "comparison_title",
     "diff_answer", "fit_answer", "frontier_answer", "machines_answer", "robustness_answer", "row_line", "rows_table",
-    "sweep_answer", "text_curve",
+    "stages_answer", "sweep_answer", "text_curve", "validation_answer",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from hosim.plain_text import counted
 from hosim.report.printing import open_table, paragraph
 
 ROWS = 5
@@ -22,7 +23,8 @@ class Answer:
 
     ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
     something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
-    ``ranked``; ``left`` of the columns are text. ``rest`` says what a reader of all rows would see of those left out.
+    ``ranked``; ``left`` of the columns are text, and ``shown`` rows are those of the short form.
+    ``rest`` says what a reader of all rows would see of those left out.
     ``notes`` are what a reader of the figures has to know, which the shell says on stderr.
     ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
     drawing in text. ``chosen`` is what was chosen for a question that left it out. ``next_commands`` are commands with what they tell.
@@ -34,6 +36,7 @@ class Answer:
     columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     left: int = 1
+    shown: int = ROWS
     ranked: bool = True
     rest: str = ""
     figures: tuple[tuple[str, str], ...] = ()
@@ -43,28 +46,33 @@ class Answer:
     notes: tuple[str, ...] = ()
 
 
-def answered(answer: Answer, *, title: bool = True, every: bool = False) -> RenderableType:
+def answered(
+    answer: Answer, *, title: bool = True, every: bool = False, shows: str = "--all"
+) -> RenderableType:
     """The answer for a terminal: with all rows where ``every`` one is asked for, and without its
-    ``title`` where that is shown already.
+    ``title`` where that is shown already. The option ``shows`` has the rows that are left out.
     """
-    return Group(*_parts(answer, title, every))
+    return Group(*_parts(answer, title, every, shows))
 
 
-def _parts(answer: Answer, title: bool, every: bool) -> Iterator[RenderableType]:
+def _parts(answer: Answer, title: bool, every: bool, shows: str) -> Iterator[RenderableType]:
     if title:
         yield paragraph(answer.title)
     yield paragraph(answer.verdict, style="bold" if answer.good else "bold red")
     if answer.curve:
         yield paragraph("", *answer.curve, wrapped=False)
     if answer.rows:
-        yield rows_table(answer, None if every else ROWS)
-    more = len(answer.rows) - ROWS
-    said = [f"{more:,} more rows (--all)"] if more > 0 and not every else []
+        yield rows_table(answer, None if every else answer.shown)
+    more = len(answer.rows) - answer.shown
+    said = [f"{counted(more, 'more row')} ({shows})"] if more > 0 and not every else []
     if rest := "; ".join([*said, *([answer.rest] if answer.rest else [])]):
         yield paragraph(f"... {rest}", style="dim")
     if answer.chosen:
         yield paragraph(answer.chosen, style="dim")
-    yield paragraph(*(f"next: {line}  ({why})" for line, why in answer.next_commands))
+    # a command stays one line, which can be copied
+    yield paragraph(
+        *(f"next: {line}  ({why})" for line, why in answer.next_commands), wrapped=False
+    )
 
 
 def rows_table(answer: Answer, most: int | None = None) -> Table:

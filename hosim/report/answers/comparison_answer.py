@@ -50,10 +50,11 @@ def comparison_answer(
     chosen: str = "",
     nothing_fits: str = "",
     next_commands: Sequence[tuple[str, str]] = (),
+    tokens: int | None = None,
 ) -> Answer:
     """What a comparison of policies found. ``advice`` is why not to offload, where that is the
     answer, and ``cheapest`` the memory that costs little, ``chosen`` what was chosen for the question, and
-    ``nothing_fits`` what is said where no policy does, as text.
+    ``nothing_fits`` what is said where no policy does, as text. ``tokens`` are those of a step.
     """
     fitting = sorted(
         [r for r in results if r.feasible and r.makespan_ns is not None],
@@ -90,7 +91,7 @@ def comparison_answer(
         if several
         else (),
         rows=tuple([_row(r, hardware, pairs) for r in fitting]) if several else (),
-        rest="; ".join([*_alike(fitting, several), *lost]),
+        rest="; ".join([*_alike(fitting, several), *lost, *_rate(best, tokens)]),
         figures=(
             ("time of a step", human_time(best.makespan_ns or 0)),
             ("of the resident step", multiple(best.slowdown)),
@@ -106,6 +107,14 @@ def _lost(policies: Sequence[str], one: str, several: str) -> list[str]:
     if not policies:
         return []
     return [f"{enumerated(policies)} {one if len(policies) == 1 else several}"]
+
+
+def _rate(best: Result, tokens: int | None) -> list[str]:
+    """The tokens a second of the fastest policy."""
+    if tokens is None or not best.makespan_ns:
+        return []
+    rate = f"{best.policy}: {tokens * 10**9 / best.makespan_ns:,.0f} tokens/s"
+    return [rate if best.devices is None else f"{rate} of each replica"]
 
 
 def _alike(fitting: Sequence[Result], several: bool) -> list[str]:
@@ -221,6 +230,9 @@ def machines_answer(
     fitting = sorted(
         [row for row in rows if row["makespan_ns"] is not None], key=lambda row: row["makespan_ns"]
     )
+    tokens = any([row.get("cost_per_million_tokens") is not None for row in rows])
+    cost = "cost_per_million_tokens" if tokens else "cost"
+    known = any([row.get(cost) is not None for row in rows])
     several = len({row["policy"] for row in rows}) > 1
     least = any([row["enough_bytes"] is not None for row in rows])
     listed = [
@@ -236,6 +248,7 @@ def machines_answer(
                 if least
                 else []
             ),
+            *([f"{row[cost]:.3g}" if row[cost] is not None else "-"] if known else []),
         )
         for row in fitting
     ]
@@ -251,6 +264,7 @@ def machines_answer(
             "memory",
             "peak",
             *(["enough"] if least else []),
+            *([f"cost of {'1M tokens' if tokens else 'a step'}"] if known else []),
         ),
         rows=tuple(listed),
         left=1 + several,

@@ -8,16 +8,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosim.data.stages import StagesResult
 from hosim.hardware import Hardware
 from hosim.plain_text import counted, one_line
 from hosim.report.answers.answer import ROWS, Answer
 from hosim.report.answers.text_curve import MOST_LINES, text_curve
-from hosim.report.of_replays import NOTHING, multiple
-from hosim.report.of_studies import cell, column_title, varied_columns
+from hosim.report.of_replays import NOTHING, multiple, percent, time_or_nothing
+from hosim.report.of_studies import (
+    cell,
+    column_title,
+    rows,
+    taken_from_recording,
+    varied_columns,
+    verdict_lines,
+)
 from hosim.units import human_size, human_time
 
-_PRICES, _OP, _NAME = 2, 18, 34
-"""How many of what would save time an answer names, and the characters of names in its rows."""
+_PRICES, _OP, _NAME, _FIGURES = 2, 18, 34, 8
+"""How many of what would save time an answer names, the characters of names in its rows, and the
+figures of a recording.
+"""
 
 Row = Mapping[str, Any]
 Commands = Sequence[tuple[str, str]]
@@ -32,6 +42,7 @@ def fit_answer(
 ) -> Answer:
     """What a fit found: ``rows`` are its probes, in the order of the values."""
     name = next(iter(rows[0]))
+    verdict = f"{verdict[:1].upper()}{verdict[1:]}"
     points = [(cell(name, row[name]), _ns(row), f"{_took(row)}{_beyond(row)}") for row in rows]
     return _of_curve(title, verdict, points, found, next_commands)
 
@@ -213,6 +224,70 @@ def blame_answer(
         if hidden > 0
         else "",
         next_commands=tuple(next_commands),
+    )
+
+
+def stages_answer(title: str, result: StagesResult, tier: str) -> Answer:
+    """How long a step of all stages takes, how long each waits for others, and its peak of the
+    device's ``tier``.
+    """
+    if not result.feasible or result.step_ns is None:
+        return Answer(title, f"Does not fit: {result.error}.", good=False, notes=result.notes)
+    bubble = ""
+    if result.bubble is not None:
+        bubble = f"; the bubble is {percent(result.bubble, 1)} of the time of all stages"
+    return Answer(
+        title,
+        f"The step takes {human_time(result.step_ns)}{bubble}.",
+        ranked=False,
+        columns=("stage", "ends at", "busy", "bubble", "waits", f"peak {tier}"),
+        rows=tuple(
+            [
+                (
+                    str(stage),
+                    human_time(one.makespan_ns or 0),
+                    time_or_nothing(one.busy_ns),
+                    time_or_nothing(waited),
+                    time_or_nothing(sum(one.stall_ns.values())),
+                    human_size(one.peak_bytes[tier]),
+                )
+                for stage, (one, waited) in enumerate(
+                    zip(result.stages, result.bubble_ns, strict=True)
+                )
+            ]
+        ),
+        rest="the bubble is the time that a stage waits for others; each stage was planned alone",
+        notes=result.notes,
+    )
+
+
+def validation_answer(data: Mapping[str, Any]) -> Answer:
+    """Whether a recording is validated: ``data`` is a ``hosim.validation/1``."""
+    on = f" on {data['device']}" if data["device"] else ""
+    lines = [line.strip() for line in verdict_lines(data)] if data["errors"] else []
+    first = lines[0] if lines else "no times are in the recording; its memory was replayed"
+    clashes = data["memory"].get("mismatches", ())
+    return Answer(
+        f"{data['trace']}{on}: {counted(data['kernels'], 'kernel')}",
+        f"{first[:1].upper()}{first[1:]}.",
+        good=not data["errors"] or bool(data["explained"]),
+        ranked=False,
+        columns=("figure", "measured", "simulated", "error"),
+        rows=tuple(
+            [
+                (one_line(name, _NAME), measured, simulated, error.partition(" (")[0])
+                for name, measured, simulated, error in rows(data)
+            ]
+        ),
+        shown=_FIGURES,
+        rest="; ".join(
+            [
+                *lines[1 : 1 + _PRICES],
+                *[f"contradiction in the recording: {clash}" for clash in clashes[:_PRICES]],
+            ]
+        ),
+        notes=tuple([f"not in the recording: {line}" for line in data["missing"]]),
+        chosen=taken_from_recording(data) if data["given"] else "",
     )
 
 

@@ -49,9 +49,13 @@ def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:
 
 
 def _labels(sizes: list[int]) -> list[str]:
-    """Sizes with three digits; to the byte where these would make different ones look alike."""
+    """Sizes with three digits, the lowest last; where these would make different ones look alike,
+    what others are above it.
+    """
     short = [human_size(size) for size in sizes]
-    return short if len({*short}) == len({*sizes}) else [f"{size:,} B" for size in sizes]
+    if len({*short}) == len({*sizes}):
+        return short
+    return [*[f"+{human_size(size - sizes[-1])}" for size in sizes[:-1]], short[-1]]
 
 
 def _columns(curve: list[int], count: int) -> list[int]:

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from hosim.report.listed.memory_fit_table import memory_fit, memory_fit_to_dict
     from hosim.report.listed.op_time_table import op_times, origin_lines
     from hosim.report.listed.ranks_table import ranks_table
-    from hosim.report.listed.runtimes_table import fitted_runtime, runtime, runtimes
+    from hosim.report.listed.runtimes_table import runtime, runtimes
+    from hosim.report.listed.short_lists import (
+        machine_in_short,
+        machines_in_short,
+        models_in_short,
+        policies_in_short,
+        runtime_in_short,
+        runtimes_in_short,
+        workload_in_short,
+        workloads_in_short,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -36,13 +46,17 @@ else:
             "memory_fit_table": "memory_fit memory_fit_to_dict",
             "op_time_table": "op_times origin_lines",
             "ranks_table": "ranks_table",
-            "runtimes_table": "fitted_runtime runtime runtimes",
+            "runtimes_table": "runtime runtimes",
+            "short_lists": "machine_in_short machines_in_short models_in_short policies_in_short "
+            "runtime_in_short runtimes_in_short workload_in_short workloads_in_short",
         },
     )
 
 __all__ = [
-    "EXTRAS", "devices", "fitted_runtime", "installation", "installation_table", "machine",
-    "machine_comparison", "machines", "memory_fit", "memory_fit_to_dict", "model_figures", "models", "op_times", "origin_lines",
-    "policies", "policy_figures", "ranks_table", "runtime", "runtimes", "workload",
-    "workload_figures", "workload_line", "workloads",
+    "EXTRAS", "devices", "installation", "installation_table", "machine",
+    "machine_comparison", "machine_in_short", "machines", "machines_in_short", "memory_fit",
+    "memory_fit_to_dict", "model_figures", "models", "models_in_short", "op_times", "origin_lines",
+    "policies", "policies_in_short", "policy_figures", "ranks_table", "runtime",
+    "runtime_in_short", "runtimes", "runtimes_in_short", "workload", "workload_figures",
+    "workload_in_short", "workload_line", "workloads", "workloads_in_short",
 ]  # fmt: skip

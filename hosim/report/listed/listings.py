@@ -56,11 +56,6 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
     table = open_table("Hardware", *names, left=2, spare=("other tiers", "short", "bandwidth"))
     for hw in profiles:
         device = hw.device
-        peaks = hw.compute.peak_flops
-        dtype = next(
-            (known for known in ("bf16", "fp16") if known in peaks),
-            max(peaks, key=lambda dtype: peaks[dtype], default=""),
-        )
         ways = (
             [c.bandwidth_bytes_per_s for c in hw.channels if c.destination == hw.device_tier],
             [c.bandwidth_bytes_per_s for c in hw.channels if c.source == hw.device_tier],
@@ -68,7 +63,7 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
         table.add_row(
             hw.name,
             next((short for short, name in aliases.items() if name == hw.name), NOTHING),
-            f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING,
+            peak_compute(hw),
             f"{device.name} {human_size(device.capacity_bytes)}",
             human_rate(device.bandwidth_bytes_per_s),
             *(human_rate(max(way)) if way else NOTHING for way in ways),
@@ -78,6 +73,16 @@ def machines(profiles: Sequence[Hardware], aliases: Mapping[str, str]) -> Table:
             or NOTHING,
         )
     return table
+
+
+def peak_compute(hw: Hardware) -> str:
+    """The peak of a machine in bf16, else in fp16, else the largest."""
+    peaks = hw.compute.peak_flops
+    dtype = next(
+        (known for known in ("bf16", "fp16") if known in peaks),
+        max(peaks, key=lambda dtype: peaks[dtype], default=""),
+    )
+    return f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING
 
 
 def machine(hw: Hardware) -> RenderableType:

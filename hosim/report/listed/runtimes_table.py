@@ -21,39 +21,37 @@ def runtimes(found: Sequence[Runtime]) -> Table:
     table = open_table("Runtimes", "name", "speed", "sets", "software", left=1, spare=("software",))
     for one in found:
         table.add_row(
-            one.name, f"{one.speed.value:.2f}", _set_by(one) or NOTHING, one.software or NOTHING
+            one.name, f"{one.speed.value:.2f}", set_by(one) or NOTHING, one.software or NOTHING
         )
     return table
 
 
-def runtime(found: Runtime, written: Mapping[str, Any]) -> RenderableType:
+def runtime(
+    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float] | None = None
+) -> RenderableType:
     """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is
-    it as in its file.
+    it as in its file, and ``left`` the time that a fitted one gives each run over that which was
+    measured.
     """
     table = open_table("", "figure", "value", "spread", "rests on", left=1)
     for name, figure in found.known.items():
         rests = "one measurement" if figure.one_row else NOTHING
         table.add_row(name, str(written[name]["value"]), f"{figure.spread:.2f}", rests)
-    lines = [f"{found.name}: {found.software}", f"sets       {_set_by(found) or NOTHING}"]
+    lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
     lines += [f"waits for  {', '.join(found.blocks)}"] if found.blocks else []
     once = ", once" if found.pins_once else ""
     lines += [f"pins for   {', '.join(found.pins)}{once}"] if found.pins else []
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
-    return Group(paragraph(*lines), table, *[paragraph(*sources)] * bool(sources))
+    runs = open_table("What is left", "run", "fitted over measured", left=1)
+    for name, ratio in (left or {}).items():
+        runs.add_row(name, human_percent(ratio - 1, signed=True))
+    after = [paragraph(*sources)] * bool(sources) + [runs] * bool(left)
+    return Group(paragraph(*lines), table, *after)
 
 
-def fitted_runtime(
-    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float]
-) -> RenderableType:
-    """A fitted runtime, and the time it gives each run over that which was measured."""
-    table = open_table("What is left", "run", "fitted over measured", left=1)
-    for name, ratio in left.items():
-        table.add_row(name, human_percent(ratio - 1, signed=True))
-    return Group(runtime(found, written), *[table] * bool(left))
-
-
-def _set_by(one: Runtime) -> str:
+def set_by(one: Runtime) -> str:
+    """What a runtime sets of a workload, as in a spec."""
     return ", ".join(
         [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import following, print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import (
     check_drawn,
@@ -113,7 +113,8 @@ def serve(given: Given) -> None:
     elif result.again is not None:
         with progress("serving in draws of what is uncertain"):
             data["draws"] = result.intervals()
-    table, answer = serving(data), serving_answer(data, queue_growth(result))
+    growth = queue_growth(result)
+    table, answer = serving(data), serving_answer(data, growth, _following(given, growth[1]))
     if given.plot is not None:
         from hosim.serving.report import serving_figure
 
@@ -131,11 +132,19 @@ def serve(given: Given) -> None:
     if given.json:
         print_json({"format": data.pop("format"), "answer": answer.verdict, **data})
     else:
-        given.detail = given.detail or real is not None  # errors beside the server are the answer
         print_answer(answer, given, lambda: [table])
     if lines := beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")
         raise typer.Exit(1)
+
+
+def _following(given: Given, arrive: float) -> list[tuple[str, str]]:
+    """What to ask next: the rate that the engine takes, where requests ``arrive`` at some."""
+    limit = given.within or "ttft.p95=2s"
+    takes = "model hardware requests"
+    rates = f"requests.rate={max(1, round(arrive / 4))}..{max(2, round(2 * arrive))}"
+    lines = following(given, _OPTIONS, "serve-fit", takes, largest=rates, within=limit)
+    return [(line, "the highest rate")] * bool(arrive) if lines and (line := lines[0]) else []
 
 
 def options_of(texts: list[str] | None) -> dict[str, object]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, say_notes
+from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 from hosim.options import REQUIRED, Given
@@ -14,7 +15,7 @@ from hosim.serving.commands.cmd_serve_sweep import SET
 from hosim.serving.serve_options import of_serving, serving_options
 
 _OPTIONS = serving_options(
-    "model hardware requests within largest smallest set json",
+    "model hardware requests within largest smallest set detail json",
     SET,
     of_serving(
         "within",
@@ -34,7 +35,7 @@ def serve_fit(given: Given) -> None:
     sides, and reports any that contradicts the rest. Exit code 3 if no value keeps the limits.
     """
     from hosim.serving.api import serve_fit as fitted
-    from hosim.serving.report import serving_fit
+    from hosim.serving.report import serving_fit, serving_fit_answer
 
     with progress("serving"):
         found = fitted(
@@ -66,8 +67,8 @@ def serve_fit(given: Given) -> None:
             }
         )
     else:
-        console().print(
-            serving_fit(found.rows, list(found.limits_ns), str(found), found.answer is not None)
-        )
+        told = found.rows, list(found.limits_ns), str(found), found.answer is not None
+        short = serving_fit_answer(f"{given.model} on {given.hardware}: {given.requests}", *told)
+        print_answer(short, given, lambda: [serving_fit(*told)])
     if found.answer is None:
         raise typer.Exit(InfeasibleError.exit_code)

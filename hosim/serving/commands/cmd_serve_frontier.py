@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, say_notes
+from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say
 from hosim.errors import InputError
@@ -13,7 +14,7 @@ from hosim.serving.commands.cmd_serve_sweep import STUDY
 from hosim.serving.serve_options import serving_options
 
 _OPTIONS = serving_options(
-    "model hardware requests vary of against limit seeds set output jobs scheduler json",
+    "model hardware requests vary of against limit seeds set output jobs scheduler detail json",
     *STUDY,
     Option(
         "of",
@@ -39,7 +40,7 @@ def serve_frontier(given: Given) -> None:
     """
     from hosim.serving.api import COSTS, RATES
     from hosim.serving.api import serve_frontier as traced
-    from hosim.serving.report import serving_frontier
+    from hosim.serving.report import serving_frontier, serving_frontier_answer
     from hosim.study.asked import read_vary
     from hosim.study.rows_of_answers import records, varied_columns
 
@@ -74,8 +75,7 @@ def serve_frontier(given: Given) -> None:
             {"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows}
         )
     else:
-        console().print(
-            serving_frontier(
-                rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]
-            )
-        )
+        told = rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]
+        title = f"{given.model} on {given.hardware}: {given.requests}"
+        answer = serving_frontier_answer(title, *told)
+        print_answer(answer, given, lambda: [serving_frontier(*told)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json, say_notes
+from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say
 from hosim.errors import InputError
@@ -39,7 +40,7 @@ STUDY = (
 
 @command(
     *serving_options(
-        "model hardware requests vary seeds limit set output jobs scheduler json", *STUDY
+        "model hardware requests vary seeds limit set output jobs scheduler detail json", *STUDY
     )
 )
 def serve_sweep(given: Given) -> None:
@@ -47,11 +48,11 @@ def serve_sweep(given: Given) -> None:
 
     Fields are parameters of the requests (of a file its rate), of the model, the machine, and
     options of hosim.serve. With --seeds each row is the median of several draws, with their 5th and
-    95th percentiles below it.
+    95th percentiles below it (--detail).
     """
     from hosim.serving.api import FIGURES, seed_percentiles
     from hosim.serving.api import serve_sweep as swept
-    from hosim.serving.report import serving_sweep
+    from hosim.serving.report import serving_sweep, serving_sweep_answer
     from hosim.study.asked import read_vary
     from hosim.study.rows_of_answers import records, varied_columns
 
@@ -94,4 +95,6 @@ def serve_sweep(given: Given) -> None:
         )
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
-        console().print(serving_sweep(rows, varied))
+        title = f"{given.model} on {given.hardware}: {given.requests}"
+        answer = serving_sweep_answer(title, rows, varied)
+        print_answer(answer, given, lambda: [serving_sweep(rows, varied)])

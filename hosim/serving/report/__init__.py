@@ -13,6 +13,11 @@ if TYPE_CHECKING:
         serving_frontier,
         serving_sweep,
     )
+    from hosim.serving.report.serving_study_answers import (
+        serving_fit_answer,
+        serving_frontier_answer,
+        serving_sweep_answer,
+    )
     from hosim.serving.report.serving_table import serving, serving_answer
     from hosim.serving.report.serving_trace import serving_trace
 else:
@@ -23,12 +28,15 @@ else:
             "serving_figures": "curves queue_growth serving_figure",
             "serving_page": "serving_page serving_widget",
             "serving_studies_table": "serving_fit serving_frontier serving_sweep",
+            "serving_study_answers": "serving_fit_answer serving_frontier_answer "
+            "serving_sweep_answer",
             "serving_table": "serving serving_answer",
             "serving_trace": "serving_trace",
         },
     )
 
 __all__ = [
-    "curves", "queue_growth", "serving", "serving_answer", "serving_figure", "serving_fit", "serving_frontier", "serving_page",
-    "serving_sweep", "serving_trace", "serving_widget", "tiers_and_channels",
+    "curves", "queue_growth", "serving", "serving_answer", "serving_figure", "serving_fit",
+    "serving_fit_answer", "serving_frontier", "serving_frontier_answer", "serving_page",
+    "serving_sweep", "serving_sweep_answer", "serving_trace", "serving_widget", "tiers_and_channels",
 ]  # fmt: skip

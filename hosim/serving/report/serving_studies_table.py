@@ -53,7 +53,7 @@ def serving_sweep(rows: Sequence[Row], varied: Sequence[str]) -> RenderableType:
         for text, share, end in [("", 50, None), *below]:
             keys = [key if end is None else end_columns(key)[end] for key, _ in shown]
             figures = [
-                _figure(key, [row[key] for row in served if row.get(key) is not None], share)
+                figure(key, [row[key] for row in served if row.get(key) is not None], share)
                 for key in keys
             ]
             names = cells if not text else [text, *[""] * (len(cells) - 1)] if cells else []
@@ -91,7 +91,7 @@ def serving_fit(
     table = open_table("Tried", name, "within\nlimits", *limited, "requests/s", "tokens/s")
     for row in rows:
         figures = [
-            _figure(key, [row[key]] if row[key] is not None else [], 50)
+            figure(key, [row[key]] if row[key] is not None else [], 50)
             for key in (*columns, *_RATES)
         ]
         table.add_row(
@@ -137,7 +137,7 @@ def serving_frontier(
         left=len(varied),
     )
     for row in rows:
-        figures = [_figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
+        figures = [figure(key, [] if row[key] is None else [row[key]], 50) for key, _ in columns]
         if known:
             figures.insert(len(shown), _interval(row, of))
         cells = [cell(column, row[column]) for column in varied]
@@ -151,13 +151,14 @@ def serving_frontier(
     return Group(table, paragraph(note), errors(rows))
 
 
-def _interval(row: Row, figure: str) -> str:
+def _interval(row: Row, of: str) -> str:
     """The ends of a figure's interval."""
-    ends = [_figure(end, [] if row[end] is None else [row[end]], 50) for end in end_columns(figure)]
+    ends = [figure(end, [] if row[end] is None else [row[end]], 50) for end in end_columns(of)]
     return " to ".join(ends)
 
 
-def _figure(column: str, values: Sequence[Any], share: int) -> str:
+def figure(column: str, values: Sequence[Any], share: int) -> str:
+    """A percentile of the values of a column, as text."""
     if not values:
         return NOTHING
     value = nearest_rank(values, share)

@@ -161,8 +161,12 @@ def serving_answer(
         if overloaded
         else f"{'Keeps up' if arrive else 'Serves all at once'}: {rates}."
     )
+    said += _interval(data.get("draws"))
     if "goodput" in data:
-        said += f" {_kept(data['goodput'], data['requests'])}"
+        said += f" {_kept(data['goodput'], data['requests'])}."
+    beside = data.get("measured")
+    if beside is not None:
+        said = f"{_errors(beside)} {said}"
     late = data["ttft_ns"].get("p95")
     latency = [("first token, P95", human_time(round(late)))] if late is not None else []
     return Answer(
@@ -170,13 +174,10 @@ def serving_answer(
         said,
         good=not overloaded,
         ranked=False,
-        columns=("latency", *_names(data["ttft_ns"])),
-        rows=tuple(
-            [
-                (name, *(_time(value) for value in data[key].values()))
-                for key, name in _LATENCIES.items()
-            ]
-        ),
+        columns=("latency", *_names(data["ttft_ns"]))
+        if beside is None
+        else ("latency", "measured", "simulated", "error of mean", "of P95"),
+        rows=_latency_rows(data) if beside is None else _rows_beside(beside),
         rest="; ".join(
             [
                 *_left_out(data),
@@ -197,8 +198,54 @@ def serving_answer(
     )
 
 
+def _latency_rows(data: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        [
+            (name, *(_time(value) for value in data[key].values()))
+            for key, name in _LATENCIES.items()
+        ]
+    )
+
+
+def _rows_beside(measured: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """The mean latencies beside those of a real server, and the errors."""
+    return tuple(
+        [
+            (
+                name,
+                _time(measured[key]["measured"]["mean"]),
+                _time(measured[key]["simulated"]["mean"]),
+                *(_error(measured[key]["error"][of]) for of in ("mean", "p95")),
+            )
+            for key, name in _LATENCIES.items()
+            if key in measured
+        ]
+    )
+
+
+def _errors(measured: Mapping[str, Any]) -> str:
+    """The largest error of a mean, and how many requests the host's overhead was fitted to."""
+    worst = max(
+        [key for key in _LATENCIES if key in measured],
+        key=lambda key: abs(measured[key]["error"]["mean"] or 0),
+    )
+    fitted = f", fitted to the first {measured['skipped']:,}" if measured["skipped"] else ""
+    return (
+        f"Beside the real server{fitted}: the mean of the {_LATENCIES[worst]} is off by "
+        f"{_error(measured[worst]['error']['mean'])}, the others by less."
+    )
+
+
 _DRAWN = ("mean", "p50", "p95")
 """The statistics whose intervals the table has; the JSON has all of them."""
+
+
+def _interval(draws: Mapping[str, Any] | None) -> str:
+    """The 90 % interval of the first token, where there are draws in which all requests fit."""
+    ends = draws["ttft_ns"]["p95"] if draws and draws["unfit"] < draws["count"] else None
+    return (
+        f" First token, P95: {_time(ends[0])} to {_time(ends[1])} in 9 of 10 draws." if ends else ""
+    )
 
 
 def _in_draws(draws: Mapping[str, Any]) -> RenderableType:

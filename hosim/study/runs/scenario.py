@@ -224,11 +224,11 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
                     *_paths(question.hardware),
                 ]
                 hint = did_you_mean(path, known_fields)
-                raise InputError(
-                    "unknown "
-                    f"field{hint or '; expected workload.X, policy.X, budget, or a path in the profile'}",
-                    source=field,
+                expected = (
+                    "; expected workload.X, policy.X, budget, or a path in the profile "
+                    "(compare-policies -H a,b compares machines)"
                 )
+                raise InputError(f"unknown field{hint or expected}", source=field)
             _put(_profile(question.hardware), path, None)
             processor = rate_of(path, question.hardware)
             if processor is not None and not question.rescale:

@@ -12,7 +12,13 @@ if TYPE_CHECKING:
         last_in_draws,
         shown,
     )
-    from hosim.study.searches.cost import priced, step_cost, tokens_of
+    from hosim.study.searches.cost import (
+        priced,
+        prices_of,
+        step_cost,
+        step_costs,
+        tokens_of,
+    )
     from hosim.study.searches.enough import (
         NEAR,
         EnoughMemory,
@@ -38,7 +44,7 @@ else:
         __name__,
         {
             "bisection": "bisected ends_of ends_shown last_in_draws shown",
-            "cost": "priced step_cost tokens_of",
+            "cost": "priced prices_of step_cost step_costs tokens_of",
             "enough": "EnoughMemory NEAR enough_memory is_near smallest_enough",
             "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
             "frontiers": "Frontier attempt frontier frontier_rows",
@@ -50,6 +56,7 @@ else:
 __all__ = [
     "NEAR", "STEPS", "EnoughMemory", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt",
     "bisected", "ends_of", "ends_shown", "enough_memory", "fit", "fit_rows", "frontier",
-    "frontier_rows", "is_near", "last_in_draws", "memory_fit", "module_of", "pareto", "priced",
-    "shown", "smallest_enough", "sought", "step_cost", "tokens_of",
+    "frontier_rows", "is_near", "last_in_draws", "memory_fit", "module_of", "pareto", "priced", "prices_of",
+    "shown", "smallest_enough", "sought", "step_cost", "step_costs",
+    "tokens_of",
 ]  # fmt: skip

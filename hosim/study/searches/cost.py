@@ -42,6 +42,33 @@ def priced(hardware: Hardware, price: object) -> Hardware:
     return replace(hardware, price_per_hour=float(str(price)))
 
 
+def prices_of(text: str) -> dict[str, float]:
+    """What a device of each machine costs an hour, as in ``h100=2.5,l40s=0.9``. Raises
+    :class:`InputError`.
+
+    >>> prices_of("h100=2.5, l40s=0.9")
+    {'h100': 2.5, 'l40s': 0.9}
+    """
+    prices: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, price = part.strip().partition("=")
+        try:
+            prices[name] = float(price)
+        except ValueError:
+            raise InputError(
+                "expected what a device of each machine costs an hour, as in h100=2.5,l40s=0.9; "
+                f"got {shown(text)}",
+                source="price",
+            ) from None
+    return prices
+
+
+def step_costs(result: Result, graph: Graph, hardware: Hardware) -> dict[str, float | None]:
+    """The columns of a row whose machine has a price; none without one."""
+    cost = step_cost(result, graph, hardware)
+    return {} if cost is None else {COST: cost.step, COST_OF_TOKENS: cost.per_million_tokens}
+
+
 def tokens_of(graph: Graph) -> int | None:
     """The tokens that a step takes in: those of its inputs that are called ``input_ids``; ``None``
     if it has none.

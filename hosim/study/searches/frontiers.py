@@ -25,7 +25,7 @@ from hosim.result import Result
 from hosim.study.asked import Value
 from hosim.study.rows_of_answers import figure_columns, figures, frame
 from hosim.study.runs import Question, bounded_attempt, unplanned
-from hosim.study.searches.cost import COST, COST_OF_TOKENS, step_cost
+from hosim.study.searches.cost import COST, COST_OF_TOKENS, step_costs
 from hosim.study.searches.pareto import pareto
 from hosim.units import human_size, human_time
 
@@ -130,16 +130,11 @@ def frontier_rows(found: Frontier) -> list[dict[str, Value]]:
     return [
         {
             "pareto": id(result) in on_curve,
-            **_costs(result, asked),
+            **step_costs(result, asked.graph, asked.hardware),
             **figures(result, asked.hardware),
         }
         for result in found.results
     ]
-
-
-def _costs(result: Result, asked: Question) -> dict[str, Value]:
-    cost = step_cost(result, asked.graph, asked.hardware)
-    return {} if cost is None else {COST: cost.step, COST_OF_TOKENS: cost.per_million_tokens}
 
 
 def frontier(
