@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from hosim.api.repeats import repeated
     from hosim.api.runtime_fits import runtime_fit
     from hosim.api.searches import fit, frontier
+    from hosim.api.sliders import what_if
     from hosim.api.study_cells import cell
 else:
     __getattr__, __dir__ = lazy_names(
@@ -46,6 +47,7 @@ else:
             "runtime_fits": "runtime_fit",
             "memory_fits": "fit_question fits",
             "searches": "fit frontier",
+            "sliders": "what_if",
             "study_cells": "cell",
         },
     )
@@ -55,5 +57,5 @@ __all__ = [
     "fit", "fit_question", "fits", "frontier", "in_cell", "less_than_asked", "load", "machine",
     "named", "plan", "plan_stages", "plot",
     "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
-    "several_values", "sweep",
+    "several_values", "sweep", "what_if",
 ]  # fmt: skip

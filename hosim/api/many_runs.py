@@ -40,7 +40,6 @@ from hosim.notes import each_once
 from hosim.options import Option, declared, keywords
 from hosim.report import html
 from hosim.report.answers import Answer
-from hosim.report.of_replays import multiple
 from hosim.report.of_studies import errors, listing
 from hosim.report.printing import paragraph
 from hosim.result import STALL_CAUSES, Result
@@ -131,7 +130,7 @@ class ComparedFrame(AnswerFrame):
             "hardware": None if VARIED in self.attrs else row.get("hardware"),
             "policy": row.get("policy"),
             "makespan_ns": row.get("makespan_ns") if fits else "no result",
-            "slowdown": multiple(row["slowdown"]) if row.get("slowdown") else None,
+            "slowdown": row.get("slowdown"),
             "lower_bound_ns": row.get("lower_bound_ns"),
             "stall_ns": None if None in stalls else sum(stalls),
             "peak_bytes": row.get(

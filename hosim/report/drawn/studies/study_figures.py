@@ -314,7 +314,7 @@ def words(column: str) -> str:
     """
     for ending in ("_bytes_per_s", "_bytes", "_ns"):
         column = column.removesuffix(ending)
-    return column.replace("_", " ")
+    return column if "." in column else column.replace("_", " ")
 
 
 def frontier_figure(curves: Mapping[str, Sequence[tuple[int, int]]], title: str) -> Figure:
