@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from hosim.report.drawn import page_image
+from hosim.report.drawn import embedded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -232,8 +232,7 @@ def _fold(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> s
 
 
 def picture(figure: Figure, description: str) -> str:
-    """A figure as a PNG within the page."""
-    data = base64.b64encode(page_image(figure)).decode()
-    return (
-        f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'
-    )
+    """A figure within the page."""
+    kind, data = embedded(figure)
+    source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return f'<p><img alt="{escape(description, quote=True)}" src="{source}"></p>'

@@ -33,7 +33,7 @@ from hosim.report import (
     verdict,
 )
 from hosim.report.answers import Answer
-from hosim.report.drawn import DrawnOp, Shown, blank, page_image, recorded_widget, widget
+from hosim.report.drawn import DrawnOp, Shown, blank, embedded, recorded_widget, widget
 from hosim.report.of_replays import comparison, failures, replay
 from hosim.report.timelines import Bar, front_coded, joined, row_limit, script_json
 
@@ -83,7 +83,7 @@ def test_a_replay_s_page_needs_nothing_else(replayed: tuple[Plan, Result]) -> No
     elements = Elements(text)
     assert elements.open == []
     assert len(elements.loads) == elements.names.count("img") == 1
-    assert all(load.startswith("data:image/png;base64,") for load in elements.loads)
+    assert all(load.startswith("data:image/svg+xml;base64,") for load in elements.loads)
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|@import|url\(", text)
     assert text == replay_page(ANSWER, replayed[0], machine(), replayed[1], shown(*replayed))
@@ -223,10 +223,11 @@ def test_a_table_a_list_and_a_picture_of_a_page() -> None:
     )
     assert lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
     figure, _ = blank([1])
-    drawn = b64encode(page_image(figure)).decode()
+    kind, data = embedded(figure)
+    drawn = b64encode(data).decode()
     assert (
         picture(figure, 'a "b"')
-        == f'<p><img alt="a &quot;b&quot;" src="data:image/png;base64,{drawn}"></p>'
+        == f'<p><img alt="a &quot;b&quot;" src="data:{kind};base64,{drawn}"></p>'
     )
     with pytest.raises(ValueError, match="not JSON compliant"):
         script_json([float("nan")])

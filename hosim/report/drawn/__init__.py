@@ -13,12 +13,12 @@ if TYPE_CHECKING:
         LINES,
         MARKERS,
         OP_STYLE,
-        TRANSFER_STYLE,
         blank,
+        embedded,
         image,
         image_kind,
         legend_beside,
-        page_image,
+        limit_line,
         size_unit,
         style,
         time_unit,
@@ -34,9 +34,9 @@ else:
         __name__,
         {
             "figure_of_change": "Curve change_figure memory_change",
-            "figures": "CAUSE_STYLES KIND_STYLES LIMIT LINES MARKERS OP_STYLE TRANSFER_STYLE blank image "
-            "image_kind legend_beside "
-            "page_image size_unit style time_unit",
+            "figures": "CAUSE_STYLES KIND_STYLES LIMIT LINES MARKERS OP_STYLE blank embedded image "
+            "image_kind legend_beside limit_line "
+            "size_unit style time_unit",
             "interactive": "Shown widget",
             "memory_curve": "memory_curve",
             "recorded_figures": "recorded_memory start_errors",
@@ -47,9 +47,9 @@ else:
     )
 
 __all__ = [
-    "CAUSE_STYLES", "KIND_STYLES", "LIMIT", "LINES", "MARKERS", "OP_STYLE", "TRANSFER_STYLE", "Curve",
-    "DrawnOp", "Shown", "Span", "blank", "change_figure", "image", "image_kind", "legend_beside",
-    "memory", "memory_change", "memory_curve", "memory_figure", "page_image",
+    "CAUSE_STYLES", "KIND_STYLES", "LIMIT", "LINES", "MARKERS", "OP_STYLE", "Curve",
+    "DrawnOp", "Shown", "Span", "blank", "change_figure", "embedded", "image", "image_kind", "legend_beside", "limit_line",
+    "memory", "memory_change", "memory_curve", "memory_figure",
     "recorded_memory", "recorded_widget",
     "replay_figure", "side_by_side_figure", "size_unit", "start_errors", "style", "time_unit", "widget",
 ]  # fmt: skip

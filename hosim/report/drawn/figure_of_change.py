@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hosim.plain_text import printable
 from hosim.report.drawn import figures
-from hosim.units import human_size, human_time
+from hosim.units import human_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,13 +29,14 @@ def memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
     """Both curves over one time axis, each as long as its step; increases are filled."""
     span = max(before.makespan_ns, now.makespan_ns, 1)
     top = max(*before.held, *now.held, 1)
-    (unit, name), (size, size_name) = figures.time_unit(span), figures.size_unit(top)
+    of_time, of_size = figures.time_unit(span), figures.size_unit(top)
+    (unit, name), (size, size_name) = of_time, of_size
     for curve, label, colour, dashes, width in (
         (before, "before", "0.45", "--", 1.3),
         (now, "now", _NOW, "-", 1.6),
     ):
-        peak = max(curve.held)
-        text = f"{label}: peak {human_size(peak)}, makespan {human_time(curve.makespan_ns)}"
+        peak, took = human_in(max(curve.held), of_size), human_in(curve.makespan_ns, of_time)
+        text = f"{label}: peak {peak}, makespan {took}"
         levels = [b / size for b in curve.held]
         axes.stairs(
             levels,
