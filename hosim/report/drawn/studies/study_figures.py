@@ -59,11 +59,10 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
             "edgecolor": _colour(k),
             "linewidth": 1.6,
         }
-        ends = r.makespan_low_ns, r.makespan_high_ns
         said = human_in(makespan, of_time)
-        if None not in ends:
-            low, high = (human_in(at or 0, of_time).partition(" ")[0] for at in ends)
-            said += f" ({low} to {high})"
+        if r.makespan_low_ns is not None and r.makespan_high_ns is not None:
+            span = human_in(r.makespan_low_ns, of_time), human_in(r.makespan_high_ns, of_time)
+            said += " ({} to {})".format(*[end.partition(" ")[0] for end in span])
         label = printable(f"{r.policy}: {said}, {human_in(peak, of_size)}")
         axes.scatter(
             [peak / size],
