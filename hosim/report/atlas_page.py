@@ -20,7 +20,7 @@ COLUMNS = (
     "card",
     "context",
     "needs",
-    "of the card",
+    "fits",
     "a token, all on the card",
     "weights below",
     "experts on the CPU",
