@@ -49,8 +49,6 @@ td { white-space: nowrap } th.left, td.left { text-align: left; white-space: nor
 .timeline .told, .timeline .chosen { margin: 0.2rem 0; min-height: 1.5em; font-variant-numeric: tabular-nums }
 .timeline .legend button { min-width: 2rem; margin-left: 0.3rem } .timeline .legend input { margin-left: 0.3rem }
 .timeline .chosen { color: #a3004f } .timeline button[aria-pressed="true"] { background: #2f6fb0; color: #fff }
-.timeline .named { white-space: nowrap; margin-right: 0.6rem }
-.timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem }
 tr.bad td, .bad { color: #a31515; font-weight: 600 } .verdict { font-size: 1.1rem; font-weight: 600 } ul { padding-left: 1.2rem }
 div.shares { display: flex; height: 1.2rem; max-width: 44rem; background: #e9e9e9 } ul.shares { list-style: none; padding: 0 }
 ul.shares span { display: inline-block; width: 1rem; height: 0.8rem; margin-right: 0.5rem }

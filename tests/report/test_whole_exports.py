@@ -287,7 +287,8 @@ def test_the_key_of_a_page() -> None:
         "#9e9e9e",
     ]
     keys = "".join(
-        f'<span class="named"><span class="key" style="background: {x}"></span> {label}</span> '
+        f'<span style="white-space: nowrap; margin-right: 0.6em"><span style="display: inline-block; width: 1.6em; '
+        f'height: 0.9em; vertical-align: -0.1em; background: {x}"></span> {label}</span> '
         for x, (label, *_) in zip(fillings, STYLES, strict=True)
     )
     assert f'<p class="legend">{keys}<button data-does="in">+</button> ' in text
