@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.api.cell_progress import AGAIN_S, in_cell
+    from hosim.api.cell_progress import in_cell
     from hosim.api.inputs import (
         Machine,
         Vary,
-        less_than_asked,
         load,
         machine,
         named,
@@ -37,8 +36,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "cell_progress": "AGAIN_S in_cell",
-            "inputs": "Machine Vary less_than_asked load machine named question questions",
+            "cell_progress": "in_cell",
+            "inputs": "Machine Vary load machine named question questions",
             "many_runs": "compare diff robustness sweep",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
@@ -53,8 +52,8 @@ else:
     )
 
 __all__ = [
-    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of",
-    "fit", "fit_question", "fits", "frontier", "in_cell", "less_than_asked", "load", "machine",
+    "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of",
+    "fit", "fit_question", "fits", "frontier", "in_cell", "load", "machine",
     "named", "plan", "plan_stages", "plot",
     "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
     "several_values", "sweep", "what_if",
