@@ -1,6 +1,7 @@
 """``hosim.what_if``: sliders beside a replay. No browser: a move of a slider is a value set."""
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -97,3 +98,10 @@ def test_a_graph_of_no_builder_has_no_length_and_what_does_not_fit_says_so() -> 
 
 def test_the_text_of_a_cell_is_short() -> None:
     assert len(repr(hosim.what_if(SMALL, "h100-80gb-sxm"))) < 1000
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(hosim.InputError) as caught:
+        hosim.what_if(SMALL, "h100-80gb-sxm")
+    assert str(caught.value) == "what_if: needs ipywidgets: pip install 'hosim[widgets]'"
