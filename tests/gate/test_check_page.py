@@ -16,7 +16,7 @@ from hosim.gate import check, check_page, measure, write
 from hosim.gate.records import Record, save_record
 from hosim.gate.verdicts import CaseVerdict, PlanChange, plan_changes
 from hosim.graph import Graph
-from hosim.report.drawn import Curve, memory_change
+from hosim.report.drawn import Curve, change_figure
 
 
 @pytest.fixture
@@ -118,10 +118,7 @@ def test_other_names_are_no_change(tmp_path: Path) -> None:
 
 
 def test_curves_are_as_long_as_their_steps_and_the_difference_is_filled() -> None:
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    memory_change(axes, Curve((4, 8), 200), Curve((4, 12, 6), 150))
+    (axes,) = change_figure(Curve((4, 8), 200), Curve((4, 12, 6), 150), "hbm").axes
     before, now = axes.patches
     assert [list(values) for values in before.get_data()[:2]] == [[4, 8], [0, 100, 200]]  # type: ignore[attr-defined]
     assert [list(values) for values in now.get_data()[:2]] == [[4, 12, 6], [0, 50, 100, 150]]  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ class Curve:
     makespan_ns: int
 
 
-def memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
+def _memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
     """Both curves over one time axis, each as long as its step; increases are filled."""
     span = max(before.makespan_ns, now.makespan_ns, 1)
     top = max(*before.held, *now.held, 1)
@@ -76,7 +76,7 @@ def change_figure(before: Curve, now: Curve, tier: str) -> Figure:
     """The picture of ``hosim check --html``, one per case."""
     with figures.style():
         figure, (axes,) = figures.blank([2.9])
-        memory_change(axes, before, now)
+        _memory_change(axes, before, now)
         axes.set_title(printable(f"Memory: {tier}"), pad=24)
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.0)
     return figure
