@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         robustness,
         runtime_fit,
         sweep,
+        what_if,
     )
     from hosim.cache_plan import CacheOp, Plan
     from hosim.data.stages import StagesResult
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower import offload
     from hosim.result import Result
     from hosim.serving.api import serve, serve_fit, serve_frontier, serve_sweep
+    from hosim.serving.requests import Request
     from hosim.shipped import find_hardware, find_workload
     from hosim.version import __version__
 else:
@@ -69,7 +71,7 @@ else:
         __name__,
         {
             "api": "blame compare diff explain fit fits frontier load plan plan_stages plot replay "
-            "replay_stages robustness runtime_fit sweep",
+            "replay_stages robustness runtime_fit sweep what_if",
             "cache_plan": "CacheOp Plan",
             "errors": "ExecutionError GraphError HardwareError HosimError InfeasibleError "
             "InputError PlanError UnitError",
@@ -80,6 +82,7 @@ else:
             "on_torch.lower": "offload",
             "result": "Result",
             "serving.api": "serve serve_fit serve_frontier serve_sweep",
+            "serving.requests": "Request",
             "shipped": "find_hardware find_workload",
             "data.stages": "StagesResult",
             "version": "__version__",
@@ -101,6 +104,7 @@ __all__ = [
     "Op",
     "Plan",
     "PlanError",
+    "Request",
     "Result",
     "StagesResult",
     "Tensor",
@@ -135,6 +139,7 @@ __all__ = [
     "serve_frontier",
     "serve_sweep",
     "sweep",
+    "what_if",
 ]
 
 

@@ -251,6 +251,15 @@ def human_time(value: int) -> str:
     return _human(value, [(1, "ns"), (10**3, "us"), (10**6, "ms"), (10**9, "s")])
 
 
+def human_in(value: int, unit: tuple[int, str]) -> str:
+    """A quantity in a given unit, as the axis of a picture has it, with three digits.
+
+    >>> human_in(1_234_567_890, (10**6, "ms")), human_in(600 * 2**20, (2**30, "GiB"))
+    ('1235 ms', '0.59 GiB')
+    """
+    return _human(value, [unit])
+
+
 def human_rate(value: int) -> str:
     """A rate for people, in decimal units as vendors and measurements give them.
 

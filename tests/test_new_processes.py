@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import hosim
 from hosim.base.new_processes import without_ctrl_c
 
 
@@ -98,3 +99,35 @@ def of_session(leader: int) -> list[int]:
         except (OSError, ValueError):
             continue
     return found
+
+
+ALONE = """
+import sys, threading
+
+begun = []
+sys.addaudithook(
+    lambda event, given: begun.append(event)
+    if event in ("os.fork", "os.posix_spawn", "subprocess.Popen")
+    else None
+)
+start = threading.Thread.start
+threading.Thread.start = lambda thread: (begun.append("thread"), start(thread))[1]
+import hosim
+
+public = [getattr(hosim, name) for name in hosim.__all__]
+b = hosim.GraphBuilder("toy")
+b.tensor("w", 40, "parameter", home="ddr"), b.op("f", "matmul", inputs=["w"], duration_ns=50)
+plan = hosim.plan(b.build(), "toy", "layerwise")
+assert hosim.replay(plan).makespan_ns == hosim.replay(plan, record=True).makespan_ns == 90
+print(len(public), begun, threading.active_count())
+threading.Thread(target=int).start()
+print(begun)
+"""
+
+
+def test_neither_the_import_nor_a_replay_begins_a_thread_or_a_process() -> None:
+    """A browser has none to begin."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, check=True)
+    said, seen = done.stdout.splitlines()
+    assert said == f"{len(hosim.__all__)} [] 1"
+    assert seen == "['thread']"

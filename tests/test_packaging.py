@@ -105,6 +105,13 @@ def test_it_contains_the_package_the_shipped_data_and_the_licence(
 
 
 @pytest.mark.long
+def test_uvx_runs_the_wheel(pure: Path, tmp_path: Path) -> None:
+    uv = pytest.importorskip("uv")
+    ran = run(uv.find_uv_bin(), "tool", "run", "--from", pure, "hosim", "--version", cwd=tmp_path)
+    assert ran.stdout.strip() == f"hosim {hosim.__version__}"
+
+
+@pytest.mark.long
 def test_installed_alone_it_knows_what_it_ships(root: Path, installed: Callable[..., str]) -> None:
     assert installed("--version").strip() == f"hosim {hosim.__version__}"
     listed = installed("hardware", "list")

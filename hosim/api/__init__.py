@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.api.cell_progress import AGAIN_S, in_cell
+    from hosim.api.cell_progress import in_cell
     from hosim.api.inputs import (
         Machine,
         Vary,
-        less_than_asked,
         load,
         machine,
         named,
@@ -31,13 +30,14 @@ if TYPE_CHECKING:
     from hosim.api.repeats import repeated
     from hosim.api.runtime_fits import runtime_fit
     from hosim.api.searches import fit, frontier
+    from hosim.api.sliders import what_if
     from hosim.api.study_cells import cell
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "cell_progress": "AGAIN_S in_cell",
-            "inputs": "Machine Vary less_than_asked load machine named question questions",
+            "cell_progress": "in_cell",
+            "inputs": "Machine Vary load machine named question questions",
             "many_runs": "compare diff robustness sweep",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
@@ -46,14 +46,15 @@ else:
             "runtime_fits": "runtime_fit",
             "memory_fits": "fit_question fits",
             "searches": "fit frontier",
+            "sliders": "what_if",
             "study_cells": "cell",
         },
     )
 
 __all__ = [
-    "AGAIN_S", "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of",
-    "fit", "fit_question", "fits", "frontier", "in_cell", "less_than_asked", "load", "machine",
+    "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of",
+    "fit", "fit_question", "fits", "frontier", "in_cell", "load", "machine",
     "named", "plan", "plan_stages", "plot",
     "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
-    "several_values", "sweep",
+    "several_values", "sweep", "what_if",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ _OPTIONS = declared(
         "install",
         default="",
         metavar="REQUIREMENT",
-        help="Where CI installs hosim from, such as 'hosim @ git+URL@REVISION'.  [default: from "
+        help="Where CI installs hosim from, such as 'hosim==0.2.0' or './hosim'.  [default: from "
         "where this one was]",
         shows_default=False,
     ),
@@ -60,7 +60,7 @@ def init(given: Given) -> None:
     if not files.workflow:
         say(
             "no workflow: this hosim is installed from a folder, which CI does not have. "
-            "hosim ci init --install 'hosim @ git+URL@REVISION' writes it"
+            "hosim ci init --install ./hosim writes it, for a copy of hosim in the repository"
         )
     if hook:
         say("pre-commit has a configuration already: add this to its repos")

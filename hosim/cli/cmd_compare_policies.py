@@ -177,7 +177,8 @@ def compare_policies(given: Given) -> None:
         from hosim.report import comparison_page
 
         shown = list(_tables(asked, compared))
-        write_page(given.html, comparison_page(answer, machine, results, compared.recorded, shown))
+        graph, recorded = asked[0].graph, compared.recorded
+        write_page(given.html, comparison_page(answer, graph, machine, results, recorded, shown))
     if given.json:
         from dataclasses import asdict
 

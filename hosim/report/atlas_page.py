@@ -8,9 +8,10 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.report import page_parts as page
+from hosim.report.drawn import time_unit
 from hosim.report.of_replays import NOTHING
 from hosim.report.printing import and_more, open_table
-from hosim.units import human_size, human_time
+from hosim.units import human_in, human_size, human_time
 
 _ROWS = 15
 """Rows that a terminal shows."""
@@ -19,11 +20,10 @@ COLUMNS = (
     "card",
     "context",
     "needs",
-    "of the card",
+    "fits",
     "a token, all on the card",
     "weights below",
     "experts on the CPU",
-    "command",
 )
 _FILTER = """<p><label>Show rows with <input id="words" placeholder="4090 int4 yes" size="30"></label>
 (words, all of which a row has)</p>"""
@@ -48,12 +48,12 @@ def atlas_page(rows: Sequence[Mapping[str, Any]], version: str) -> str:
                 [("models", f"{len(models):,}"), ("cards", f"{len(cards):,}"), ("hosim", version)]
             ),
             page.paragraph(
-                "A token of one sequence, decoded at the length of context given. Times have their "
-                "90 % interval. What does not fit the card is also shown with weights in the "
-                "memory of the host, and with routed experts computed there."
+                "A token of one sequence, decoded at the length of context given. Below a model is "
+                "the command that asks the same, below a time its 90 % interval. What does not "
+                "fit the card is also shown with weights in the memory of the host, and with routed experts computed there."
             ),
             _FILTER,
-            page.table(COLUMNS, [_cells(row) for row in rows], left=2),
+            page.table(COLUMNS, [_asked(row) for row in rows], left=2),
             _SCRIPT,
         ],
     )
@@ -73,10 +73,16 @@ def atlas_table(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(table, and_more(len(rows), _ROWS))
 
 
+def _asked(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row as text, with the command that asks the same below its model."""
+    model, *rest = _cells(row)
+    return f"{model}\n{row['command']}", *rest
+
+
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """A row as text: model, card, context, memory, times, and the command that asks the same."""
+    """A row as text: model, card, context, memory and times."""
     free = row["capacity_bytes"] - row["needed_bytes"]
-    room = f"yes, {human_size(free)} free" if free >= 0 else f"no, {human_size(-free)} too much"
+    room = f"yes\n{human_size(free)} free" if free >= 0 else f"no\nlacks {human_size(-free)}"
     return (
         row["model"],
         row["card"],
@@ -84,7 +90,6 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         human_size(row["needed_bytes"]),
         room,
         *(_time(row[key]) for key in ("resident", "below", "experts")),
-        row["command"],
     )
 
 
@@ -93,4 +98,6 @@ def _time(found: Mapping[str, Any] | None) -> str:
         return NOTHING
     if found["low_ns"] is None:
         return human_time(found["ns"])
-    return f"{human_time(found['ns'])} ({human_time(found['low_ns'])} to {human_time(found['high_ns'])})"
+    unit = time_unit(found["high_ns"])
+    middle, low, high = (human_in(found[key], unit) for key in ("ns", "low_ns", "high_ns"))
+    return f"{middle}\n{low.partition(' ')[0]} to {high}"

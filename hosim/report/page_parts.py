@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from hosim.report.drawn import page_image
+from hosim.report.drawn import embedded
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,16 +49,16 @@ td { white-space: nowrap } th.left, td.left { text-align: left; white-space: nor
 .timeline .told, .timeline .chosen { margin: 0.2rem 0; min-height: 1.5em; font-variant-numeric: tabular-nums }
 .timeline .legend button { min-width: 2rem; margin-left: 0.3rem } .timeline .legend input { margin-left: 0.3rem }
 .timeline .chosen { color: #a3004f } .timeline button[aria-pressed="true"] { background: #2f6fb0; color: #fff }
-.timeline .named { white-space: nowrap; margin-right: 0.6rem }
-.timeline .key { display: inline-block; width: 1.6rem; height: 0.9rem; vertical-align: -0.1rem }
 tr.bad td, .bad { color: #a31515; font-weight: 600 } .verdict { font-size: 1.1rem; font-weight: 600 } ul { padding-left: 1.2rem }
 div.shares { display: flex; height: 1.2rem; max-width: 44rem; background: #e9e9e9 } ul.shares { list-style: none; padding: 0 }
 ul.shares span { display: inline-block; width: 1rem; height: 0.8rem; margin-right: 0.5rem }
+small { color: #666; font-weight: 400 }
 code { background: #f3f3f3; padding: 0 0.2rem } summary { cursor: pointer; font-weight: 600; margin: 1rem 0 }
 .cards { display: flex; flex-wrap: wrap; gap: 0.8rem }
 .cards p { border: 1px solid #ddd; border-radius: 0.4rem; margin: 0; padding: 0.5rem 1rem }
 .cards b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums }
 @media (prefers-color-scheme: dark) { body { color: #e4e4e4; background: #16181b } a { color: #8ab4f8 } code { background: #2a2d31 }
+small { color: #aaa }
 th, td, .cards p { border-color: #3a3d42 } tr.bad td, .bad { color: #ff8a80 } .timeline .chosen { color: #ff7ab8 }
 p > img, .timeline canvas { background: #fff } p > img { border-radius: 0.3rem } }
 @media (max-width: 40rem) { body { margin: 0.5rem auto } h1 { font-size: 1.4rem } h2 { font-size: 1.15rem }
@@ -163,15 +163,22 @@ def shares(parts: Sequence[tuple[str, float]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escaped; long words may be broken, so that they take no room from the other cells.
+    """Escaped; long words may be broken, so that they take no room from the other cells. Lines after
+    the first are small.
 
     >>> _cell("a::very_long_name_of_a_kernel_or_<a_layer> b_c")
     'a:<wbr>:<wbr>very_<wbr>long_<wbr>name_<wbr>of_<wbr>a_<wbr>kernel_<wbr>or_<wbr>&lt;a_<wbr>layer&gt; b_c'
     """
-    return " ".join(
-        escape(word) if len(word) <= _UNBROKEN else "<wbr>".join(map(escape, _JOINTS.split(word)))
-        for word in text.split(" ")
+    first, *more = (
+        " ".join(
+            escape(word)
+            if len(word) <= _UNBROKEN
+            else "<wbr>".join(map(escape, _JOINTS.split(word)))
+            for word in line.split(" ")
+        )
+        for line in text.split("\n")
     )
+    return first + "".join(f"<br><small>{line}</small>" for line in more)
 
 
 def table(
@@ -217,7 +224,7 @@ def _fold(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> s
         return ""
     room, cell = 2.0 * _REM, 0
     for k, name in enumerate(columns):
-        longest = max((len(row[k]) for row in rows), default=0)
+        longest = max((len(line) for row in rows for line in row[k].split("\n")), default=0)
         heading = max(map(len, name.split()), default=0)
         room += _BETWEEN + _CHARACTER * max(
             heading, min(longest, _LEFT_MOST) if k < left else longest
@@ -232,8 +239,7 @@ def _fold(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> s
 
 
 def picture(figure: Figure, description: str) -> str:
-    """A figure as a PNG within the page."""
-    data = base64.b64encode(page_image(figure)).decode()
-    return (
-        f'<p><img alt="{escape(description, quote=True)}" src="data:image/png;base64,{data}"></p>'
-    )
+    """A figure within the page."""
+    kind, data = embedded(figure)
+    source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return f'<p><img alt="{escape(description, quote=True)}" src="{source}"></p>'

@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from hosim.cache_plan import Plan
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.report import page_parts as page
 from hosim.report.answers import Answer, rows_table
-from hosim.report.drawn import Shown, memory_figure, widget
+from hosim.report.drawn import Shown, memory_figure, resident_figure, widget
 from hosim.report.drawn.studies import comparison_figure
 from hosim.report.timelines import of_devices
 from hosim.result import LISTED_DEVICES, Result
@@ -51,13 +52,15 @@ def replay_page(
 
 def comparison_page(
     answer: Answer,
+    graph: Graph,
     hardware: Hardware,
     results: Sequence[Result],
     plans: Sequence[tuple[Plan, Result]],
     tables: Sequence[RenderableType],
 ) -> str:
     """The page of a comparison: its answer, makespans and peaks, and timelines of ``plans``, those
-    that fit, each with its recorded result. The ``tables`` of the terminal are folded.
+    that fit, each with its recorded result, the fastest first. What each op of the ``graph`` needs
+    and the ``tables`` of the terminal are folded.
     """
     fastest = min(
         [r for r in results if r.makespan_ns], key=lambda r: r.makespan_ns or 0, default=None
@@ -68,9 +71,12 @@ def comparison_page(
         page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak"),
     ]
     if plans:
-        shown = [Shown(result.policy, plan, result) for plan, result in plans]
+        in_order = sorted(plans, key=lambda pair: pair[1].makespan_ns or 0)
+        shown = [Shown(result.policy, plan, result) for plan, result in in_order]
         parts += [page.heading("Timelines"), widget(shown, hardware)]
-    parts.append(_folded_tables(tables))
+    needed = resident_figure(graph, hardware.device_tier, results[0].budget_bytes)
+    picture = page.picture(needed, "Memory that each op needs with everything resident")
+    parts += [page.folded("What each op needs", [picture]), _folded_tables(tables)]
     return page.page(f"{results[0].workload} on {results[0].hardware}: policies", parts)
 
 

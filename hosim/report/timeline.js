@@ -16,7 +16,7 @@
   const LABEL = 0, COLOUR = 1, HATCH = 2, ROLE = 3; // places in a style
   const pen = canvas.getContext("2d");
   const begin = data.begin || 0, end = Math.max(data.end, begin + 1);
-  const spans = data.spans || []; // of what is not explained: start, end, reason
+  const spans = data.spans || []; // of what is not validated: start, end, reason
   let from = begin, to = end, margin = 118;
   let marked = [], measured = null; // [line, place of the bar] each, and two instants
 
@@ -349,10 +349,10 @@
     told.textContent = [...(line && inside ? [says(line, ns, near())] : []), ...reasons(ns)].join("; ") || "\u00a0";
   }
 
-  // Why an instant is not explained; it is in several spans perhaps.
+  // Why an instant is not validated; it is in several spans perhaps.
   function reasons(ns) {
     const why = spans.filter(([start, stop]) => start - near() <= ns && ns <= stop + near());
-    return why.map(([start, stop, reason]) => `not explained, ${instant(start)} to ${instant(stop)}: ${reason}`);
+    return why.map(([start, stop, reason]) => `not validated, ${instant(start)} to ${instant(stop)}: ${reason}`);
   }
 
   function says(line, ns, near) {

@@ -33,7 +33,7 @@ def fake_packages(monkeypatch: pytest.MonkeyPatch, versions: dict[str, str]) -> 
 def test_the_doctor_says_what_is_missing_for_what(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """transformers is too old, ortools, distributed and pyarrow are not there, and 2.130.0 is more
+    """transformers is too old, ortools, distributed, pyarrow and ipywidgets are not there, and 2.130.0 is more
     than 2.13.
     """
     fake_packages(
@@ -52,9 +52,12 @@ def test_the_doctor_says_what_is_missing_for_what(
         "solver": ["ortools"],
         "dask": ["distributed"],
         "parquet": ["pyarrow"],
+        "widgets": ["ipywidgets"],
     }
     shown = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "120"}).stdout
-    assert "pip install 'hosim[torch,solver,dask,parquet]' installs what is missing." in shown
+    assert (
+        "pip install 'hosim[torch,solver,dask,parquet,widgets]' installs what is missing." in shown
+    )
     assert "transformers 4.57; missing:" in shown
 
 

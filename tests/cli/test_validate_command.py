@@ -64,7 +64,7 @@ def test_a_page_of_its_own(recorded, tmp_path):
     text = (tmp_path / "r.html").read_text()
     assert not re.search(r"(src|href)=\"(?!data:)", text)  # nothing comes from elsewhere
     assert text.count("<script") == 2  # the data of the timeline, and what draws it
-    assert text.count("data:image/png;base64,") == 2
+    assert text.count("data:image/svg+xml;base64,") == 2
     assert run(recorded, "--html", tmp_path / "again.html").exit_code == 0
     assert (tmp_path / "again.html").read_text() == text
 

@@ -16,7 +16,7 @@ from hosim.gate import check, check_page, measure, write
 from hosim.gate.records import Record, save_record
 from hosim.gate.verdicts import CaseVerdict, PlanChange, plan_changes
 from hosim.graph import Graph
-from hosim.report.drawn import Curve, memory_change
+from hosim.report.drawn import Curve, change_figure
 
 
 @pytest.fixture
@@ -53,8 +53,8 @@ def test_it_says_what_the_verdict_says(never_away: CaseVerdict) -> None:
     assert ["layers.0.act (activation), over d2h", "30 B moved", "not moved"] in rows(page)
     assert ["layers.0.act (activation), over h2d", "30 B moved", "not moved"] in rows(page)
     assert page == check_page([never_away])
-    (picture,) = re.findall(r'src="data:image/png;base64,([^"]*)"', page)
-    assert base64.b64decode(picture)[:8] == b"\x89PNG\r\n\x1a\n"
+    (picture,) = re.findall(r'src="data:image/svg[+]xml;base64,([^"]*)"', page)
+    assert b">Memory: hbm</text>" in base64.b64decode(picture)
 
 
 def test_what_is_the_same_has_a_row_and_no_more(tmp_path: Path) -> None:
@@ -118,10 +118,7 @@ def test_other_names_are_no_change(tmp_path: Path) -> None:
 
 
 def test_curves_are_as_long_as_their_steps_and_the_difference_is_filled() -> None:
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    memory_change(axes, Curve((4, 8), 200), Curve((4, 12, 6), 150))
+    (axes,) = change_figure(Curve((4, 8), 200), Curve((4, 12, 6), 150), "hbm").axes
     before, now = axes.patches
     assert [list(values) for values in before.get_data()[:2]] == [[4, 8], [0, 100, 200]]  # type: ignore[attr-defined]
     assert [list(values) for values in now.get_data()[:2]] == [[4, 12, 6], [0, 50, 100, 150]]  # type: ignore[attr-defined]

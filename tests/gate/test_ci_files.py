@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from email.message import Message
 from importlib import resources
 from pathlib import Path
 
@@ -108,6 +109,7 @@ def test_extras_of_a_requirement(requirement: str, expected: str) -> None:
         ({"url": "https://a.org/h", "vcs_info": {"vcs": "git", "commit_id": "0a"}}, "hosim @ "
             "git+https://a.org/h@0a"),
         ({"url": "file:///work", "dir_info": {}}, ""),
+        ({"url": "file:///work", "at": "https://a.org/h"}, "hosim @ git+https://a.org/h@v1.2"),
     ],
 )  # fmt: skip
 def test_where_ci_installs_hosim_from(
@@ -115,6 +117,10 @@ def test_where_ci_installs_hosim_from(
 ) -> None:
     class Found:
         version = "1.2"
+        metadata = Message()
+        if isinstance(direct, dict) and "at" in direct:
+            metadata["Project-URL"] = f"Homepage, {direct['at']}/x"
+            metadata["Project-URL"] = f"Repository, {direct['at']}"
 
         def read_text(self, name: str) -> str | None:
             return None if direct is None else json.dumps(direct)

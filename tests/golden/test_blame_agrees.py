@@ -77,7 +77,7 @@ def of_the_page(
     otherwise.
     """
     data = data_of(widget([Shown("", the_plan, result)], hardware))
-    (group,) = data["groups"]
+    group, *_ = data["groups"]
     names = [[data["names"][place] for place in row["name"]] for row in group["rows"]]
     found: Counter[tuple[str, str, str]] = Counter()
     for stalled, i, moved, j in group["blames"]:

@@ -210,4 +210,6 @@ def test_anything_else_that_a_study_returns_is_its_text() -> None:
 
 def test_a_figure_is_a_picture_without_pyplot() -> None:
     figure = hosim.plot(hosim.plan(odd(), "toy", "layerwise"))
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    (svg,) = figure._repr_mimebundle_().values()
+    assert svg.startswith("<?xml")
+    assert ">Memory: ddr</text>" in svg

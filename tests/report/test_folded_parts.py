@@ -129,7 +129,7 @@ def test_transfers_of_parts_that_follow_each_other_are_one_bar() -> None:
     """Both stalls lead to it."""
     plan = moving()
     data = data_of(widget([Shown("", plan, replay(plan, MACHINE, record=True))], MACHINE))
-    (group,) = data["groups"]
+    group, _ = data["groups"]
     compute, h2d = group["rows"]
     assert [data["names"][name] for name in h2d["name"]] == ["v, 20 B", "w[0..3] (4 parts), 40 B"]
     assert h2d["times"] == [0, 20, 0, 40]

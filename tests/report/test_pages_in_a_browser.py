@@ -2,6 +2,7 @@
 in a narrow window.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,8 @@ TOO_WIDE = """
   return document.documentElement.scrollWidth > window.innerWidth ? [...said, "page"] : said;
 """
 WIDTHS = range(340, 1480, 50)
+POINTS = (1400, 500, 390)
+ATLAS = (Path(__file__).parent.parent.parent / "docs/atlas.html").read_text()
 
 
 def tables() -> str:
@@ -162,6 +165,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "cut": Scene(tables().replace('class="fold', 'class="'), TOO_WIDE, 800, 100),
     }
     every = scenes | {f"{width}": Scene(tables(), TOO_WIDE, width, 100) for width in WIDTHS}
+    pages = {"replay": replayed, "comparison": evil_page(), "recording": beside_it, "atlas": ATLAS}
+    every |= {
+        f"{name} {width}": Scene(text, TOO_WIDE, width)
+        for name, text in pages.items()
+        for width in POINTS
+    }
+    every["table"] = Scene(ATLAS, "return document.querySelector('thead').offsetHeight", 1400)
     return browse(every, tmp_path_factory.mktemp("browser"))
 
 
@@ -179,6 +189,16 @@ def test_no_figure_is_cut_in_a_window_of_any_width(said: dict[str, Any]) -> None
     """
     assert {width: said[f"{width}"] for width in WIDTHS} == {width: [] for width in WIDTHS}
     assert [text.split()[0] for text in said["cut"]] == ["policystall"]
+
+
+def test_whole_pages_are_as_wide_as_their_window(said: dict[str, Any]) -> None:
+    names = [
+        f"{name} {width}"
+        for name in ("replay", "comparison", "recording", "atlas")
+        for width in POINTS
+    ]
+    assert {name: said[name] for name in names} == {name: [] for name in names}
+    assert said["table"] > 0  # the atlas has a head at 1400 points, and no blocks
 
 
 def test_it_zooms_and_moves(said: dict[str, Any]) -> None:

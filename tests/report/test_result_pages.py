@@ -33,7 +33,7 @@ from hosim.report import (
     verdict,
 )
 from hosim.report.answers import Answer
-from hosim.report.drawn import DrawnOp, Shown, blank, page_image, recorded_widget, widget
+from hosim.report.drawn import DrawnOp, Shown, blank, embedded, recorded_widget, widget
 from hosim.report.of_replays import comparison, failures, replay
 from hosim.report.timelines import Bar, front_coded, joined, row_limit, script_json
 
@@ -83,7 +83,7 @@ def test_a_replay_s_page_needs_nothing_else(replayed: tuple[Plan, Result]) -> No
     elements = Elements(text)
     assert elements.open == []
     assert len(elements.loads) == elements.names.count("img") == 1
-    assert all(load.startswith("data:image/png;base64,") for load in elements.loads)
+    assert all(load.startswith("data:image/svg+xml;base64,") for load in elements.loads)
     assert "default-src 'none'" in text
     assert not re.search(r"https?://|@import|url\(", text)
     assert text == replay_page(ANSWER, replayed[0], machine(), replayed[1], shown(*replayed))
@@ -177,6 +177,7 @@ def evil_page() -> str:
     called = replace(result, workload=EVIL, policy=EVIL, hardware=EVIL)
     return comparison_page(
         ANSWER,
+        named.graph,
         machine(),
         [called],
         [(named, called)],
@@ -188,19 +189,19 @@ def test_names_are_text_in_the_page() -> None:
     text = evil_page()
     elements = Elements(text)
     assert elements.names.count("script") == 2
-    assert elements.names.count("img") == 1
+    assert elements.names.count("img") == 2
     assert EVIL not in text
 
 
 def test_a_page_without_a_timeline_says_what_does_not_fit() -> None:
-    _, result = everything()
+    graph, result = everything()
     failed = replace(
         result, feasible=False, makespan_ns=None, error="out of memory: no room", timeline=None
     )
-    text = comparison_page(ANSWER, machine(), [failed], [], [failures([failed])])
+    text = comparison_page(ANSWER, graph, machine(), [failed], [], [failures([failed])])
     assert "out of memory: no room" in text
     assert "<script" not in text
-    assert Elements(page("t", [text])).names.count("img") == 1
+    assert Elements(page("t", [text])).names.count("img") == 2
 
 
 def test_a_table_a_list_and_a_picture_of_a_page() -> None:
@@ -223,10 +224,11 @@ def test_a_table_a_list_and_a_picture_of_a_page() -> None:
     )
     assert lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
     figure, _ = blank([1])
-    drawn = b64encode(page_image(figure)).decode()
+    kind, data = embedded(figure)
+    drawn = b64encode(data).decode()
     assert (
         picture(figure, 'a "b"')
-        == f'<p><img alt="a &quot;b&quot;" src="data:image/png;base64,{drawn}"></p>'
+        == f'<p><img alt="a &quot;b&quot;" src="data:{kind};base64,{drawn}"></p>'
     )
     with pytest.raises(ValueError, match="not JSON compliant"):
         script_json([float("nan")])
@@ -267,12 +269,15 @@ def test_the_parts_of_each_page_in_order(
     assert one.index("It fits &lt;") < one.index("182 us") < one.index("Timeline</h2>")
     assert "<details><summary>All figures</summary>" in one
     assert "devices." not in one
-    several = comparison_page(ANSWER, machine(), [result], [(plan, result)], ())
+    several = comparison_page(ANSWER, plan.graph, machine(), [result], [(plan, result)], ())
     assert outline(several) == [
         "two streams on toy: policies",
         "Makespan against peak",
         "Timelines",
+        "Memory that each op needs with everything resident",
     ]
+    assert re.findall(r'"tier":"(\w+)"', several) == re.findall(r'"tier":"(\w+)"', one)
+    assert re.findall(r'"tier":"(\w+)"', one) == ["hbm", "ddr"]
     memory = drawn[0].axes[0]
     assert memory.get_title("left") == "Memory: hbm"
     assert (memory.get_ylabel(), round(memory.dataLim.ymax)) == ("MiB", 90)
@@ -495,7 +500,14 @@ def test_what_the_uncertainty_is_from_is_a_bar(replayed: tuple[Plan, Result]) ->
     unsure = replace(result, draws=LaterDraws.of(Draws((90, 110), sources=sources)))
     for shown_now in (
         replay_page(ANSWER, plan, machine(), unsure, []),
-        comparison_page(ANSWER, machine(), [unsure, replace(unsure, makespan_ns=10**12)], [], []),
+        comparison_page(
+            ANSWER,
+            plan.graph,
+            machine(),
+            [unsure, replace(unsure, makespan_ns=10**12)],
+            [],
+            [],
+        ),
     ):
         assert f"<h2>What the uncertainty of {result.policy} is from</h2>" in shown_now
         (bar,) = re.findall(r'<div class="shares">(.*?)</div>', shown_now)

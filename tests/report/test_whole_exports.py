@@ -238,6 +238,7 @@ def test_the_data_of_a_page_in_full() -> None:
         {"label": "h2d", "times": [1000, 3500, 4500, 0], "what": [5, 5], "name": [4, 5]},
     ]
     blames = [(1, 0, 3, 0)]  # the stall of g on the first transfer of h2d
+    below = {"tier": "ddr", "limit": 0, "times": [0, 9000], "bytes": [3 * MIB, 0]}
     held = {"tier": "hbm", "times": [0, 1000, 7000, 9000], "bytes": [5 * MIB, 8 * MIB, 3 * MIB, 0]}
     assert data_of(text) == {
         "end": 12 * US,
@@ -250,12 +251,14 @@ def test_the_data_of_a_page_in_full() -> None:
                 "blames": blames,
                 "memory": {**held, "limit": 16 * MIB, "end": 10 * US},
             },  # twice the peak is still shown
+            {"title": "", "rows": [], "blames": [], "memory": {**below, "end": 10 * US}},
             {
                 "title": "two",
                 "rows": rows,
                 "blames": blames,
                 "memory": {**held, "limit": 0, "end": 12 * US},
             },
+            {"title": "", "rows": [], "blames": [], "memory": {**below, "end": 12 * US}},
         ],
     }
     assert "djacent short ops" not in text
@@ -287,7 +290,8 @@ def test_the_key_of_a_page() -> None:
         "#9e9e9e",
     ]
     keys = "".join(
-        f'<span class="named"><span class="key" style="background: {x}"></span> {label}</span> '
+        f'<span style="white-space: nowrap; margin-right: 0.6em"><span style="display: inline-block; width: 1.6em; '
+        f'height: 0.9em; vertical-align: -0.1em; background: {x}"></span> {label}</span> '
         for x, (label, *_) in zip(fillings, STYLES, strict=True)
     )
     assert f'<p class="legend">{keys}<button data-does="in">+</button> ' in text

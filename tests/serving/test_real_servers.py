@@ -266,7 +266,7 @@ def test_latent_attention_is_served():
             "llama-3.1-8b",
             "h100-80gb-sxm",
             {"requests": [(0, 1, 1)]},
-            "requests[0]: expected a hosim.serving.requests.request.Request, got tuple",
+            "requests[0]: expected a hosim.Request, got tuple",
         ),
         (
             "llama-3.1-8b",

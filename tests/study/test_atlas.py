@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,3 +61,9 @@ def test_the_page_has_every_row_and_its_command(
     for wrong in (["--contexts", "many"], ["--contexts", "0"], ["-H", ","]):
         ended = CliRunner().invoke(app, [*asked, *wrong])
         assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
+
+
+def test_the_kept_page_is_a_table_in_a_window_of_1400_points(root: Path) -> None:
+    """Below the width that its class names, each row is a block."""
+    (folds,) = re.findall(r'<table class="fold(\d+)"', (root / "docs/atlas.html").read_text())
+    assert int(folds) * 16 <= 1400

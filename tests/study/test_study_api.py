@@ -388,7 +388,7 @@ def test_what_is_not_given() -> None:
         for key, given in inspect.signature(function).parameters.items()
         if isinstance(given.default, int | float)
     }
-    asked = ("blame", "compare", "fit", "frontier", "plan", "robustness", "sweep")
+    asked = ("blame", "compare", "fit", "frontier", "plan", "robustness", "sweep", "what_if")
     assert numbers == {
         **{f"{name} rescale": False for name in asked},
         "compare regret": 0,

@@ -11,8 +11,9 @@ _NAMED = re.compile(r"\s*hosim\s*(\[(?P<extras>[^\]]*)\])?\s*(?P<rest>(@|[=<>~!]
 
 
 def installed_from() -> str:
-    """The requirement by which this hosim was installed (PEP 610): a release, or a URL. Empty for
-    one that is installed from a folder, which no other machine has.
+    """The requirement by which this hosim was installed (PEP 610): a release, or a URL. For one that
+    is installed from a folder, which no other machine has, the version at the project's address;
+    empty while that has none.
     """
     found = metadata.distribution("hosim")
     direct = json.loads(found.read_text("direct_url.json") or "{}")
@@ -20,7 +21,9 @@ def installed_from() -> str:
     if not url:
         return f"hosim=={found.version}"
     if url.startswith("file:"):
-        return ""
+        named = found.metadata.get_all("Project-URL") or []
+        address = dict(line.split(", ", 1) for line in named).get("Repository", "")
+        return address and f"hosim @ git+{address}@v{found.version}"
     return f"hosim @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else f"hosim @ {url}"
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.drawn.figure_of_change import Curve, change_figure, memory_change
+    from hosim.report.drawn.figure_of_change import Curve, change_figure
     from hosim.report.drawn.figures import (
         CAUSE_STYLES,
         KIND_STYLES,
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
         LINES,
         MARKERS,
         OP_STYLE,
-        TRANSFER_STYLE,
         blank,
+        embedded,
         image,
         image_kind,
         legend_beside,
-        page_image,
+        limit_line,
         size_unit,
         style,
         time_unit,
     )
     from hosim.report.drawn.interactive import Shown, widget
-    from hosim.report.drawn.memory_curve import memory_curve
+    from hosim.report.drawn.memory_curve import memory_curve, resident_figure
     from hosim.report.drawn.recorded_figures import recorded_memory, start_errors
     from hosim.report.drawn.recorded_timeline import DrawnOp, Span, recorded_widget
     from hosim.report.drawn.replay_figures import memory, memory_figure, replay_figure
@@ -33,12 +33,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "figure_of_change": "Curve change_figure memory_change",
-            "figures": "CAUSE_STYLES KIND_STYLES LIMIT LINES MARKERS OP_STYLE TRANSFER_STYLE blank image "
-            "image_kind legend_beside "
-            "page_image size_unit style time_unit",
+            "figure_of_change": "Curve change_figure",
+            "figures": "CAUSE_STYLES KIND_STYLES LIMIT LINES MARKERS OP_STYLE blank embedded image "
+            "image_kind legend_beside limit_line "
+            "size_unit style time_unit",
             "interactive": "Shown widget",
-            "memory_curve": "memory_curve",
+            "memory_curve": "memory_curve resident_figure",
             "recorded_figures": "recorded_memory start_errors",
             "recorded_timeline": "DrawnOp Span recorded_widget",
             "replay_figures": "memory memory_figure replay_figure",
@@ -47,9 +47,9 @@ else:
     )
 
 __all__ = [
-    "CAUSE_STYLES", "KIND_STYLES", "LIMIT", "LINES", "MARKERS", "OP_STYLE", "TRANSFER_STYLE", "Curve",
-    "DrawnOp", "Shown", "Span", "blank", "change_figure", "image", "image_kind", "legend_beside",
-    "memory", "memory_change", "memory_curve", "memory_figure", "page_image",
+    "CAUSE_STYLES", "KIND_STYLES", "LIMIT", "LINES", "MARKERS", "OP_STYLE", "Curve",
+    "DrawnOp", "Shown", "Span", "blank", "change_figure", "embedded", "image", "image_kind", "legend_beside", "limit_line",
+    "memory", "memory_curve", "memory_figure",
     "recorded_memory", "recorded_widget",
-    "replay_figure", "side_by_side_figure", "size_unit", "start_errors", "style", "time_unit", "widget",
+    "replay_figure", "resident_figure", "side_by_side_figure", "size_unit", "start_errors", "style", "time_unit", "widget",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hosim.plain_text import printable
 from hosim.report.drawn import figures
-from hosim.units import human_size, human_time
+from hosim.units import human_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,17 +25,18 @@ class Curve:
     makespan_ns: int
 
 
-def memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
+def _memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
     """Both curves over one time axis, each as long as its step; increases are filled."""
     span = max(before.makespan_ns, now.makespan_ns, 1)
     top = max(*before.held, *now.held, 1)
-    (unit, name), (size, size_name) = figures.time_unit(span), figures.size_unit(top)
+    of_time, of_size = figures.time_unit(span), figures.size_unit(top)
+    (unit, name), (size, size_name) = of_time, of_size
     for curve, label, colour, dashes, width in (
         (before, "before", "0.45", "--", 1.3),
         (now, "now", _NOW, "-", 1.6),
     ):
-        peak = max(curve.held)
-        text = f"{label}: peak {human_size(peak)}, makespan {human_time(curve.makespan_ns)}"
+        peak, took = human_in(max(curve.held), of_size), human_in(curve.makespan_ns, of_time)
+        text = f"{label}: peak {peak}, makespan {took}"
         levels = [b / size for b in curve.held]
         axes.stairs(
             levels,
@@ -75,7 +76,7 @@ def change_figure(before: Curve, now: Curve, tier: str) -> Figure:
     """The picture of ``hosim check --html``, one per case."""
     with figures.style():
         figure, (axes,) = figures.blank([2.9])
-        memory_change(axes, before, now)
+        _memory_change(axes, before, now)
         axes.set_title(printable(f"Memory: {tier}"), pad=24)
         axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.0)
     return figure

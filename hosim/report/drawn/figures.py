@@ -7,6 +7,7 @@ figures within :func:`style`, which no matplotlib setting of the machine changes
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 import warnings
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
 from hosim.result import STALL_CAUSES, WORKSPACE
+from hosim.units import human_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,12 +31,19 @@ WIDTH = 11.0
 _CELL_DPI = 80
 """Points an inch in a notebook, which keeps its pictures."""
 
+_SVG, _MOST_SVG = "image/svg+xml", 120_000
+"""The most bytes of an SVG in a page: a timeline of a thousand bars has more."""
+
 _FORMATS: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
 """The formats of pictures, and the metadata to leave out so that files are reproducible."""
+
+_PATH = re.compile(rb' d="([^"]*)"')
+_NUMBERS = {b"M": 2, b"L": 2, b"Q": 4, b"C": 6, b"z": 0}
+"""How many numbers follow each command of a path."""
 
 _CLIP_PATH = re.compile(rb'(clip-path="url\(#|<clipPath id=")(p[0-9a-f]{10})(?=[")])')
 
@@ -51,11 +60,11 @@ KIND_STYLES: Mapping[str, Style] = {
     "optimizer_state": _filled("#7ba7d0", "///"),
     "activation": _filled("#fbc67f"),
     "kv_cache": _filled("#e6853d", "\\\\\\"),
-    "expert": _filled("#8fc98f", "..."),
+    "expert": _filled("#8fc98f", "|||"),
     "input": _filled("#e9e9e9"),
     "output": _filled("#7a7a7a"),
     "buffer": _filled("#cccccc", "xxx"),
-    WORKSPACE: _filled("white", "...."),
+    WORKSPACE: _filled("white", "---"),
 }
 """How to fill the bytes of each kind of tensor."""
 
@@ -63,7 +72,7 @@ CAUSE_STYLES: Mapping[str, Style] = dict(
     zip(
         STALL_CAUSES,
         (
-            _filled("#fff3b0", "..."),
+            _filled("#fff3b0", ".."),
             _filled("#f4a582", "////"),
             _filled("#92c5de", "\\\\\\\\"),
             _filled("#b8e186", "xxxx"),
@@ -140,6 +149,7 @@ def style() -> Iterator[None]:
         "axes.titlesize": "medium",
         "axes.titlelocation": "left",
         "legend.frameon": False,
+        "svg.fonttype": "none",  # text that can be searched, in half of the bytes
         "svg.hashsalt": "hosim",
         "text.parse_math": False,  # names are data: dollar signs in them are no mathematics
     }
@@ -163,10 +173,31 @@ def _shown_in_cells() -> type[Figure]:
     from matplotlib.figure import Figure
 
     class CellFigure(Figure):
-        def _repr_png_(self) -> bytes:
-            return image(self, dpi=_CELL_DPI)
+        def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+            kind, data = embedded(self, _CELL_DPI)
+            return {kind: data.decode() if kind == _SVG else base64.b64encode(data).decode()}
 
     return CellFigure
+
+
+def limit_line(
+    axes: Axes,
+    limit: int,
+    most: int,
+    unit: tuple[int, str],
+    called: str = "budget",
+    across: bool = False,
+) -> None:
+    """Draw a limit of bytes at its height, or ``across``, in the axis's unit, which the legend has.
+
+    One far above the ``most`` that is held is only named: a line would leave no room for the rest.
+    """
+    label = f"{called} {human_in(limit, unit)}"
+    if limit > 2 * most:
+        axes.plot([], [], " ", label=f"({label})")
+        return
+    line = axes.axvline if across else axes.axhline
+    line(limit / unit[0], linewidth=1.4, label=label, **LIMIT)
 
 
 def legend_beside(axes: Axes, **more: Any) -> None:
@@ -185,31 +216,63 @@ def image(figure: Figure, kind: str = "png", dpi: int = 130) -> bytes:
             "ignore", "Glyph .* missing from font", UserWarning
         )  # a name in a script that the font lacks is a box
         figure.savefig(data, format=kind, dpi=dpi, metadata=dict(_FORMATS[kind]))
-    return _renumbered(data.getvalue()) if kind == "svg" else data.getvalue()
+    return _shortened(data.getvalue()) if kind == "svg" else data.getvalue()
 
 
-def page_image(figure: Figure) -> bytes:
-    """The figure as a PNG of 256 colours, which for drawings is a third of the bytes and looks the
-    same.
+def embedded(figure: Figure, dpi: int = 130) -> tuple[str, bytes]:
+    """The media type and the bytes of a figure within a page or a cell: SVG, or PNG where so much
+    is drawn that an SVG would be several times as large.
+
+    The PNG has 256 colours, which for drawings is a third of the bytes and looks the same.
     """
+    svg = image(figure, "svg")
+    if len(svg) <= _MOST_SVG:
+        return _SVG, svg
     from PIL import Image
 
     data = io.BytesIO()
-    with Image.open(io.BytesIO(image(figure))) as whole:
+    with Image.open(io.BytesIO(image(figure, dpi=dpi))) as whole:
         whole.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(
             data, "PNG", optimize=True
         )
-    return data.getvalue()
+    return "image/png", data.getvalue()
 
 
-def _renumbered(svg: bytes) -> bytes:
-    """The picture with its clip paths called after their order: some releases of matplotlib call
-    them after addresses in memory.
+def _shortened(svg: bytes) -> bytes:
+    """The picture with its clip paths called after their order (some releases of matplotlib call
+    them after addresses in memory), with shorter paths, and with fonts for those who lack ours.
     """
     numbers: dict[bytes, int] = {}
-    return _CLIP_PATH.sub(
+    svg = _CLIP_PATH.sub(
         lambda found: b"%sclip%d" % (found[1], numbers.setdefault(found[2], len(numbers))), svg
     )
+    return _PATH.sub(_short_path, svg).replace(
+        b"'DejaVu Sans'", b"'DejaVu Sans', Verdana, sans-serif"
+    )
+
+
+def _short_path(path: re.Match[bytes]) -> bytes:
+    """The path to a hundredth of a point, with ``H`` and ``V`` for the parts of a step."""
+    words = path[1].split()
+    shorter: list[bytes] = []
+    place = 0
+    x = y = b""
+    while place < len(words):
+        command = words[place]
+        count = _NUMBERS[command]
+        numbers = [b"%.2f" % float(word) for word in words[place + 1 : place + 1 + count]]
+        numbers = [word.rstrip(b"0").rstrip(b".") for word in numbers]
+        place += 1 + count
+        before, (x, y) = (x, y), tuple(numbers[-2:] or (b"", b""))
+        part = command + b" ".join(numbers)
+        if command == b"L" and (x, y) == before:
+            continue
+        if command == b"L" and (x == before[0] or y == before[1]):
+            part = b"V" + y if x == before[0] else b"H" + x
+            if shorter[-1][:1] == part[:1]:
+                shorter.pop()  # further the same way
+        shorter.append(part)
+    return b' d="%s"' % b"".join(shorter)
 
 
 def image_kind(path: Path) -> str:

@@ -4,7 +4,7 @@ memory of the device tier.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,7 +53,7 @@ def widget(shown: Sequence[Shown], hardware: Hardware) -> str:
     """The timelines of all of ``shown`` on one axis of time."""
     drawn = [(one, _drawn(one)) for one in shown]
     encoder = Encoder(_STYLES, [row for _, own in drawn for row in own.rows])
-    groups = [_group(encoder, one, own, hardware) for one, own in drawn]
+    groups = [part for one, own in drawn for part in _groups(encoder, one, own, hardware)]
     end = max((end_ns(one.result) for one in shown), default=0)
     says = (
         "A click on a stall marks the transfer that it is blamed on. Ops are dark, transfers "
@@ -97,9 +97,11 @@ def _drawn(one: Shown) -> _Drawn:
     return _Drawn(drawn, together)
 
 
-def _group(encoder: Encoder, one: Shown, own: _Drawn, hardware: Hardware) -> dict[str, Any]:
+def _groups(
+    encoder: Encoder, one: Shown, own: _Drawn, hardware: Hardware
+) -> Iterator[dict[str, Any]]:
+    """Its rows with the memory of the device tier, then the other tiers that hold something."""
     timeline = timeline_of(one.result)
-    times, by_kind = stacked(one.plan.graph, timeline, hardware.device_tier)
 
     def said(bar: Bar) -> str:
         return _said(one.plan, timeline, bar, own.together.get(bar.number, (bar.number,)))
@@ -110,21 +112,29 @@ def _group(encoder: Encoder, one: Shown, own: _Drawn, hardware: Hardware) -> dic
         "rows": encoded,
         "blames": _blames(encoder, timeline, own),
     }
-    if by_kind:
-        budget = min(one.result.budget_bytes, hardware.device.capacity_bytes)
-        peak = one.result.peak_bytes.get(hardware.device_tier, 0)
-        at, (held,) = thinned(
-            times, [sum(by_kind.values(), 0 * times)], end_ns(one.result), _POINTS
-        )
-        limited = budget if budget <= 2 * peak else 0
-        group["memory"] = {
-            "tier": hardware.device_tier,
-            "limit": limited,
-            "end": end_ns(one.result),
-            "times": at.tolist(),
-            "bytes": held.tolist(),
-        }
-    return group
+    tiers = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
+    budget = min(one.result.budget_bytes, tiers.pop(hardware.device_tier))
+    held = _held(one, hardware.device_tier, budget)
+    yield group if held is None else {**group, "memory": held}
+    for tier, capacity in tiers.items():
+        if held := _held(one, tier, capacity):
+            yield {"title": "", "rows": [], "blames": [], "memory": held}
+
+
+def _held(one: Shown, tier: str, limit: int) -> dict[str, Any] | None:
+    """The bytes of a tier over time, with the limit unless it is far above; ``None`` without any."""
+    times, by_kind = stacked(one.plan.graph, timeline_of(one.result), tier)
+    if not by_kind:
+        return None
+    end = end_ns(one.result)
+    at, (held,) = thinned(times, [sum(by_kind.values(), 0 * times)], end, _POINTS)
+    return {
+        "tier": tier,
+        "limit": limit if limit <= 2 * one.result.peak_bytes.get(tier, 0) else 0,
+        "end": end,
+        "times": at.tolist(),
+        "bytes": held.tolist(),
+    }
 
 
 def _blames(encoder: Encoder, timeline: Timeline, own: _Drawn) -> list[int]:

@@ -1,17 +1,48 @@
-"""The live-memory curve of a workload, drawn with characters: what the device tier holds while each
-op runs, with everything resident.
+"""The live-memory curve of a workload, as a picture and drawn with characters: what the device tier
+holds while each op runs, with everything resident.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from hosim.analysis import static_curve
 from hosim.graph import Graph
-from hosim.units import human_size
+from hosim.plain_text import printable
+from hosim.report.drawn import figures
+from hosim.report.drawn.replay_figures import COLUMNS
+from hosim.units import human_in, human_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _PARTS = len(_EIGHTHS) - 1
+
+
+def resident_figure(graph: Graph, tier: str, budget_bytes: int) -> Figure:
+    """What each op needs in a tier with everything resident, in the order of the ops, and the
+    budget: what is above it has to be elsewhere then.
+    """
+    curve = _columns(static_curve(graph, tier), COLUMNS) or [0]
+    unit = figures.size_unit(max(curve))
+    edges = [len(graph.ops) * k / len(curve) for k in range(len(curve) + 1)]
+    with figures.style():
+        figure, (axes,) = figures.blank([2.6])
+        axes.stairs(
+            [held / unit[0] for held in curve],
+            edges,
+            fill=True,
+            color="0.75",
+            label=f"needs at most {human_in(max(curve), unit)}",
+        )
+        figures.limit_line(axes, budget_bytes, max(curve), unit)
+        axes.set(ylabel=unit[1], xlabel="op", ylim=(0, None), xlim=(0, max(edges[-1], 1)))
+        axes.set_title(printable(f"Memory with everything resident: {tier}"))
+        figures.legend_beside(axes)
+    return figure
 
 
 def memory_curve(graph: Graph, width: int = 100, height: int = 10) -> Text:

@@ -39,13 +39,13 @@ from hosim.report.timelines import (
 )
 from hosim.result import STALL_CAUSES, Result
 from hosim.timeline import Spans, busy, queued_bytes
-from hosim.units import human_size, human_time
+from hosim.units import human_in, human_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = 1500
+COLUMNS = 800
 """The most steps of a curve: more than a picture has points across."""
 
 _BARS = 3000
@@ -118,7 +118,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     """Return the bytes that a tier holds over time, stacked by kind of tensor, with the budget (of
     another tier: its capacity) and the peak.
 
-    A limit far above the peak is only named: a line there would leave no room for the rest.
+    A limit far above the peak is only named.
     """
     end = end_ns(result)
     times, by_kind = stacked(graph, timeline_of(result), tier)
@@ -130,7 +130,8 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     )
     peak, at = result.peak_bytes.get(tier, 0), result.peak_at_ns.get(tier, 0)
     top = max([peak, *([limit] if limit <= 2 * peak else []), 1])
-    (unit, name), (size, size_name) = figures.time_unit(end), figures.size_unit(top)
+    of_time, of_size = figures.time_unit(end), figures.size_unit(top)
+    (unit, name), (size, size_name) = of_time, of_size
     x = [*(times / unit), end / unit]
     bottom = None
     for kind, curve in zip(by_kind, curves, strict=True):
@@ -147,15 +148,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
         bottom = upper
     if bottom is not None:
         axes.step(x, _closed(bottom) / size, where="post", color="black", linewidth=0.7)
-    if limit <= 2 * peak:
-        axes.axhline(
-            limit / size,
-            linewidth=1.4,
-            label=f"{called} {human_size(limit)}",
-            **figures.LIMIT,
-        )
-    else:
-        axes.plot([], [], " ", label=f"({called} {human_size(limit)})")
+    figures.limit_line(axes, limit, peak, of_size, called)
     axes.plot(
         at / unit,
         peak / size,
@@ -164,7 +157,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
         markeredgecolor="black",
         markersize=8,
         clip_on=False,
-        label=_peak(peak, at),
+        label=f"peak {human_in(peak, of_size)} at {human_in(at, of_time)}",
     )
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
@@ -172,10 +165,6 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     axes.set_title(printable(f"Memory: {tier}"))
     figures.legend_beside(axes, handleheight=1.2, reverse=True)  # as they lie one upon the other
     return axes
-
-
-def _peak(peak: int, at: int) -> str:
-    return f"peak {human_size(peak)} at {human_time(at)}"
 
 
 def channel_utilization(axes: Axes, result: Result) -> Axes:
@@ -220,7 +209,8 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     most = max((int(values.max()) for _, values in queues.values()), default=0)
     size, size_name = figures.size_unit(most)
     for k, (channel, (times, values)) in enumerate(queues.items()):
-        label = printable(f"{channel}: at most {human_size(int(values.max()))}")
+        waits = human_in(int(values.max()), (size, size_name))
+        label = printable(f"{channel}: at most {waits}")
         x = [*(times / unit), end / unit]
         axes.step(
             x,

@@ -16,7 +16,7 @@ from hosim.report.drawn.figures import CAUSE_STYLES, TRANSFER_STYLE, Style
 from hosim.report.drawn.interactive import Shown
 from hosim.report.drawn.replay_figures import COLUMNS, draw_row, over_time
 from hosim.report.timelines import OP, TRANSFER, Row, end_ns, rows, stacked, thinned, timeline_of
-from hosim.units import human_size, human_time
+from hosim.units import human_in, human_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ _CURVES = (("#c2542d", "--"), ("black", "-"), ("#2f6fb0", "-."), ("#3c8a3c", ":"
 
 def side_by_side_figure(shown: Sequence[Shown], hardware: Hardware) -> Figure:
     """The picture of ``hosim diff --plot``: the streams and channels of each recorded replay, ops
-    coloured by their kind and waits hatched, and the memory of each under the budget.
+    coloured by their kind and waits hatched, and what each tier holds, the device under the budget.
     """
     end = max([end_ns(one.result) for one in shown])
     labelled = [
@@ -58,9 +58,15 @@ def side_by_side_figure(shown: Sequence[Shown], hardware: Hardware) -> Figure:
         for row in _by_kind(one.plan.graph, rows(one.plan.graph, timeline_of(one.result)))
     ]
     with figures.style():
-        figure, (above, below) = figures.blank([1.1 + 0.4 * len(labelled), 2.6])
+        held = [
+            tier.name
+            for tier in hardware.tiers
+            if any([one.result.peak_bytes.get(tier.name) for one in shown])
+        ]
+        figure, (above, *below) = figures.blank([1.1 + 0.4 * len(labelled), *[2.2] * len(held)])
         _timelines(above, labelled, end)
-        _memories(below, shown, hardware, end)
+        for axes, tier in zip(below, held, strict=True):
+            _memories(axes, shown, hardware, tier, end)
         first = shown[0].result
         title = f"{first.workload} on {first.hardware}, within {human_size(first.budget_bytes)}"
         figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
@@ -102,14 +108,15 @@ def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> Non
     figures.legend_beside(axes, handleheight=1.4)
 
 
-def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, end: int) -> None:
-    """The bytes that the device tier holds in each replay."""
-    tier = hardware.device_tier
+def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, tier: str, end: int) -> None:
+    """The bytes that a tier holds in each replay, under the budget or what the tier has."""
     peaks = [one.result.peak_bytes.get(tier, 0) for one in shown]
-    budget = min(shown[0].result.budget_bytes, hardware.device.capacity_bytes)
-    near = budget <= 2 * max(peaks)
-    top = max([1, *peaks, *([budget] if near else [])])
-    (unit, name), (size, size_name) = figures.time_unit(end), figures.size_unit(top)
+    limit = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
+    is_device = tier == hardware.device_tier
+    limit = min(shown[0].result.budget_bytes, limit) if is_device else limit
+    top = max([1, *peaks, *([limit] if limit <= 2 * max(peaks) else [])])
+    of_time, of_size = figures.time_unit(end), figures.size_unit(top)
+    (unit, name), (size, size_name) = of_time, of_size
     for k, one in enumerate(shown):
         own_end = end_ns(one.result)
         times, kinds = stacked(one.plan.graph, timeline_of(one.result), tier)
@@ -123,10 +130,11 @@ def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, end: int) 
             linewidth=1.3,
             color=colour,
             linestyle=dashes,
-            label=printable(f"{one.title}: {human_time(own_end)}, peak {human_size(peaks[k])}"),
+            label=printable(
+                f"{one.title}: {human_in(own_end, of_time)}, peak {human_in(peaks[k], of_size)}"
+            ),
         )
-    if near:
-        axes.axhline(budget / size, label=f"budget {human_size(budget)}", **figures.LIMIT)
+    figures.limit_line(axes, limit, max(peaks), of_size, "budget" if is_device else "capacity")
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
     axes.set_title(printable(f"Memory: {tier}"))

@@ -27,6 +27,7 @@ EXTRAS = {
     "solver": (("ortools",), "policy optimal"),
     "dask": (("distributed",), "sweep --scheduler"),
     "parquet": (("pyarrow",), "Parquet files of sweeps"),
+    "widgets": (("ipywidgets",), "hosim.what_if in notebooks"),
 }
 """The packages of each extra, and what needs them."""
 VARIABLES = ("HOSIM_CACHE", "HOSIM_LIMITS", "HOSIM_DEBUG")

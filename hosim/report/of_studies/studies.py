@@ -118,6 +118,8 @@ def cell(column: str, value: Any) -> str:
     for suffix, human in _HUMAN:
         if column.endswith(suffix) and isinstance(value, int):
             return human(value)
+    if column == "slowdown" and isinstance(value, float):
+        return multiple(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

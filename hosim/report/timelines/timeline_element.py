@@ -175,7 +175,7 @@ def _script() -> str:
 
 
 def key(label: str, colour: str, hatch: str) -> str:
-    """An entry of the legend."""
+    """An entry of the legend, with its style: a cell of a notebook has no style sheet."""
     backgrounds = {
         "/": "repeating-linear-gradient(135deg, #000 0 1px, transparent 1px 5px)",
         "\\": "repeating-linear-gradient(45deg, #000 0 1px, transparent 1px 5px)",
@@ -185,7 +185,8 @@ def key(label: str, colour: str, hatch: str) -> str:
     }
     background = f"{backgrounds[hatch]}, {colour}" if hatch else colour
     return (
-        f'<span class="named"><span class="key" style="background: {background}"></span> '
+        '<span style="white-space: nowrap; margin-right: 0.6em"><span style="display: inline-block; '
+        f'width: 1.6em; height: 0.9em; vertical-align: -0.1em; background: {background}"></span> '
         f"{escape(label)}</span> "
     )
 

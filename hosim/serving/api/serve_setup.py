@@ -375,7 +375,7 @@ def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
         name = f"requests[{number}]"
         if not isinstance(request, Request):
             raise InputError(
-                f"expected a hosim.serving.requests.request.Request, got {type(request).__name__}",
+                f"expected a hosim.Request, got {type(request).__name__}",
                 source=name,
             )
         whole(request.arrival_ns, f"{name}.arrival_ns", 0)

@@ -65,7 +65,6 @@ def serve(
 
     Examples
     --------
-    >>> from hosim.serving.requests import Request
     >>> served = serve(
     ...     "llama-3.1-8b", "h100-80gb-sxm", [Request(0, 100, 3), Request(1_000_000, 50, 2)]
     ... )

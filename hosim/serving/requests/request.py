@@ -31,6 +31,15 @@ class Request:
     priority
         How urgent it is where engines schedule by priority: the least value goes first.
 
+    Raises
+    ------
+    InputError
+        If a field has another type.
+
+    References
+    ----------
+    ``docs/serving.md`` says how requests are served, ``docs/formats.md`` how a file has them.
+
     Examples
     --------
     >>> Request(0, 20, 3, prefix=(7,), prefix_tokens=16).block_key(0, 16)
@@ -49,11 +58,22 @@ class Request:
         keep_whole(self, InputError, "request")
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int, int] | None:
-        """What names the contents of the cache's block number ``block`` and all before it; ``None``
-        if no other request can have them.
+        """What names the contents of a block of the cache and all before it.
 
         These are the number and the id of the prompt's part in which the block ends, and where in
         it the block ends. Without the number, a part whose id stands twice would name two blocks.
+
+        Parameters
+        ----------
+        block
+            The number of the block.
+        block_tokens
+            Tokens of a block.
+
+        Returns
+        -------
+        tuple
+            The three numbers; ``None`` if no other request can have the same contents.
         """
         end = (block + 1) * block_tokens
         place, offset = divmod(end, self.prefix_tokens)

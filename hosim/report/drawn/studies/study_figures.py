@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 from hosim.errors import InputError
 from hosim.plain_text import printable
 from hosim.report.drawn import (
-    LIMIT,
     LINES,
     MARKERS,
     blank,
     legend_beside,
+    limit_line,
     size_unit,
     style,
     time_unit,
 )
 from hosim.report.of_replays import least_bound
 from hosim.result import Result
-from hosim.units import human_rate, human_size, human_time
+from hosim.units import human_in, human_rate, human_size, human_time
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,15 +51,19 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     peaks = [r.peak_bytes.get(device_tier, 0) for r in fitting]
     times = [r.makespan_ns or 0 for r in fitting]
     bound = least_bound(results)
-    size, size_name = size_unit(max(peaks, default=0))
-    unit, name = time_unit(max(times, default=0))
+    of_size, of_time = size_unit(max(peaks, default=0)), time_unit(max(times, default=0))
+    (size, size_name), (unit, name) = of_size, of_time
     for k, (r, peak, makespan) in enumerate(zip(fitting, peaks, times, strict=True)):
         shown = {
             "facecolor": _FILLS[k // len(MARKERS) % len(_FILLS)],
             "edgecolor": _colour(k),
             "linewidth": 1.6,
         }
-        label = printable(f"{r.policy}: {human_time(makespan)}, {human_size(peak)}")
+        said = human_in(makespan, of_time)
+        if r.makespan_low_ns is not None and r.makespan_high_ns is not None:
+            span = human_in(r.makespan_low_ns, of_time), human_in(r.makespan_high_ns, of_time)
+            said += " ({} to {})".format(*[end.partition(" ")[0] for end in span])
+        label = printable(f"{r.policy}: {said}, {human_in(peak, of_size)}")
         axes.scatter(
             [peak / size],
             [makespan / unit],
@@ -85,16 +89,10 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
             color="black",
             linestyle=":",
             linewidth=1.2,
-            label=f"lower bound {human_time(bound)}",
+            label=f"lower bound {human_in(bound, of_time)}",
         )
-    budget = results[0].budget_bytes
-    if peaks and budget <= 2 * max(peaks):
-        axes.axvline(
-            budget / size,
-            linewidth=1.2,
-            label=f"budget {human_size(budget)}",
-            **LIMIT,
-        )
+    if peaks:
+        limit_line(axes, results[0].budget_bytes, max(peaks), of_size, across=True)
     for r in results:
         if not r.feasible:
             axes.plot(
@@ -155,7 +153,8 @@ def frontier(
     """
     points = [point for curve in curves.values() for point in curve]
     size, size_name = size_unit(max((peak for peak, _ in points), default=0))
-    unit, name = time_unit(max((makespan for _, makespan in points), default=0))
+    of_time = time_unit(max((makespan for _, makespan in points), default=0))
+    unit, name = of_time
     right = 1.05 * max((peak for peak, _ in points), default=1) / size
     for k, (label, curve) in enumerate(curves.items()):
         line = sorted(curve)
@@ -178,7 +177,7 @@ def frontier(
             color="black",
             linestyle=":",
             linewidth=1.2,
-            label=f"lower bound {human_time(lower_bound_ns)}",
+            label=f"lower bound {human_in(lower_bound_ns, of_time)}",
         )
     axes.set_xlim(right=right)
     axes.set_xlabel(f"peak memory, {size_name}")
@@ -314,7 +313,7 @@ def words(column: str) -> str:
     """
     for ending in ("_bytes_per_s", "_bytes", "_ns"):
         column = column.removesuffix(ending)
-    return column.replace("_", " ")
+    return column if "." in column else column.replace("_", " ")
 
 
 def frontier_figure(curves: Mapping[str, Sequence[tuple[int, int]]], title: str) -> Figure:

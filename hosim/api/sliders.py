@@ -1,0 +1,171 @@
+"""A replay beside sliders, in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from hosim.api.inputs import Budget, Machine, Workload, question
+from hosim.engine import read_budget, resident_step
+from hosim.errors import InfeasibleError, InputError
+from hosim.options import declared, keywords
+from hosim.report.drawn import Shown, widget
+from hosim.study.asked import AnyPolicy, Settings, Value
+from hosim.study.runs import BUDGET, Question, check, make_plan, replay
+from hosim.units import human_size, human_time
+
+if TYPE_CHECKING:
+    from ipywidgets import Output, VBox
+
+_SHARES = range(10, 100, 5)
+_TIMES = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8)
+_LENGTHS = (0.25, 0.5, 1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slider:
+    """A slider: what it says at each of its places and the fields that it sets there, and where it
+    begins.
+    """
+
+    name: str
+    places: Mapping[str, Settings]
+    begin: str
+
+
+@keywords(*declared("devices rescale runtime"))
+def what_if(
+    workload: Workload,
+    hardware: Machine,
+    policy: AnyPolicy = "static_split",
+    budget: Budget = None,
+    **options: Any,
+) -> VBox:
+    """Show a replay beside sliders for budget, bandwidth and context, in a cell of a notebook.
+
+    Each move of a slider plans and replays once. With the default policy that takes about a tenth
+    of a second for a step of a thousand ops; a policy that searches takes as long as it plans.
+
+    Returns
+    -------
+    ipywidgets.VBox
+        The sliders, and below them a sentence and the zoomable timeline: time in ns to s, memory in
+        B to GiB. ``budget`` goes from a tenth of the resident peak to the whole device; ``links``
+        multiplies the bandwidth of all channels; ``context`` or ``sequence`` is there for a
+        workload of a builder, in tokens.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or ipywidgets is not installed.
+
+    References
+    ----------
+    ``docs/contract.md`` has the rules of a replay.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> small = {"model": "llama-3.1-8b", "phase": "prefill", "layers": 2, "sequence": 1024}
+    >>> shown = hosim.what_if(small, "h100")
+    >>> [slider.description for slider in shown.children[:-1]]
+    ['budget', 'links', 'sequence']
+    """
+    try:
+        from ipywidgets import SelectionSlider, VBox
+    except ImportError:
+        raise InputError(
+            "needs ipywidgets: pip install 'hosim[widgets]'", source="what_if"
+        ) from None
+
+    asked = question(workload, hardware, policy, budget, **options)
+    ways = [_budgets(asked, budget), _links(asked), *_lengths(asked)]
+    sliders = [
+        SelectionSlider(
+            options=list(way.places),
+            value=way.begin,
+            description=way.name,
+            layout={"width": "40em"},
+        )
+        for way in ways
+    ]
+    shown = _silent_output()
+
+    def draw(_: object = None) -> None:
+        settings: dict[str, Value] = {}
+        for way, slider in zip(ways, sliders, strict=True):
+            settings |= way.places[slider.value]
+        data = {"text/html": replayed_html(asked.with_settings(settings))}
+        shown.outputs = ({"output_type": "display_data", "data": data, "metadata": {}},)
+
+    for slider in sliders:
+        slider.observe(draw, "value")
+    draw()
+    return VBox([*sliders, shown])
+
+
+def replayed_html(asked: Question) -> str:
+    """A sentence and the timeline of one replay; of what does not fit, or is none, the reason."""
+    try:
+        plan = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
+    except (InfeasibleError, InputError) as error:
+        return f"<p>{escape(str(error))}</p>"
+    check(plan, asked.hardware, asked.budget_bytes)
+    result = replay(plan, asked.hardware, asked.budget_bytes, bounds=False, record=True)
+    said = f"Does not fit: {result.error}"
+    if result.makespan_ns is not None:
+        ideal = resident_step(asked.graph, asked.hardware).makespan_ns
+        peak = human_size(result.peak_bytes.get(asked.hardware.device_tier, 0))
+        said = (
+            f"{human_time(result.makespan_ns)}, with everything resident {human_time(ideal)}; "
+            f"{human_time(result.stall_ns['transfer'])} of it waits for transfers. Peak {peak} of "
+            f"{human_size(asked.budget_bytes)}."
+        )
+    return f"<p><b>{escape(said)}</b></p>\n{widget([Shown('', plan, result)], asked.hardware)}"
+
+
+def _silent_output() -> Output:
+    """An output whose text is not all that it shows, which a notebook would keep twice."""
+    from ipywidgets import Output
+
+    class Replayed(Output):  # type: ignore[misc]
+        def __repr__(self) -> str:
+            return "Replayed()"
+
+    return Replayed()
+
+
+def _budgets(asked: Question, budget: Budget) -> _Slider:
+    """Shares of the resident peak that the device has, the whole device, and the given budget."""
+    places: dict[str, tuple[int, Settings]] = {}
+    for value in (*[f"{share}%" for share in _SHARES], *([] if budget is None else [budget])):
+        wanted, allowed = read_budget(value).of(asked.graph, asked.hardware)
+        if wanted <= allowed:
+            places[str(value)] = (wanted, {BUDGET: value})
+    ordered = sorted(places.items(), key=lambda place: place[1][0])
+    begin = "all" if budget is None or str(budget) not in places else str(budget)
+    return _Slider(
+        "budget", {**{name: fields for name, (_, fields) in ordered}, "all": {BUDGET: None}}, begin
+    )
+
+
+def _links(asked: Question) -> _Slider:
+    """Multiples of the bandwidth of all channels."""
+    fields = [f"channels.{channel.name}.bandwidth" for channel in asked.profile.channels]
+    places = {f"{times:g}x": dict.fromkeys(fields, f"{times:g}x") for times in _TIMES}
+    return _Slider("links", {**places, "1x": {}}, "1x")
+
+
+def _lengths(asked: Question) -> list[_Slider]:
+    """Multiples of the tokens that a builder was told; nothing for other graphs."""
+    builder = asked.graph.meta.get("builder")
+    told = builder if isinstance(builder, dict) else {}
+    name = next((key for key in ("context", "sequence") if type(told.get(key)) is int), None)
+    if name is None:
+        return []
+    lengths = {int(told[name] * times) for times in _LENGTHS if told[name] * times >= 1}
+    places = {f"{n:,}": {f"workload.{name}": n} for n in sorted(lengths)}
+    begin = f"{told[name]:,}"
+    return [_Slider(name, {**places, begin: {}}, begin)]
