@@ -222,6 +222,9 @@ def test_a_table_a_list_and_a_picture_of_a_page() -> None:
         table((), [("1", "2")])
         == '<table>\n<tbody>\n<tr><td class="left">1</td><td>2</td></tr>\n</tbody>\n</table>'
     )
+    lined = table(("a",), [("\n".join(["1234567890"] * 9),)])
+    assert 'class="fold' not in lined  # as wide as its lines
+    assert lined.count("<br><small>1234567890</small>") == 8
     assert lines(["a<", "b"]) == "<ul><li>a&lt;</li><li>b</li></ul>"
     figure, _ = blank([1])
     kind, data = embedded(figure)

@@ -55,6 +55,9 @@ def test_the_page_has_every_row_and_its_command(
     ]
     text = (tmp_path / "page.html").read_text()
     assert text == atlas_page(rows, hosim.__version__)
+    assert text.count("<br><small>hosim ") == 4
+    (folds,) = re.findall(r'<table class="fold(\d+)"', text)
+    assert int(folds) * 16 <= 1400  # a small line counts as wide as it is, not as its whole cell
     assert all(row["command"].split(" -H")[0] in text.replace("<wbr>", "") for row in rows)
     shown = CliRunner().invoke(app, asked).stdout
     assert shown.count("yes") == 4
