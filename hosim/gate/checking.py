@@ -17,10 +17,11 @@ from hosim.base.new_processes import belong_to, without_ctrl_c
 from hosim.data.versions import VERSIONS
 from hosim.errors import LONGEST, HosimError, InfeasibleError, InputError
 from hosim.gate.cases import Case, Suite
-from hosim.gate.judged_metrics import DRIFT, MISSING, NEW
+from hosim.gate.judged_metrics import DRIFT, MAKESPAN, MISSING, NEW
 from hosim.gate.measured_case import measure, measure_lines
 from hosim.gate.records import (
     Measured,
+    Record,
     machine_files,
     read_matrix,
     read_record,
@@ -160,15 +161,17 @@ def _check(
 ) -> list[CaseVerdict]:
     cases = suite.named(wanted)
     known = _known(suite, cases)
-    ops = {
-        name: m.record.durations.count
+    records = {
+        name: m.record
         for name, m in known.items()
         if isinstance(m, Measured) and m.record is not None
     }
     readable = [case for case in cases if not isinstance(known.get(case.name), CaseError)]
     found = dict(
         zip(
-            [case.name for case in readable], measured(readable, jobs, kept, tell, ops), strict=True
+            [case.name for case in readable],
+            measured(readable, jobs, kept, tell, records),
+            strict=True,
         )
     )
     verdicts = [_judged(suite, case, known.get(case.name), found.get(case.name)) for case in cases]
@@ -324,14 +327,14 @@ def measured(
     jobs: int = 1,
     kept: Path | None = None,
     tell: Telling = lambda doing: None,
-    ops: Mapping[str, int] = MappingProxyType({}),
+    known: Mapping[str, Record] = MappingProxyType({}),
     apart: bool = False,
 ) -> Iterator[Measured | CaseError]:
     """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per
     core); ``apart``: not in this one.
 
-    ``ops`` has the number of ops of a case, if known: several processes begin with the largest
-    case, so that it does not come last.
+    ``known`` has the record of a case's baseline, if there is one: several processes begin with the
+    case of the most ops, so that it does not come last, and send no draws that no verdict reads.
     """
     groups = [
         tuple(group)
@@ -341,7 +344,7 @@ def measured(
     answers = (
         (_attempts(group, kept) for group in groups)
         if count < 2 and not apart
-        else _in_processes(groups, count, kept, ops)
+        else _in_processes(groups, count, kept, known)
     )
     for case, now in zip(cases, chain.from_iterable(answers), strict=True):
         tell(case.name)
@@ -349,30 +352,61 @@ def measured(
 
 
 def _in_processes(
-    groups: Sequence[Sequence[Case]], count: int, kept: Path | None, ops: Mapping[str, int]
+    groups: Sequence[Sequence[Case]], count: int, kept: Path | None, known: Mapping[str, Record]
 ) -> Iterator[list[_Answer]]:
     """The answers of each group, in order. A process that is killed ends its pool: each group that
     has no answer then gets its own.
     """
     from concurrent.futures.process import BrokenProcessPool
 
+    ops = {name: record.durations.count for name, record in known.items()}
     size = [sum(ops.get(case.name, 0) or _OPS for case in group) for group in groups]
+    settled = [
+        tuple([_decided(known[case.name]) if case.name in known else None for case in group])
+        for group in groups
+    ]
     started: dict[int, futures.Future[list[_Answer]]] = {}
     with _pool(count) as pool:
         with suppress(BrokenProcessPool), without_ctrl_c():
             for k in sorted(range(len(groups)), key=lambda k: -size[k]):
-                started[k] = pool.submit(_attempts, groups[k], kept)
+                started[k] = pool.submit(_to_send, groups[k], kept, settled[k])
         for k, group in enumerate(groups):
-            known = k in started and not isinstance(started[k].exception(), BrokenProcessPool)
-            yield started[k].result() if known else _alone(group, kept)
+            there = k in started and not isinstance(started[k].exception(), BrokenProcessPool)
+            yield started[k].result() if there else _alone(group, kept, settled[k])
 
 
-def _alone(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
+_Decided = tuple[str | None, int | None]
+"""The plan and the makespan: a measurement that has both as its baseline has is judged without
+draws.
+"""
+
+
+def _decided(record: Record) -> _Decided:
+    return record.fingerprints.get("plan"), record.metrics.get(MAKESPAN)
+
+
+def _to_send(
+    group: Sequence[Case], kept: Path | None, settled: Sequence[_Decided | None]
+) -> list[_Answer]:
+    """As :func:`_attempts`, in another process: to send draws, they have to be made, which takes as
+    long as 20 replays.
+    """
+    return [
+        replace(now, record=replace(now.record, draws=None))
+        if isinstance(now, Measured) and now.record and _decided(now.record) == before
+        else now
+        for now, before in zip(_attempts(group, kept), settled, strict=True)
+    ]
+
+
+def _alone(
+    group: Sequence[Case], kept: Path | None, settled: Sequence[_Decided | None]
+) -> list[_Answer]:
     from concurrent.futures.process import BrokenProcessPool
 
     with suppress(BrokenProcessPool), _pool(1) as pool:
         with without_ctrl_c():
-            started = pool.submit(_attempts, group, kept)
+            started = pool.submit(_to_send, group, kept, settled)
         return started.result()
     return [
         CaseError(case.name, "the process that measured it was killed, perhaps for lack of memory")

@@ -5,8 +5,10 @@ each error says in full.
 import os
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from hosim.base.new_processes import belong_to
 from hosim.errors import InputError
 from hosim.gate import Case, CaseError, Suite, find_suite, load_suite, measured, pairs
 from hosim.gate.judged_metrics import OFF, Tolerance, parse_tolerances, tolerance_of
-from hosim.gate.records import Measured
+from hosim.gate.records import Listing, Measured, brief
 
 pytestmark = pytest.mark.slow
 
@@ -318,7 +320,7 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(
         def __exit__(self, *error: object) -> None:
             pass
 
-        def submit(self, work: object, group: tuple[Case, ...], kept: object) -> Done:
+        def submit(self, work: object, group: tuple[Case, ...], *others: object) -> Done:
             begun.append([case.name for case in group])
             return Done([Measured(None, case.name) for case in group])
 
@@ -333,8 +335,41 @@ def test_several_processes_begin_with_the_largest_and_answer_in_order(
         Case("e", "toy"),
     ]
     told: list[str] = []
-    found = list(
-        measured(cases, jobs=3, tell=told.append, ops={"a": 999, "m/c": 400, "m/d": 700, "e": 1001})
-    )
+    known = {
+        name: replace(brief(name, {}, {}, {}, hosim="0", versions={}), durations=Listing(others=n))
+        for name, n in {"a": 999, "m/c": 400, "m/d": 700, "e": 1001}.items()
+    }
+    found = list(measured(cases, jobs=3, tell=told.append, known=known))
     assert [one.error for one in found] == told == ["a", "b", "m/c", "m/d", "e"]
     assert begun == [["m/c", "m/d"], ["e"], ["b"], ["a"]]
+
+
+def test_processes_send_no_draws_that_no_verdict_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To send draws they have to be made: 20 replays a case, where nothing had changed."""
+
+    class Here(futures.Executor):
+        """Does the work at once, in this process."""
+
+        def __init__(self, *asked: object, **others: object) -> None: ...
+
+        def submit(self, work: Any, /, *given: Any, **named: Any) -> futures.Future[Any]:
+            done: futures.Future[Any] = futures.Future()
+            done.set_result(work(*given))
+            return done
+
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None: ...
+
+    monkeypatch.setattr(futures, "ProcessPoolExecutor", Here)
+    case = Case("a", "h100-80gb-sxm", workload="gpt2:phase=decode:layers=1", policy="resident")
+    (now,) = measured([case], apart=True)
+    assert isinstance(now, Measured)
+    record = now.record
+    assert record is not None
+    assert record.draws is not None
+    slower = replace(record, metrics={**record.metrics, "makespan": record.metrics["makespan"] + 1})
+    other = replace(record, fingerprints={**record.fingerprints, "plan": "another"})
+    for known, sent in ((record, False), (slower, True), (other, True)):
+        (found,) = measured([case], apart=True, known={"a": known})
+        assert isinstance(found, Measured)
+        assert found.record is not None
+        assert (found.record.draws is not None) == sent
