@@ -23,7 +23,8 @@ class Answer:
 
     ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
     something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
-    ``ranked``; ``left`` of the columns are text, and ``shown`` rows are those of the short form.
+    ``ranked``; ``left`` of the columns are text, and ``shown`` rows are those of the short form. In
+    a list of names the second column ``wraps``.
     ``rest`` says what a reader of all rows would see of those left out.
     ``notes`` are what a reader of the figures has to know, which the shell says on stderr.
     ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
@@ -37,6 +38,7 @@ class Answer:
     rows: tuple[tuple[str, ...], ...] = ()
     left: int = 1
     shown: int = ROWS
+    wraps: bool = False
     ranked: bool = True
     rest: str = ""
     figures: tuple[tuple[str, str], ...] = ()
@@ -79,6 +81,8 @@ def rows_table(answer: Answer, most: int | None = None) -> Table:
     """The rows of an answer, or the first ones, the best of which is green."""
     table = open_table("", *answer.columns, left=answer.left)
     table.title = None
+    if answer.wraps:
+        table.columns[1].no_wrap = False
     for k, row in enumerate(answer.rows[:most]):
         table.add_row(*row, style="green" if not k and answer.good and answer.ranked else None)
     return table
