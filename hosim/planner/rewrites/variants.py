@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from math import sqrt
 
 import numpy as np
 
@@ -149,7 +150,8 @@ class Variants:
         longer, and the same after it.
 
         What is ``above`` the budget at the op returns after it. It leaves before it, unless it may
-        start below; and what the step writes leaves in any case.
+        start below; and what the step writes leaves in any case. As not all that may start below does,
+        this is the geometric mean with the time if all leaves before the op.
         """
         total = float(durations.sum())
         exposed = _PART * float(above.max(initial=0)) * (self._down_ns + self._up_ns)
@@ -159,10 +161,12 @@ class Variants:
             (np.cumsum(durations) - durations)[full].astype(float),
         )
         down_ns, up_ns = _MARGIN * self._down_ns, _MARGIN * self._up_ns
-        leaving = np.maximum(before, np.maximum(away - self._below[ops[full]], 0) * down_ns)
         returning = np.maximum(total - before, away * up_ns)
+        leaving = np.maximum(before, np.maximum(away - self._below[ops[full]], 0) * down_ns)
         stored = np.maximum(away - self._clean[ops[full]], 0) * down_ns
-        return float(np.maximum(leaving + returning, stored).max(initial=total)) + exposed
+        hoped = np.maximum(leaving + returning, stored).max(initial=total)
+        feared = (np.maximum(before, away * down_ns) + returning).max(initial=total)
+        return sqrt(float(hoped) * float(feared)) + exposed
 
     def _byte_ns(self, channels: Sequence[Channel]) -> float:
         """Nanoseconds for a byte on all of these channels together, those of one direction."""
