@@ -160,9 +160,9 @@ class LoopTransfers(LoopMemory):
         if self.detailed:
             if self.busy[c] == 0:
                 self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
-            self.channel_figures[7 * c + 4] += now - self.flows_from[z] - self.alone(k)
             self.move_over[k] = now
             self.move_shared[k] = now - self.flows_from[z] - self.alone(k)
+            self.channel_figures[7 * c + 4] += self.move_shared[k]
         self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
         self.moving[t] = 0
