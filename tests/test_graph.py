@@ -122,7 +122,7 @@ def test_what_a_graph_keeps() -> None:
         graph.derived(compute, 2),
     ] == [1, 1, 2]
     assert calls == [(1, {"b": 2, "a": 3}), (2, {})]
-    one, other = [1], [1]
+    one, other = [1], [2]
 
     def on(graph: Graph, machine: list[int]) -> list[int]:
         return [len(graph.ops)]
@@ -130,6 +130,7 @@ def test_what_a_graph_keeps() -> None:
     kept = graph.derived_on(one, on)
     assert kept == [3]
     assert graph.derived_on(one, on) is kept
+    assert graph.derived_on([1], on) is kept
     again = graph.derived_on(other, on)
     assert again is not kept
     assert graph.derived_on(other, on) is again

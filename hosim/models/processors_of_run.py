@@ -31,8 +31,8 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
         raise InputError(
             "only an optimizer on another processor has it; give optimizer_on, too", where="update"
         )
-    if run.optimizer_on is not None and (not run.training or run.optimizer == "none"):
-        raise InputError("only phase=train has an optimizer", where="optimizer_on")
+    if run.optimizer_on is not None and run.optimizer == "none":
+        raise InputError("there is no optimizer to run there", where="optimizer_on")
     if run.update == "delayed" and (run.replicas > 1 or run.main_gradients or run.dtype == "fp32"):
         raise InputError(
             "delayed works for one device, a dtype narrower than fp32, and without main_gradients",

@@ -102,13 +102,15 @@ _OF_TRAINING = (
 )
 """What an inference would leave out without a word."""
 
+_UNSET = {field.name: field.default for field in fields(Run)}
+
 
 def _check_loss(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     """Raise :class:`InputError` for a loss or states where there are none, and for a head that is
     not computed in chunks.
     """
     for key in _OF_TRAINING:
-        if key in given and not run.training:
+        if key in given and given[key] != _UNSET[key] and not run.training:
             raise InputError("only phase=train has it", where=key)
     if run.states_dtype is not None and (run.dtype == "fp32" or run.optimizer == "none"):
         raise InputError("works for adamw of parameters in 16 bits", where="states_dtype")

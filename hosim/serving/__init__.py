@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hosim.serving.recorded_iterations import read_recorded_iterations
     from hosim.serving.routers import ROUTERS
     from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler, WaitingByPriority
+    from hosim.serving.serve_options import serve_defaults
     from hosim.serving.served import MANY_ITERATIONS, Sample, Served, end_columns
 else:
     __getattr__, __dir__ = lazy_names(
@@ -41,6 +42,7 @@ else:
             "recorded_iterations": "read_recorded_iterations",
             "routers": "ROUTERS",
             "scheduler": "EngineLimits Iteration Scheduler WaitingByPriority",
+            "serve_options": "serve_defaults",
             "served": "MANY_ITERATIONS Sample Served end_columns",
         },
     )
@@ -50,6 +52,6 @@ __all__ = [
     "PrefillEngine", "Sample", "Scheduler", "Served", "WaitingByPriority", "as_served",
     "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured", "end_columns", "engine_limits",
     "fitted_overhead_ns", "latency_limits", "overhead_warning", "read_measured_requests",
-    "read_recorded_iterations", "serve_disaggregated", "serve_on_instances", "serve_requests",
+    "read_recorded_iterations", "serve_defaults", "serve_disaggregated", "serve_on_instances", "serve_requests",
     "statistic_limits", "weight_room",
 ]  # fmt: skip

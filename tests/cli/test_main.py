@@ -191,6 +191,7 @@ def test_help_imports_the_commands_and_no_other_room() -> None:
         "hosim",
         "hosim.base",
         "hosim.cli",
+        "hosim.data",
         "hosim.options",
     } | others
     inside = [

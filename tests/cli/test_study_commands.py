@@ -131,7 +131,7 @@ def test_fit() -> None:
 
     assert data("fit", *asked) == {
         "format": "hosim.fit/1",
-        "answer": "the smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 times as long as "
+        "answer": "The smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 times as long as "
         "with everything resident); 1 GB/s is not within the limits: takes 1.429 times as long as "
         "with everything resident.",
         "policy": "layerwise",

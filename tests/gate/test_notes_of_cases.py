@@ -43,7 +43,7 @@ def test_baselines_and_reports_have_the_notes_of_their_cases(tmp_path: Path, mon
     assert f'notes = ["{GIVEN}", "{HEAD}"]\n' in Path("hosim-baselines/noted.toml").read_text()
     assert "notes" not in Path("hosim-baselines/plain.toml").read_text()
     assert json.loads(run("baseline", "show", "noted", "--json"))["notes"] == [GIVEN, HEAD]
-    assert HEAD in run("baseline", "show", "noted")
+    assert HEAD in run("baseline", "show", "noted", "--detail")
     reports = ["--junit", "j.xml", "--summary", "s.md", "--html", "p.html"]
     noted, plain = json.loads(run("check", "-j", "1", "--json", *reports))["cases"]
     assert (noted["notes"], "notes" in plain) == ([GIVEN, HEAD], False)

@@ -102,7 +102,10 @@ def test_tokens_are_gathered_again_once_for_each_product():
     ("more", "where"),
     [
         ({"recompute_attention": True, "checkpoint": True}, "recompute_attention"),
-        ({"recompute_attention": True, "phase": "prefill"}, "recompute_attention"),
+        (
+            {"recompute_attention": True, "phase": "prefill", "main_gradients": False},
+            "recompute_attention",
+        ),
         (
             {
                 "recompute_attention": True,

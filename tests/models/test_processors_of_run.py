@@ -156,7 +156,7 @@ def test_attention_on_the_cpu_reads_a_cache_that_lives_there() -> None:
     [
         (
             {"phase": "prefill", "optimizer_on": "ddr"},
-            "optimizer_on: only phase=train has an optimizer",
+            "optimizer_on: only phase=train has it",
         ),
         (
             {"phase": "train", "update": "delayed"},

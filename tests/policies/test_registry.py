@@ -401,7 +401,7 @@ def test_the_package_of_a_plugin_is_listed(plugins, monkeypatch, tmp_path) -> No
     (tmp_path / "theirs.py").write_text(f"from {__name__} import EAGER\n")
     monkeypatch.syspath_prepend(tmp_path)
     plugins(eager="theirs:EAGER")
-    done = CliRunner().invoke(app, ["policies"], env={"COLUMNS": "120"})
+    done = CliRunner().invoke(app, ["policies", "--detail"], env={"COLUMNS": "120"})
     (row,) = [line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["eager"]]
     assert row[:3] == ["eager", "theirs", "1.2"]
     assert package_of("layerwise") == "hosim"

@@ -13,8 +13,8 @@ from hosim.costmodel import op_durations
 from hosim.costmodel.spreads import DrawnTimes
 from hosim.data.draws import FEW_DRAWS, ends
 from hosim.graph import Graph
-from hosim.serving import Iteration, ModelledIterations
-from hosim.serving.api import in_draw, read_setup, serve_defaults
+from hosim.serving import Iteration, ModelledIterations, serve_defaults
+from hosim.serving.api import in_draw, read_setup
 from hosim.serving.report import serving
 from hosim.serving.requests import Request
 

@@ -544,7 +544,7 @@ def test_a_point_does_what_a_direct_call_does_and_little_more() -> None:
         replay(plan, asked.hardware, asked.budget_bytes)
 
     direct()  # pays for what is derived from the graph once
-    assert lines_run(solve, Task("1", packed, settings)) <= 1.1 * lines_run(direct)
+    assert lines_run(solve, Task("1", packed, settings)) <= lines_run(direct) + 15_000
 
 
 def test_a_workload_that_is_varied_is_built_once_for_its_points() -> None:
