@@ -15,6 +15,7 @@ from math import exp
 from statistics import mean, median
 
 import numpy as np
+from offloaded_rows import table as offloaded_table
 from practitioner_rows import CPU_SHARE, Answer, Row, answer, rows
 
 from hosim.costmodel.spreads import normal_draws
@@ -228,3 +229,4 @@ if __name__ == "__main__":
         every_one = [one for one in answers.values() if one[0].runtime]
         fit = fitted(runtime_named(name), every_one, 1.0, fitted_exposed(every_one))
         print(name, {key: round(known.value, 3) for key, known in fit.known.items()})
+    print("\n".join(offloaded_table()))
