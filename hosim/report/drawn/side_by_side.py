@@ -4,7 +4,7 @@ device's memory each holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ from hosim.units import human_in, human_size
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from hosim.report.timelines.timeline_curves import Ints
 
 _OTHER = "other ops"
 _FAMILIES = {
@@ -50,6 +52,7 @@ _CURVES = (("#c2542d", "--"), ("black", "-"), ("#2f6fb0", "-."), ("#3c8a3c", ":"
 def side_by_side_figure(shown: Sequence[Shown], hardware: Hardware) -> Figure:
     """The picture of ``hosim diff --plot``: the streams and channels of each recorded replay, ops
     coloured by their kind and waits hatched, and what each tier holds, the device under the budget.
+    A tier below that holds the same throughout is a line of the device's legend.
     """
     end = max([end_ns(one.result) for one in shown])
     labelled = [
@@ -58,15 +61,22 @@ def side_by_side_figure(shown: Sequence[Shown], hardware: Hardware) -> Figure:
         for row in _by_kind(one.plan.graph, rows(one.plan.graph, timeline_of(one.result)))
     ]
     with figures.style():
-        held = [
-            tier.name
+        curves = {
+            tier.name: [_curve(one, tier.name) for one in shown]
             for tier in hardware.tiers
             if any([one.result.peak_bytes.get(tier.name) for one in shown])
-        ]
-        figure, (above, *below) = figures.blank([1.1 + 0.4 * len(labelled), *[2.2] * len(held)])
+        }
+        flat = {
+            tier: [int(held[0]) for _, held in of]
+            for tier, of in curves.items()
+            if tier != hardware.device_tier and all([(held == held[0]).all() for _, held in of])
+        }
+        drawn = [tier for tier in curves if tier not in flat]
+        figure, (above, *below) = figures.blank([1.1 + 0.4 * len(labelled), *[2.2] * len(drawn)])
         _timelines(above, labelled, end)
-        for axes, tier in zip(below, held, strict=True):
-            _memories(axes, shown, hardware, tier, end)
+        for axes, tier in zip(below, drawn, strict=True):
+            there = flat if tier == hardware.device_tier else {}
+            _memories(axes, shown, hardware, tier, curves[tier], there)
         first = shown[0].result
         title = f"{first.workload} on {first.hardware}, within {human_size(first.budget_bytes)}"
         figure.suptitle(printable(title), x=0.01, ha="left", fontweight="bold")
@@ -108,24 +118,40 @@ def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> Non
     figures.legend_beside(axes, handleheight=1.4)
 
 
-def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, tier: str, end: int) -> None:
-    """The bytes that a tier holds in each replay, under the budget or what the tier has."""
+def _curve(one: Shown, tier: str) -> tuple[Ints, Ints]:
+    """When a tier holds how much in a replay. What is freed when the step ends is no part of it."""
+    end = end_ns(one.result)
+    times, kinds = stacked(one.plan.graph, timeline_of(one.result), tier)
+    at, (held,) = thinned(times, [sum(kinds.values(), 0 * times)], end, COLUMNS)
+    kept = (at < end) | (at == 0)
+    return at[kept], held[kept]
+
+
+def _memories(
+    axes: Axes,
+    shown: Sequence[Shown],
+    hardware: Hardware,
+    tier: str,
+    curves: Sequence[tuple[Ints, Ints]],
+    flat: Mapping[str, Sequence[int]],
+) -> None:
+    """The bytes that a tier holds in each replay, under the budget or what the tier has; and in the
+    legend those of tiers that are ``flat``.
+    """
     peaks = [one.result.peak_bytes.get(tier, 0) for one in shown]
     limit = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
     is_device = tier == hardware.device_tier
     limit = min(shown[0].result.budget_bytes, limit) if is_device else limit
     top = max([1, *peaks, *([limit] if limit <= 2 * max(peaks) else [])])
+    end = max([end_ns(one.result) for one in shown])
     of_time, of_size = figures.time_unit(end), figures.size_unit(top)
-    (unit, name), (size, size_name) = of_time, of_size
-    for k, one in enumerate(shown):
+    unit, (size, size_name) = of_time[0], of_size
+    for k, (one, (at, held)) in enumerate(zip(shown, curves, strict=True)):
         own_end = end_ns(one.result)
-        times, kinds = stacked(one.plan.graph, timeline_of(one.result), tier)
-        at, (held,) = thinned(times, [sum(kinds.values(), 0 * times)], own_end, COLUMNS)
         colour, dashes = _CURVES[k % len(_CURVES)]
-        before = at < own_end  # what is freed when the step ends is no part of it
         axes.step(
-            [*(at[before] / unit), own_end / unit],
-            [*(held[before] / size), held[before][-1] / size],
+            [*(at / unit), own_end / unit],
+            [*(held / size), held[-1] / size],
             where="post",
             linewidth=1.3,
             color=colour,
@@ -138,5 +164,8 @@ def _memories(axes: Axes, shown: Sequence[Shown], hardware: Hardware, tier: str,
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
     axes.set_title(printable(f"Memory: {tier}"))
-    over_time(axes, end, unit, name)
+    for below, sizes in flat.items():
+        held_there = ", ".join(map(human_size, sizes))
+        axes.plot([], [], " ", label=printable(f"{below} throughout: {held_there}"))
+    over_time(axes, end, *of_time)
     figures.legend_beside(axes)
