@@ -230,7 +230,6 @@ def test_show_says_what_the_host_waits_for_and_pins(tmp_path) -> None:
     assert "waits for  prefetch\n" in run("runtime", "show", "accelerate", "--detail").output
     once = "format: hosim.runtime/1\nname: mine\npins: [prefetch, store]\npins_once: true\n"
     (tmp_path / "mine.yaml").write_text(once)
-    assert (
-        "pins for   prefetch, store, once\n"
-        in run("runtime", "show", str(tmp_path / "mine.yaml"), "--detail").output
-    )
+    mine = str(tmp_path / "mine.yaml")
+    assert "pins for   prefetch, store, once\n" in run("runtime", "show", mine, "--detail").output
+    assert "pins for prefetch, store, once.\n" in run("runtime", "show", mine).output

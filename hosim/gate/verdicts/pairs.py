@@ -134,7 +134,7 @@ def _pair_owned(
         _by_value([item for item in items if item not in done])
         for items, done in ((lost, taken), (unknown, found))
     )
-    for key in left.keys() & free.keys():
+    for key in sorted(left.keys() & free.keys()):
         if len(left[key]) == len(free[key]):
             found |= dict(zip(free[key], left[key], strict=True))
 

@@ -34,13 +34,10 @@ def runtime(
     measured.
     """
     table = open_table("", "figure", "value", "spread", "rests on", left=1)
-    for name, figure in found.known.items():
-        rests = "one measurement" if figure.one_row else NOTHING
-        table.add_row(name, str(written[name]["value"]), f"{figure.spread:.2f}", rests)
+    for cells in figures_of(found, written):
+        table.add_row(*cells)
     lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
-    lines += [f"waits for  {', '.join(found.blocks)}"] if found.blocks else []
-    once = ", once" if found.pins_once else ""
-    lines += [f"pins for   {', '.join(found.pins)}{once}"] if found.pins else []
+    lines += [f"{verb:<10} {what}" for verb, what in of_host(found)]
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
     runs = open_table("What is left", "run", "fitted over measured", left=1)
@@ -48,6 +45,26 @@ def runtime(
         runs.add_row(name, human_percent(ratio - 1, signed=True))
     after = [paragraph(*sources)] * bool(sources) + [runs] * bool(left)
     return Group(paragraph(*lines), table, *after)
+
+
+def figures_of(found: Runtime, written: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Each figure of a runtime: its name, what is ``written``, its spread and what it rests on."""
+    return [
+        (
+            name,
+            str(written[name]["value"]),
+            f"{figure.spread:.2f}",
+            "one measurement" if figure.one_row else NOTHING,
+        )
+        for name, figure in found.known.items()
+    ]
+
+
+def of_host(found: Runtime) -> list[tuple[str, str]]:
+    """What a runtime's host waits for, and what it pins."""
+    once = ("once",) if found.pins_once else ()
+    said = ("waits for", found.blocks), ("pins for", (*found.pins, *once))
+    return [(verb, ", ".join(what)) for verb, what in said if what]
 
 
 def set_by(one: Runtime) -> str:

@@ -19,7 +19,7 @@ from hosim.plain_text import counted, one_line
 from hosim.report.answers import Answer
 from hosim.report.drawn import memory_curve
 from hosim.report.listed.listings import Listed, peak_compute
-from hosim.report.listed.runtimes_table import set_by
+from hosim.report.listed.runtimes_table import figures_of, of_host, set_by
 from hosim.report.of_replays import NOTHING, composition, percent
 from hosim.units import human_flops, human_percent, human_rate, human_size, human_time
 
@@ -200,9 +200,7 @@ def runtime_in_short(
     """A runtime: what it sets, and its figures; ``written`` is it as in its file, and ``left`` the
     time that a fitted one gives each run over that which was measured.
     """
-    said = [f"It sets {set_by(found) or 'nothing'}"]
-    said += [f"waits for {', '.join(found.blocks)}"] if found.blocks else []
-    said += [f"pins for {', '.join(found.pins)}"] if found.pins else []
+    said = [f"It sets {set_by(found) or 'nothing'}", *map(" ".join, of_host(found))]
     verdict = f"{'; '.join(said)}."
     if left:
         worst = max(left, key=lambda name: abs(left[name] - 1))
@@ -214,17 +212,7 @@ def runtime_in_short(
         f"{found.name}: {found.software}",
         verdict,
         columns=("figure", "value", "spread", "rests on"),
-        rows=tuple(
-            [
-                (
-                    name,
-                    str(written[name]["value"]),
-                    f"{figure.spread:.2f}",
-                    "one measurement" if figure.one_row else NOTHING,
-                )
-                for name, figure in found.known.items()
-            ]
-        ),
+        rows=tuple(figures_of(found, written)),
         shown=_ROWS,
         ranked=False,
         rest="the source of each figure (--detail)",
