@@ -89,7 +89,7 @@ def answer_parts(answer: Answer) -> Iterator[str]:
         yield from html_of(rows_table(answer))
     yield from (page.paragraph(f"{note}.") for note in answer.notes)
     if answer.rest:
-        yield page.paragraph(f"{answer.rest[:1].upper()}{answer.rest[1:]}.")
+        yield page.paragraph(f"... {answer.rest}")
     if answer.next_commands:
         yield page.lines([f"`{line}`: {why}" for line, why in answer.next_commands])
 

@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 _LOG_FROM = 5
 """Times are on a logarithmic scale if the longest is this many times the shortest."""
 
+_LEAST_SPAN = 0.1
+"""The least part of the largest peak that the axis of peaks spans: of a smaller one, peaks that are
+nearly the same would look far from each other.
+"""
+
 _CELLS = 160
 """A heat map of at most this many cells shows each value as text."""
 
@@ -108,6 +113,9 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     ]
     _time_scale(axes, [*times, *ends, *([bound] if bound else [])], unit)
     axes.margins(x=0.08)
+    left, right = axes.get_xlim()
+    if left > (1 - _LEAST_SPAN) * right:
+        axes.set_xlim((1 - _LEAST_SPAN) * right, (1 + _LEAST_SPAN / 8) * right)
     axes.grid(color="0.9")
     legend_beside(axes, labelspacing=0.8)
     return axes
