@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -19,10 +19,10 @@ from hosim.report.timelines import OP, TRANSFER, Row, end_ns, rows, stacked, thi
 from hosim.units import human_in, human_size
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from hosim.report.timelines.timeline_curves import Ints
 
 _OTHER = "other ops"
 _FAMILIES = {
@@ -46,6 +46,9 @@ _STYLES: dict[str, Style] = {
     **CAUSE_STYLES,
     TRANSFER: TRANSFER_STYLE,
 }
+_Curve: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]"
+"""Instants, and the bytes held from each of them on."""
+
 _CURVES = (("#c2542d", "--"), ("black", "-"), ("#2f6fb0", "-."), ("#3c8a3c", ":"))
 
 
@@ -118,7 +121,7 @@ def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> Non
     figures.legend_beside(axes, handleheight=1.4)
 
 
-def _curve(one: Shown, tier: str) -> tuple[Ints, Ints]:
+def _curve(one: Shown, tier: str) -> _Curve:
     """When a tier holds how much in a replay. What is freed when the step ends is no part of it."""
     end = end_ns(one.result)
     times, kinds = stacked(one.plan.graph, timeline_of(one.result), tier)
@@ -132,7 +135,7 @@ def _memories(
     shown: Sequence[Shown],
     hardware: Hardware,
     tier: str,
-    curves: Sequence[tuple[Ints, Ints]],
+    curves: Sequence[_Curve],
     flat: Mapping[str, Sequence[int]],
 ) -> None:
     """The bytes that a tier holds in each replay, under the budget or what the tier has; and in the
