@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from hosim.hardware import Hardware
+    from hosim.result import Result
+
 WIDTH = 11.0
 """The width of a figure, in inches."""
 
@@ -180,6 +183,21 @@ def _shown_in_cells() -> type[Figure]:
     return CellFigure
 
 
+def limit_of(result: Result, hardware: Hardware, tier: str) -> tuple[int, str]:
+    """The bytes that a tier may hold in a replay, and what that is called."""
+    capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
+    if tier == hardware.device_tier:
+        return min(result.budget_bytes, capacity), "budget"
+    return capacity, "capacity"
+
+
+def is_near(limit: int, most: int) -> bool:
+    """Return whether a limit is drawn beside the ``most`` that is held: one far above is only
+    named, as a line would leave no room for the rest.
+    """
+    return limit <= 2 * most
+
+
 def limit_line(
     axes: Axes,
     limit: int,
@@ -188,12 +206,11 @@ def limit_line(
     called: str = "budget",
     across: bool = False,
 ) -> None:
-    """Draw a limit of bytes at its height, or ``across``, in the axis's unit, which the legend has.
-
-    One far above the ``most`` that is held is only named: a line would leave no room for the rest.
+    """Draw a limit of bytes at its height, or ``across``, in the axis's unit, which the legend has;
+    of one that is not near (:func:`is_near`) the name alone.
     """
     label = f"{called} {human_in(limit, unit)}"
-    if limit > 2 * most:
+    if not is_near(limit, most):
         axes.plot([], [], " ", label=f"({label})")
         return
     line = axes.axvline if across else axes.axhline

@@ -11,7 +11,13 @@ from typing import Any
 from hosim.cache_plan import Plan
 from hosim.data.folded_parts import folded
 from hosim.hardware import Hardware
-from hosim.report.drawn.figures import CAUSE_STYLES, OP_STYLE, TRANSFER_STYLE
+from hosim.report.drawn.figures import (
+    CAUSE_STYLES,
+    OP_STYLE,
+    TRANSFER_STYLE,
+    is_near,
+    limit_of,
+)
 from hosim.report.timelines import (
     OP,
     TRANSFER,
@@ -22,9 +28,8 @@ from hosim.report.timelines import (
     element,
     end_ns,
     further,
+    held_over_time,
     rows,
-    stacked,
-    thinned,
     timeline_of,
 )
 from hosim.result import STALL_CAUSES, Result, Timeline
@@ -112,25 +117,23 @@ def _groups(
         "rows": encoded,
         "blames": _blames(encoder, timeline, own),
     }
-    tiers = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
-    budget = min(one.result.budget_bytes, tiers.pop(hardware.device_tier))
-    held = _held(one, hardware.device_tier, budget)
+    held = _held(one, hardware, hardware.device_tier)
     yield group if held is None else {**group, "memory": held}
-    for tier, capacity in tiers.items():
-        if held := _held(one, tier, capacity):
+    for tier in hardware.tiers:
+        if tier.name != hardware.device_tier and (held := _held(one, hardware, tier.name)):
             yield {"title": "", "rows": [], "blames": [], "memory": held}
 
 
-def _held(one: Shown, tier: str, limit: int) -> dict[str, Any] | None:
+def _held(one: Shown, hardware: Hardware, tier: str) -> dict[str, Any] | None:
     """The bytes of a tier over time, with the limit unless it is far above; ``None`` without any."""
-    times, by_kind = stacked(one.plan.graph, timeline_of(one.result), tier)
-    if not by_kind:
-        return None
     end = end_ns(one.result)
-    at, (held,) = thinned(times, [sum(by_kind.values(), 0 * times)], end, _POINTS)
+    at, held = held_over_time(one.plan.graph, timeline_of(one.result), tier, end, _POINTS)
+    if not held.any():
+        return None
+    limit, _ = limit_of(one.result, hardware, tier)
     return {
         "tier": tier,
-        "limit": limit if limit <= 2 * one.result.peak_bytes.get(tier, 0) else 0,
+        "limit": limit if is_near(limit, one.result.peak_bytes.get(tier, 0)) else 0,
         "end": end,
         "times": at.tolist(),
         "bytes": held.tolist(),

@@ -123,13 +123,9 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     end = end_ns(result)
     times, by_kind = stacked(graph, timeline_of(result), tier)
     times, curves = thinned(times, list(by_kind.values()), end, COLUMNS)
-    is_device = tier == hardware.device_tier
-    capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
-    limit, called = (
-        (min(result.budget_bytes, capacity), "budget") if is_device else (capacity, "capacity")
-    )
+    limit, called = figures.limit_of(result, hardware, tier)
     peak, at = result.peak_bytes.get(tier, 0), result.peak_at_ns.get(tier, 0)
-    top = max([peak, *([limit] if limit <= 2 * peak else []), 1])
+    top = max([peak, *([limit] if figures.is_near(limit, peak) else []), 1])
     of_time, of_size = figures.time_unit(end), figures.size_unit(top)
     (unit, name), (size, size_name) = of_time, of_size
     x = [*(times / unit), end / unit]

@@ -15,7 +15,7 @@ from hosim.report.drawn import figures
 from hosim.report.drawn.figures import CAUSE_STYLES, TRANSFER_STYLE, Style
 from hosim.report.drawn.interactive import Shown
 from hosim.report.drawn.replay_figures import COLUMNS, draw_row, over_time
-from hosim.report.timelines import OP, TRANSFER, Row, end_ns, rows, stacked, thinned, timeline_of
+from hosim.report.timelines import OP, TRANSFER, Row, end_ns, held_over_time, rows, timeline_of
 from hosim.units import human_in, human_size
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> Non
 def _curve(one: Shown, tier: str) -> _Curve:
     """When a tier holds how much in a replay. What is freed when the step ends is no part of it."""
     end = end_ns(one.result)
-    times, kinds = stacked(one.plan.graph, timeline_of(one.result), tier)
-    at, (held,) = thinned(times, [sum(kinds.values(), 0 * times)], end, COLUMNS)
+    at, held = held_over_time(one.plan.graph, timeline_of(one.result), tier, end, COLUMNS)
     kept = (at < end) | (at == 0)
     return at[kept], held[kept]
 
@@ -142,10 +141,8 @@ def _memories(
     legend those of tiers that are ``flat``.
     """
     peaks = [one.result.peak_bytes.get(tier, 0) for one in shown]
-    limit = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
-    is_device = tier == hardware.device_tier
-    limit = min(shown[0].result.budget_bytes, limit) if is_device else limit
-    top = max([1, *peaks, *([limit] if limit <= 2 * max(peaks) else [])])
+    limit, called = figures.limit_of(shown[0].result, hardware, tier)
+    top = max([1, *peaks, *([limit] if figures.is_near(limit, max(peaks)) else [])])
     end = max([end_ns(one.result) for one in shown])
     of_time, of_size = figures.time_unit(end), figures.size_unit(top)
     unit, (size, size_name) = of_time[0], of_size
@@ -163,7 +160,7 @@ def _memories(
                 f"{one.title}: {human_in(own_end, of_time)}, peak {human_in(peaks[k], of_size)}"
             ),
         )
-    figures.limit_line(axes, limit, max(peaks), of_size, "budget" if is_device else "capacity")
+    figures.limit_line(axes, limit, max(peaks), of_size, called)
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
     axes.set_title(printable(f"Memory: {tier}"))

@@ -7,7 +7,13 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.timelines.memory_viz_pickle import LABEL, memory_viz, to_pickle
     from hosim.report.timelines.perfetto import microseconds, named, trace, trace_of_stages
-    from hosim.report.timelines.timeline_curves import end_ns, sampled, stacked, thinned
+    from hosim.report.timelines.timeline_curves import (
+        end_ns,
+        held_over_time,
+        sampled,
+        stacked,
+        thinned,
+    )
     from hosim.report.timelines.timeline_element import (
         BarStyle,
         Encoder,
@@ -36,7 +42,7 @@ else:
         {
             "memory_viz_pickle": "LABEL memory_viz to_pickle",
             "perfetto": "microseconds named trace trace_of_stages",
-            "timeline_curves": "end_ns sampled stacked thinned",
+            "timeline_curves": "end_ns held_over_time sampled stacked thinned",
             "timeline_element": "BarStyle Encoder element front_coded further joined key "
             "row_limit script_json",
             "timeline_rows": "Bar OP Row TRANSFER of_devices rows timeline_of used_channels waits",
@@ -45,7 +51,7 @@ else:
 
 __all__ = [
     "LABEL", "OP", "TRANSFER", "Bar", "BarStyle", "Encoder", "Row", "element", "end_ns",
-    "front_coded", "further", "joined", "key", "memory_viz", "microseconds", "named", "of_devices",
+    "front_coded", "further", "held_over_time", "joined", "key", "memory_viz", "microseconds", "named", "of_devices",
     "row_limit", "rows", "sampled", "script_json", "stacked", "thinned", "timeline_of", "to_pickle",
     "trace", "trace_of_stages", "used_channels", "waits",
 ]  # fmt: skip

@@ -45,6 +45,15 @@ def sampled(amount: Steps, at: Ints) -> Ints:
     return values[np.searchsorted(np.array(amount.at_ns, np.int64), at, "right")]
 
 
+def held_over_time(
+    graph: Graph, timeline: Timeline, tier: str, end: int, columns: int
+) -> tuple[Ints, Ints]:
+    """Bytes held in a tier over time, of all kinds, in at most ``columns`` steps."""
+    times, by_kind = stacked(graph, timeline, tier)
+    at, (held,) = thinned(times, [sum(by_kind.values(), 0 * times)], end, columns)
+    return at, held
+
+
 def thinned(times: Ints, curves: Sequence[Ints], end: int, columns: int) -> tuple[Ints, list[Ints]]:
     """Curves of at most ``columns`` steps: each stands for an equal part of the time, and shows its
     instant with the largest sum.

@@ -147,6 +147,11 @@ def _following(given: Given, arrive: float) -> list[tuple[str, str]]:
     return [(line, "the highest rate")] * bool(arrive) if lines and (line := lines[0]) else []
 
 
+def study_title(given: Given) -> str:
+    """What the answer of a study of serving begins with."""
+    return f"{given.model} on {given.hardware}: {given.requests}"
+
+
 def options_of(texts: list[str] | None) -> dict[str, object]:
     """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for
     one that is none.

@@ -10,7 +10,7 @@ from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
 from hosim.options import REQUIRED, Given
-from hosim.serving.commands.cmd_serve import options_of
+from hosim.serving.commands.cmd_serve import options_of, study_title
 from hosim.serving.commands.cmd_serve_sweep import SET
 from hosim.serving.serve_options import of_serving, serving_options
 
@@ -68,7 +68,7 @@ def serve_fit(given: Given) -> None:
         )
     else:
         told = found.rows, list(found.limits_ns), str(found), found.answer is not None
-        short = serving_fit_answer(f"{given.model} on {given.hardware}: {given.requests}", *told)
+        short = serving_fit_answer(study_title(given), *told)
         print_answer(short, given, lambda: [serving_fit(*told)])
     if found.answer is None:
         raise typer.Exit(InfeasibleError.exit_code)

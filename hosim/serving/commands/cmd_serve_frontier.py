@@ -9,7 +9,7 @@ from hosim.cli.progress import bar
 from hosim.cli.terminal import say
 from hosim.errors import InputError
 from hosim.options import Given, Option
-from hosim.serving.commands.cmd_serve import options_of
+from hosim.serving.commands.cmd_serve import options_of, study_title
 from hosim.serving.commands.cmd_serve_sweep import STUDY
 from hosim.serving.serve_options import serving_options
 
@@ -76,6 +76,6 @@ def serve_frontier(given: Given) -> None:
         )
     else:
         told = rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]
-        title = f"{given.model} on {given.hardware}: {given.requests}"
+        title = study_title(given)
         answer = serving_frontier_answer(title, *told)
         print_answer(answer, given, lambda: [serving_frontier(*told)])

@@ -9,7 +9,7 @@ from hosim.cli.progress import bar
 from hosim.cli.terminal import say
 from hosim.errors import InputError
 from hosim.options import Given, Option
-from hosim.serving.commands.cmd_serve import options_of
+from hosim.serving.commands.cmd_serve import options_of, study_title
 from hosim.serving.serve_options import of_serving, serving_options
 
 SET = of_serving(
@@ -95,6 +95,6 @@ def serve_sweep(given: Given) -> None:
         )
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
-        title = f"{given.model} on {given.hardware}: {given.requests}"
+        title = study_title(given)
         answer = serving_sweep_answer(title, rows, varied)
         print_answer(answer, given, lambda: [serving_sweep(rows, varied)])
