@@ -12,24 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
-from hosim.schedule.insertion import Route, copy_steps, known_routes
+from hosim.schedule.tiers_below import Route, copies_along, known_routes
 
 AHEAD = 4
 """Ops of its stream by which a copy comes before its use, if it has been written long before."""
 
 
-class _ForcedOp(NamedTuple):
-    """A cache op, and the op that it is for."""
-
-    use: int
-    cache_op: CacheOp
+_ForcedOp = tuple[int, CacheOp]
+"""A cache op behind the op that it is for."""
 
 
 def forced_tensors(graph: Graph) -> tuple[int, ...]:
@@ -93,8 +89,8 @@ def forced_moves(
             ahead,
             ahead if stays is None else stays,
         ).placed()
-    placed.sort(key=lambda entry: (entry.cache_op.after, entry.use))
-    return tuple([entry.cache_op for entry in placed])
+    placed.sort(key=lambda entry: (entry[1].after, entry[0]))
+    return tuple([cache_op for _, cache_op in placed])
 
 
 class _Itinerary:
@@ -194,10 +190,10 @@ class _Itinerary:
             yield from self._drop(tier, self.end)
 
     def _copy(self, use: int, tier: str, after: int, op: str) -> Iterator[_ForcedOp]:
-        for kind, source, destination in copy_steps(
-            self.routes(sorted(self.valid), tier), op, self.device
-        ):
-            yield self._cache_op(use, kind, source, destination, after)
+        hops = self.routes(sorted(self.valid), tier)
+        for cache_op in copies_along(hops, op, self.tensor, self.device, after):
+            yield use, cache_op
+        self.last = after
         self.valid.add(tier)
 
     def _drop(self, tier: str, use: int) -> Iterator[_ForcedOp]:
@@ -214,11 +210,6 @@ class _Itinerary:
             and release < before
             and (before == self.end or self.order.ended_by(release, before))
         ):
-            yield self._cache_op(use, DETACH, tier, None, release)
+            yield use, CacheOp(DETACH, self.tensor, tier, None, release)
+            self.last = release
             self.valid.discard(tier)
-
-    def _cache_op(
-        self, use: int, op: str, source: str, destination: str | None, after: int
-    ) -> _ForcedOp:
-        self.last = after
-        return _ForcedOp(use, CacheOp(op, self.tensor, source, destination, after))

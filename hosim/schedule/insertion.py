@@ -15,15 +15,14 @@ stays.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.tiers_below import route
+from hosim.schedule.tiers_below import Route, copies_along, known_routes
 
 
 class Absence(NamedTuple):
@@ -65,9 +64,6 @@ class WriteBack(NamedTuple):
 PlacedCacheOp = tuple[int, int, CacheOp]
 """A cache op behind the two uses that its gap lies between."""
 
-Route = Callable[[Iterable[str], str], Sequence[str]]
-"""The tiers from one of some to another one, both included: a cache op for each pair."""
-
 
 def insert(
     graph: Graph,
@@ -101,19 +97,6 @@ def insert(
         key=lambda entry: (entry[2].after, entry[1])
     )  # what is needed first is issued first; a tensor's own keep their order
     return Plan(graph, policy, tuple([cache_op for _, _, cache_op in placed]), plan.initial)
-
-
-def known_routes(hardware: Hardware) -> Route:
-    """The quickest routes on a machine, each of them looked for once."""
-    known: dict[tuple[str, ...], Sequence[str]] = {}
-
-    def routes(sources: Iterable[str], destination: str) -> Sequence[str]:
-        key = (*sources, destination)
-        if key not in known:
-            known[key] = route(hardware, key[:-1], destination)
-        return known[key]
-
-    return routes
 
 
 def _steps(
@@ -229,7 +212,7 @@ class _Course:
             if store is not None:
                 self._copy(STORE, [self.device], absence.tier, store, gap)
                 self.below = {absence.tier}
-            self._put(DETACH, self.device, None, release, gap)
+            self._put([CacheOp(DETACH, self.tensor, self.device, None, release)], gap)
             self.here = False
         if read or (before == self.end and self.returns):
             after = order.last_before(self.last, min(absence.prefetch, before - 1))
@@ -282,26 +265,9 @@ class _Course:
     ) -> None:
         """A cache op for each hop, and detaches of the copies in between."""
         hops = self.route(sources, destination)
-        if len(hops) == 2:
-            self._put(
-                PREFETCH if destination == self.device else op, hops[0], destination, after, gap
-            )
-            return
-        for kind, source, reached in copy_steps(hops, op, self.device):
-            self._put(kind, source, reached, after, gap)
+        self._put(copies_along(hops, op, self.tensor, self.device, after), gap)
 
-    def _put(
-        self, op: str, source: str, destination: str | None, after: int, gap: tuple[int, int]
-    ) -> None:
-        self.placed.append((*gap, CacheOp(op, self.tensor, source, destination, after)))
-        self.last = after
-
-
-def copy_steps(hops: Sequence[str], op: str, device: str) -> Iterator[tuple[str, str, str | None]]:
-    """Kind, source and destination of a cache op for each hop of a copy, and of detaches of the
-    copies in between.
-    """
-    for source, reached in pairwise(hops):
-        yield PREFETCH if reached == device else op, source, reached
-    for passed in hops[1:-1]:
-        yield DETACH, passed, None
+    def _put(self, cache_ops: Iterable[CacheOp], gap: tuple[int, int]) -> None:
+        for cache_op in cache_ops:
+            self.placed.append((*gap, cache_op))
+            self.last = cache_op.after

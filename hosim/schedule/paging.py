@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from hosim.analysis import HappensBefore
@@ -28,7 +27,15 @@ from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, MemoryView, Plan
 from hosim.costmodel import machine_of_copies
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.tiers_below import Placement, nearest_tiers, route, space_below, starts
+from hosim.schedule.tiers_below import (
+    Placement,
+    copies_along,
+    known_routes,
+    nearest_tiers,
+    route,
+    space_below,
+    starts,
+)
 
 _ATTEMPTS = 64
 """How often one op may ask for room before it is told that there is none."""
@@ -112,8 +119,7 @@ def _returns(
             last_write[t] = write
             for tier in where:
                 hops = route(hardware, [device], tier)
-                cache_ops += [CacheOp(STORE, t, a, b, write) for a, b in pairwise(hops)]
-                cache_ops += [CacheOp(DETACH, t, passed, None, write) for passed in hops[1:-1]]
+                cache_ops += copies_along(hops, STORE, t, device, write)
         if users[-1] == final[graph.ops[users[-1]].stream] and all(
             order.ended_by(u, users[-1]) for u in users
         ):
@@ -153,12 +159,11 @@ class Paging:
     def __init__(self, table: PagingTable, victims: Victims, k: int) -> None:
         graph, hardware = table.graph, table.hardware
         self.graph = graph
-        self.hardware = hardware
         self.table = table
         self.ops = graph.derived(_columns)
         self.uses, self.reads = self.ops.uses, self.ops.reads
         self.users = graph.users
-        self.hops: dict[tuple[str, ...], tuple[str, ...]] = {}  # up from where a tensor lies
+        self.routes = known_routes(hardware)
         self.victims = victims
         self.k = k
         self.device = hardware.device_tier
@@ -322,12 +327,7 @@ class Paging:
     # ----------------------------------------------------------------------------------------------
 
     def _fetch(self, t: int, decisions: list[CacheOp]) -> None:
-        below = self.below[t]
-        if below not in self.hops:
-            self.hops[below] = route(self.hardware, below, self.device)
-        hops = self.hops[below]
-        decisions += [CacheOp(PREFETCH, t, a, b) for a, b in pairwise(hops)]
-        decisions += [CacheOp(DETACH, t, passed, None) for passed in hops[1:-1]]
+        decisions += copies_along(self.routes(self.below[t], self.device), PREFETCH, t, self.device)
         self.here[t] = 1
         if t in self.leaving:
             self.leaving.discard(t)

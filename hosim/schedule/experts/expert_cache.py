@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from random import Random
 
 from hosim.analysis import HappensBefore
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, MemoryView
 from hosim.data.expert_routing import Choices, GateDecision, Routed
 from hosim.graph import Graph
+from hosim.schedule.tiers_below import copies_along
 
 PREDICTORS = ("previous", "popular", "none", "perfect", "predicted")
 """What is predicted: the gate's last choice; its most frequent choices so far; nothing; what it
@@ -335,9 +335,7 @@ class ExpertCache:
         self.here[t] = None
 
     def _fetch(self, t: int, v: int, predicted: bool, decisions: list[CacheOp]) -> None:
-        hops = self.table.hops[t]
-        decisions += [CacheOp(PREFETCH, t, a, b) for a, b in pairwise(hops)]
-        decisions += [CacheOp(DETACH, t, passed, None) for passed in hops[1:-1]]
+        decisions += copies_along(self.table.hops[t], PREFETCH, t, self.table.device)
         self.here[t] = None
         self.used += self.sizes[t]
         self.fetches.append(Fetch(t, v, predicted))

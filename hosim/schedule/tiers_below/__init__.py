@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from hosim.schedule.tiers_below.even_spread import LARGE, evenly_spread, usual_size
     from hosim.schedule.tiers_below.lower_tiers import (
         LowerTier,
+        Route,
+        copies_along,
         fastest_tiers,
         has_hops,
+        known_routes,
         nearest_tiers,
         route,
         space_below,
@@ -34,8 +37,8 @@ else:
         __name__,
         {
             "even_spread": "LARGE evenly_spread usual_size",
-            "lower_tiers": "LowerTier fastest_tiers has_hops nearest_tiers route space_below "
-            "starts",
+            "lower_tiers": "LowerTier Route copies_along fastest_tiers has_hops known_routes "
+            "nearest_tiers route space_below starts",
             "placement": "BALANCED BY_KIND FASTEST NEAREST PLACEMENTS PLANNED Placement TierSpace "
             "check_kind planned_placement "
             "read_placement",
@@ -45,7 +48,8 @@ else:
 
 __all__ = [
     "BALANCED", "BY_KIND", "EVEN", "FASTEST", "LARGE", "LAST", "NEAREST", "PLACEMENTS", "PLANNED",
-    "Choose", "LowerTier", "Placement", "TierSpace", "check_kind", "evenly_spread", "fastest_tiers",
-    "has_hops", "nearest_tiers", "part", "planned_placement", "read_placement", "route",
-    "space_below", "starts", "tensors_below", "usual_size",
+    "Choose", "LowerTier", "Placement", "Route", "TierSpace", "check_kind", "copies_along",
+    "evenly_spread", "fastest_tiers", "has_hops", "known_routes", "nearest_tiers", "part",
+    "planned_placement", "read_placement", "route", "space_below", "starts", "tensors_below",
+    "usual_size",
 ]  # fmt: skip

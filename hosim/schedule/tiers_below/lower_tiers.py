@@ -9,10 +9,12 @@ there goes to the next. A route has one channel or several (docs/contract.md, ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import pairwise
 
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp
 from hosim.costmodel import machine_of_copies
 from hosim.costmodel.transfers import alone_ns, slowest_hop
 from hosim.errors import InfeasibleError
@@ -152,6 +154,34 @@ def route(hardware: Hardware, sources: Iterable[str], destination: str) -> tuple
         f"no channels of {hardware.name} lead from {' or '.join(sorted(set(sources)))} to "
         f"{destination}"
     )
+
+
+Route = Callable[[Iterable[str], str], Sequence[str]]
+"""The tiers from one of some to another one, both included: a cache op for each pair."""
+
+
+def known_routes(hardware: Hardware) -> Route:
+    """The quickest routes on a machine, each of them looked for once."""
+    known: dict[tuple[str, ...], Sequence[str]] = {}
+
+    def routes(sources: Iterable[str], destination: str) -> Sequence[str]:
+        key = (*sources, destination)
+        if key not in known:
+            known[key] = route(hardware, key[:-1], destination)
+        return known[key]
+
+    return routes
+
+
+def copies_along(
+    hops: Sequence[str], op: str, tensor: int, device: str, after: int = AT_START
+) -> list[CacheOp]:
+    """A cache op for each hop of a copy, and detaches of the copies in between."""
+    copies = [
+        CacheOp(PREFETCH if reached == device else op, tensor, source, reached, after)
+        for source, reached in pairwise(hops)
+    ]
+    return copies + [CacheOp(DETACH, tensor, passed, None, after) for passed in hops[1:-1]]
 
 
 def starts(
