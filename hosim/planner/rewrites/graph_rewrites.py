@@ -118,12 +118,9 @@ class _Rewrites:
 
     def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> bool:
         known = len(order.known)
-        self._note(weigh(order))
+        self._known |= {_key(variant.edits): variant for variant in weigh(order)}
         self._search.work.done += _OF_A_VARIANT * len(self._graph.ops) * (len(order.known) - known)
         return True
-
-    def _note(self, variants: Iterable[Variant]) -> None:
-        self._known |= {_key(variant.edits): variant for variant in variants}
 
     def _most_promising(self) -> tuple[float, Variant | None]:
         """The variant not tried yet of which the least is expected, of those best in their orders

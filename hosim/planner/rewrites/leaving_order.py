@@ -5,7 +5,7 @@ them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from hosim.graph import Graph
@@ -29,43 +29,45 @@ def by_reading(
     the most room for the least time. All that read half or more are in the order of the step, so
     that neighbours leave together and little is copied between them.
     """
-    may = [
-        k for k, group in enumerate(groups) if processor in others_of(graph.ops[group[0]], hardware)
-    ]
-    first_of = {k: k for k in may}
-    holder: dict[int, int] = {}
-    for k in may:
-        for t in {
-            t
-            for i in groups[k]
-            for t in graph.ops[i].uses
-            if graph.survives[t] and graph.writers[t]
-        }:
-            one, other = sorted([_root(first_of, k), _root(first_of, holder.setdefault(t, k))])
-            first_of[other] = one
-    units: dict[int, list[int]] = {}
-    for k in may:
-        units.setdefault(_root(first_of, k), []).append(k)
+    written = {
+        k: [t for i in group for t in graph.ops[i].uses if graph.survives[t] and graph.writers[t]]
+        for k, group in enumerate(groups)
+        if processor in others_of(graph.ops[group[0]], hardware)
+    }
     keys = {}
-    for first, unit in units.items():
+    for unit in connected(written):
         used = [i for k in unit for i in groups[k]]
-        held = sum(
-            [
-                graph.tensors[t].size_bytes
-                for t in {t for i in used for t in graph.ops[i].uses}
-                if graph.survives[t]
-            ]
-        )
+        there = {t for i in used for t in graph.ops[i].uses if graph.survives[t]}
+        held = sum([graph.tensors[t].size_bytes for t in there])
         if held:
             share = Fraction(sum([graph.ops[i].bytes_accessed for i in used]), held)
-            keys[first] = min(share, _READS_ALL), used[0]
-    return [tuple(units[first]) for first in sorted(keys, key=keys.__getitem__)]
+            keys[tuple(unit)] = min(share, _READS_ALL), used[0]
+    return sorted(keys, key=keys.__getitem__)
 
 
-def _root(first_of: Mapping[int, int], k: int) -> int:
-    while first_of[k] != k:
-        k = first_of[k]
-    return k
+def connected(keys: Mapping[int, Iterable[Hashable]]) -> list[list[int]]:
+    """The numbers in groups, each with those that share one of its ``keys`` or are in its group
+    through others; in their order.
+
+    >>> connected({1: "ab", 2: "c", 3: "bd", 5: "d"})
+    [[1, 3, 5], [2]]
+    """
+    first_of = {n: n for n in keys}
+
+    def root(n: int) -> int:
+        while first_of[n] != n:
+            n = first_of[n]
+        return n
+
+    holder: dict[Hashable, int] = {}
+    for n, own in keys.items():
+        for key in own:
+            one, other = sorted([root(n), root(holder.setdefault(key, n))])
+            first_of[other] = one
+    groups: dict[int, list[int]] = {}
+    for n in keys:
+        groups.setdefault(root(n), []).append(n)
+    return list(groups.values())
 
 
 def beside_neighbours(graph: Graph, groups: Sequence[tuple[int, ...]], choice: Choice) -> Choice:

@@ -40,7 +40,12 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact import proved_bound_ns
 from hosim.planner.hyperoffload.tensor_choices import PlanCost, plan_cost
-from hosim.planner.rewrites.leaving_order import Choice, beside_neighbours, by_reading
+from hosim.planner.rewrites.leaving_order import (
+    Choice,
+    beside_neighbours,
+    by_reading,
+    connected,
+)
 from hosim.planner.rewrites.reorder import eager
 from hosim.processors import others_of
 from hosim.schedule import starts_elsewhere
@@ -136,7 +141,7 @@ def best_choice(
     trials = max(_FEWEST, min(_MOST, int(parameters["effort"] * _WORK / max(1, len(graph.ops)))))
     tried = []
     for edits in edits_tried(graph, search.edits_of_best(), parameters["reorder"]):
-        quick = replace(search, plans={}, settings=_TRIAL, edits=edits)
+        quick = replace(search, plans={}, refused={}, settings=_TRIAL, edits=edits)
         _vary(quick, begin, trials)
         tried.append(quick)
     best = min(tried, key=lambda quick: inf if quick.best is None else quick.ns(quick.best))
@@ -184,16 +189,17 @@ def every_choice(
     choices = list(product(*search.allowed))
     search.settings = {"limit": parameters["limit"] / len(choices)}
     search.judge_all(choices)
-    plan, most = search.found(), search.least_found_ns
-    if most is None:
+    plan, best = search.found(), search.best
+    if best is None:
         return plan
+    most = search.plans[best][0].makespan_ns
     bound = min([search.proved_ns(choice, most, parameters) for choice in choices])
     return replace(plan, proof=Proof(graph, hardware, budget_bytes, bound))
 
 
 @dataclass
 class _ChoiceSearch:
-    """The choices judged so far, each with its plan, or why it has none."""
+    """The choices judged so far, each with its plan, and those refused, with why they have none."""
 
     graph: Graph
     hardware: Hardware
@@ -201,7 +207,8 @@ class _ChoiceSearch:
     make: Make
     groups: Sequence[tuple[int, ...]]
     settings: Mapping[str, float] = field(default_factory=dict)
-    plans: dict[Choice, tuple[PlanCost, Plan] | InfeasibleError] = field(default_factory=dict)
+    plans: dict[Choice, tuple[PlanCost, Plan]] = field(default_factory=dict)
+    refused: dict[Choice, InfeasibleError] = field(default_factory=dict)
     bounds: dict[Choice, int] = field(default_factory=dict)
     edits: Edits | None = None
     """What all plans change about the graph beside the processors; None: nothing is given, and
@@ -221,7 +228,8 @@ class _ChoiceSearch:
         self._uniform = frozenset(self.uniform())
 
     @property
-    def _kinds(self) -> list[tuple[str, Choice]]:
+    def kinds(self) -> list[tuple[str, Choice]]:
+        """Of each group the kind of its ops, and the processors that they may be on."""
         return [
             (self.graph.ops[group[0]].kind, allowed)
             for group, allowed in zip(self.groups, self.allowed, strict=True)
@@ -230,11 +238,11 @@ class _ChoiceSearch:
     @property
     def by_kind(self) -> bool:
         """Return whether every kind of op on each of its processors is few enough choices."""
-        return prod([len(allowed) for _, allowed in set(self._kinds)]) <= _ALL
+        return prod([len(allowed) for _, allowed in set(self.kinds)]) <= _ALL
 
     def uniform(self) -> list[Choice]:
         """Each kind of op on each of its processors; the workload's first choice comes first."""
-        kinds = self._kinds
+        kinds = self.kinds
         if not self.by_kind:
             kinds = [("", allowed) for _, allowed in kinds]
         listed = list(dict.fromkeys(kinds))
@@ -252,20 +260,20 @@ class _ChoiceSearch:
     def judge(self, choice: Choice) -> bool:
         """Return whether the choice is the best so far; what cannot be is not planned."""
         before = self.best
-        if choice not in self.plans:
-            if before is not None and self._least_ns(choice) > self._cost(before).makespan_ns:
+        if not self.knows(choice):
+            if before is not None and self._least_ns(choice) > self.ns(before):
                 return False
-            self.plans[choice] = self._planned(choice)
+            self._plan(choice)
         return self.best == choice
+
+    def knows(self, choice: Choice) -> bool:
+        """Return whether a plan was made for the choice, or refused."""
+        return choice in self.plans or choice in self.refused
 
     def edits_of_best(self) -> Edits | None:
         """The changes to the graph of the best plan so far."""
         best = self.best
-        if best is None:
-            return None
-        found = self.plans[best]
-        assert not isinstance(found, InfeasibleError)
-        edits = found[1].edits
+        edits = None if best is None else self.plans[best][1].edits
         return edits if edits is not None and (edits.order or edits.recompute) else None
 
     @property
@@ -275,12 +283,8 @@ class _ChoiceSearch:
 
     def ranked(self) -> list[Choice]:
         """The choices that fit, the best first."""
-        fitting = [
-            choice for choice, found in self.plans.items() if not isinstance(found, InfeasibleError)
-        ]
-        return sorted(
-            [choice for choice in fitting if not self._cost(choice).infeasible], key=self._cost
-        )
+        fitting = [choice for choice, (cost, _) in self.plans.items() if not cost.infeasible]
+        return sorted(fitting, key=lambda choice: self.plans[choice][0])
 
     def worth_a_plan(self, begin: Choice) -> list[Choice]:
         """The best choices, of those that are about as good as ``begin`` or better."""
@@ -291,32 +295,15 @@ class _ChoiceSearch:
         """Nanoseconds of the step with a choice; endless for one that does not fit, or was not
         worth a plan.
         """
-        found = self.plans.get(choice)
-        return (
-            inf
-            if found is None or isinstance(found, InfeasibleError) or found[0].infeasible
-            else found[0].makespan_ns
-        )
+        cost = self.plans[choice][0] if choice in self.plans else None
+        return inf if cost is None or cost.infeasible else cost.makespan_ns
 
     def found(self) -> Plan:
         """The best plan; raises the error of the first choice if none fits."""
         best = self.best
-        if best is None:
-            errors = [found for found in self.plans.values() if isinstance(found, InfeasibleError)]
-            if errors:
-                raise errors[0]
-            return next(
-                found[1] for found in self.plans.values() if not isinstance(found, InfeasibleError)
-            )
-        found = self.plans[best]
-        assert not isinstance(found, InfeasibleError)
-        return found[1]
-
-    @property
-    def least_found_ns(self) -> int | None:
-        """Nanoseconds of the step with the best choice that fits."""
-        best = self.best
-        return None if best is None else self._cost(best).makespan_ns
+        if best is None and self.refused:
+            raise next(iter(self.refused.values()))
+        return self.plans[next(iter(self.plans)) if best is None else best][1]
 
     def proved_ns(self, choice: Choice, most_ns: int, parameters: Mapping[str, Any]) -> int:
         """Return the makespan that no plan with these processors can beat that keeps the order of
@@ -333,11 +320,6 @@ class _ChoiceSearch:
                 graph, self.hardware, self.budget, most_ns, limit=limit, seed=seed, largest=largest
             ),
         )
-
-    def _cost(self, choice: Choice) -> PlanCost:
-        found = self.plans[choice]
-        assert not isinstance(found, InfeasibleError)
-        return found[0]
 
     def _chosen(self, choice: Choice) -> tuple[tuple[str, str], ...]:
         """The processor of each op, by name."""
@@ -360,70 +342,51 @@ class _ChoiceSearch:
             )
         return self.bounds[choice]
 
-    def _planned(self, choice: Choice) -> tuple[PlanCost, Plan] | InfeasibleError:
-        """The plan for a choice, or the better of two plans: for the graph, and for
-        :func:`updated_in_place`.
+    def _plan(self, choice: Choice) -> None:
+        """Keep the plan for a choice, or the better of two plans: for the graph, and for
+        :func:`updated_in_place`; or the first error, if there is none.
 
         Both are made for uniform choices. For others only the second is, unless it does not hold
         for the graph.
         """
         chosen = self._chosen(choice)
-        edits = Edits(self.graph, processors=chosen)
-        if self.edits is not None:
-            edits = replace(self.edits, processors=chosen)
+        edits = replace(self.edits or Edits(self.graph), processors=chosen)
         uniform, graph = self.edits is None and choice in self._uniform, edits.graph()
         plans: list[tuple[PlanCost, Plan]] = []
-        refused, changing = None, updated_in_place(graph) if self.in_place else graph
+        errors: list[InfeasibleError] = []
+        changing = updated_in_place(graph) if self.in_place else graph
         for standin in (graph,) if changing is graph else (changing, graph):
             if plans and not uniform:
                 break
             try:
                 made = self.make(standin, starts_elsewhere(graph, self.hardware), self.settings)
             except InfeasibleError as error:
-                refused = refused or error
+                errors.append(error)
                 continue
-            before = (
-                edits
-                if made.edits is None
-                else replace(made.edits, base=self.graph, processors=chosen)
-            )
-            made = replace(
-                made, graph=graph if made.edits is None else before.graph(), edits=before
-            )
+            if made.edits is None:
+                made = replace(made, graph=graph, edits=edits)
+            else:
+                changed = replace(made.edits, base=self.graph, processors=chosen)
+                made = replace(made, graph=changed.graph(), edits=changed)
             if standin is graph or not verify(made, self.hardware, self.budget):
                 plans.append((plan_cost(made, replay(made, self.hardware, self.budget)), made))
-        if not plans:
-            assert refused is not None
-            return refused
-        return min(plans, key=itemgetter(0))
+        if plans:
+            self.plans[choice] = min(plans, key=itemgetter(0))
+        else:
+            self.refused[choice] = errors[0]
 
 
 def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
     """The ops that may run on several processors of the machine; those together that share a tensor
     that outlives the step.
     """
-    of: dict[int, list[int]] = {}
-    holder: dict[tuple[int, object], list[int]] = {}
+    keys: dict[int, list[object]] = {}
     for i in graph.movable:
-        op, group = graph.ops[i], [i]
+        op = graph.ops[i]
         may = op.kind, op.processor, others_of(op, hardware)
-        if not may[2]:
-            continue
-        for t in op.uses:
-            known = holder.get((t, may)) if graph.survives[t] else None
-            if known is not None and known is not group:
-                known += group
-                for j in group:
-                    of[j] = known
-                for key, held in holder.items():
-                    if held is group:
-                        holder[key] = known
-                group = known
-            if graph.survives[t]:
-                holder[t, may] = group
-        for j in group:
-            of[j] = group
-    return sorted({tuple(sorted(group)) for group in of.values()})
+        if may[2]:
+            keys[i] = [(t, may) for t in op.uses if graph.survives[t]]
+    return [tuple(group) for group in connected(keys)]
 
 
 def _vary(search: _ChoiceSearch, begin: Choice, trials: int) -> None:
@@ -475,20 +438,33 @@ def _prefixes(
     """
     search = trials.search
     home = tuple([allowed[0] for allowed in search.allowed])
-    known: dict[int, float] = {}
-    following = len(order) // 2
-    while trials.left > until:
-        for k in {0, len(order), following} - known.keys():
-            choice = _moved(home, [j for unit in order[:k] for j in unit], processor)
-            known[k] = _tried(trials, beside_neighbours(search.graph, search.groups, choice))
-        following = halfway(sorted(known), min(known, key=lambda k: (known[k], k)))
-        if not following:
-            break
+
+    def first(k: int) -> Choice:
+        choice = _moved(home, [j for unit in order[:k] for j in unit], processor)
+        return beside_neighbours(search.graph, search.groups, choice)
+
+    known = {k: trials.ns(first(k)) for k in (0, len(order))}
+    _best_number(trials, known, len(order) // 2, until, first)
 
 
-def _tried(trials: _Trials, choice: Choice) -> float:
-    trials.judge(choice)
-    return trials.search.ns(choice)
+def _best_number(
+    trials: _Trials,
+    known: dict[int, float],
+    following: int,
+    until: int,
+    choice_of: Callable[[int], Choice],
+) -> int:
+    """The best number of groups that leave: the ``following`` one is tried, and then halfway between
+    the best so far and its neighbours among those ``known``.
+    """
+
+    def best() -> int:
+        return min(known, key=lambda k: (known[k], k))
+
+    while following and trials.left > until:
+        known[following] = trials.ns(choice_of(following))
+        following = halfway(sorted(known), best())
+    return best()
 
 
 @dataclass
@@ -500,17 +476,22 @@ class _Trials:
 
     def judge(self, choice: Choice) -> bool:
         """Return whether the choice is the best so far."""
-        if choice in self.search.plans:
+        if self.search.knows(choice):
             return False
         self.left -= 1
         return self.left >= 0 and self.search.judge(choice)
+
+    def ns(self, choice: Choice) -> float:
+        """Nanoseconds of the step with a choice, which is judged."""
+        self.judge(choice)
+        return self.search.ns(choice)
 
 
 def _kinds(search: _ChoiceSearch) -> Iterator[tuple[list[int], str]]:
     """Groups of one kind, and each processor that they may be on."""
     by_kind: dict[object, list[int]] = {}
-    for k, (group, allowed) in enumerate(zip(search.groups, search.allowed, strict=True)):
-        by_kind.setdefault((search.graph.ops[group[0]].kind, allowed), []).append(k)
+    for k, kind in enumerate(search.kinds):
+        by_kind.setdefault(kind, []).append(k)
     for members in by_kind.values():
         for processor in search.allowed[members[0]]:
             yield members, processor
@@ -523,17 +504,16 @@ def _shares(trials: _Trials, begin: Choice, members: Sequence[int], processor: s
     Half of the trials are spent on numbers spread evenly over the step, the others from there on
     its first and its last members.
     """
-    n, best = len(members), len(members) // 2
+    n = len(members)
+    following = n // 2
     for ways, until in ((_even, trials.left // 2), (_first, trials.left // 4), (_last, 0)):
-        known = {k: trials.search.ns(_moved(begin, members[:k], processor)) for k in (0, n)}
-        following = best
-        while 0 < following < n and trials.left > until:
-            choice = _moved(begin, [members[j] for j in ways(n, following)], processor)
-            trials.judge(choice)
-            known[following] = trials.search.ns(choice)
-            best = min(known, key=lambda k: (known[k], k))
-            following = halfway(sorted(known), best)
-        best = best if 0 < best < n else halfway(sorted(known), best)
+
+        def taken(k: int, ways: Callable[[int, int], list[int]] = ways) -> Choice:
+            return _moved(begin, [members[j] for j in ways(n, k)], processor)
+
+        known = {k: trials.search.ns(taken(k)) for k in (0, n)}
+        best = _best_number(trials, known, following, until, taken)
+        following = best if 0 < best < n else halfway(sorted(known), best)
 
 
 def halfway(tried: Sequence[int], best: int) -> int:

@@ -17,6 +17,7 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from hosim.analysis import Gap, initial_set
 from hosim.cache_plan import AT_START
@@ -309,11 +310,8 @@ def segments(
     for candidate in recomputable:
         waiting[candidate.gap.after + 1] += graph.tensors[candidate.gap.tensor].size_bytes
         waiting[candidate.gap.before] -= graph.tensors[candidate.gap.tensor].size_bytes
-    level, most, turn = 0, 0, 0
-    for i in range(ops):
-        level += waiting[i]
-        if level > most:
-            most, turn = level, i
+    level = list(accumulate(waiting))
+    turn = max(range(ops), key=level.__getitem__, default=0)
     producers = graph.derived(_Producers)
     made: list[tuple[int, int, int]] = []  # (tensor, made by, last use up to the turn)
     crossing = [0] * (ops + 2)
@@ -328,8 +326,7 @@ def segments(
             made.append((t, users[0], last))
             crossing[users[0] + 1] += graph.tensors[t].size_bytes
             crossing[last + 1] -= graph.tensors[t].size_bytes
-    for i in range(1, ops + 2):
-        crossing[i] += crossing[i - 1]
+    crossing = list(accumulate(crossing))
     cuts = [0, *_cuts(problem, recomputable, turn, crossing, count), turn + 1]
     end = cuts[max(0, len(cuts) - 1 - stay)]
     return frozenset(
@@ -355,8 +352,7 @@ def _cuts(
             weight[candidate.gap.after + 1] += problem.graph.tensors[
                 candidate.gap.tensor
             ].size_bytes
-    for i in range(1, len(weight)):
-        weight[i] += weight[i - 1]
+    weight = list(accumulate(weight))
     total = weight[-1]
     cuts: list[int] = []
     for k in range(1, count):

@@ -21,7 +21,8 @@ is the same.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -54,7 +55,7 @@ def reorder(
         return graph
     model = _model(graph, device_tier)
     for order in _proposals(model):
-        key = _key(_curve(model, order), durations, order, budget_bytes)
+        key = _key(_whole_curve(model, order), durations, order, budget_bytes)
         if key < best_key:
             best, best_key = order, key
     best = _across_the_peak(model, best, durations, budget_bytes)
@@ -108,11 +109,7 @@ class _Model:
 
 def _model(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> _Model:
     count = len(graph.ops)
-    consumers: list[list[int]] = [[] for _ in range(count)]
     before = _before(graph)
-    for i, producers in enumerate(before):
-        for p in producers:
-            consumers[p].append(i)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     initial = set(graph.initial) - idle_below(graph, device_tier)
     makes: list[list[int]] = [[] for _ in range(count)]
@@ -128,7 +125,7 @@ def _model(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> _Model:
                 uses[u].append(t)
     return _Model(
         before,
-        consumers,
+        _users_of(before, count),
         [op.workspace_bytes for op in graph.ops],
         makes,
         uses,
@@ -155,10 +152,18 @@ def _before(graph: Graph) -> Sequence[Sequence[int]]:
     return before
 
 
-def _curve(model: _Model, order: Sequence[int]) -> list[int]:
+def _whole_curve(model: _Model, order: Sequence[int]) -> list[int]:
     """Bytes held while each op runs, by place in ``order``."""
-    left = [len(users) for users in model.users]
-    held, curve = model.held, []
+    return _curve(model, order, model.held, [len(users) for users in model.users])
+
+
+def _curve(
+    model: _Model, order: Sequence[int], held: int, left: MutableSequence[int] | Counter[int]
+) -> list[int]:
+    """The same of some ops that follow one another, where ``held`` bytes are there before them;
+    ``left`` are the uses of each tensor that are to come then.
+    """
+    curve = []
     for i in order:
         held += sum([model.sizes[t] for t in model.makes[i]])
         curve.append(held + model.workspace[i])
@@ -346,14 +351,14 @@ def _across_the_peak(
     """Single ops moved from one side of the peak to the other, nearest first, while the order gets
     better.
     """
-    curve = _curve(model, order)
+    curve = _whole_curve(model, order)
     key = _key(curve, durations, order, budget)
     for _ in range(min(_ROUNDS, 1 + _PASSES // (len(order) + 1))):
         peak = curve.index(max(curve, default=0)) if key[0] else -1
         better = _better_move(model, order, curve, peak, durations, budget) if key[0] else None
         if better is None:
             break
-        moved_curve = _curve(model, better)
+        moved_curve = _whole_curve(model, better)
         moved_key = _key(moved_curve, durations, better, budget)
         if moved_key >= key:
             break
@@ -383,18 +388,9 @@ def _better_move(
             - model.workspace[order[low]]
             - sum([model.sizes[t] for t in model.makes[order[low]]])
         )
-        left: dict[int, int] = {}
-        for i in part:
-            for t in model.uses[i]:
-                left[t] = left.get(t, 0) + 1
-        moved = []
-        for i in part:
-            held += sum([model.sizes[t] for t in model.makes[i]])
-            moved.append(held + model.workspace[i])
-            for t in model.uses[i]:
-                left[t] -= 1
-                if not left[t] and last[t] < high:
-                    held -= model.sizes[t]
+        left = Counter([t for i in part for t in model.uses[i]])
+        left.update([t for t in left if last[t] >= high])
+        moved = _curve(model, part, held, left)
         if _key(moved, durations, part, budget) < _key(
             curve[low:high], durations, order[low:high], budget
         ):
