@@ -119,7 +119,7 @@ BUILT_IN = (
     Policy(
         "zero_inference",
         "layerwise with all weights offloaded",
-        "hosim.policies.own.zero_inference:plan",
+        "hosim.policies.own.layerwise:plan",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Inference",
@@ -150,7 +150,7 @@ BUILT_IN = (
     Policy(
         "zero_offload",
         "optimizer states offloaded, and the CPU updates (optimizer_on)",
-        "hosim.policies.own.zero_offload:plan",
+        "hosim.policies.own.layerwise:states_below",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Offload",
@@ -185,7 +185,7 @@ BUILT_IN = (
     Policy(
         "ktransformers",
         "routed experts on the CPU (experts_on), everything else on the device",
-        "hosim.policies.own.ktransformers:plan",
+        "hosim.policies.own.resident:plan",
         by_name_only=True,
         models="KTransformers (SOSP 2025)",
         leaves_out="experts in demand on the device; deferred experts; memory of several sockets; "

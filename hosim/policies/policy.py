@@ -434,7 +434,8 @@ class Policy(InCells):
         self, graph: Graph, hardware: Hardware, budget: int, parameters: Mapping[str, Any]
     ) -> Plan:
         if isinstance(self.make, str):
-            return _function(self.make)(graph, hardware, budget, **parameters)
+            plan = _function(self.make)(graph, hardware, budget, **parameters)
+            return plan if plan.policy == self.name else replace(plan, policy=self.name)
         try:
             plan = self.make(graph, hardware, budget, **parameters)
         except HosimError:

@@ -78,7 +78,7 @@ RULES_OF_THUMB = (
     Policy(
         "lookahead",
         "on_demand, plus prefetching for the next k ops while there is room",
-        "hosim.policies.own.lookahead:plan",
+        "hosim.policies.own.on_demand:plan",
         {"k": Parameter(4, "int", "how many ops ahead it looks"), "placement": PLACEMENT},
         runtime=True,
         foresees=True,

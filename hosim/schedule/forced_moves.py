@@ -125,7 +125,7 @@ class _Itinerary:
         """Its cache ops, each of them issued after the one before."""
         for k, i in enumerate(self.users):
             op, tier = self.graph.ops[i], self.tier[i]
-            if tier not in self.valid and self._reads(i):
+            if tier not in self.valid and self.tensor in op.reads:
                 yield from self._come(i, tier)
             if self.tensor in op.writes:
                 self.last, self.since, self.valid = i, [], {tier}
@@ -133,10 +133,6 @@ class _Itinerary:
             yield from self._leave(k)
         if self.graph.survives[self.tensor]:
             yield from self._return()
-
-    def _reads(self, i: int) -> bool:
-        op = self.graph.ops[i]
-        return self.tensor in op.inputs or self.tensor in op.mutates
 
     def _come(self, i: int, tier: str) -> Iterator[_ForcedOp]:
         """A copy into ``tier`` for op ``i``: at once where the device has written it, else some ops
@@ -154,7 +150,7 @@ class _Itinerary:
     def _awaited(self, i: int) -> bool:
         """Whether, from op ``i`` on, an op of the device reads what is there now."""
         for j in self.users[bisect_left(self.users, i) :]:
-            if self.tier[j] == self.device and self._reads(j):
+            if self.tier[j] == self.device and self.tensor in self.graph.ops[j].reads:
                 return True
             if self.tensor in self.graph.ops[j].writes:
                 return False

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 
+from hosim.analysis import stream_predecessors
 from hosim.analysis.verifying import verify
-from hosim.cache_plan import AT_START, CacheOp, MemoryView, Plan, RuntimePolicy
+from hosim.cache_plan import CacheOp, MemoryView, Plan, RuntimePolicy
 from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import PlanError
@@ -36,7 +37,7 @@ def freeze_runtime(
     runtime = plan.runtime
     if runtime is None:
         return plan
-    previous = plan.graph.derived(_previous)
+    previous = plan.graph.derived(stream_predecessors)
     latest = (
         None
         if to_beat_ns is None
@@ -60,16 +61,6 @@ def freeze_runtime(
         return legal(static) if verify(static, hardware, budget_bytes) else static
     except PlanError:
         return None
-
-
-def _previous(graph: Graph) -> tuple[int, ...]:
-    """The op before each one on its stream."""
-    last: dict[str, int] = {}
-    found = []
-    for i, op in enumerate(graph.ops):
-        found.append(last.get(op.stream, AT_START))
-        last[op.stream] = i
-    return tuple(found)
 
 
 def _left_ns(graph: Graph, hardware: Hardware) -> list[int]:
@@ -96,7 +87,7 @@ class _RecordingPolicy:
     def __init__(
         self,
         policy: RuntimePolicy,
-        previous: tuple[int, ...],
+        previous: Sequence[int],
         notes: list[CacheOp],
         latest: Sequence[int] | None,
     ) -> None:

@@ -10,6 +10,7 @@ from hosim.analysis import static_peak
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.schedule.steady_start import homes_below
 from hosim.schedule.tiers_below import space_below
 
 
@@ -29,12 +30,7 @@ def idle_parts_below(graph: Graph, hardware: Hardware, budget_bytes: int) -> Gra
     ]
     if not idle or static_peak(graph, device).bytes <= budget_bytes:
         return graph
-    there = {
-        t: (home,)
-        for t in graph.initial
-        if (home := tensors[t].home) is not None and home != device
-    }
-    space = space_below(graph, hardware, there)
+    space = space_below(graph, hardware, homes_below(graph, hardware))
     homes = {t: tier for t in idle if (tier := space.place(t, 0)) is not None}
     moved = tuple(
         [

@@ -13,12 +13,15 @@ from hosim.schedule.stays import Stays
 from hosim.schedule.tiers_below import LAST, Placement, space_below, tensors_below
 
 
+def homes_below(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
+    """The tiers of the tensors that are at home below the device tier."""
+    residency = Plan(graph).residency(hardware.device_tier)
+    return {t: tiers for t, tiers in residency.items() if hardware.device_tier not in tiers}
+
+
 def starts_below(graph: Graph, hardware: Hardware) -> list[int]:
     """The tensors that are used and do not start in the device tier."""
-    residency = Plan(graph).residency(hardware.device_tier)
-    return [
-        t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]
-    ]
+    return [t for t in homes_below(graph, hardware) if graph.users[t]]
 
 
 def kept_from_the_start(

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.analysis import Gap
-from hosim.policies.own import IdleTimes
-from hosim.schedule.experts import OverTime
+from hosim.policies.own import IdleTimes, OverTime
 
 OPS = 6
 STRETCHES = st.tuples(st.integers(0, OPS - 1), st.integers(1, OPS)).filter(

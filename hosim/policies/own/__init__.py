@@ -6,37 +6,37 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.policies.own.belady import FarthestNextUse
-    from hosim.policies.own.g10 import IdleTimes
+    from hosim.policies.own.g10 import IdleTimes, OverTime, Slots
     from hosim.policies.own.hybrid import Deciding, as_started
     from hosim.policies.own.hyperoffload import plan
     from hosim.policies.own.keep_first import FetchedThenLast
     from hosim.policies.own.layerwise import WEIGHTS, layers_of, visits
     from hosim.policies.own.llama_cpp import layer_of_ops, layers_with_experts
-    from hosim.policies.own.on_demand import LeastRecentlyUsed
+    from hosim.policies.own.on_demand import FirstArrived, LeastRecentlyUsed
     from hosim.policies.own.policy_floors import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns
     from hosim.policies.own.rivals import AT_RUNTIME, RIVALS, static_rivals
-    from hosim.policies.own.unified_memory import FirstArrived, MemoryBlocks
+    from hosim.policies.own.unified_memory import MemoryBlocks
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "belady": "FarthestNextUse",
-            "g10": "IdleTimes",
+            "g10": "IdleTimes OverTime Slots",
             "hybrid": "Deciding as_started",
             "hyperoffload": "plan",
             "keep_first": "FetchedThenLast",
             "layerwise": "WEIGHTS layers_of visits",
             "llama_cpp": "layer_of_ops layers_with_experts",
-            "on_demand": "LeastRecentlyUsed",
+            "on_demand": "FirstArrived LeastRecentlyUsed",
             "policy_floors": "AT_HOME_IF_THEY_FIT PolicyFloors forced_ns",
             "rivals": "AT_RUNTIME RIVALS static_rivals",
-            "unified_memory": "FirstArrived MemoryBlocks",
+            "unified_memory": "MemoryBlocks",
         },
     )
 
 __all__ = [
     "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse",
     "FetchedThenLast", "FirstArrived", "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks",
-    "PolicyFloors", "as_started", "forced_ns", "layer_of_ops", "layers_of", "layers_with_experts",
+    "OverTime", "PolicyFloors", "Slots", "as_started", "forced_ns", "layer_of_ops", "layers_of", "layers_with_experts",
     "plan", "static_rivals", "visits",
 ]  # fmt: skip

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, product
 
 from hosim.cache_plan import Plan
@@ -78,7 +77,7 @@ def plan(
         return [t for t in tensors if middles[t] < share]
 
     def split(cache: float | None, activations: float | None) -> Plan:
-        made = static_split.plan(
+        return static_split.plan(
             graph,
             hardware,
             budget_bytes,
@@ -89,7 +88,6 @@ def plan(
             spread=below,
             placement=placement,
         )
-        return replace(made, policy="flexgen")
 
     best = split(cache, activations)
     if not search:

@@ -13,8 +13,6 @@ below are streamed.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -29,8 +27,5 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, ops_ahead: int)
         return layerwise.plan(rest, machine, budget, layers_ahead=1, kinds="")
 
     if not graph.elsewhere:
-        return replace(others(graph, hardware, budget_bytes), policy="fsdp_offload")
-    return replace(
-        planned_around(graph, hardware, budget_bytes, others, ahead=ops_ahead, stays=0),
-        policy="fsdp_offload",
-    )
+        return others(graph, hardware, budget_bytes)
+    return planned_around(graph, hardware, budget_bytes, others, ahead=ops_ahead, stays=0)

@@ -44,14 +44,12 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule import (
     Absence,
-    Slots,
     below_at_ends,
     between_uses,
     fits_from,
     held_bytes,
     insert,
 )
-from hosim.schedule.experts import OverTime
 from hosim.schedule.tiers_below import (
     LowerTier,
     Placement,
@@ -103,6 +101,123 @@ def plan(
     planner.evict_unreserved()
     planner.advance_prefetches()
     return insert(graph, hardware, "g10", planner.absences, initial)
+
+
+class Slots:
+    """Free nanoseconds of a channel during each op, by op position.
+
+    A full slot is never looked at again (disjoint sets with path halving), so that a reservation
+    costs what it fills.
+    """
+
+    def __init__(self, durations: Sequence[int]) -> None:
+        self._free = [int(d) for d in durations]
+        self._count = len(self._free)
+        self._next = list(range(self._count + 1))  # the first slot from here on that is not full
+        # the same backwards, shifted by one: 0 stands before the first slot
+        self._previous = list(range(self._count + 1))
+        for i, free in enumerate(self._free):
+            if not free:
+                self._close(i)
+
+    def end_after(self, start: int, ns: int, reserve: bool = False) -> int:
+        """The position behind the slot in which a transfer of ``ns`` ends that takes all free time
+        from slot ``start`` on; with ``reserve`` it takes it.
+        """
+        i = start
+        while ns > 0:
+            i = _halved(self._next, i)
+            if i >= self._count:
+                return self._count
+            ns -= self._taken(i, ns, reserve)
+            i += 1
+        return i
+
+    def start_before(self, end: int, ns: int, reserve: bool = False) -> int:
+        """The slot in which a transfer of ``ns`` must start that takes all free time before slot
+        ``end``; -1 if there is not as much. With ``reserve`` it takes it.
+        """
+        i = end
+        while ns > 0:
+            i = _halved(self._previous, i)
+            if i <= 0:
+                return -1
+            i -= 1
+            ns -= self._taken(i, ns, reserve)
+        return i
+
+    def _taken(self, i: int, ns: int, reserve: bool) -> int:
+        taken = min(ns, self._free[i])
+        if reserve:
+            self._free[i] -= taken
+            if not self._free[i]:
+                self._close(i)
+        return taken
+
+    def _close(self, i: int) -> None:
+        self._next[i] = i + 1
+        self._previous[i + 1] = i
+
+
+def _halved(following: list[int], i: int) -> int:
+    """The end of the chain from ``i`` on, which is half as long after."""
+    while following[i] != i:
+        following[i] = following[following[i]]
+        i = following[i]
+    return i
+
+
+_Durations = np.ndarray[tuple[int], np.dtype[np.int64]]
+_Marks = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+class OverTime:
+    """Nanoseconds of the ops that are over the line, as sums over trees of ranges (Fenwick 1994);
+    ``count`` is how many ops are over.
+    """
+
+    def __init__(self, durations: _Durations, over: _Marks) -> None:
+        self._over = over.copy()
+        self._times = durations.tolist()
+        self._over_ns = np.where(over, durations, 0)
+        self.count = int(over.sum())
+        sums, ends = self._sums_before(), np.arange(len(durations) + 1)
+        self._sums = (sums[ends] - sums[ends - (ends & -ends)]).tolist()
+
+    def _sums_before(self) -> _Durations:
+        return np.concatenate(([0], np.cumsum(self._over_ns)))
+
+    def within_each(self, begins: _Durations, ends: _Durations) -> _Durations:
+        """Return what :meth:`within` gives for each of many stretches."""
+        sums = self._sums_before()
+        return sums[ends] - sums[begins]
+
+    def within(self, begin: int, end: int) -> int:
+        """Nanoseconds over the line of the ops from ``begin`` up to ``end``, without that one."""
+        total, sums = 0, self._sums
+        while end > begin:
+            total += sums[end]
+            end &= end - 1
+        while begin > end:
+            total -= sums[begin]
+            begin &= begin - 1
+        return int(total)
+
+    def drop(self, begin: int, end: int, under: _Marks) -> None:
+        """Return, of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the
+        line no more.
+        """
+        (fallen,) = np.nonzero(self._over[begin:end] & under)
+        self._over[begin:end] &= ~under
+        self._over_ns[begin:end][fallen] = 0
+        self.count -= len(fallen)
+        sums, size = self._sums, len(self._sums)
+        for i in (fallen + begin).tolist():
+            ns = self._times[i]
+            k = i + 1
+            while k < size:
+                sums[k] -= ns
+                k += k & -k
 
 
 def _most_relief(relief: Relief, queued: int) -> tuple[list[tuple[float, int]], tuple[float, int]]:
@@ -203,7 +318,9 @@ class _G10:
             lower = self.lower.get(tier)
             if gap.after == AT_START:
                 start = (
-                    self.up[tier].reserve_before(gap.before, self._time(lower.up.name, t))
+                    self.up[tier].start_before(
+                        gap.before, self._time(lower.up.name, t), reserve=True
+                    )
                     if lower
                     else 0
                 )
@@ -216,7 +333,9 @@ class _G10:
                 written = bool(self.graph.writers[t])
                 free = gap.after + 1
                 if lower and written:
-                    free = self.down[tier].reserve_after(free, self._time(lower.down.name, t))
+                    free = self.down[tier].end_after(
+                        free, self._time(lower.down.name, t), reserve=True
+                    )
                 self._take(Absence(t, gap.after, end, gap.after, gap.after, end, tier), free, end)
 
     # -- eviction
@@ -331,8 +450,8 @@ class _G10:
         back = self.up[below.name].start_before(gap.before, up)
         if gone >= back or self.space.place(t, gap.after, [below.name]) != below.name:
             return False
-        self.down[below.name].reserve_after(gap.after + 1, down)
-        self.up[below.name].reserve_before(gap.before, up)
+        self.down[below.name].end_after(gap.after + 1, down, reserve=True)
+        self.up[below.name].start_before(gap.before, up, reserve=True)
         self._take(
             Absence(t, gap.after, gap.before, gap.after, gap.after, back - 1, below.name),
             gone,

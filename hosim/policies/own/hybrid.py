@@ -30,6 +30,7 @@ from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
 from hosim.planner import hyperoffload
 from hosim.policies.own.hyperoffload import plan as plan_all
 from hosim.result import Timeline
+from hosim.schedule import homes_below
 from hosim.schedule.experts import (
     HOTTEST,
     KEEPS,
@@ -115,7 +116,7 @@ def plan(
         or not dynamic.marked
         or (cache_bytes is None and _all_fits(graph, dynamic, hardware, budget_bytes))
     ):
-        ours = plan_all(
+        return plan_all(
             graph,
             hardware,
             budget_bytes,
@@ -125,7 +126,6 @@ def plan(
             recompute=None,
             placement=placement,
         )
-        return replace(ours, policy="hybrid")
     homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
     backbone = _backbone(graph, homes)
     sizes = _sizes(graph, dynamic)
@@ -249,19 +249,14 @@ def _homes(graph: Graph, dynamic: Routed, hardware: Hardware, rule: Placement) -
     """The tier below in which each expert's tensor lives: its home if that is one, else the first
     with room by the rule.
     """
-    device = hardware.device_tier
-    initial = {
-        t: (home,)
-        for t in graph.initial
-        if (home := graph.tensors[t].home) is not None and home != device
-    }
+    initial = homes_below(graph, hardware)
     space = space_below(graph, hardware, initial, rule)
     homes: dict[int, str] = {}
     for t in dynamic.marked:
         tier = initial[t][0] if t in initial else space.place(t, 0)
         if tier is None:
             raise InfeasibleError(
-                f"no tier below {device} of {hardware.name} has room for expert tensor "
+                f"no tier below {hardware.device_tier} of {hardware.name} has room for expert tensor "
                 f"{graph.tensors[t].name!r}"
             )
         homes[t] = tier

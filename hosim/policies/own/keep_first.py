@@ -24,6 +24,7 @@ from collections.abc import Callable
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.policies.own.on_demand import LastArrived, LeastRecentlyUsed
 from hosim.schedule import kept_from_the_start, paging_plan, starts_below
 from hosim.schedule.tiers_below import FASTEST, read_placement
 
@@ -52,30 +53,18 @@ class FetchedThenLast:
 
     def __init__(self, fetched: frozenset[int]) -> None:
         self._below = fetched
-        self._fetched: dict[int, None] = {}
-        self._others: dict[int, None] = {}
+        self._fetched, self._others = LeastRecentlyUsed(), LastArrived()
 
     def touch(self, tensor: int, next_use: int) -> None:
         """It is used, fetched or made."""
-        if tensor in self._below:
-            self._fetched.pop(tensor, None)
-            self._fetched[tensor] = None
-        else:
-            self._others.setdefault(tensor)
+        (self._fetched if tensor in self._below else self._others).touch(tensor, next_use)
 
     def discard(self, tensor: int) -> None:
         """It is resident no more."""
-        self._fetched.pop(tensor, None)
-        self._others.pop(tensor, None)
+        self._fetched.discard(tensor)
+        self._others.discard(tensor)
 
     def pick(self, refuse: Callable[[int], bool]) -> int | None:
         """The first one in that order that is not refused."""
-        for order, tensors in (
-            (self._fetched, self._fetched),
-            (self._others, reversed(self._others)),
-        ):
-            found = next((tensor for tensor in tensors if not refuse(tensor)), None)
-            if found is not None:
-                del order[found]
-                return found
-        return None
+        found = self._fetched.pick(refuse)
+        return self._others.pick(refuse) if found is None else found

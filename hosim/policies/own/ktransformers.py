@@ -13,21 +13,14 @@ later; memory of several sockets; the experts of a prompt on the device.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.computed_elsewhere import Make, made_on
-from hosim.policies.own import resident
 from hosim.processors import others_of
 from hosim.schedule import starts_elsewhere
-
-
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:
-    """The plan."""
-    return replace(resident.plan(graph, hardware, budget_bytes), policy="ktransformers")
 
 
 def placed(

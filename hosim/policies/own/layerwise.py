@@ -2,7 +2,7 @@
 what else has its home there.
 
 Source: weight offloading of vLLM (``--cpu-offload`` with prefetch) and of diffusers (group offload
-with a stream), parameter offload of ZeRO-3, and ZeRO-Inference: while layer n computes, layer n +
+with a stream), and parameter offload of ZeRO-3: while layer n computes, layer n +
 ``layers_ahead`` is copied up, and a layer's parameters are dropped when it has computed;
 activations stay. A key-value cache or optimizer states with a home below are streamed with their
 layers; what is at home in the device tier and of none of ``kinds`` stays.
@@ -15,6 +15,19 @@ number (the embedding, the head). What is no parameter and is used by an op toge
 optimizer states are, is of that one's layer. Where no two names share a layer, consecutive uses
 form layers no larger than the largest tensor. Each return to a layer (backward, optimizer) is a
 visit of its own. What the next ``layers_ahead`` visits use again stays.
+
+Two systems are settings of it:
+
+* ``zero_inference``: DeepSpeed ZeRO-Inference (R. Y. Aminabadi et al., DeepSpeed Inference, SC
+  2022) has all weights below. A KV cache with a home below is streamed with its layers, unless the
+  workload says that the attention runs there (``attention_on``), as the real one does with
+  ``--kv-offload``.
+* ``zero_offload``: ZeRO-Offload (J. Ren et al., ATC 2021) has the optimizer states below, and the
+  parameters on the device. Where the workload says that the optimizer runs on the CPU
+  (``optimizer_on``), the states stay below; each gradient is stored when the backward pass has made
+  it, and each parameter comes back when the CPU has written it: 4 bytes a parameter over the link.
+  Where the optimizer runs on the device, the states come up and go back, 24 bytes a parameter for
+  Adam in fp32 with master weights.
 """
 
 from __future__ import annotations
@@ -23,12 +36,13 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import Absence, insert
+from hosim.schedule import Absence, homes_below, insert
 from hosim.schedule.tiers_below import FASTEST, check_kind, read_placement, space_below
 
 WEIGHTS = ("parameter", "expert")
@@ -58,19 +72,15 @@ def plan(
     placement: str = FASTEST,
 ) -> Plan:
     """The plan; of the budget it knows nothing. O(uses)."""
-    device = hardware.device_tier
     put_below = _kinds(kinds)
-    residency = Plan(graph).residency(device)
-    away = {t: w for t, w in residency.items() if device not in w}
+    away = homes_below(graph, hardware)
     space = space_below(graph, hardware, away, read_placement(placement, hardware))
     initial: dict[int, tuple[str, ...]] = {}
     for t in graph.initial:
-        tensor = graph.tensors[t]
-        if tensor.kind in put_below and graph.users[t] and device in residency[t]:
+        if graph.tensors[t].kind in put_below and graph.users[t] and t not in away:
             tier = space.place(t, 0)
             if tier is not None:
                 initial[t] = (tier,)
-    residency.update(initial)
     streamed = {t for t in initial if graph.tensors[t].persistent}
     streamed |= {t for t in away if graph.users[t]}
     visited = visits(graph, streamed)
@@ -81,9 +91,13 @@ def plan(
     absences = [
         a
         for t, mine in visits_of.items()
-        for a in _absences(graph, t, visited, mine, layers_ahead, residency[t][0])
+        for a in _absences(graph, t, visited, mine, layers_ahead, (initial.get(t) or away[t])[0])
     ]
     return insert(graph, hardware, "layerwise", absences, initial)
+
+
+states_below = partial(plan, kinds="optimizer_state")
+"""The plan of ``zero_offload``."""
 
 
 def _kinds(text: str) -> frozenset[str]:

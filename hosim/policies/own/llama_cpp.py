@@ -58,7 +58,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, **_: object) -> Pl
     """The plan for ops whose processors are chosen: what is on the device is there from the
     start.
     """
-    return replace(resident.plan(graph, hardware, budget_bytes), policy="llama_cpp")
+    return resident.plan(graph, hardware, budget_bytes)
 
 
 def placed(

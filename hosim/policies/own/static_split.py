@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import DeviceStays, Stays, insert
+from hosim.schedule import DeviceStays, Stays, insert, starts_below
 from hosim.schedule.tiers_below import (
     EVEN,
     FASTEST,
@@ -69,9 +69,7 @@ def plan(
 ) -> Plan:
     """The plan. Each of some dozen shares that are tried costs O(uses log uses)."""
     residency = Plan(graph).residency(hardware.device_tier)
-    at_home = [
-        t for t, where in residency.items() if hardware.device_tier not in where and graph.users[t]
-    ]
+    at_home = starts_below(graph, hardware)
     stored_back = {t for t in residency if graph.writers[t]}
     stays = graph.derived_on(hardware, Stays)
     leads = [len(graph.ops) if ahead is None else ahead]

@@ -15,8 +15,6 @@ parameters cross the link in fp32; undone updates.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -41,8 +39,8 @@ def plan(
         fits = replay(made, hardware, budget_bytes).feasible
     except InfeasibleError:
         fits = False
-    if not fits:
-        made = zero_infinity.plan(
-            graph, hardware, budget_bytes, layers_ahead=layers_ahead, placement=placement
-        )
-    return replace(made, policy="superoffload")
+    if fits:
+        return made
+    return zero_infinity.plan(
+        graph, hardware, budget_bytes, layers_ahead=layers_ahead, placement=placement
+    )

@@ -22,12 +22,12 @@ remote pages instead of migration. Tensors start as in :mod:`hosim.policies.own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import accumulate
 
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.policies.own.on_demand import FirstArrived
 from hosim.schedule import paging_plan
 from hosim.schedule.tiers_below import FASTEST, read_placement
 
@@ -70,27 +70,3 @@ class MemoryBlocks:
             for other in self._tensors[block]
             if other != tensor
         ]
-
-
-class FirstArrived:
-    """:class:`hosim.schedule.paging.Victims`, the one that came up or was made the longest ago
-    first.
-    """
-
-    def __init__(self) -> None:
-        self._order: dict[int, None] = {}
-
-    def touch(self, tensor: int, next_use: int) -> None:
-        """It is resident: a use does not change the order."""
-        self._order.setdefault(tensor)
-
-    def discard(self, tensor: int) -> None:
-        """It is resident no more."""
-        self._order.pop(tensor, None)
-
-    def pick(self, refuse: Callable[[int], bool]) -> int | None:
-        """The one that arrived first and is not refused."""
-        found = next((tensor for tensor in self._order if not refuse(tensor)), None)
-        if found is not None:
-            del self._order[found]
-        return found

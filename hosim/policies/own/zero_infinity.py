@@ -9,13 +9,11 @@ through host memory. Checkpoints of activations stay on the device.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import layerwise
-from hosim.schedule import forced_tensors, planned_around
+from hosim.schedule import forced_tensors, homes_below, planned_around
 from hosim.schedule.tiers_below import FASTEST, read_placement, space_below
 
 _KINDS = "parameter/expert/optimizer_state"
@@ -37,13 +35,10 @@ def plan(
         )
 
     if not graph.elsewhere:
-        return replace(others(graph, hardware, budget_bytes), policy="zero_infinity")
+        return others(graph, hardware, budget_bytes)
     initial = weights_below(graph, hardware, placement)
     ahead = layers_ahead * ops_of_a_layer(graph, set(initial))
-    return replace(
-        planned_around(graph, hardware, budget_bytes, others, initial, ahead),
-        policy="zero_infinity",
-    )
+    return planned_around(graph, hardware, budget_bytes, others, initial, ahead)
 
 
 def weights_below(
@@ -52,13 +47,12 @@ def weights_below(
     """A tier below for each parameter that another processor writes and that is on the device, as
     far as there is room.
     """
-    residency = Plan(graph).residency(hardware.device_tier)
-    away = {t: where for t, where in residency.items() if hardware.device_tier not in where}
+    away, there = homes_below(graph, hardware), set(graph.initial)
     space = space_below(graph, hardware, away, read_placement(placement, hardware))
     forced = [
         t
         for t in forced_tensors(graph)
-        if graph.tensors[t].kind in layerwise.WEIGHTS and t in residency and t not in away
+        if graph.tensors[t].kind in layerwise.WEIGHTS and t in there and t not in away
     ]
     tiers = {t: space.place(t, 0) for t in forced}
     return {t: (tier,) for t, tier in tiers.items() if tier is not None}

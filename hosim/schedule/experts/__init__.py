@@ -19,18 +19,16 @@ if TYPE_CHECKING:
         expert_table,
         hottest,
     )
-    from hosim.schedule.experts.over_time import OverTime
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS "
             "Predictor Rule expert_table hottest",
-            "over_time": "OverTime",
         },
     )
 
 __all__ = [
     "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "ExpertCache", "ExpertTable", "Fetch",
-    "OverTime", "Predictor", "Rule", "expert_table", "hottest",
+    "Predictor", "Rule", "expert_table", "hottest",
 ]  # fmt: skip

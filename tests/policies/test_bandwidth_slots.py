@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.schedule import Slots
+from hosim.policies.own import Slots
 
 
 def test_a_transfer_takes_the_first_free_time_and_then_what_is_left() -> None:
     slots = Slots([10, 10, 10, 10])
     assert slots.end_after(1, 15) == 3  # all of slot 1 and half of slot 2
-    assert slots.reserve_after(1, 15) == 3
+    assert slots.end_after(1, 15, reserve=True) == 3
     assert slots.end_after(1, 5) == 3  # the other half of slot 2
     assert slots.end_after(1, 6) == 4
     assert slots.start_before(4, 15) == 2  # slot 3 and what is left of slot 2
@@ -36,11 +36,11 @@ def test_like_an_account_by_the_nanosecond(durations, requests) -> None:
                 place if not ns else owner[wanted[-1]] + 1 if len(wanted) == ns else len(durations)
             )
             assert slots.end_after(place, ns) == end
-            assert slots.reserve_after(place, ns) == end
+            assert slots.end_after(place, ns, reserve=True) == end
         else:
             wanted = [n for n in range(len(owner) - 1, -1, -1) if free[n] and owner[n] < place][:ns]
             start = place if not ns else owner[wanted[-1]] if len(wanted) == ns else -1
             assert slots.start_before(place, ns) == start
-            assert slots.reserve_before(place, ns) == start
+            assert slots.start_before(place, ns, reserve=True) == start
         for n in wanted:
             free[n] = False

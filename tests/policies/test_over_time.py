@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.schedule.experts import OverTime
+from hosim.policies.own import OverTime
 
 OPS = st.lists(st.tuples(st.integers(0, 50), st.booleans()), min_size=1, max_size=20)
 
