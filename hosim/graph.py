@@ -16,11 +16,10 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hosim.base.in_cells import InCells
-from hosim.data.columns import Ops, Tensors
+from hosim.data.columns import CompactUsers, Ops, Tensors
 from hosim.data.derived import Deriving
 from hosim.data.graph_check import check_graph
 from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
-from hosim.data.graph_users import CompactUsers
 from hosim.errors import GraphError
 from hosim.plain_text import counted, printable, shown
 from hosim.units import human_size

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
         stream_predecessors,
         tails,
     )
-    from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
     from hosim.analysis.happens_before import HappensBefore
     from hosim.analysis.liveness import (
         USUAL_DEVICE_TIER,
+        Numbers,
         StaticPeak,
+        edited_curve,
+        homes_below,
         idle_below,
         largest_op,
         live_ranges,
@@ -33,9 +35,8 @@ if TYPE_CHECKING:
         static_curve,
         static_peak,
     )
-    from hosim.analysis.pipeline_bubble import bubbles
     from hosim.analysis.pressure_points import excess_of
-    from hosim.analysis.stage_messages import StageExchange, exchanges
+    from hosim.analysis.stage_messages import StageExchange, bubbles, exchanges
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -43,21 +44,19 @@ else:
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse "
             "plan_fingerprint",
             "critical_path": "critical_path earliest_starts stream_predecessors tails",
-            "edited_curve": "Numbers edited_curve",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
-            "liveness": "StaticPeak USUAL_DEVICE_TIER idle_below largest_op live_ranges needed_bytes "
-            "static_curve static_peak",
-            "pipeline_bubble": "bubbles",
+            "liveness": "Numbers StaticPeak USUAL_DEVICE_TIER edited_curve homes_below idle_below "
+            "largest_op live_ranges needed_bytes static_curve static_peak",
             "pressure_points": "excess_of",
-            "stage_messages": "StageExchange exchanges",
+            "stage_messages": "StageExchange bubbles exchanges",
         },
     )
 
 __all__ = [
     "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "StaticPeak", "ascend",
     "bubbles", "canonical", "canonical_places", "critical_path", "digest", "earliest_starts", "edited_curve",
-    "excess_of", "exchanges", "graph_fingerprint", "idle_below", "initial_set", "inverse",
+    "excess_of", "exchanges", "graph_fingerprint", "homes_below", "idle_below", "initial_set", "inverse",
     "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
     "stream_predecessors", "tails", "tensor_gaps",
 ]  # fmt: skip

@@ -110,6 +110,11 @@ def _too_large(figure: int) -> str:
 
 def _explain(tensors: Tensors, ops: Ops) -> None:
     """Raise :class:`GraphError` for the first contradiction."""
+    _explain_tensors(tensors)
+    _explain_ops(tensors, ops)
+
+
+def _explain_tensors(tensors: Tensors) -> None:
     names, index = set[str](), {tensor.name for tensor in tensors}
     for i, tensor in enumerate(tensors):
         if not tensor.name or tensor.name in names:
@@ -136,7 +141,10 @@ def _explain(tensors: Tensors, ops: Ops) -> None:
             )
         if tensor.size_bytes > LARGEST:
             raise GraphError(_too_large(tensor.size_bytes), where=f"tensors[{i}].bytes")
-    names.clear()
+
+
+def _explain_ops(tensors: Tensors, ops: Ops) -> None:
+    names = set[str]()
     written, processors, taken = bytearray(len(tensors)), dict[str, str](), _taken_streams(ops)
     for i, op in enumerate(ops):
         if not op.name or op.name in names:

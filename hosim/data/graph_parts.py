@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from hosim.base.whole_numbers import keep_whole
@@ -208,6 +209,16 @@ class Op:
             about = f"op {named(self.name)}"
             keep_kinds(self, GraphError, about)
             keep_whole(self, GraphError, about)
+
+    def without(self, tensors: Container[int]) -> Op:
+        """The op as if it did not use these tensors.
+
+        >>> Op("f", "matmul", inputs=(0, 1), outputs=(2,)).without({1}).uses
+        (0, 2)
+        """
+        lists = self.inputs, self.outputs, self.mutates
+        inputs, outputs, mutates = [tuple([t for t in x if t not in tensors]) for x in lists]
+        return replace(self, inputs=inputs, outputs=outputs, mutates=mutates)
 
     @property
     def reads(self) -> tuple[int, ...]:

@@ -7,13 +7,27 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.packing.static import Packing, pack
+    from hosim.packing.exchanges import Exchange, Guess, Moment, Taste, exchanges, guessed_holes
+    from hosim.packing.order_tree import ApartError, any_order, gather, items_in_order, order_like
+    from hosim.packing.section_events import SectionEvents
+    from hosim.packing.skyline import SkylineSearch
+    from hosim.packing.static import Packing, improve, pack
+    from hosim.packing.tiling import TilingSearch
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "static": "Packing pack",
+            "exchanges": "Exchange Guess Moment Taste exchanges guessed_holes",
+            "order_tree": "ApartError any_order gather items_in_order order_like",
+            "section_events": "SectionEvents",
+            "skyline": "SkylineSearch",
+            "static": "Packing improve pack",
+            "tiling": "TilingSearch",
         },
     )
 
-__all__ = ["Packing", "pack"]
+__all__ = [
+    "ApartError", "Exchange", "Guess", "Moment", "Packing", "SectionEvents", "SkylineSearch",
+    "Taste", "TilingSearch", "any_order", "exchanges", "gather", "guessed_holes", "improve",
+    "items_in_order", "order_like", "pack",
+]  # fmt: skip

@@ -9,7 +9,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.schedule.around_processors import planned_around
     from hosim.schedule.forced_moves import forced_moves, forced_tensors, starts_elsewhere
-    from hosim.schedule.freeze_runtime import freeze_runtime
     from hosim.schedule.idle_intervals import (
         Levels,
         below_at_ends,
@@ -24,14 +23,13 @@ if TYPE_CHECKING:
     from hosim.schedule.order_of_uses import plan_for, planned_in_order_of_uses
     from hosim.schedule.paging import Paging, paging_plan
     from hosim.schedule.stays import DeviceStays, Stays
-    from hosim.schedule.steady_start import homes_below, kept_from_the_start, starts_below
+    from hosim.schedule.steady_start import kept_from_the_start, starts_below
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "around_processors": "planned_around",
             "forced_moves": "forced_moves forced_tensors starts_elsewhere",
-            "freeze_runtime": "freeze_runtime",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
             "idle_parts": "as_asked idle_parts_below",
             "insertion": "Absence WriteBack insert tensor_cache_ops",
@@ -39,14 +37,14 @@ else:
             "order_of_uses": "plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
             "stays": "DeviceStays Stays",
-            "steady_start": "homes_below kept_from_the_start starts_below",
+            "steady_start": "kept_from_the_start starts_below",
         },
     )
 
 __all__ = [
     "Absence", "DeviceStays", "Levels", "Paging", "Stays", "WriteBack", "as_asked",
     "below_at_ends", "between_uses", "fits_from", "forced_moves", "forced_tensors",
-    "freeze_runtime", "held_bytes", "homes_below", "idle_parts_below", "insert",
+    "held_bytes", "idle_parts_below", "insert",
     "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
     "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
     "tensor_cache_ops",

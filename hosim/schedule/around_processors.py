@@ -142,24 +142,11 @@ def _standin(graph: Graph, hardware: Hardware, timeline: Timeline) -> Graph:
                 )
             )
             continue
-        own = [
-            tuple([t for t in listed if t not in forced])
-            for listed in (op.inputs, op.outputs, op.mutates)
-        ]
         beside = (
             held.largest(timeline.op_start_ns[i], timeline.op_end_ns[i]) if op.stream == main else 0
         )
         workspace = op.workspace_bytes + beside
-        ops.append(
-            replace(
-                op,
-                inputs=own[0],
-                outputs=own[1],
-                mutates=own[2],
-                deps=before,
-                workspace_bytes=workspace,
-            )
-        )
+        ops.append(replace(op.without(forced), deps=before, workspace_bytes=workspace))
     tensors = [Tensor(x.name, 0) if t in forced else x for t, x in enumerate(graph.tensors)]
     meta = {key: value for key, value in graph.meta.items() if key != REPEATABLE}
     return Graph(graph.name, tuple(tensors), tuple(ops), meta)

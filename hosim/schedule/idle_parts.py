@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.analysis import static_peak
+from hosim.analysis import homes_below, static_peak
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule.steady_start import homes_below
 from hosim.schedule.tiers_below import space_below
 
 

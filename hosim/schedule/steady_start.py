@@ -6,17 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hosim.analysis import homes_below
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.schedule.stays import Stays
 from hosim.schedule.tiers_below import LAST, Placement, space_below, tensors_below
-
-
-def homes_below(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """The tiers of the tensors that are at home below the device tier."""
-    residency = Plan(graph).residency(hardware.device_tier)
-    return {t: tiers for t, tiers in residency.items() if hardware.device_tier not in tiers}
 
 
 def starts_below(graph: Graph, hardware: Hardware) -> list[int]:

@@ -18,8 +18,8 @@ from quick_cases import one_in
 from strategies import cases, several
 
 import hosim
-from hosim.analysis import critical_path
-from hosim.analysis.lower_bounds import homes_below, lower_bound_ns
+from hosim.analysis import critical_path, homes_below
+from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.costmodel import op_durations
 from hosim.engine import replay

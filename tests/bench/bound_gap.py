@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from instances import instance, instance_of_parts
 from optimality import percentile, read_known
 
-from hosim.analysis.lower_bounds import homes_below, lower_bound_ns
+from hosim.analysis import homes_below
+from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.costmodel import op_durations
 
 

@@ -18,8 +18,7 @@ from random import Random
 import numpy as np
 from kept_table import KeptTable, Row, checksum
 
-from hosim.packing import pack
-from hosim.packing.searches import SkylineSearch, improve
+from hosim.packing import SkylineSearch, improve, pack
 
 COLUMNS = ("problem", "what", "figure", "known", "checksum")
 SEED = 41

@@ -33,8 +33,8 @@ from hosim.errors import HosimError
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named
-from hosim.policies.own import Deciding
-from hosim.schedule import freeze_runtime, plan_for
+from hosim.policies.own import Deciding, freeze_runtime
+from hosim.schedule import plan_for
 from hosim.schedule.experts import Fetch
 
 COLUMNS = (

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from quick_cases import one_in
 
 from hosim.errors import InputError
-from hosim.packing import pack
-from hosim.packing.searches import SkylineSearch, improve
+from hosim.packing import SkylineSearch, improve, pack
 
 pytestmark = pytest.mark.slow
 

@@ -9,18 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick_cases import one_in
 
-from hosim.packing import pack
-from hosim.packing.searches import TilingSearch, improve
-from hosim.packing.tiling_moves import (
+from hosim.packing import (
     Exchange,
     Guess,
     Moment,
     SectionEvents,
     Taste,
+    TilingSearch,
     any_order,
     exchanges,
     gather,
     guessed_holes,
+    improve,
+    pack,
 )
 
 pytestmark = pytest.mark.slow

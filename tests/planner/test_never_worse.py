@@ -26,9 +26,9 @@ from hosim.policies.own import (
     AT_RUNTIME,
     PolicyFloors,
     forced_ns,
+    freeze_runtime,
     static_rivals,
 )
-from hosim.schedule import freeze_runtime
 from hosim.schedule.tiers_below import PLACEMENTS, starts
 from hosim.shipped import find_hardware, find_workload
 

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 from test_choice_of_processors import instance
 
-from hosim.analysis.lower_bounds import homes_below, lower_bound_ns, processor_bound_ns
+from hosim.analysis import homes_below
+from hosim.analysis.lower_bounds import lower_bound_ns, processor_bound_ns
 from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay

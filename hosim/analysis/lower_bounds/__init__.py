@@ -7,24 +7,22 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.analysis.lower_bounds.any_processor import durations_by_processor
     from hosim.analysis.lower_bounds.bounded_result import bound_of_result_ns, bounded
-    from hosim.analysis.lower_bounds.bounds import LowerBounds, homes_below, lower_bound_ns
-    from hosim.analysis.lower_bounds.free_order_bound import free_order_bound_ns
+    from hosim.analysis.lower_bounds.bounds import LowerBounds, lower_bound_ns
+    from hosim.analysis.lower_bounds.free_order_bound import free_order_bound_ns, step_traffic_ns
     from hosim.analysis.lower_bounds.processor_bound import processor_bound_ns
-    from hosim.analysis.lower_bounds.step_traffic import step_traffic_ns
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "any_processor": "durations_by_processor",
             "bounded_result": "bound_of_result_ns bounded",
-            "bounds": "LowerBounds homes_below lower_bound_ns",
-            "free_order_bound": "free_order_bound_ns",
+            "bounds": "LowerBounds lower_bound_ns",
+            "free_order_bound": "free_order_bound_ns step_traffic_ns",
             "processor_bound": "processor_bound_ns",
-            "step_traffic": "step_traffic_ns",
         },
     )
 
 __all__ = [
     "LowerBounds", "bound_of_result_ns", "bounded", "durations_by_processor", "free_order_bound_ns",
-    "homes_below", "lower_bound_ns", "processor_bound_ns", "step_traffic_ns",
+    "lower_bound_ns", "processor_bound_ns", "step_traffic_ns",
 ]  # fmt: skip

@@ -62,11 +62,7 @@ def loosened(graph: Graph, durations: Sequence[int], loose: Sequence[int]) -> Gr
                 )
             )
         else:
-            own = [
-                tuple([t for t in listed if t not in known])
-                for listed in (op.inputs, op.outputs, op.mutates)
-            ]
-            ops.append(replace(op, inputs=own[0], outputs=own[1], mutates=own[2], deps=before))
+            ops.append(replace(op.without(known), deps=before))
     return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hosim.analysis.lower_bounds.bounds import LowerBounds, homes_below
+from hosim.analysis.liveness import homes_below
+from hosim.analysis.lower_bounds.bounds import LowerBounds
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.result import Result
@@ -19,15 +20,10 @@ def bounded(
     budget_bytes: int | None,
     *,
     repeats: bool = True,
-    compete: bool | None = None,
 ) -> Result:
     """The result of a plan's replay with ``lower_bound_ns`` (:func:`bound_of_result_ns`)."""
-    return replace(
-        result,
-        lower_bound_ns=bound_of_result_ns(
-            result, plan, hardware, budget_bytes, repeats=repeats, compete=compete
-        ),
-    )
+    bound_ns = bound_of_result_ns(result, plan, hardware, budget_bytes, repeats=repeats)
+    return replace(result, lower_bound_ns=bound_ns)
 
 
 def bound_of_result_ns(

@@ -10,13 +10,15 @@ after, or both. The derivation is in docs/lower-bound.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, product
 from math import prod
 
 from hosim.analysis.critical_path import earliest_starts, stream_predecessors, tails
 from hosim.analysis.happens_before import HappensBefore
+from hosim.analysis.liveness import homes_below, needed_bytes
 from hosim.analysis.lower_bounds.any_processor import fits_on, least_durations, loosened
 from hosim.analysis.lower_bounds.bound_search import BoundSearch
 from hosim.analysis.lower_bounds.free_order_bound import free_order_bound_ns
@@ -219,23 +221,26 @@ def lower_bound_ns(
     ``compete`` says whether copies take memory bandwidth from ops, as in
     :func:`hosim.engine.replay`.
     """
-    starts = initial_residency or {}
-    moved = _bound(graph, durations, hardware, starts, budget_bytes, True, compete, None)
-    if repeats:
-        return moved
-    return min(
-        moved, _bound(graph, durations, hardware, starts, budget_bytes, False, compete, None)
-    )
+    asked = _Bounded(hardware, initial_residency or {}, budget_bytes, True, compete)
+    moved = _bound(graph, durations, asked)
+    return moved if repeats else min(moved, _bound(graph, durations, replace(asked, repeats=False)))
 
 
-def homes_below(graph: Graph, hardware: Hardware) -> dict[int, tuple[str, ...]]:
-    """The tensors that the workload puts into tiers below at time 0, each with its tier."""
-    tensors = graph.tensors
-    return {
-        t: (home,)
-        for t in graph.initial
-        if (home := tensors[t].home) not in (None, hardware.device_tier)
-    }
+@dataclass(frozen=True, slots=True)
+class _Bounded:
+    """The plans that a bound is for, as :func:`lower_bound_ns` says."""
+
+    hardware: Hardware
+    starts: Residency
+    budget_bytes: int | None
+    repeats: bool = True
+    compete: bool | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the device tier that may be used."""
+        whole = self.hardware.device.capacity_bytes
+        return whole if self.budget_bytes is None else min(self.budget_bytes, whole)
 
 
 class LowerBounds:
@@ -244,9 +249,7 @@ class LowerBounds:
     def __init__(self, graph: Graph, hardware: Hardware) -> None:
         self._graph = graph
         self._hardware = hardware
-        self._in_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
-        self._any_order: dict[tuple[int | None, bool, bool, bool | None], int] = {}
-        self._quick: dict[int, int] = {}
+        self._known: dict[tuple[object, ...], int] = {}
 
     def bound_ns(
         self,
@@ -262,39 +265,22 @@ class LowerBounds:
 
         ``makespan_ns`` is that of such a plan: the search for a bound ends when it is reached.
         """
-        key = budget_bytes, repeats, homes_kept, compete
-        if key not in self._in_order:
+        key = _bound, budget_bytes, repeats, homes_kept, compete
+        if key not in self._known:
             starts, durations = self.given(homes_kept)
-            self._in_order[key] = _bound(
-                self._graph,
-                durations,
-                self._hardware,
-                starts,
-                budget_bytes,
-                repeats,
-                compete,
-                makespan_ns,
-            )
-        return self._in_order[key]
+            asked = _Bounded(self._hardware, starts, budget_bytes, repeats, compete)
+            self._known[key] = _bound(self._graph, durations, asked, makespan_ns)
+        return self._known[key]
 
     def quick_ns(self, budget_bytes: int) -> int:
         """Less than :meth:`bound_ns`, as a rule by little, in a tenth of the time: two points of
         memory, and no search.
         """
-        if budget_bytes not in self._quick:
+        if (budget_bytes,) not in self._known:
             starts, durations = self.given(homes_kept=True)
-            self._quick[budget_bytes] = _bound(
-                self._graph,
-                durations,
-                self._hardware,
-                starts,
-                budget_bytes,
-                True,
-                None,
-                None,
-                quick=True,
-            )
-        return self._quick[budget_bytes]
+            asked = _Bounded(self._hardware, starts, budget_bytes)
+            self._known[budget_bytes,] = _bound(self._graph, durations, asked, quick=True)
+        return self._known[budget_bytes,]
 
     def any_order_ns(
         self, budget_bytes: int | None, *, repeats: bool, homes_kept: bool, compete: bool | None
@@ -302,10 +288,10 @@ class LowerBounds:
         """As :meth:`bound_ns`, on plans that may edit the graph:
         :func:`hosim.analysis.lower_bounds.free_order_bound_ns`.
         """
-        key = budget_bytes, repeats, homes_kept, compete
-        if key not in self._any_order:
+        key = free_order_bound_ns, budget_bytes, repeats, homes_kept, compete
+        if key not in self._known:
             starts, durations = self.given(homes_kept)
-            self._any_order[key] = free_order_bound_ns(
+            self._known[key] = free_order_bound_ns(
                 self._graph,
                 durations,
                 self._hardware,
@@ -314,7 +300,7 @@ class LowerBounds:
                 repeats=repeats,
                 compete=compete,
             )
-        return self._any_order[key]
+        return self._known[key]
 
     def given(self, homes_kept: bool) -> tuple[Residency, Sequence[int]]:
         """Return the tiers in which tensors start whatever the plan, and the duration of each
@@ -327,12 +313,8 @@ class LowerBounds:
 def _bound(
     graph: Graph,
     durations: Sequence[int],
-    hardware: Hardware,
-    starts: Residency,
-    budget: int | None,
-    repeats: bool,
-    compete: bool | None,
-    enough: int | None,
+    asked: _Bounded,
+    enough: int | None = None,
     *,
     ordered: bool = False,
     quick: bool = False,
@@ -343,6 +325,7 @@ def _bound(
     ``ordered``: which ops of different streams run at once is not asked. ``quick``: as
     :meth:`LowerBounds.quick_ns`.
     """
+    hardware, starts, capacity = asked.hardware, asked.starts, asked.capacity
     if not (
         ordered
         or quick
@@ -351,23 +334,15 @@ def _bound(
         or graph.movable
         or graph.elsewhere
     ):
-
-        def bound(graph: Graph, durations: Sequence[int]) -> int:
-            return _bound(
-                graph, durations, hardware, starts, budget, repeats, compete, enough, ordered=True
-            )
-
-        return least_of_orders(
-            graph, durations, _capacity(hardware, budget), bound, enough, _ORDERS
-        )
-    capacity = _capacity(hardware, budget)
+        bound = partial(_bound, asked=asked, enough=enough, ordered=True)
+        return least_of_orders(graph, durations, capacity, bound, enough, _ORDERS)
     by_shares, chosen = 0, bool(graph.movable)
     if chosen or graph.elsewhere:
         by_shares = processor_bound_ns(
-            graph, durations, hardware, starts, capacity, repeats=repeats
+            graph, durations, hardware, starts, capacity, repeats=asked.repeats
         )
         if 1 < _choices(graph, hardware) <= _CHOICES and len(graph.ops) <= _EVERY_OP:
-            return _of_choices(graph, hardware, starts, budget, repeats, compete, by_shares)
+            return _of_choices(graph, asked, by_shares)
         loose = sorted({*graph.movable, *graph.elsewhere})
         durations = least_durations(graph, durations, hardware)
         graph = loosened(graph, durations, loose)
@@ -383,7 +358,7 @@ def _bound(
         or (max(excess) <= 0 and not cold and _initial_bytes(graph) <= capacity)
     ):
         return longest  # everything fits, all the time
-    machine = machine_of_copies(graph, hardware, compete)
+    machine = machine_of_copies(graph, hardware, asked.compete)
     passages = Passages(machine)
     if not passages.into:
         return longest  # nothing comes in: if a plan exists at all, nothing has to
@@ -391,17 +366,15 @@ def _bound(
     points = points_of(
         graph, range(len(graph.ops)) if every else tightest(excess, _QUICK if quick else _POINTS)
     )
-    groups = _groups(graph, lives(graph, points, starts, repeats), passages, 0 if quick else _APART)
-    used = [
-        sum(graph.tensors[t].size_bytes for t in graph.ops[i].uses) + graph.ops[i].workspace_bytes
-        for i in points.ops
-    ]
+    of_lives = lives(graph, points, starts, asked.repeats)
+    groups = _groups(graph, of_lives, passages, 0 if quick else _APART)
+    needed = graph.derived(needed_bytes)
     free = free_bytes(graph, machine, durations) if machine is not hardware else None
     times = _times(graph, durations, earliest, tail, points, free)
-    found = BoundSearch(TrafficProgram(points, groups, used, capacity, passages, times)).bound_ns(
-        enough, branched=not quick
+    program = TrafficProgram(
+        points, groups, [needed[i] for i in points.ops], capacity, passages, times
     )
-    return max(longest, whole_ns(found))
+    return max(longest, whole_ns(BoundSearch(program).bound_ns(enough, branched=not quick)))
 
 
 def _choices(graph: Graph, hardware: Hardware) -> int:
@@ -409,27 +382,11 @@ def _choices(graph: Graph, hardware: Hardware) -> int:
     return prod([1 + len(others_of(graph.ops[i], hardware)) for i in graph.movable])
 
 
-def _capacity(hardware: Hardware, budget: int | None) -> int:
-    return (
-        hardware.device.capacity_bytes
-        if budget is None
-        else min(budget, hardware.device.capacity_bytes)
-    )
-
-
-def _of_choices(
-    graph: Graph,
-    hardware: Hardware,
-    starts: Residency,
-    budget: int | None,
-    repeats: bool,
-    compete: bool | None,
-    least: int,
-) -> int:
+def _of_choices(graph: Graph, asked: _Bounded, least: int) -> int:
     """The least bound of all choices of processors, which is at least ``least``: of each by itself,
     those first that may be the least.
     """
-    capacity = _capacity(hardware, budget)
+    hardware, capacity = asked.hardware, asked.capacity
     names = [graph.ops[i].name for i in graph.movable]
     allowed = [(graph.ops[i].processor, *others_of(graph.ops[i], hardware)) for i in graph.movable]
     fixed = []
@@ -444,7 +401,9 @@ def _of_choices(
         one = on_processors(graph, list(zip(names, choice, strict=True)))
         durations = op_durations(one, hardware)
         by_shares = (
-            processor_bound_ns(one, durations, hardware, starts, capacity, repeats=repeats)
+            processor_bound_ns(
+                one, durations, hardware, asked.starts, capacity, repeats=asked.repeats
+            )
             if one.elsewhere
             else 0
         )
@@ -453,7 +412,7 @@ def _of_choices(
     for by_shares, one, durations in sorted(fixed, key=lambda each: each[0]):
         if found is not None and by_shares >= found:
             break
-        bound = _bound(one, durations, hardware, starts, budget, repeats, compete, None)
+        bound = _bound(one, durations, asked)
         found = bound if found is None else min(found, bound)
     return max(least, found or 0)
 

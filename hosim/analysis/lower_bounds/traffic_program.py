@@ -270,23 +270,7 @@ class TrafficProgram:
             ]
             program.at_least([*ways, (variable, -1.0)], 0.0)
         if head and there is not None:
-            first = []
-            for channel, variable in come.items():
-                share = program.variable()
-                first.append((share, 1.0))
-                program.at_least([(variable, 1.0), (share, -1.0)], 0.0)
-                program.at_least(
-                    [
-                        *(
-                            (copy, 1.0)
-                            for t, copy in copies.items()
-                            if t in passages.reaching(channel)
-                        ),
-                        (share, -1.0),
-                    ],
-                    0.0,
-                )
-            program.at_least([*first, (there, 1.0)], 1.0)
+            self._first_fetches(come, there, copies)
         for k in begins:
             if gap.reads:
                 program.at_least([*((v, 1.0) for v in come.values()), (begins[k], -1.0)], 0.0)
@@ -307,6 +291,20 @@ class TrafficProgram:
             elif late and there is not None:  # absent, and to be there when the step ends
                 program.at_least([*late, (ends[k], -1.0), (there, -1.0)], -1.0)
         return list(come.values()) if gap.reads else []
+
+    def _first_fetches(
+        self, come: Mapping[str, int], there: int, copies: Mapping[str, int]
+    ) -> None:
+        """What is first read and not there at time 0 comes from where copies are then."""
+        program, first = self.program, []
+        for channel, variable in come.items():
+            share = program.variable()
+            first.append((share, 1.0))
+            program.at_least([(variable, 1.0), (share, -1.0)], 0.0)
+            reaching = self.passages.reaching(channel)
+            there_too = [(copy, 1.0) for t, copy in copies.items() if t in reaching]
+            program.at_least([*there_too, (share, -1.0)], 0.0)
+        program.at_least([*first, (there, 1.0)], 1.0)
 
     def _stored_by(
         self,

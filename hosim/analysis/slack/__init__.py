@@ -8,16 +8,14 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.analysis.slack.awaited_copies import awaited_copies
-    from hosim.analysis.slack.slopes import Slopes, slopes
-    from hosim.analysis.slack.step_path import PathPart, spent_ns, step_path
+    from hosim.analysis.slack.step_path import PathPart, Slopes, slopes, spent_ns, step_path
     from hosim.analysis.slack.transfer_slack import Latitude, latitudes
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "awaited_copies": "awaited_copies",
-            "slopes": "Slopes slopes",
-            "step_path": "PathPart spent_ns step_path",
+            "step_path": "PathPart Slopes slopes spent_ns step_path",
             "transfer_slack": "Latitude latitudes",
         },
     )

@@ -5,17 +5,15 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.analysis.verifying.edits_check import check_edits
     from hosim.analysis.verifying.finding import Finding
-    from hosim.analysis.verifying.verifier import verify
+    from hosim.analysis.verifying.verifier import check_edits, verify
     from hosim.analysis.verifying.verifier_walk import StreamClocks
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "edits_check": "check_edits",
             "finding": "Finding",
-            "verifier": "verify",
+            "verifier": "check_edits verify",
             "verifier_walk": "StreamClocks",
         },
     )

@@ -9,19 +9,321 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 from hosim.analysis.lower_bounds import LowerBounds
 from hosim.cache_plan import AT_START, Plan
+from hosim.check_certificate import Program, bound, ways
 from hosim.costmodel import machine_of_copies
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Fabric, Hardware
-from hosim.io.certificates.certificate_path import bound_path
 from hosim.jitter import Jitter
 from hosim.processors import tier_of
 from hosim.result import LEDGER, Residency, Result, Timeline, Transfer
+
+# -- certificate path
+# --------------------------------------------------------------------------------------------------
+# The path that proves a certificate's lower bound: ops one after the other, and legs between them
+# in which so much has to move.
+#
+# The longest path over the ops that follow one another, as in
+# :mod:`hosim.analysis.critical_path`, on which a leg may stand between two ops of a stream, or
+# between one and time 0 or the end. A leg's time is what :func:`hosim.check_certificate.leg`
+# proves with all weight on one link. It is looked for in floats, and said in whole numbers: what
+# the path proves is what the checker makes of it.
+
+_EVERY_OP, _POINTS = 48, 12
+"""Legs begin and end at every op of graphs of up to so many ops, of larger ones at so many."""
+
+_SIZES = 3
+"""Where less than a tensor has no room, prices are tried by which one of the smallest such tensors
+pays for all of it: so many.
+"""
+
+Place = int | None
+"""An op, or the start or the end of the step."""
+
+
+class _MovingAlike(NamedTuple):
+    """Tensors of one size that move to, or from, one tier; from one ``home``, if they lie there,
+    and in the end back from ``returns``.
+    """
+
+    size: int
+    end: str
+    home: str | None = None
+    returns: str | None = None
+
+
+def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[Any], int]:
+    """The steps of a path, and the nanoseconds that it proves; ``given`` and ``plan`` are those of
+    a certificate.
+    """
+    search = _LongestPath({**given, **plan})
+    path = search.path()
+    return path, bound({**search.c, "path": path}, search.program)
+
+
+class _LongestPath:
+    """The search for the longest path: each leg takes what has to move in it, by prices."""
+
+    def __init__(self, c: Mapping[str, Any]) -> None:
+        self.c = c
+        self.ops, self.tensors = c["ops"], c["tensors"]
+        self.program = Program(self.c)
+        self.homes = dict(c["homes"]) if c["at_home"] else {}
+        self._ways: dict[Any, dict[str, Fraction]] = {}
+        self._costs: dict[Any, dict[str, float]] = {}
+        self.prices = {
+            tier: list(self._prices(tier))
+            for tier in dict.fromkeys([op["tier"] for op in self.ops])
+        }
+
+    def _way(self, link: int, end: str, back: bool) -> dict[str, Fraction]:
+        key = link, end, back
+        if key not in self._ways:
+            self._ways[key] = ways(self.c, {link: Fraction(1)}, end, back)
+        return self._ways[key]
+
+    def _prices(self, end: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
+        """With each link, no price for room, and those that make the tiers next to it as dear as
+        those behind.
+        """
+        for link in range(len(self.c["links"])):
+            each = self._way(link, end, False)
+            for level in sorted(set(each.values())):
+                yield link, {tier: level - cost for tier, cost in each.items() if cost < level}
+
+    def points(self) -> list[int]:
+        """The ops at which most is in use, or to come back to, of as many equal parts."""
+        count = len(self.ops)
+        change = [0] * (count + 1)
+        for t, users in self.program.users.items():
+            first = (
+                0
+                if users[0] not in self.program.writers[t] or t in self.program.versions[users[0]]
+                else users[0]
+            )
+            change[first] += self.tensors[t][1]
+            change[count if self.tensors[t][2] else users[-1] + 1] -= self.tensors[t][1]
+        if count <= _EVERY_OP:
+            return list(range(count))
+        held, every = 0, []
+        for i, op in enumerate(self.ops):
+            held += change[i]
+            every.append(held + op["workspace"])
+        parts = [range(count * k // _POINTS, count * (k + 1) // _POINTS) for k in range(_POINTS)]
+        return [max(part, key=every.__getitem__) for part in parts]
+
+    def took(
+        self,
+        moving: Counter[_MovingAlike],
+        link: int,
+        room: Mapping[str, Fraction],
+        back: bool,
+        at: Place,
+    ) -> float:
+        """Nanoseconds that the checker makes of what moves, with all weight on one link and these
+        prices for room.
+        """
+        short = self.short(moving, at)
+        prices = {tier: float(price) for tier, price in room.items()}
+        total = sum([price * short[tier] for tier, price in prices.items()])
+        for alike, count in moving.items():
+            worth = {tier: price * min(alike.size, short[tier]) for tier, price in prices.items()}
+            ways = self._ways_of(link, alike, back).items()
+            least = min(
+                [alike.size * cost + worth.get(tier, 0.0) for tier, cost in ways], default=0.0
+            )
+            total += count * (least - sum(worth.values()))
+        return total
+
+    def _ways_of(self, link: int, alike: _MovingAlike, back: bool) -> dict[str, float]:
+        """By the tier in which they may lie, what a byte of such tensors takes of a link."""
+        key = link, back, alike[1:]
+        if key not in self._costs:
+            each = [self._way(link, alike.end, back)]
+            if alike.returns is not None:
+                each.append(self._way(link, alike.returns, True))
+            tiers = [
+                tier
+                for tier in ([alike.home] if alike.home else self.c["tiers"])
+                if all([tier in way for way in each])
+            ]
+            self._costs[key] = {tier: float(sum([way[tier] for way in each])) for tier in tiers}
+        return self._costs[key]
+
+    def short(self, moving: Counter[_MovingAlike], at: Place) -> dict[str, int]:
+        """By tier, the bytes of what moves that have no room in it."""
+        held = sum([alike.size * count for alike, count in moving.items()])
+        short = {tier: held - room["bytes"] for tier, room in self.c["tiers"].items()}
+        if at is not None:
+            short[self.ops[at]["tier"]] += self.ops[at]["workspace"] + sum(
+                [self.tensors[t][1] for t in self.program.uses[at]]
+            )
+        return {tier: max(0, size) for tier, size in short.items()}
+
+    def best(
+        self, moving: Counter[_MovingAlike], back: bool, at: Place
+    ) -> dict[int, tuple[float, Mapping[str, Fraction]]]:
+        """By link, the most that what moves takes on it, and the prices that say so."""
+        found: dict[int, tuple[float, Mapping[str, Fraction]]] = {}
+        short = self.short(moving, at)
+        for end in dict.fromkeys([alike.end for alike in moving]):
+            whole = {
+                Fraction(alike.size, short[end]) for alike in moving if alike.size > short[end] > 0
+            }
+            for link, room in self.prices[end]:
+                for times in (
+                    (Fraction(1), *sorted(whole)[:_SIZES]) if end in room else (Fraction(1),)
+                ):
+                    asked = {
+                        tier: price * (times if tier == end else 1) for tier, price in room.items()
+                    }
+                    found[link] = max(
+                        found.get(link, (0.0, {})),
+                        (self.took(moving, link, asked, back, at), asked),
+                        key=lambda one: one[0],
+                    )
+        return found
+
+    def coming(
+        self, a: Place, queue: Sequence[int], ends: set[Place], whole: bool
+    ) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
+        """Yield what has to come for the ops of a stream from op ``a`` to each of ``ends``, and to
+        the end of the step.
+        """
+        ours, writers = set(queue), self.program.writers
+        seen = set() if a is None else set(self.program.uses[a])
+        moving: Counter[_MovingAlike] = Counter()
+        for i in queue:
+            if a is not None and i <= a:
+                continue
+            for t, version in self.program.versions[i].items():
+                if t not in seen and (
+                    version == -1 or (a is not None and version <= a and version in ours)
+                ):
+                    goes_back = whole and self.c["repeats"] and self.tensors[t][2] and writers[t]
+                    returns = self.ops[writers[t][-1]]["tier"] if goes_back else None
+                    moving[
+                        _MovingAlike(
+                            self.tensors[t][1],
+                            self.ops[i]["tier"],
+                            self.homes.get(t) if a is None else None,
+                            returns,
+                        )
+                    ] += 1
+            seen |= self.program.uses[i]
+            if i in ends:
+                yield i, moving
+        yield None, moving
+
+    def going(
+        self, b: int, queue: Sequence[int], starts: set[Place]
+    ) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
+        """Yield what the ops of a stream from each of ``starts``, and from time 0, to op ``b`` make
+        and is needed later.
+        """
+        ours, program = set(queue), self.program
+        moving: Counter[_MovingAlike] = Counter()
+        for i in reversed([i for i in queue if i < b]):
+            if i in starts:
+                yield i, moving
+            for t in set(self.ops[i]["writes"]) - program.uses[b]:
+                after = any(
+                    [
+                        r > b and r in ours and program.versions[r].get(t) == i
+                        for r in program.users[t]
+                    ]
+                )
+                if after or (self.tensors[t][2] and program.writers[t][-1] == i):
+                    moving[_MovingAlike(self.tensors[t][1], self.ops[i]["tier"])] += 1
+        yield None, moving
+
+    def legs(self) -> dict[Place, dict[Place, tuple[float, dict[str, Any]]]]:
+        """By end and begin: what a leg takes, and the leg as a certificate says it."""
+        queues: dict[str, list[int]] = {}
+        for i, op in enumerate(self.ops):
+            queues.setdefault(op["stream"], []).append(i)
+        points = self.points()
+        found: dict[Place, dict[Place, tuple[float, dict[str, Any]]]] = {}
+        for queue in queues.values():
+            places: set[Place] = {*set(points).intersection(queue)}
+            out = {
+                b: {a: self.best(moving, True, b) for a, moving in self.going(b, queue, places)}
+                for b in places
+                if b is not None
+            }
+            begins: list[Place] = [None, *places]
+            for a in begins:
+                for b, moving in self.coming(a, queue, places, False):
+                    if (a, b) != (None, None):
+                        found.setdefault(b, {})[a] = _leg(
+                            a, b, self.best(moving, False, a), {} if b is None else out[b][a]
+                        )
+        for _, moving in self.coming(None, range(len(self.ops)), set(), True):
+            found.setdefault(None, {})[None] = _leg(None, None, self.best(moving, False, None), {})
+        return found
+
+    def path(self) -> list[Any]:
+        """The steps of the longest path."""
+        legs = self.legs()
+        begun: dict[Place, tuple[float, Place, bool]] = {}
+
+        def latest(i: Place, before: Sequence[int] | set[int]) -> tuple[float, Place, bool]:
+            ends = [(begun[p][0] + self.ops[p]["ns"], -p, False) for p in before]
+            for a, (took, _) in legs.get(i, {}).items():
+                if took > 0:
+                    ends.append(
+                        (
+                            took if a is None else begun[a][0] + self.ops[a]["ns"] + took,
+                            1 if a is None else -a,
+                            True,
+                        )
+                    )
+            at, place, moved = max(ends, default=(0.0, 1, False))
+            return at, None if place == 1 else -place, moved
+
+        for i in range(len(self.ops)):
+            begun[i] = latest(i, self.program.before[i])
+        begun[None] = latest(None, range(len(self.ops)))
+        steps: list[Any] = []
+        here: Place = None
+        while True:
+            _, earlier, moved = begun[here]
+            if moved:
+                steps.append(legs[here][earlier][1])
+            if earlier is None:
+                return steps[::-1]
+            steps.append(earlier)
+            here = earlier
+
+
+def _leg(
+    a: Place, b: Place, come: Mapping[int, Any], gone: Mapping[int, Any]
+) -> tuple[float, dict[str, Any]]:
+    """Return the time that a leg takes over the link that has the most to carry, and the leg as a
+    certificate says it.
+    """
+    none: tuple[float, Mapping[str, Fraction]] = (0.0, {})
+    sums = {link: come.get(link, none)[0] + gone.get(link, none)[0] for link in (*come, *gone)}
+    link = max(sums, key=sums.__getitem__, default=0)
+    pairs = [
+        {tier: [p.numerator, p.denominator] for tier, p in each.get(link, none)[1].items() if p}
+        for each in (come, gone)
+    ]
+    return sums.get(link, 0.0), {
+        "from": a,
+        "to": b,
+        "weights": {str(link): [1, 1]},
+        "room": pairs[0],
+        "later": pairs[1],
+    }
+
 
 VERSION = 1
 """Of the format."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.rewrites.graph_rewrites import rewriting
+    from hosim.planner.rewrites.graph_rewrites import Variants, rewriting
     from hosim.planner.rewrites.processor_choice import (
         edits_tried,
         groups_of,
@@ -23,16 +23,14 @@ if TYPE_CHECKING:
         segments,
     )
     from hosim.planner.rewrites.reorder import eager, reorder
-    from hosim.planner.rewrites.variants import Variants
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "graph_rewrites": "rewriting",
+            "graph_rewrites": "Variants rewriting",
             "processor_choice": "edits_tried groups_of halfway updated_in_place",
             "recompute": "Candidate apply candidates cheapest recomputes segments",
             "reorder": "eager reorder",
-            "variants": "Variants",
         },
     )
 

@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from hosim.policies.own.layerwise import WEIGHTS, layers_of, visits
     from hosim.policies.own.llama_cpp import layer_of_ops, layers_with_experts
     from hosim.policies.own.on_demand import FirstArrived, LeastRecentlyUsed
-    from hosim.policies.own.policy_floors import AT_HOME_IF_THEY_FIT, PolicyFloors, forced_ns
-    from hosim.policies.own.rivals import AT_RUNTIME, RIVALS, static_rivals
+    from hosim.policies.own.rivals import (
+        AT_HOME_IF_THEY_FIT,
+        AT_RUNTIME,
+        RIVALS,
+        PolicyFloors,
+        forced_ns,
+        freeze_runtime,
+        static_rivals,
+    )
     from hosim.policies.own.unified_memory import MemoryBlocks
 else:
     __getattr__, __dir__ = lazy_names(
@@ -28,15 +35,15 @@ else:
             "layerwise": "WEIGHTS layers_of visits",
             "llama_cpp": "layer_of_ops layers_with_experts",
             "on_demand": "FirstArrived LeastRecentlyUsed",
-            "policy_floors": "AT_HOME_IF_THEY_FIT PolicyFloors forced_ns",
-            "rivals": "AT_RUNTIME RIVALS static_rivals",
+            "rivals": "AT_HOME_IF_THEY_FIT AT_RUNTIME PolicyFloors RIVALS forced_ns "
+            "freeze_runtime static_rivals",
             "unified_memory": "MemoryBlocks",
         },
     )
 
 __all__ = [
     "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse",
-    "FetchedThenLast", "FirstArrived", "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks",
-    "OverTime", "PolicyFloors", "Slots", "as_started", "forced_ns", "layer_of_ops", "layers_of", "layers_with_experts",
-    "plan", "static_rivals", "visits",
+    "FetchedThenLast", "FirstArrived", "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks", "OverTime",
+    "PolicyFloors", "Slots", "as_started", "forced_ns", "freeze_runtime", "layer_of_ops",
+    "layers_of", "layers_with_experts", "plan", "static_rivals", "visits",
 ]  # fmt: skip

@@ -16,10 +16,10 @@ graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from hosim.analysis import static_peak
+from hosim.analysis import homes_below, static_peak
 from hosim.cache_plan import AT_START, PREFETCH, CacheOp, Plan
 from hosim.data.expert_routing import Routed, routed
 from hosim.engine import replay
@@ -29,8 +29,7 @@ from hosim.hardware import Hardware
 from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
 from hosim.planner import hyperoffload
 from hosim.policies.own.hyperoffload import plan as plan_all
-from hosim.result import Timeline
-from hosim.schedule import homes_below
+from hosim.result import Result, Timeline
 from hosim.schedule.experts import (
     HOTTEST,
     KEEPS,
@@ -99,18 +98,9 @@ def plan(
     :class:`InfeasibleError` where the backbone does not fit beside the cache, :class:`InputError`
     for a value that a parameter has not.
     """
-    for key, value, known in (("predictor", predictor, PREDICTORS), ("keeps", keeps, KEEPS)):
-        if value not in known:
-            raise InputError(
-                f"expected one of {', '.join(known)}, got {value!r}", where=f"policy hybrid: {key}"
-            )
-    if hit_rate > 1:
-        raise InputError(
-            f"expected a share from 0 to 1, got {hit_rate:g}", where="policy hybrid: hit_rate"
-        )
+    _check(predictor, keeps, hit_rate)
     decides = Rule(predictor, top, False, hit_rate, seed, keeps)
-    rule = planned_placement(placement, hardware)
-    dynamic = routed(graph)
+    rule, dynamic = planned_placement(placement, hardware), routed(graph)
     if (
         dynamic is None
         or not dynamic.marked
@@ -127,55 +117,76 @@ def plan(
             placement=placement,
         )
     homes = _homes(graph, dynamic, hardware, rule or Placement(FASTEST))
-    backbone = _backbone(graph, homes)
-    sizes = _sizes(graph, dynamic)
+    backbone, sizes = _backbone(graph, homes), _sizes(graph, dynamic)
     refused: InfeasibleError | None = None
     for cache in (
         [cache_bytes]
         if cache_bytes is not None
         else _caches(static_peak(backbone, hardware.device_tier).bytes, sizes, budget_bytes)
     ):
-        if cache < sizes.op:
-            message = (
-                f"an op uses {human_size(sizes.op)} ({sizes.op} B) of experts, which the "
-                f"cache of {human_size(cache)} cannot hold"
-            )
-            raise InfeasibleError(f"{message}: give hybrid cache_bytes of at least that")
+        _check_cache(cache, sizes.op)
         try:
             found = hyperoffload.search(
                 backbone, hardware, budget_bytes - cache, policy="hybrid", placement=rule
             ).plan
         except InfeasibleError as error:
-            message = (
-                f"beside a cache of {human_size(cache)} for experts, the backbone does not "
-                f"fit: {error}"
-            )
+            beside = f"beside a cache of {human_size(cache)} for experts"
+            message = f"{beside}, the backbone does not fit: {error}"
             refused = InfeasibleError(message, report=error.report)
             continue
-        timeline = replay(found, hardware, budget_bytes - cache, record=True).timeline
-        assert timeline is not None
+        result = replay(found, hardware, budget_bytes - cache, record=True)
         hot = (
-            hottest(
-                dynamic, {t: graph.tensors[t].size_bytes for t in homes}, cache - sizes.decision
-            )
+            hottest(dynamic, _bytes(graph, homes), cache - sizes.decision)
             if keeps == HOTTEST
             else ()
         )
-        device = hardware.device_tier
-        initial = {
-            **found.initial,
-            **{t: (device, tier) if t in hot else (tier,) for t, tier in homes.items()},
-        }
         hops = {t: route(hardware, [tier], hardware.device_tier) for t, tier in homes.items()}
-        static = Plan(
-            graph, "hybrid", tuple(as_started(found, timeline, hardware.device_tier)), initial
-        )
-        kept = expert_table(graph, dynamic, cache, device, hops, hot)
-        return replace(
-            static, runtime=Deciding(kept, decides), notes=(str(Note(KNEW, _knew(decides, kept))),)
-        )
+        kept = expert_table(graph, dynamic, cache, hardware.device_tier, hops, hot)
+        return _with_experts(found, result, homes, Deciding(kept, decides))
     assert refused is not None
     raise refused
+
+
+def _check_cache(cache_bytes: int, used_bytes: int) -> None:
+    if cache_bytes < used_bytes:
+        raise InfeasibleError(
+            f"an op uses {human_size(used_bytes)} ({used_bytes} B) of experts, which the cache of "
+            f"{human_size(cache_bytes)} cannot hold: give hybrid cache_bytes of at least that"
+        )
+
+
+def _bytes(graph: Graph, tensors: Iterable[int]) -> dict[int, int]:
+    return {t: graph.tensors[t].size_bytes for t in tensors}
+
+
+def _with_experts(
+    backbone: Plan, result: Result, homes: Mapping[int, str], decides: Deciding
+) -> Plan:
+    """The plan of the backbone, as it was replayed, with the experts and who decides about them."""
+    assert result.timeline is not None
+    table = decides.table
+    cache_ops = as_started(backbone, result.timeline, table.device)
+    there = {t: (table.device, tier) if t in table.hot else (tier,) for t, tier in homes.items()}
+    return Plan(
+        table.graph,
+        "hybrid",
+        tuple(cache_ops),
+        {**backbone.initial, **there},
+        decides,
+        notes=(str(Note(KNEW, _knew(decides.rule, table))),),
+    )
+
+
+def _check(predictor: str, keeps: str, hit_rate: float) -> None:
+    for key, value, known in (("predictor", predictor, PREDICTORS), ("keeps", keeps, KEEPS)):
+        if value not in known:
+            raise InputError(
+                f"expected one of {', '.join(known)}, got {value!r}", where=f"policy hybrid: {key}"
+            )
+    if hit_rate > 1:
+        raise InputError(
+            f"expected a share from 0 to 1, got {hit_rate:g}", where="policy hybrid: hit_rate"
+        )
 
 
 def _knew(rule: Rule, table: ExpertTable) -> str:

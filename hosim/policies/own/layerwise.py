@@ -39,10 +39,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
+from hosim.analysis import homes_below
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import Absence, homes_below, insert
+from hosim.schedule import Absence, insert
 from hosim.schedule.tiers_below import FASTEST, check_kind, read_placement, space_below
 
 WEIGHTS = ("parameter", "expert")

@@ -38,7 +38,15 @@ from hosim.costmodel import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own.distance import at_distance, not_in_place
-from hosim.schedule import Absence, below_at_ends, between_uses, held_bytes, insert, take_away
+from hosim.schedule import (
+    Absence,
+    Levels,
+    below_at_ends,
+    between_uses,
+    held_bytes,
+    insert,
+    take_away,
+)
 from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
 
 
@@ -88,29 +96,20 @@ def plan(
     for forced in absences:
         take_away(held, graph, forced)
     found = [gap for gap in between_uses(graph, not_in_place(graph)) if sizes[gap.tensor]]
-    weights = (
-        score_weight_size,
-        score_weight_cover_start,
-        score_weight_cover_end,
-        score_weight_neighbor_impact,
-    )
+    weights = score_weight_size, score_weight_cover_start, score_weight_cover_end
     scores = _Scores(
-        [absence(gap, "") for gap in found], sizes, len(graph.ops), prefetch_distance, weights
+        [absence(gap, "") for gap in found],
+        sizes,
+        len(graph.ops),
+        prefetch_distance,
+        (*weights, score_weight_neighbor_impact),
     )
-    while most and len(held):
-        peak = int(held.argmax())
-        if held[peak] <= most - headroom:
-            break
-        for best in scores.ranked(peak):
-            tier = space.place(found[best].tensor, found[best].after)
-            if tier is not None:
-                absences.append(absence(found[best], tier))
-                take_away(held, graph, absences[-1])
-                scores.take(best)
-                if held[peak] <= most - headroom:
-                    break
-        else:
-            break  # "the peak could not be reduced"
+    for best in scores.taken(held, most - headroom) if most else ():
+        tier = space.place(found[best].tensor, found[best].after)
+        if tier is not None:
+            absences.append(absence(found[best], tier))
+            take_away(held, graph, absences[-1])
+            scores.take(best)
     return insert(graph, hardware, "memory_peak", absences, initial)
 
 
@@ -156,6 +155,18 @@ class _Scores:
         self._crowd = np.zeros(ops + 1, dtype=np.int64)
         self._near = near
         self._weights = weights
+
+    def taken(self, held: Levels, most: int) -> Iterator[int]:
+        """Candidates that cover the peak of what is ``held``, the best first, while that exceeds
+        ``most`` bytes and some cover it; whoever takes one changes what is held.
+        """
+        while len(held):
+            peak = int(held.argmax())
+            ranked = self.ranked(peak)
+            while held[peak] > most and (best := next(ranked, None)) is not None:
+                yield best
+            if held[peak] > most or held.max() <= most:
+                return  # "the peak could not be reduced", or all fits
 
     def ranked(self, peak: int) -> Iterator[int]:
         """The candidates whose absences cover op ``peak``, best score first, the first one of

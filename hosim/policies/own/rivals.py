@@ -2,22 +2,29 @@
 better on some graph, its plan is taken.
 
 All are tried with their defaults. What a runtime would decide is put into the graph
-(:mod:`hosim.schedule.freeze_runtime`): the plan is a static one, unless nothing else fits. On
+(:func:`freeze_runtime`): the plan is a static one, unless nothing else fits. On
 several streams what one replay decided may be no legal plan, since the streams may overtake each
 other: then the plan is what comes nearest to it. Policies that lose whatever they decide
-(:mod:`hosim.policies.own.policy_floors`) are not asked for plans.
+(:class:`PolicyFloors`) are not asked for plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from hosim.cache_plan import Plan
-from hosim.errors import InfeasibleError
+from hosim import schedule
+from hosim.analysis import stream_predecessors
+from hosim.analysis.verifying import verify
+from hosim.cache_plan import CacheOp, MemoryView, Plan, RuntimePolicy
+from hosim.costmodel import machine_of_copies, op_durations
+from hosim.costmodel.transfers import alone_ns
+from hosim.engine import replay
+from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload import (
@@ -27,13 +34,266 @@ from hosim.planner.hyperoffload import (
     Found,
     PlannedGraph,
     Search,
+    moving_ns,
     soonest_end_ns,
 )
 from hosim.planner.hyperoffload.tensor_choices import analyse, choices_of, insert
-from hosim.policies.own.policy_floors import PolicyFloors
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
-from hosim.schedule import freeze_runtime
-from hosim.schedule.tiers_below import FASTEST, nearest_tiers, read_placement
+from hosim.schedule import idle_parts_below, kept_from_the_start
+from hosim.schedule.tiers_below import FASTEST, Placement, nearest_tiers, read_placement, starts
+
+# -- freeze runtime
+# --------------------------------------------------------------------------------------------------
+# The decisions of a runtime policy in one replay, as a plan: the same cache ops, in the graph
+# from the start.
+#
+# Each is issued where the op that it was decided for comes next on its stream. The time that the
+# runtime spent deciding is gone, and with it the waiting until nothing else was under way, so the
+# plan is as fast at least, as a rule; its replay says.
+
+
+def freeze_runtime(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int,
+    to_beat_ns: int | None = None,
+    legal: Callable[[Plan], Plan | None] = lambda _: None,
+) -> Plan | None:
+    """The plan without a runtime that decides as ``plan``'s does; none if it does not fit there, or
+    takes longer than ``to_beat_ns``.
+
+    Where its decisions are no legal plan, it is what ``legal`` makes of them. A plan that has no
+    runtime is returned as it is. With several devices the decisions of the first one count.
+    """
+    runtime = plan.runtime
+    if runtime is None:
+        return plan
+    previous = plan.graph.derived(stream_predecessors)
+    latest = (
+        None
+        if to_beat_ns is None
+        else [to_beat_ns - left for left in plan.graph.derived_on(hardware, _left_ns)]
+    )
+    notes: list[list[CacheOp]] = []
+
+    def noted() -> RuntimePolicy:
+        notes.append([])
+        return _RecordingPolicy(runtime(), previous, notes[-1], latest)
+
+    try:
+        makespan_ns = replay(replace(plan, runtime=noted), hardware, budget_bytes).makespan_ns
+    except _TooLateError:
+        return None
+    if makespan_ns is None or (to_beat_ns is not None and makespan_ns > to_beat_ns):
+        return None
+    cache_ops = sorted((*plan.cache_ops, *notes[0]), key=lambda cache_op: cache_op.after)
+    static = replace(plan, cache_ops=tuple(cache_ops), runtime=None)
+    try:
+        return legal(static) if verify(static, hardware, budget_bytes) else static
+    except PlanError:
+        return None
+
+
+def _left_ns(graph: Graph, hardware: Hardware) -> list[int]:
+    """By op the nanoseconds that it and those after it on its stream take."""
+    left = dict.fromkeys(graph.streams, 0)
+    found = []
+    for op, duration in zip(
+        reversed(graph.ops), reversed(op_durations(graph, hardware)), strict=True
+    ):
+        left[op.stream] += duration
+        found.append(left[op.stream])
+    return found[::-1]
+
+
+class _TooLateError(Exception):
+    """The replay cannot end as early as it would have to."""
+
+
+class _RecordingPolicy:
+    """A runtime policy whose decisions are noted; the replay ends where an op comes later than its
+    ``latest`` instant.
+    """
+
+    def __init__(
+        self,
+        policy: RuntimePolicy,
+        previous: Sequence[int],
+        notes: list[CacheOp],
+        latest: Sequence[int] | None,
+    ) -> None:
+        self._policy = policy
+        self._previous = previous
+        self._notes = notes
+        self._latest = latest
+
+    @property
+    def inspected(self) -> Container[int] | None:
+        """The ops before which the policy decides something; none if before each."""
+        inspected: Container[int] | None = getattr(self._policy, "inspected", None)
+        return inspected
+
+    def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
+        """As :meth:`hosim.cache_plan.RuntimePolicy.before_op`."""
+        if self._latest is not None and view.now_ns > self._latest[op]:
+            raise _TooLateError
+        return self._note(op, self._policy.before_op(op, view))
+
+    def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
+        """As :meth:`hosim.cache_plan.RuntimePolicy.make_room`."""
+        return self._note(op, self._policy.make_room(op, wanted_bytes, view))
+
+    def _note(self, op: int, decisions: Iterable[CacheOp]) -> Iterable[CacheOp]:
+        found = list(decisions)
+        self._notes += [replace(cache_op, after=self._previous[op]) for cache_op in found]
+        return found
+
+
+# -- policy floors
+# --------------------------------------------------------------------------------------------------
+# The least that the plans of some policies take, from where their tensors start and what they
+# wait for: most that lose, lose by that.
+
+AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "distance"})
+"""Policies whose tensors start where :func:`hosim.schedule.tiers_below.lower_tiers.starts` says,
+whatever their settings.
+"""
+
+_PREFETCHING, _FAULTING = (
+    frozenset({"lookahead", "unified_memory"}),
+    frozenset({"on_demand", "keep_first", "belady"}),
+)
+"""Policies that decide while they run, and inspect each op; with the latter nothing comes up before
+an op misses it.
+"""
+
+_KEEPING = frozenset({"keep_first", "belady"})
+"""Policies whose tensors start where :func:`hosim.schedule.steady_start.kept_from_the_start` says;
+those of other runtimes as above.
+"""
+
+_FORESEEING = frozenset({"belady"})
+"""Runtimes that know what comes. What they decide is a good plan without the inspections, too."""
+
+Starts = Mapping[int, tuple[str, ...]]
+"""The tiers of what does not start at home, by tensor position."""
+
+
+class PolicyFloors:
+    """The nanoseconds that the plans of policies for a graph, a machine and a budget take at least;
+    each figure is computed once.
+
+    ``placement`` is the rule by which the policies choose tiers below, if it is not that of their
+    defaults.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        budget_bytes: int,
+        placement: Placement | None = None,
+    ) -> None:
+        self._graph = idle_parts_below(graph, hardware, budget_bytes)  # as every policy finds it
+        self._hardware = hardware
+        self._budget_bytes = budget_bytes
+        self._placement = placement
+
+    def ns(self, policy: str) -> int:
+        """Return the floor of a policy with its defaults; 0 if nothing is known about it. It is
+        seen from the policy's own rules at once.
+        """
+        inspect_ns = 0 if policy in _FORESEEING else self._hardware.inspect_ns
+        if policy in AT_HOME_IF_THEY_FIT:
+            return self._forced_ns_at_home
+        if policy in _PREFETCHING:
+            return max(
+                self._forced_ns_at_home,
+                max(busy_ns(self._graph, self._hardware, inspect_ns).values(), default=0),
+            )
+        if policy in _FAULTING:
+            initial, forced = (
+                (self._kept, self._forced_ns_kept)
+                if policy in _KEEPING
+                else (self._at_home, self._forced_ns_at_home)
+            )
+            return max(forced, faulting_ns(self._graph, self._hardware, initial, inspect_ns))
+        return 0
+
+    @cached_property
+    def _at_home(self) -> Starts:
+        return starts(self._graph, self._hardware, self._budget_bytes, self._placement)
+
+    @cached_property
+    def _kept(self) -> Starts:
+        return kept_from_the_start(self._graph, self._hardware, self._budget_bytes, self._placement)
+
+    @cached_property
+    def _forced_ns_at_home(self) -> int:
+        return forced_ns(self._graph, self._hardware, self._at_home)
+
+    @cached_property
+    def _forced_ns_kept(self) -> int:
+        return forced_ns(self._graph, self._hardware, self._kept)
+
+
+def forced_ns(graph: Graph, hardware: Hardware, initial: Starts) -> int:
+    """Nanoseconds for which a channel is busy at least if tensors start in ``initial``, the others
+    at home.
+
+    What is read first comes up once, and what the step writes of it goes back (docs/contract.md,
+    rule 2). 0 where all start at home, and where no channels lead up from where one lives.
+    """
+    try:
+        return (
+            moving_ns(schedule.insert(graph, hardware, "starts", (), initial), hardware)
+            if initial
+            else 0
+        )
+    except InfeasibleError:
+        return 0
+
+
+def busy_ns(graph: Graph, hardware: Hardware, inspect_ns: int) -> Mapping[str, int]:
+    """By stream the nanoseconds that its ops take, each after an inspection of ``inspect_ns``."""
+    busy = dict.fromkeys(graph.streams, 0)
+    for op, duration in zip(graph.ops, op_durations(graph, hardware), strict=True):
+        busy[op.stream] += duration + inspect_ns
+    return busy
+
+
+def faulting_ns(graph: Graph, hardware: Hardware, initial: Starts, inspect_ns: int) -> int:
+    """Nanoseconds that a step takes at least if tensors start in ``initial``, the others at home,
+    and none comes up before an op misses it.
+
+    Each stream runs its ops and waits for all that starts below and that it alone uses.
+    """
+    device, machine = hardware.device_tier, machine_of_copies(graph, hardware)
+    waits: dict[str, dict[str, int]] = {stream: {} for stream in graph.streams}
+    for t in graph.initial:
+        users, tiers = graph.users[t], initial.get(t, (graph.tensors[t].home or device,))
+        channel = machine.channel_between.get((tiers[0], device))
+        if (
+            len(tiers) > 1
+            or channel is None
+            or channel.engines > 1
+            or not users
+            or t not in graph.ops[users[0]].reads
+        ):
+            continue
+        stream = graph.ops[users[0]].stream
+        if all([graph.ops[u].stream == stream for u in users]):
+            taken = alone_ns(machine, channel.name, graph.tensors[t].size_bytes)
+            waits[stream][channel.name] = waits[stream].get(channel.name, 0) + taken
+    busy = busy_ns(graph, hardware, inspect_ns)
+    return max(
+        [
+            busy[stream] + max(by_channel.values(), default=0)
+            for stream, by_channel in waits.items()
+        ],
+        default=0,
+    )
+
 
 _BY_NAME = {policy.name: policy for policy in RULES_OF_THUMB}
 
@@ -105,7 +365,7 @@ def static_rivals(
     as ``--policy`` takes them.
 
     ``to_beat`` says the makespan of the best plan so far. A policy that takes longer than that
-    whatever it decides (:mod:`hosim.policies.own.policy_floors`) is not asked for a plan: None
+    whatever it decides (:class:`PolicyFloors`) is not asked for a plan: None
     stands for it. ``placement`` is the rule by which all of them choose tiers below; without one
     each has its default.
     """

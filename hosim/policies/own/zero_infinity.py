@@ -9,11 +9,12 @@ through host memory. Checkpoints of activations stay on the device.
 
 from __future__ import annotations
 
+from hosim.analysis import homes_below
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.policies.own import layerwise
-from hosim.schedule import forced_tensors, homes_below, planned_around
+from hosim.schedule import forced_tensors, planned_around
 from hosim.schedule.tiers_below import FASTEST, read_placement, space_below
 
 _KINDS = "parameter/expert/optimizer_state"

@@ -20,7 +20,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named
-from hosim.schedule import freeze_runtime
+from hosim.policies.own import freeze_runtime
 
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond, each way; inspecting an op takes 5 ns

@@ -4,13 +4,13 @@ most that ever lives at once.
 Where no memory is free before and after a moment, the tensors that start take exactly the place of
 those that end. So a sweep over time has to know no offsets, but only in which orders, from the
 bottom up, the tensors may stand that live: what ends together has to stand together, and what
-starts there takes its place. A tree holds all these orders at once (`.tiling_moves.order_tree`).
-Where equal sums leave a choice of who takes whose place (`.tiling_moves.exchanges`), the sweep is a
+starts there takes its place. A tree holds all these orders at once (`.order_tree`).
+Where equal sums leave a choice of who takes whose place (`.exchanges`), the sweep is a
 search: depth first, and back to the last choice that is among the reasons of what failed. At the
 end it goes back in time through the trees, which gives an order for each section, and the offsets.
 
 Free memory is treated as holes that start and end like tensors. Attempts differ in how many of them
-are guessed beforehand (`.tiling_moves.holes`), the others come about as what remains of an
+are guessed beforehand (`.exchanges`), the others come about as what remains of an
 exchange; in what they try first; and in the direction of time. Holes have one size from start to
 end, and few are filled together, so that a sweep without a result proves nothing.
 """
@@ -27,23 +27,25 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from hosim.packing.searches.restarts import restart_length
-from hosim.packing.tiling_moves import (
+from hosim.packing.exchanges import (
     NOTHING,
-    ApartError,
     Exchange,
     Guess,
     Moment,
-    OrderTree,
-    SectionEvents,
     Taste,
-    any_order,
     exchanges,
-    gather,
     guessed_holes,
+)
+from hosim.packing.order_tree import (
+    ApartError,
+    OrderTree,
+    any_order,
+    gather,
     items_in_order,
     order_like,
 )
+from hosim.packing.restarts import restart_length
+from hosim.packing.section_events import SectionEvents
 
 _Ints = npt.NDArray[np.int64]
 _Failures: TypeAlias = Counter[tuple[frozenset[int], frozenset[int]]]

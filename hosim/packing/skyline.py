@@ -32,7 +32,7 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from hosim.packing.searches.restarts import restart_length
+from hosim.packing.restarts import restart_length
 
 _Ints = npt.NDArray[np.int64]
 _OVERHEAD = 20_000
