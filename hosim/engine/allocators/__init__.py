@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.engine.allocators.blocks import (
+        Pool,
+        Reservation,
+        SegmentBlock,
+        best_fit,
+        oversize_blocks,
+    )
     from hosim.engine.allocators.caching import CachingAllocator
     from hosim.engine.allocators.sizes import (
         LARGE_SEGMENT,
@@ -28,6 +35,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "blocks": "Pool Reservation SegmentBlock best_fit oversize_blocks",
             "caching": "CachingAllocator",
             "sizes": "LARGE_SEGMENT SMALL_LIMIT SMALL_SEGMENT division_table round_size",
             "state": "SHARED_POOL AllocatorStats BlockState BlockUse Driver PoolId SegmentState",
@@ -36,6 +44,6 @@ else:
 
 __all__ = [
     "LARGE_SEGMENT", "SHARED_POOL", "SMALL_LIMIT", "SMALL_SEGMENT", "AllocatorStats", "BlockState",
-    "BlockUse", "CachingAllocator", "Driver", "PoolId", "SegmentState", "division_table",
-    "round_size",
+    "BlockUse", "CachingAllocator", "Driver", "Pool", "PoolId", "Reservation", "SegmentBlock",
+    "SegmentState", "best_fit", "division_table", "oversize_blocks", "round_size",
 ]  # fmt: skip

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hosim.data.allocator_blocks import MIN_BLOCK
-from hosim.engine.allocators.cached_blocks import (
+from hosim.engine.allocators.blocks import (
     Pool,
     Reservation,
     SegmentBlock,
@@ -36,7 +36,6 @@ from hosim.engine.allocators.cached_blocks import (
     link,
     oversize_blocks,
     segment_of,
-    stale_blocks,
 )
 from hosim.engine.allocators.sizes import (
     LARGE_SEGMENT,
@@ -65,10 +64,9 @@ class CachingAllocator:
 
     ``expandable`` is PyTorch's ``expandable_segments``, ``max_split_bytes`` its
     ``max_split_size_mb``: blocks of this size or more are never split, and serve only requests of
-    this size or more, to which they may add less than ``max_non_split_rounding_bytes``. When more
-    than the fraction ``garbage_collection_threshold`` of the capacity is reserved, old cached
-    segments go back before a new one comes (0: off). ``roundup_power2_divisions``: see
-    `division_table`. ``driver`` says where segments come from.
+    this size or more, to which they may add less than 20 MiB. ``roundup_power2_divisions``: see
+    `division_table`. ``driver`` says where segments come from. PyTorch's
+    ``garbage_collection_threshold`` is not modelled.
     """
 
     def __init__(
@@ -77,8 +75,6 @@ class CachingAllocator:
         *,
         expandable: bool = False,
         max_split_bytes: int | None = None,
-        max_non_split_rounding_bytes: int = LARGE_SEGMENT,
-        garbage_collection_threshold: float = 0.0,
         roundup_power2_divisions: int | Mapping[int, int] = 0,
         driver: Driver | None = None,
     ) -> None:
@@ -91,16 +87,9 @@ class CachingAllocator:
                 f"expected more than {LARGE_SEGMENT} bytes (20 MiB), got {max_split_bytes}",
                 where="max_split_bytes",
             )
-        if not 0 <= garbage_collection_threshold < 1:
-            raise InputError(
-                f"expected a fraction from 0 to 1, got {garbage_collection_threshold}",
-                where="garbage_collection_threshold",
-            )
         self._capacity = capacity_bytes
         self._expandable = expandable
         self._oversize = _NEVER_OVERSIZE if max_split_bytes is None else max_split_bytes
-        self._oversize_slack = max_non_split_rounding_bytes
-        self._gc_threshold = garbage_collection_threshold
         self._divisions = division_table(roundup_power2_divisions)
         self._plain = self._divisions == PLAIN
         self._driver = driver or Driver()
@@ -110,9 +99,7 @@ class CachingAllocator:
         self._allocated = self._active = self._requested = self._reserved = 0
         self._peak_allocated = self._peak_active = self._peak_reserved = 0
         self._reserved_at_peak = self._largest_free_at_peak = 0
-        self._segments = self._device_allocations = self._device_frees = self._retries = (
-            self._failures
-        ) = 0
+        self._segments = self._device_frees = self._retries = self._failures = 0
 
     # --- what a program calls
     # -------------------------------------------------------------------------------------
@@ -153,7 +140,6 @@ class CachingAllocator:
             else round_size(size_bytes, self._divisions)
         )
         pool = self._pool(pool_id, small=size <= SMALL_LIMIT)
-        pool.searches += 1
         block = self._best(pool, size, stream) if cached else None
         if block is not None:
             pool.remove(block)
@@ -249,7 +235,6 @@ class CachingAllocator:
             largest_free_bytes=self._largest_free(),
             inactive_split_bytes=sum(pool.split_bytes for pool in self._pools.values()),
             segments=self._segments,
-            device_allocations=self._device_allocations,
             device_frees=self._device_frees,
             retries=self._retries,
             failures=self._failures,
@@ -336,19 +321,13 @@ class CachingAllocator:
         if block is None:
             return None
         if size < self._oversize <= block.size or (
-            size >= self._oversize and block.size >= size + self._oversize_slack
+            size >= self._oversize and block.size >= size + LARGE_SEGMENT
         ):
             return None
         return block
 
     def _grow_or_release(self, pool: Pool, size: int, stream: int) -> SegmentBlock | None:
         """A block from the driver, after giving cached ones back to it if that is what it takes."""
-        if self._gc_threshold:
-            excess = self._reserved - int(self._gc_threshold * self._capacity)
-            for cached in list(
-                stale_blocks(self._pool(SHARED_POOL, small=False), excess)
-            ):  # only large segments age, as in PyTorch
-                self._release(cached)
         block = self._grow(pool, size, stream)
         if block is None and self._oversize < _NEVER_OVERSIZE:
             released = oversize_blocks(pool, stream, size, self._oversize)
@@ -370,7 +349,6 @@ class CachingAllocator:
         if self._reserved + whole > self._capacity:
             return None
         self._segments += 1
-        self._device_allocations += 1
         self._reserve(whole)
         return SegmentBlock(self._driver.allocate(whole, stream, pool.pool_id), whole, stream, pool)
 
@@ -411,7 +389,6 @@ class CachingAllocator:
             return False
         pool = block.pool
         pool.remove(block)
-        self._device_allocations += 1
         self._reserve(mapped)
         self._driver.map(block.address, mapped)
         if mapped < block.size:

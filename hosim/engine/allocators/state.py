@@ -54,7 +54,7 @@ class SegmentState:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorStats:
-    """Counters of an allocator, in bytes but for the last five.
+    """Counters of an allocator, in bytes but for the last four.
 
     *Allocated* is what callers hold (rounded), *active* adds what waits for other streams,
     *reserved* is what the driver gave. The figures ``at_peak`` are those of the moment at which
@@ -76,7 +76,6 @@ class AllocatorStats:
     largest_free_bytes: int
     inactive_split_bytes: int
     segments: int
-    device_allocations: int
     device_frees: int
     retries: int
     failures: int

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hosim.engine.allocators.cached_blocks import (
-    Pool,
-    Reservation,
-    SegmentBlock,
-    best_fit,
-    oversize_blocks,
-    stale_blocks,
-)
+from hosim.engine.allocators import Pool, Reservation, SegmentBlock, best_fit, oversize_blocks
 
 
 def pool_of(*blocks: tuple[int, int, str]) -> Pool:
@@ -104,41 +97,3 @@ def test_oversize_blocks_to_give_back(
     pool = pool_of(*blocks)
     assert [block.address for block in oversize_blocks(pool, 0, size, 50)] == chosen
     assert oversize_blocks(pool, 1, size, 50) == []
-
-
-@pytest.mark.parametrize(
-    ("excess", "chosen"),
-    [
-        (0, []),
-        (1, [0, 100]),  # ages 9, 7, 4, 1, 0: their mean is 4.2
-        (30, [0, 100]),
-        (31, [0, 100, 200]),  # of 4, 1 and 0 the mean is 1.67
-        (61, [0, 100, 200, 300]),
-        (1000, [0, 100, 200, 300, 400]),
-    ],
-)
-def test_stale_blocks_are_those_that_waited_longest(excess: int, chosen: list[int]) -> None:
-    pool = pool_of(
-        (0, 10, "plain"),
-        (100, 20, "plain"),
-        (200, 30, "plain"),
-        (300, 40, "plain"),
-        (400, 50, "plain"),
-    )
-    pool.searches = 9
-    for block, born in zip(pool, (0, 2, 5, 8, 9), strict=True):
-        block.born = born
-    assert [block.address for block in stale_blocks(pool, excess)] == chosen
-
-
-def test_split_and_expandable_segments_are_not_stale() -> None:
-    pool = pool_of((0, 10, "expandable"), (100, 20, "plain"), (200, 30, "plain"))
-    old, split, young = pool
-    pool.searches = 10
-    old.born, split.born, young.born = 0, 0, 9
-    split.next = SegmentBlock(120, 20, 0, pool)
-    # the expandable one counts in the mean of 10 and 1 and keeps counting: nobody but it is above
-    # the mean
-    assert list(stale_blocks(pool, 1000)) == []
-    young.born = 0
-    assert list(stale_blocks(pool, 1000)) == [young]

@@ -202,23 +202,6 @@ def test_blocks_over_the_split_limit_are_not_split_nor_lent_to_small_requests():
     assert (allocator.stats.reserved_bytes, allocator.stats.retries) == (90 * MIB, 0)
 
 
-def test_garbage_collection_gives_back_the_segments_that_waited_longest():
-    allocator = CachingAllocator(100 * MIB, garbage_collection_threshold=0.5)
-    old, young = allocator.malloc(20 * MIB), allocator.malloc(30 * MIB)
-    allocator.free(old)
-    for _ in range(5):  # the pool is searched again and again: the freed segment waits
-        other = allocator.malloc(12 * MIB, stream=1)
-        allocator.free(other)
-    assert allocator.malloc(12 * MIB, stream=1) == other
-    allocator.free(young)
-    assert allocator.stats.reserved_bytes == 62 * MIB
-    allocator.malloc(
-        22 * MIB, stream=1
-    )  # 12 MiB more than half are reserved: the segment that waited longer goes, the other may stay
-    assert allocator.releasable() == ((young, 30 * MIB),)
-    assert allocator.stats.reserved_bytes == 64 * MIB
-
-
 def test_expandable_segments_grow_in_place_and_give_pages_back():
     allocator = CachingAllocator(100 * MIB, expandable=True)
     a = allocator.malloc(30 * MIB)  # two pages of 20 MiB
@@ -298,9 +281,8 @@ def test_misuse_is_named():
             call(address)
     with pytest.raises(InputError, match="at least 0 bytes"):
         allocator.malloc(-1)
-    for options in ({"max_split_bytes": 20 * MIB}, {"garbage_collection_threshold": 1.5}):
-        with pytest.raises(InputError, match=next(iter(options))):
-            CachingAllocator(1, **options)
+    with pytest.raises(InputError, match="max_split_bytes"):
+        CachingAllocator(1, max_split_bytes=20 * MIB)
     with pytest.raises(InputError, match="expected a new allocator"):
         allocator.restore(())
     holes = SegmentState(0, 1024, 0, True, (BlockState(0, 512, "free"),))
@@ -319,13 +301,12 @@ program = st.lists(
 
 
 @settings(max_examples=2 * settings.default.max_examples)
-@given(program, st.booleans(), st.sampled_from([None, 24 * MIB]), st.sampled_from([0.0, 0.6]))
-def test_held_blocks_never_overlap_and_accounts_agree(steps, expandable, split, threshold):
+@given(program, st.booleans(), st.sampled_from([None, 24 * MIB]))
+def test_held_blocks_never_overlap_and_accounts_agree(steps, expandable, split):
     allocator = CachingAllocator(
         150 * MIB,
         expandable=expandable,
         max_split_bytes=split,
-        garbage_collection_threshold=threshold,
         roundup_power2_divisions=4,
     )
     live = {}

@@ -61,8 +61,7 @@ OPTIONS = {
     "expandable": {"expandable": True},
     "split limit": {"split_limit": 24 * MIB},
     "divisions": {"divisions": 4},
-    "collects garbage": {"threshold": 0.5},
-    "all but expandable": {"split_limit": 40 * MIB, "divisions": 8, "threshold": 0.7},
+    "all but expandable": {"split_limit": 40 * MIB, "divisions": 8},
     "expandable with divisions": {"expandable": True, "divisions": 2},
 }
 
@@ -78,7 +77,6 @@ def side_by_side(options, seed, capacity, steps):
         capacity,
         expandable=options.get("expandable", False),
         max_split_bytes=options.get("split_limit"),
-        garbage_collection_threshold=options.get("threshold", 0.0),
         roundup_power2_divisions=options.get("divisions", 0),
         driver=driver,
     )

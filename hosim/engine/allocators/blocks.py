@@ -34,13 +34,10 @@ class Reservation:
 
 
 class SegmentBlock:
-    """A range of a segment. ``streams`` are the other streams that used it, ``born`` is its pool's
-    count of searches when it was freed.
-    """
+    """A range of a segment. ``streams`` are the other streams that used it."""
 
     __slots__ = (
         "address",
-        "born",
         "mapped",
         "next",
         "pool",
@@ -74,7 +71,6 @@ class SegmentBlock:
         self.streams: set[int] | None = None
         self.prev: SegmentBlock | None = None
         self.next: SegmentBlock | None = None
-        self.born = 0
 
     def split(self, size: int) -> SegmentBlock:
         """Cut off all but the first ``size`` bytes, and return that rest as a block of its own.
@@ -134,14 +130,13 @@ class Pool:
     expandable segments by stream and address.
     """
 
-    __slots__ = ("free", "pool_id", "searches", "small", "split_bytes", "unmapped")
+    __slots__ = ("free", "pool_id", "small", "split_bytes", "unmapped")
 
     def __init__(self, pool_id: PoolId, *, small: bool) -> None:
         self.pool_id = pool_id
         self.small = small
         self.free: dict[int, list[tuple[int, int, SegmentBlock]]] = {}
         self.unmapped: dict[int, list[tuple[int, SegmentBlock]]] = {}
-        self.searches = 0
         self.split_bytes = 0
 
     def add(self, block: SegmentBlock) -> None:
@@ -149,7 +144,6 @@ class Pool:
         if not block.mapped:
             insort(self.unmapped.setdefault(block.stream, []), (block.address, block))
             return
-        block.born = self.searches
         insort(self.free.setdefault(block.stream, []), (block.size, block.address, block))
         if block.reservation is None and (block.prev is not None or block.next is not None):
             self.split_bytes += block.size
@@ -282,3 +276,57 @@ def segment_of(head: SegmentBlock) -> SegmentState:
         head.pool.pool_id,
         base,
     )
+
+
+# -- block choice
+# --------------------------------------------------------------------------------------------------
+# The choices of the caching allocator among free blocks: the best one for a request, and those to
+# give back when memory is short.
+
+
+def best_fit(pool: Pool, stream: int, size: int, *, expandable: bool) -> SegmentBlock | None:
+    """The smallest free block of ``stream`` with at least ``size`` bytes, the lowest address among
+    equals.
+
+    With ``expandable`` on, a block that can grow counts with what it can grow to, so that a larger
+    block that cannot is preferred; with it off, blocks of expandable segments (from before it was
+    turned off) are passed over.
+    """
+    blocks = pool.free.get(stream, [])
+    index = pool.fitting(stream, size)
+    if index == len(blocks):
+        return None
+    best = blocks[index][2]
+    if best.reservation is None:
+        return best
+    others = (blocks[i][2] for i in range(index + 1, len(blocks)))
+    if not expandable:
+        return next((other for other in others if other.reservation is None), None)
+    for other in others:
+        if best.reservation is None or other.grown >= best.grown:
+            break
+        best = other
+    return best
+
+
+def oversize_blocks(pool: Pool, stream: int, size: int, oversize: int) -> list[SegmentBlock]:
+    """The cached blocks of ``stream`` to give back for a request of ``size`` bytes (at least
+    ``oversize``).
+
+    That is the smallest one that is large enough, else those of at least ``oversize`` bytes from
+    the largest down, which may not be enough.
+    """
+    wanted = max(size, oversize)
+    blocks = [block for _, _, block in pool.free.get(stream, ())]
+    index = pool.fitting(stream, wanted)
+    if index < len(blocks) and blocks[index].reservation is None:
+        return [blocks[index]]
+    chosen: list[SegmentBlock] = []
+    bytes_ = 0
+    for block in reversed(blocks[:index]):
+        if bytes_ >= wanted or block.size < oversize:
+            break
+        if block.reservation is None:
+            chosen.append(block)
+            bytes_ += block.size
+    return chosen
