@@ -9,11 +9,10 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.planner.exact.constraint_model import Model
     from hosim.planner.exact.decision_space import Space, knows_all_starts, space_of
-    from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence
+    from hosim.planner.exact.exact_schedule import Schedule, StoreAt, TakenAbsence, placed, plan_of
     from hosim.planner.exact.lazy_constraints import Conflict, conflicts, forbid, need
     from hosim.planner.exact.proved_bound import proved_bound_ns, relaxed
     from hosim.planner.exact.redundant_constraints import add_redundant_constraints
-    from hosim.planner.exact.schedule_to_plan import placed, plan_of
     from hosim.planner.exact.solver import (
         Solution,
         add_lower_capacities,
@@ -29,11 +28,10 @@ else:
         {
             "constraint_model": "Model",
             "decision_space": "Space knows_all_starts space_of",
-            "exact_schedule": "Schedule StoreAt TakenAbsence",
+            "exact_schedule": "Schedule StoreAt TakenAbsence placed plan_of",
             "lazy_constraints": "Conflict conflicts forbid need",
             "proved_bound": "proved_bound_ns relaxed",
             "redundant_constraints": "add_redundant_constraints",
-            "schedule_to_plan": "placed plan_of",
             "solver": "Solution add_lower_capacities observed require_solver serial solve",
             "solver_search": "hint schedule_of",
         },

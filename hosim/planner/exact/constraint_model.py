@@ -295,19 +295,11 @@ class Model:
             tier.name for tier in self.space.lower if (t, a.version, tier.name) in self.stores
         ]
         release = left
-        order = self.space.order
-        firsts = (
-            [a.before]
-            if a.before == self.count or order.single
-            else order.first(self.space.uses_after(a))
+        firsts, ordered = self._awaiting(a)
+        free = bool(stored) or not (
+            self.space.order.single or (a.after == AT_START and device is False)
         )
-        ordered = (
-            all(order.ended_by(u, p) for u in self.space.uses_before(a) for p in firsts)
-            if not order.single
-            else True
-        )
-        below = a.after == AT_START and device is False
-        if stored or not (order.single or below):
+        if free:
             release = cp.new_int_var(0, self.horizon, f"release_{name}")
             cp.add(release >= left)
             cp.add(release <= back)
@@ -330,6 +322,33 @@ class Model:
             at_end and movable.persistent and self.space.order.single
         ):  # on several streams it may be too late to issue that
             cp.add_bool_or([device, away])
+        keep, fetch = self._kept_and_fetched(movable, a, release, back, firsts)
+        cp.add(sum(keep.values()) == away)
+        if at_end:
+            if not fetch:
+                cp.add(back == self.makespan).only_enforce_if(away)
+            else:
+                cp.add(back == self.makespan).only_enforce_if([away, ~device])
+        self.aways[t, a.after] = AbsenceVars(a, away, keep, fetch, release, back, free)
+        return release, back
+
+    def _awaiting(self, a: OptionalAbsence) -> tuple[list[int], bool]:
+        """The first ops that wait for a transfer back, and whether all uses before the absence have
+        surely ended when they have.
+        """
+        order = self.space.order
+        if order.single:
+            return [a.before], True
+        firsts = [a.before] if a.before == self.count else order.first(self.space.uses_after(a))
+        before = self.space.uses_before(a)
+        return firsts, all([order.ended_by(u, p) for u in before for p in firsts])
+
+    def _kept_and_fetched(
+        self, movable: Movable, a: OptionalAbsence, release: Any, back: Any, firsts: Sequence[int]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The literals of an absence by tier: contents kept there, and transfer back from there."""
+        cp, t, name = self.cp, movable.tensor, f"{movable.tensor}_{a.after}"
+        device = self.init_device.get(t, True)
         keep: dict[str, Any] = {}
         fetch: dict[str, Any] = {}
         for tier in self.space.lower:
@@ -338,7 +357,7 @@ class Model:
             self._copy_there(movable, a, tier.name, kept, release)
             if a.returns:
                 back_from: Any = kept
-            elif at_end and movable.persistent and device is not False:
+            elif a.before == self.count and movable.persistent and device is not False:
                 back_from = cp.new_bool_var(f"fetch_{name}_{tier.name}")
                 cp.add_implication(back_from, kept)
                 cp.add_implication(back_from, device)
@@ -357,16 +376,7 @@ class Model:
                 )
             )
             fetch[tier.name] = back_from
-        cp.add(sum(keep.values()) == away)
-        if at_end:
-            if not fetch:
-                cp.add(back == self.makespan).only_enforce_if(away)
-            else:
-                cp.add(back == self.makespan).only_enforce_if([away, ~device])
-        self.aways[t, a.after] = AbsenceVars(
-            a, away, keep, fetch, release, back, bool(stored) or not (order.single or below)
-        )
-        return release, back
+        return keep, fetch
 
     def _detached_in_time(self) -> None:
         """A detach is issued after an op by whose end all users so far have surely ended: by the

@@ -10,14 +10,14 @@ any more. Shares no code with the planner's own passes, so that it can judge the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hosim.cache_plan import AT_START
 from hosim.costmodel.transfers import alone_ns, sent_bytes
 from hosim.errors import InputError
-from hosim.graph import Graph
+from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
 from hosim.planner.exact.op_order import OpOrder
 
@@ -155,6 +155,10 @@ class Space:
             after or self.graph.survives[t] or not users
         )
 
+    def ends_ns(self, starts_ns: Sequence[int]) -> list[int]:
+        """The end of each op, from when it starts."""
+        return [start + ns for start, ns in zip(starts_ns, self.durations, strict=True)]
+
     def transfer_ns(self, channel: str, size_bytes: int) -> int:
         """Nanoseconds of a transfer alone on its channel."""
         return alone_ns(self.hardware, channel, size_bytes)
@@ -184,30 +188,15 @@ def space_of(
 
     That is channels whose transfers share bandwidth.
     """
-    lower = _lower(graph, hardware)
-    count = len(graph.ops)
+    lower, count = _lower(graph, hardware), len(graph.ops)
     initial = set(graph.initial)
     device = hardware.device_tier
-    most = [op.workspace_bytes for op in graph.ops]
-    between = [0] * (count + 1)
-    for t, users in enumerate(graph.users):
-        if not users and lower:
-            continue
-        begin, end = _span(graph, t, t in initial)
-        for i in range(max(begin, 0), min(end, count - 1) + 1):
-            most[i] += graph.tensors[t].size_bytes
-        for i in range(begin + 1, end + 1):
-            between[i] += graph.tensors[t].size_bytes
-    tight_op = [m > capacity_bytes for m in most]
-    tight_wait = [m > capacity_bytes for m in between]
-
-    everything = sum(tensor.size_bytes for tensor in graph.tensors)
-    several = len(graph.streams) > 1
-    short = (
-        everything
-        + sum(max(op.workspace_bytes for op in graph.ops if op.stream == s) for s in graph.streams)
-        > capacity_bytes
-    )
+    most, between = _most_bytes(graph, initial, bool(lower))
+    everything, several = sum(x.size_bytes for x in graph.tensors), len(graph.streams) > 1
+    workspaces = [
+        max(op.workspace_bytes for op in graph.ops if op.stream == s) for s in graph.streams
+    ]
+    short = everything + sum(workspaces) > capacity_bytes
     roomy = any(tier.capacity_bytes >= everything for tier in lower)
     movables: list[Movable] = []
     fixed: list[tuple[int, int, int]] = []
@@ -215,42 +204,34 @@ def space_of(
     for t, users in enumerate(graph.users):
         tensor = graph.tensors[t]
         home = (tensor.home or device) if t in initial else None
-        if home is not None and home != device and home not in [tier.name for tier in lower]:
-            raise InputError(
-                f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins "
-                f"to {device} on {hardware.name}"
-            )
+        _check_home(tensor, home, hardware, lower)
         if not users or not tensor.size_bytes:
             if home == device and tensor.persistent and roomy:
                 idle.append(t)
             elif home == device:
                 fixed.append((t, AT_START, count))
-            elif home is None and users:
-                fixed.append((t, *_span(graph, t, False)))
             if not users or home in (None, device):
                 continue
         movable = _movable(graph, t, home, device)
         begin, end = _span(graph, t, home is not None)
-        useful = {
-            a
-            for a in movable.absences
-            if any(tight_op[a.after + 1 : a.before]) or any(tight_wait[a.after + 1 : a.before + 1])
-        }
-        if (
-            several
-        ):  # which ops meet is not known: whatever may leave is useful where not everything fits
+        if several:  # which ops meet is not known: what may leave is useful where not all fits
             useful = set(movable.absences) if short else set()
-        if movable.free_start and any(
-            a in useful for a in movable.absences if a.after == AT_START or a.before == count
-        ):
-            useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
-        if home not in (None, device):
-            useful |= {a for a in movable.absences if a.after == AT_START or a.before == count}
+        else:
+            useful = {
+                a
+                for a in movable.absences
+                if max([*most[a.after + 1 : a.before], *between[a.after + 1 : a.before + 1]])
+                > capacity_bytes
+            }
+        ends = {a for a in movable.absences if a.after == AT_START or a.before == count}
+        if home not in (None, device) or (movable.free_start and ends & useful):
+            useful |= ends
         if not useful or not lower:
             fixed.append((t, begin, end))
             continue
-        kept = tuple([a for a in movable.absences if a in useful])
-        movables.append(replace(movable, absences=kept))
+        movables.append(
+            replace(movable, absences=tuple([a for a in movable.absences if a in useful]))
+        )
     return Space(
         graph,
         hardware,
@@ -262,6 +243,35 @@ def space_of(
         tuple(idle),
         tuple(most),
     )
+
+
+def _check_home(
+    tensor: Tensor, home: str | None, hardware: Hardware, lower: Sequence[JoinedTier]
+) -> None:
+    device = hardware.device_tier
+    if home not in (None, device, *[tier.name for tier in lower]):
+        raise InputError(
+            f"policy optimal: tensor {tensor.name!r} starts in {home}, which no channel joins "
+            f"to {device} on {hardware.name}"
+        )
+
+
+def _most_bytes(graph: Graph, initial: Container[int], moves: bool) -> tuple[list[int], list[int]]:
+    """The bytes at each op, and at each wait before one, if every tensor were there whenever it
+    could be; without ``moves`` also those that no op uses.
+    """
+    count = len(graph.ops)
+    most = [op.workspace_bytes for op in graph.ops]
+    between = [0] * (count + 1)
+    for t, users in enumerate(graph.users):
+        if not users and moves:
+            continue
+        begin, end = _span(graph, t, t in initial)
+        for i in range(max(begin, 0), min(end, count - 1) + 1):
+            most[i] += graph.tensors[t].size_bytes
+        for i in range(begin + 1, end + 1):
+            between[i] += graph.tensors[t].size_bytes
+    return most, between
 
 
 def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:

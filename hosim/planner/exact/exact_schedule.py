@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hosim.planner.exact.decision_space import OptionalAbsence
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +61,223 @@ class SolverResult:
     infeasible: bool
     solver_s: float
     spent: float
+
+
+# -- schedule to plan
+# --------------------------------------------------------------------------------------------------
+# From a schedule of the exact model to a plan of cache ops that the engine replays.
+#
+# A schedule says when each transfer starts, a plan after which op it is issued: the last one that
+# has ended by then. Transfers issued at one place are issued in the order of their starts, so
+# each channel's first-in first-out queue keeps the schedule's order.
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A cache op with the time for which the schedule has it, and its rank among those of that
+    time.
+    """
+
+    at_ns: int
+    rank: int
+    cache_op: CacheOp
+
+    def moved(self, after: int) -> Placed:
+        """The same, issued after another op."""
+        c = self.cache_op
+        return Placed(
+            self.at_ns, self.rank, CacheOp(c.op, c.tensor, c.source, c.destination, after)
+        )
+
+
+def placed(space: Space, schedule: Schedule) -> list[Placed]:
+    """The cache ops of a schedule, in order of issue."""
+    if not space.order.single:
+        return placed_on_streams(space, schedule)
+    device = space.hardware.device_tier
+    ends = space.ends_ns(schedule.op_start_ns)
+    tight = set(space.lower_tight)
+
+    def position(at: int) -> int:
+        return bisect_right(ends, at) - 1
+
+    found: list[Placed] = []
+    for s in schedule.stores:
+        writer = next(c for c in space.movables if c.tensor == s.tensor).writers[s.version]
+        found.append(
+            Placed(
+                s.start_ns,
+                1,
+                CacheOp(STORE, s.tensor, device, s.tier, max(position(s.start_ns), writer)),
+            )
+        )
+    for gone in schedule.aways:
+        a = gone.absence
+        if a.after == AT_START and device not in schedule.initial.get(
+            a.tensor, (device,) if _at_home(space, a.tensor) else ()
+        ):
+            pass  # it was never there
+        else:
+            begun = [
+                s.start_ns
+                for s in schedule.stores
+                if s.tensor == a.tensor and s.start_ns < gone.release_ns
+            ]
+            left = ends[a.after] if a.after >= 0 else 0
+            at, rank = max([(left, 0), *((start, 2) for start in begun)])
+            found.append(
+                Placed(
+                    at, rank, CacheOp(DETACH, a.tensor, device, None, max(a.after, position(at)))
+                )
+            )
+        if gone.back_ns is not None and gone.tier is not None:
+            after = max(a.after, position(gone.back_ns))
+            found.append(
+                Placed(gone.back_ns, 1, CacheOp(PREFETCH, a.tensor, gone.tier, device, after))
+            )
+            if gone.tier in tight and _last_from(space, schedule, a.tensor, a.after, gone.tier):
+                found.append(
+                    Placed(gone.back_ns, 2, CacheOp(DETACH, a.tensor, gone.tier, None, after))
+                )
+    return sorted(found, key=lambda p: (p.cache_op.after, p.at_ns, p.rank, p.cache_op.tensor))
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A cache op of one tensor to be placed: not after an op listed before ``first`` or from
+    ``until`` on, and once ``ended`` have.
+    """
+
+    at_ns: int
+    rank: int
+    first: int
+    until: int
+    ended: tuple[int, ...]
+    op: str
+    source: str
+    destination: str | None
+
+
+def placed_on_streams(space: Space, schedule: Schedule) -> list[Placed]:
+    """Like :func:`placed`, on several streams: each cache op after an op by whose end the tensor's
+    cache op before it has surely been issued.
+
+    Empty if there is no such op.
+    """
+    ends = space.ends_ns(schedule.op_start_ns)
+    found: list[Placed] = []
+    for movable in space.movables:
+        last = AT_START
+        for move in sorted(
+            _moves(space, schedule, movable), key=lambda m: (m.at_ns, m.first, m.rank)
+        ):
+            among = range(max(move.first, last), move.until)
+            wanted = [i for i in (last, *move.ended) if i != AT_START]
+            possible = [
+                i for i in among if i == AT_START or all(space.order.ended_by(u, i) for u in wanted)
+            ]
+            if not possible and move.until == len(ends) and move.destination is None:
+                continue  # what nobody uses any more may stay
+            if not possible:  # perhaps the transfers see to it
+                possible = list(among)
+            if not possible:
+                return []
+            by_then = [i for i in possible if i == AT_START or ends[i] <= move.at_ns]
+            time = {i: ends[i] if i != AT_START else 0 for i in possible}
+            last = (
+                max(by_then, key=lambda i: (time[i], i))
+                if by_then
+                else min(possible, key=lambda i: (time[i], i))
+            )
+            found.append(
+                Placed(
+                    move.at_ns,
+                    move.rank,
+                    CacheOp(move.op, movable.tensor, move.source, move.destination, last),
+                )
+            )
+    return sorted(found, key=lambda p: (p.cache_op.after, p.at_ns, p.rank, p.cache_op.tensor))
+
+
+def _moves(space: Space, schedule: Schedule, movable: Movable) -> Iterator[_Move]:
+    device, tight, t = space.hardware.device_tier, space.lower_tight, movable.tensor
+    for s in schedule.stores:
+        if s.tensor == t:
+            writer, rewriter = movable.writers[s.version], movable.rewriters[s.version]
+            gaps = [
+                g.absence.before
+                for g in schedule.aways
+                if g.absence.tensor == t and writer <= g.absence.after < rewriter
+            ]
+            yield _Move(
+                s.start_ns, 1, writer, min(gaps, default=rewriter), (writer,), STORE, device, s.tier
+            )
+    for gone in schedule.aways:
+        a = gone.absence
+        if a.tensor != t:
+            continue
+        if a.after != AT_START or device in schedule.initial.get(
+            t, (device,) if _at_home(space, t) else ()
+        ):
+            yield _Move(
+                gone.release_ns, 2, a.after, a.before, space.uses_before(a), DETACH, device, None
+            )
+        if gone.back_ns is not None and gone.tier is not None:
+            yield _Move(
+                gone.back_ns,
+                3,
+                a.after,
+                a.before,
+                space.uses_before(a),
+                PREFETCH,
+                gone.tier,
+                device,
+            )
+            if gone.tier in tight and _last_from(space, schedule, t, a.after, gone.tier):
+                yield _Move(
+                    gone.back_ns,
+                    4,
+                    a.after,
+                    a.before,
+                    space.uses_before(a),
+                    DETACH,
+                    gone.tier,
+                    None,
+                )
+
+
+def plan_of(space: Space, schedule: Schedule, order: list[Placed], policy: str) -> Plan:
+    """The plan with these cache ops."""
+    roomy = next((tier.name for tier in space.lower if tier.name not in space.lower_tight), "")
+    initial: dict[int, tuple[str, ...]] = dict.fromkeys(space.idle, (roomy,))
+    initial.update(
+        {
+            t: where
+            for t, where in schedule.initial.items()
+            if where != (space.hardware.device_tier,)
+        }
+    )
+    return Plan(
+        space.graph, policy, tuple(p.cache_op for p in order), dict(sorted(initial.items()))
+    )
+
+
+def _at_home(space: Space, t: int) -> bool:
+    return (space.graph.tensors[t].home or space.hardware.device_tier) == space.hardware.device_tier
+
+
+def _last_from(space: Space, schedule: Schedule, t: int, after: int, tier: str) -> bool:
+    """Return whether no later absence needs the copy in the tier, nor the end of the step."""
+    movable = next(c for c in space.movables if c.tensor == t)
+    version = next(a.version for a in movable.absences if a.after == after)
+    later = any(
+        g.tier == tier and g.absence.after > after and g.absence.version == version
+        for g in schedule.aways
+        if g.absence.tensor == t
+    )
+    final = movable.persistent and version == len(movable.writers) - 1
+    return not later and not (final and tier in _initial(space, schedule.initial, t))
+
+
+def _initial(space: Space, chosen: Mapping[int, tuple[str, ...]], t: int) -> tuple[str, ...]:
+    return chosen.get(t, (space.graph.tensors[t].home or space.hardware.device_tier,))

@@ -51,9 +51,9 @@ def conflicts(space: Space, schedule: Schedule) -> list[Conflict]:
     """
     if not space.order.single:
         return []
-    held = _held(space, schedule)
+    held = list(held_bytes(space, schedule))
     found: list[Conflict] = []
-    ends = [s + d for s, d in zip(schedule.op_start_ns, space.durations, strict=True)]
+    ends = space.ends_ns(schedule.op_start_ns)
     for away in schedule.aways:
         if away.back_ns is None:
             continue
@@ -90,55 +90,50 @@ def need(space: Space, i: int) -> int:
     return total
 
 
-def _held(space: Space, schedule: Schedule) -> list[tuple[int, int, int]]:
-    """(start, end, bytes) of everything that the device tier holds, but workspaces."""
-    count = len(space.graph.ops)
-    starts = (*schedule.op_start_ns, schedule.makespan_ns)
-    ends = [s + d for s, d in zip(schedule.op_start_ns, space.durations, strict=True)]
-    held = []
+HeldBytes = tuple[int, int, int, int | None]
+"""Start, end, bytes, and the op that allocates them if one does."""
+
+
+def held_bytes(space: Space, schedule: Schedule) -> Iterator[HeldBytes]:
+    """Everything that the device tier holds, and when."""
+    starts, graph, never = schedule.op_start_ns, space.graph, schedule.makespan_ns + 1
+    ends = space.ends_ns(schedule.op_start_ns)
+    for i, op in enumerate(graph.ops):
+        yield starts[i], ends[i], op.workspace_bytes, i
     for t, first, last in space.fixed:
-        held.append(
-            (
-                starts[first] if first >= 0 else -1,
-                ends[last] if last < count else starts[count] + 1,
-                space.graph.tensors[t].size_bytes,
-            )
+        until = never if last == len(graph.ops) else max(ends[u] for u in graph.users[t])
+        yield (
+            (starts[first] if first != AT_START else -1),
+            until,
+            graph.tensors[t].size_bytes,
+            first if first != AT_START else None,
         )
     taken = {(away.absence.tensor, away.absence.after): away for away in schedule.aways}
     for movable in space.movables:
-        begin = -1 if movable.starts else starts[movable.first]
+        begin, owner = (-1, None) if movable.starts else (starts[movable.first], movable.first)
         for a in movable.absences:
             away = taken.get((movable.tensor, a.after))
-            if away is None:
-                continue
-            held.append(
-                (begin, away.release_ns, movable.size_bytes)
-            )  # what is below at time 0 is released then
-            begin = (
-                starts[a.before]
-                if a.dead
-                else starts[count] + 1
-                if away.back_ns is None
-                else away.back_ns
-            )
-        held.append(
-            (
-                begin,
-                starts[count] + 1 if movable.survives else ends[movable.last],
-                movable.size_bytes,
-            )
+            if away is not None:
+                there = away.release_ns > 0 or a.after != AT_START
+                yield begin, away.release_ns if there else -1, movable.size_bytes, owner
+                begin = (
+                    starts[a.before] if a.dead else never if away.back_ns is None else away.back_ns
+                )
+                owner = a.before if a.dead else None
+        yield (
+            begin,
+            never if movable.survives else max(ends[u] for u in graph.users[movable.tensor]),
+            movable.size_bytes,
+            owner,
         )
-    return held
 
 
-def _fits(
-    space: Space, held: list[tuple[int, int, int]], at: int, before: int, wanted: int
-) -> bool:
+def _fits(space: Space, held: list[HeldBytes], at: int, before: int, wanted: int) -> bool:
     """Return whether ``wanted`` bytes are free at an instant once it has released, or (``before``
     1) just before it.
     """
     return (
-        sum(size for start, end, size in held if start < at < end + before) + wanted
+        sum(size for start, end, size, _ in held if start < at < end + before) + wanted
         <= space.capacity_bytes
     )
 

@@ -23,7 +23,7 @@ from hosim.cache_plan import AT_START
 from hosim.planner.exact.constraint_model import Model
 from hosim.planner.exact.decision_space import Space
 from hosim.planner.exact.exact_schedule import Schedule
-from hosim.planner.exact.lazy_constraints import back_until, need
+from hosim.planner.exact.lazy_constraints import back_until, held_bytes, need
 
 
 def hurries(model: Model) -> bool:
@@ -157,10 +157,7 @@ class Delay:
 
 def delays(space: Space, schedule: Schedule) -> list[Delay]:
     """Return the first such instant of each op in a schedule."""
-    ends = [
-        start + duration
-        for start, duration in zip(schedule.op_start_ns, space.durations, strict=True)
-    ]
+    ends = space.ends_ns(schedule.op_start_ns)
     events: list[tuple[int, int, tuple[int, int] | None, bool]] = [(0, AT_START, None, False)]
     events += [(end, i, None, False) for i, end in enumerate(ends)]
     for away in schedule.aways:
@@ -169,7 +166,7 @@ def delays(space: Space, schedule: Schedule) -> list[Delay]:
             events.append((away.release_ns, AT_START, key, False))
             if away.back_ns is not None:
                 events.append((back_until(space, away), AT_START, key, True))
-    held = list(_held(space, schedule, ends))
+    held = list(held_bytes(space, schedule))
     found = []
     for i, start in enumerate(schedule.op_start_ns):
         ready = _ready_ns(space, schedule, ends, i)
@@ -248,40 +245,3 @@ def _written_before(space: Space, t: int, version: int, i: int) -> bool:
     """Return whether a version of a tensor is of an op listed before ``i``."""
     movable = next(m for m in space.movables if m.tensor == t)
     return movable.writers[version] < i
-
-
-def _held(
-    space: Space, schedule: Schedule, ends: Sequence[int]
-) -> Iterator[tuple[int, int, int, int | None]]:
-    """(start, end, bytes, the op that allocates them if one does) of everything that the device
-    tier holds.
-    """
-    starts, graph, never = schedule.op_start_ns, space.graph, schedule.makespan_ns + 1
-    for i, op in enumerate(graph.ops):
-        yield starts[i], ends[i], op.workspace_bytes, i
-    for t, first, last in space.fixed:
-        until = never if last == len(graph.ops) else max(ends[u] for u in graph.users[t])
-        yield (
-            (starts[first] if first != AT_START else -1),
-            until,
-            graph.tensors[t].size_bytes,
-            first if first != AT_START else None,
-        )
-    taken = {(away.absence.tensor, away.absence.after): away for away in schedule.aways}
-    for movable in space.movables:
-        begin, owner = (-1, None) if movable.starts else (starts[movable.first], movable.first)
-        for a in movable.absences:
-            away = taken.get((movable.tensor, a.after))
-            if away is not None:
-                there = away.release_ns > 0 or a.after != AT_START
-                yield begin, away.release_ns if there else -1, movable.size_bytes, owner
-                begin = (
-                    starts[a.before] if a.dead else never if away.back_ns is None else away.back_ns
-                )
-                owner = a.before if a.dead else None
-        yield (
-            begin,
-            never if movable.survives else max(ends[u] for u in graph.users[movable.tensor]),
-            movable.size_bytes,
-            owner,
-        )

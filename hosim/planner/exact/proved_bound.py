@@ -104,16 +104,13 @@ def relaxed(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> Graph
             duration_ns=durations[i],
         )
         if not op.processor:
-            own = [
-                tuple([t for t in listed if t not in shared])
-                for listed in (op.inputs, op.outputs, op.mutates)
-            ]
+            own = op.without(shared)
             beside = sum([graph.tensors[t].size_bytes for t in op.uses if t in shared])
             bare = replace(
                 bare,
-                inputs=own[0],
-                outputs=own[1],
-                mutates=own[2],
+                inputs=own.inputs,
+                outputs=own.outputs,
+                mutates=own.mutates,
                 workspace_bytes=op.workspace_bytes + beside,
             )
         ops.append(bare)

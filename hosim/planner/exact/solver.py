@@ -29,8 +29,16 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import Movable, Space, space_of
-from hosim.planner.exact.exact_schedule import Schedule, SolverResult, StoreAt, TakenAbsence
+from hosim.planner.exact.decision_space import JoinedTier, Movable, Space, space_of
+from hosim.planner.exact.exact_schedule import (
+    Placed,
+    Schedule,
+    SolverResult,
+    StoreAt,
+    TakenAbsence,
+    placed,
+    plan_of,
+)
 from hosim.planner.exact.lazy_constraints import conflicts, forbid
 from hosim.planner.exact.prompt_starts import (
     Delay,
@@ -40,7 +48,6 @@ from hosim.planner.exact.prompt_starts import (
     hurries,
 )
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
-from hosim.planner.exact.schedule_to_plan import Placed, placed, plan_of
 from hosim.planner.exact.solver_search import earliest, hint, solve_model
 from hosim.result import Result, Timeline
 
@@ -154,65 +161,91 @@ def serial(space: Space) -> Schedule | None:
     joined = [tier for tier in space.lower if tier.up is not None and tier.down is not None]
     if not joined:
         return None
-    count = len(space.graph.ops)
-    device = space.hardware.device_tier
-    now = 0
-    starts: list[int] = []
-    aways: list[TakenAbsence] = []
-    stores: list[StoreAt] = []
-    initial: dict[int, tuple[str, ...]] = {}
-    using: list[list[Movable]] = [[] for _ in range(count)]
-    away: dict[int, tuple[TakenAbsence, str]] = {}
-    for movable in space.movables:
-        t = movable.tensor
-        for u in space.graph.users[t]:
-            using[u].append(movable)
-        tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
-        begins = next((a for a in movable.absences if a.after == AT_START), None)
-        if movable.free_start:
-            initial[t] = (device,) if begins is None else (tier,)
-        if begins is not None:
-            if movable.home == device and not movable.free_start:
-                return None
-            away[t] = (TakenAbsence(begins, None if begins.dead else tier, 0, None), tier)
-    tiers = {tier.name: tier for tier in space.lower}
-    for i in range(count):
-        for movable in using[i]:
-            t = movable.tensor
-            if t in away:
-                gone, tier = away.pop(t)
-                back = None
-                if gone.absence.returns:
-                    up = tiers[tier].up
-                    if up is None:
-                        return None
-                    back, now = now, now + space.transfer_ns(up, movable.size_bytes)
-                aways.append(TakenAbsence(gone.absence, gone.tier, gone.release_ns, back))
-        starts.append(now)
-        now += space.durations[i]
-        for movable in using[i]:
-            t = movable.tensor
-            tier = next((w.name for w in space.lower if w.name == movable.home), joined[0].name)
-            a = next((a for a in movable.absences if a.after == i), None)
-            written = t in space.graph.ops[i].writes
-            below_at_start = movable.home not in (None, device) or (
-                movable.free_start and device not in initial[t]
-            )
-            last = movable.persistent and i == movable.writers[-1] and below_at_start
-            version = a.version if a is not None else len(movable.writers) - 1
-            stored = any(s.tensor == t and s.version == version for s in stores)
-            fresh = movable.writers[version] != AT_START or not below_at_start
-            if ((a is not None and not a.dead) or (last and written)) and fresh and not stored:
-                down = tiers[tier].down
-                if down is None:
-                    return None
-                length = space.transfer_ns(down, movable.size_bytes)
-                stores.append(StoreAt(t, version, tier, now, now + length))
-                now += length
-            if a is not None:
-                away[t] = (TakenAbsence(a, None if a.dead else tier, now, None), tier)
-    aways += [gone for gone, _ in away.values()]
-    return Schedule(now, tuple(starts), tuple(aways), tuple(stores), initial)
+    walk = _SerialWalk(space, {tier.name: tier for tier in space.lower}, joined[0].name)
+    if not walk.begins() or not all(map(walk.step, range(len(space.graph.ops)))):
+        return None
+    aways = (*walk.aways, *[gone for gone, _ in walk.away.values()])
+    return Schedule(walk.now, tuple(walk.starts), aways, tuple(walk.stores), walk.initial)
+
+
+class _SerialWalk:
+    """That schedule so far; its methods say whether the machine can go on."""
+
+    def __init__(self, space: Space, tiers: dict[str, JoinedTier], usual: str) -> None:
+        self.space, self.tiers, self.usual, self.now = space, tiers, usual, 0
+        self.device = space.hardware.device_tier
+        self.starts: list[int] = []
+        self.aways: list[TakenAbsence] = []
+        self.stores: list[StoreAt] = []
+        self.initial: dict[int, tuple[str, ...]] = {}
+        self.away: dict[int, tuple[TakenAbsence, str]] = {}
+        self.using: list[list[Movable]] = [[] for _ in space.graph.ops]
+
+    def begins(self) -> bool:
+        """What may start below starts there."""
+        for movable in self.space.movables:
+            t, tier = movable.tensor, self._below(movable)
+            for u in self.space.graph.users[t]:
+                self.using[u].append(movable)
+            begins = next((a for a in movable.absences if a.after == AT_START), None)
+            if movable.free_start:
+                self.initial[t] = (self.device,) if begins is None else (tier,)
+            if begins is not None:
+                if movable.home == self.device and not movable.free_start:
+                    return False
+                self.away[t] = TakenAbsence(begins, None if begins.dead else tier, 0, None), tier
+        return True
+
+    def step(self, i: int) -> bool:
+        """Op ``i``, what comes before it and what leaves after it."""
+        if not all(map(self._come, self.using[i])):
+            return False
+        self.starts.append(self.now)
+        self.now += self.space.durations[i]
+        return all([self._leave(movable, i) for movable in self.using[i]])
+
+    def _below(self, movable: Movable) -> str:
+        home = movable.home
+        return home if home is not None and home in self.tiers else self.usual
+
+    def _moved(self, channel: str | None, movable: Movable) -> int | None:
+        """The start of a transfer; ``None`` where there is no channel."""
+        if channel is None:
+            return None
+        begin = self.now
+        self.now += self.space.transfer_ns(channel, movable.size_bytes)
+        return begin
+
+    def _come(self, movable: Movable) -> bool:
+        if movable.tensor in self.away:
+            gone, tier = self.away.pop(movable.tensor)
+            back = None
+            if gone.absence.returns:
+                back = self._moved(self.tiers[tier].up, movable)
+                if back is None:
+                    return False
+            self.aways.append(replace(gone, back_ns=back))
+        return True
+
+    def _leave(self, movable: Movable, i: int) -> bool:
+        t, tier = movable.tensor, self._below(movable)
+        a = next((a for a in movable.absences if a.after == i), None)
+        below_at_start = movable.home not in (None, self.device) or (
+            movable.free_start and self.device not in self.initial[t]
+        )
+        last = movable.persistent and i == movable.writers[-1] and below_at_start
+        version = a.version if a is not None else len(movable.writers) - 1
+        stored = any(s.tensor == t and s.version == version for s in self.stores)
+        fresh = movable.writers[version] != AT_START or not below_at_start
+        written = t in self.space.graph.ops[i].writes
+        if ((a is not None and not a.dead) or (last and written)) and fresh and not stored:
+            begin = self._moved(self.tiers[tier].down, movable)
+            if begin is None:
+                return False
+            self.stores.append(StoreAt(t, version, tier, begin, self.now))
+        if a is not None:
+            self.away[t] = TakenAbsence(a, None if a.dead else tier, self.now, None), tier
+        return True
 
 
 # -- lower capacities

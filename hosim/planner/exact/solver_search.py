@@ -111,7 +111,7 @@ def schedule_of(model: Model, solver: cp_model.CpSolver) -> Schedule:
     def true(literal: Any) -> bool:
         return literal if isinstance(literal, bool) else bool(solver.boolean_value(literal))
 
-    device = model.space.hardware.device_tier
+    device, names = model.space.hardware.device_tier, [tier.name for tier in model.space.lower]
     aways: list[TakenAbsence] = []
     needed: set[tuple[int, int, str]] = set()
     initial: dict[int, tuple[str, ...]] = {}
@@ -141,17 +141,9 @@ def schedule_of(model: Model, solver: cp_model.CpSolver) -> Schedule:
         if movable.free_start:
             there = true(model.init_device[t])
             if not there and not lower:
-                lower.add(
-                    next(
-                        tier.name
-                        for tier in model.space.lower
-                        if true(model.init_lower[t, tier.name])
-                    )
-                )
-            initial[t] = (
-                *((device,) if there else ()),
-                *(tier.name for tier in model.space.lower if tier.name in lower),
-            )
+                lower.add(next(name for name in names if true(model.init_lower[t, name])))
+            below = tuple([name for name in names if name in lower])
+            initial[t] = (device, *below) if there else below
         elif movable.home is not None and movable.home != device:
             lower.add(movable.home)
         last = len(movable.writers) - 1
