@@ -184,42 +184,46 @@ class _Course:
 
         Says whether an op waits for the prefetch.
         """
-        before, gap, order = absence.before, (absence.after, absence.before), self.order
+        before, gap = absence.before, (absence.after, absence.before)
         read = before < self.end and self._is_read(before)
         needed = read or (before == self.end and self.graph.survives[self.tensor])
         if before == self.end and not needed:
             return False  # it dies there by itself
-        if self.here:
-            follows = [*self._last_users(before), self.last]
-            release: int | None = order.first_after(follows, absence.release)
-            store = None
-            if needed and not self.below:
-                store = order.first_after(
-                    [*self.writes[max(self.written - 1, 0) : self.written], self.last],
-                    absence.store,
-                )
-                if store is None or release is None:
-                    return False
-                if absence.last_store is not None and not order.ended_by(store, release):
-                    store = absence.last_store
-                release = order.first_after([*follows, store], absence.release)
-            if (
-                release is None
-                or release >= before
-                or not (needed or order.ended_by(release, before))
-            ):
-                return False  # what overwrites it might come first
-            if store is not None:
-                self._copy(STORE, [self.device], absence.tier, store, gap)
-                self.below = {absence.tier}
-            self._put([CacheOp(DETACH, self.tensor, self.device, None, release)], gap)
-            self.here = False
+        if self.here and not self._released(absence, needed):
+            return False
         if read or (before == self.end and self.returns):
-            after = order.last_before(self.last, min(absence.prefetch, before - 1))
+            after = self.order.last_before(self.last, min(absence.prefetch, before - 1))
             sources = {absence.source} if absence.source in self.below else self.below
             self._copy(PREFETCH, sources, self.device, after, gap)
             self.here = True
         return read
+
+    def _released(self, absence: Absence, needed: bool) -> bool:
+        """A store if one is needed and a detach, and whether there are safe places for them."""
+        before, order = absence.before, self.order
+        follows = [*self._last_users(before), self.last]
+        release: int | None = order.first_after(follows, absence.release)
+        store = None
+        if needed and not self.below:
+            store = order.first_after(
+                [*self.writes[max(self.written - 1, 0) : self.written], self.last], absence.store
+            )
+            if store is None or release is None:
+                return False
+            if absence.last_store is not None and not order.ended_by(store, release):
+                store = absence.last_store
+            release = order.first_after([*follows, store], absence.release)
+        if release is None or release >= before:
+            return False
+        if not (needed or order.ended_by(release, before)):
+            return False  # what overwrites it might come first
+        gap = absence.after, before
+        if store is not None:
+            self._copy(STORE, [self.device], absence.tier, store, gap)
+            self.below = {absence.tier}
+        self.placed.append((*gap, CacheOp(DETACH, self.tensor, self.device, None, release)))
+        self.last, self.here = release, False
+        return True
 
     def _is_read(self, i: int) -> bool:
         """Return whether op ``i`` needs the contents."""
@@ -265,9 +269,6 @@ class _Course:
     ) -> None:
         """A cache op for each hop, and detaches of the copies in between."""
         hops = self.route(sources, destination)
-        self._put(copies_along(hops, op, self.tensor, self.device, after), gap)
-
-    def _put(self, cache_ops: Iterable[CacheOp], gap: tuple[int, int]) -> None:
-        for cache_op in cache_ops:
+        for cache_op in copies_along(hops, op, self.tensor, self.device, after):
             self.placed.append((*gap, cache_op))
-            self.last = cache_op.after
+        self.last = after

@@ -242,7 +242,6 @@ class _Schedule:
         Else, if ``eager``, the first of ``preferred`` that is ready, or the one that takes least.
         O((ops + uses) log ops).
         """
-        count = len(self.before)
         waiting = [len(b) for b in self.before]
         left = [len(users) for users in self.users]
         pending = [sum(users) for users in self.users]  # when one user is left, this is that user
@@ -251,34 +250,18 @@ class _Schedule:
             self._bytes(takes) - self._bytes(t for t in frees if left[t] == 1)
             for takes, frees in zip(self.takes, self.frees, strict=True)
         ]
-        rank = [0] * count
-        for k, i in enumerate(preferred):
-            rank[i] = k
-        by_net: list[tuple[int, int, int]] = []
-        by_rank: list[tuple[int, int]] = []
-        done = bytearray(count)
-
-        def ready(i: int) -> None:
-            heapq.heappush(by_net, (net[i], rank[i], i))
-            heapq.heappush(by_rank, (rank[i], i))
-
-        for i in range(count):
-            if not waiting[i]:
-                ready(i)
+        ready = _ReadyOps(net, preferred)
+        for i, count in enumerate(waiting):
+            if not count:
+                ready.add(i)
         order: list[int] = []
-        while len(order) < count:
-            while done[by_net[0][2]] or by_net[0][0] != net[by_net[0][2]]:
-                heapq.heappop(by_net)
-            while done[by_rank[0][1]]:
-                heapq.heappop(by_rank)
-            i = by_net[0][2] if by_net[0][0] <= 0 or not eager else by_rank[0][1]
-            done[i] = 1
+        while len(order) < len(waiting):
+            i = ready.take(eager)
             order.append(i)
-            lighter = []
-            for t in self.takes[i]:
-                if not held[t]:
-                    held[t] = 1
-                    lighter += [(j, t) for j in self.takers[t] if j != i]
+            taken = [t for t in self.takes[i] if not held[t]]
+            lighter = [(j, t) for t in taken for j in self.takers[t] if j != i]
+            for t in taken:
+                held[t] = 1
             for t in self.frees[i]:
                 left[t] -= 1
                 pending[t] -= i
@@ -286,16 +269,58 @@ class _Schedule:
                     lighter.append((pending[t], t))
             for j, t in lighter:
                 net[j] -= self.sizes[t]
-                if not waiting[j] and not done[j]:
-                    heapq.heappush(by_net, (net[j], rank[j], j))
+                if not waiting[j]:
+                    ready.lighter(j)
             for j in self.after[i]:
                 waiting[j] -= 1
                 if not waiting[j]:
-                    ready(j)
+                    ready.add(j)
         return order
 
     def _bytes(self, tensors: Iterable[int]) -> int:
         return sum([self.sizes[t] for t in tensors])
+
+
+class _ReadyOps:
+    """The ops that are ready, by the ``net`` bytes that they take, which may become less, and as
+    they are ``preferred``.
+    """
+
+    def __init__(self, net: Sequence[int], preferred: Sequence[int]) -> None:
+        self._net = net
+        self._rank = [0] * len(net)
+        for k, i in enumerate(preferred):
+            self._rank[i] = k
+        self._by_net: list[tuple[int, int, int]] = []
+        self._by_rank: list[tuple[int, int]] = []
+        self._done = bytearray(len(net))
+
+    def add(self, i: int) -> None:
+        """An op is ready."""
+        heapq.heappush(self._by_rank, (self._rank[i], i))
+        self.lighter(i)
+
+    def lighter(self, i: int) -> None:
+        """An op that is ready takes less than before."""
+        if not self._done[i]:
+            heapq.heappush(self._by_net, (self._net[i], self._rank[i], i))
+
+    def take(self, eager: bool) -> int:
+        """The op that goes next: the one that takes least, if that is nothing or it is not
+        ``eager``, else the preferred one.
+        """
+        by_net, by_rank, done = self._by_net, self._by_rank, self._done
+        while done[by_net[0][2]] or by_net[0][0] != self._net[by_net[0][2]]:
+            heapq.heappop(by_net)
+        while done[by_rank[0][1]]:
+            heapq.heappop(by_rank)
+        i = by_net[0][2] if by_net[0][0] <= 0 or not eager else by_rank[0][1]
+        done[i] = 1
+        return i
+
+
+def _set_of(positions: Iterable[int]) -> int:
+    return sum([1 << p for p in positions])
 
 
 def _beam(model: _Model) -> list[int]:
@@ -303,8 +328,7 @@ def _beam(model: _Model) -> list[int]:
     size has more sets than it is wide.
     """
     count = len(model.producers)
-    needs = [sum(1 << p for p in producers) for producers in model.producers]
-    used_by = [sum(1 << u for u in users) for users in model.users]
+    needs, used_by = list(map(_set_of, model.producers)), list(map(_set_of, model.users))
     takes = [sum([model.sizes[t] for t in made]) for made in model.makes]
     # done -> (peak, bytes held, order as a linked list)
     layer: dict[int, tuple[int, int, tuple[object, int] | None, tuple[int, ...]]]

@@ -177,11 +177,14 @@ def copies_along(
     hops: Sequence[str], op: str, tensor: int, device: str, after: int = AT_START
 ) -> list[CacheOp]:
     """A cache op for each hop of a copy, and detaches of the copies in between."""
-    copies = [
-        CacheOp(PREFETCH if reached == device else op, tensor, source, reached, after)
-        for source, reached in pairwise(hops)
-    ]
-    return copies + [CacheOp(DETACH, tensor, passed, None, after) for passed in hops[1:-1]]
+    if len(hops) == 2:  # of most machines: the planner asks for many
+        reached = hops[1]
+        return [CacheOp(PREFETCH if reached == device else op, tensor, hops[0], reached, after)]
+    return [
+        cache_op
+        for hop in pairwise(hops)
+        for cache_op in copies_along(hop, op, tensor, device, after)
+    ] + [CacheOp(DETACH, tensor, passed, None, after) for passed in hops[1:-1]]
 
 
 def starts(
