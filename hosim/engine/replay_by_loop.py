@@ -6,7 +6,6 @@ processors, collectives, jitter. What raises :class:`UncoveredError` here the re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -34,17 +33,6 @@ from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.result import LOOP, STALL_CAUSES, EventTimes, Result, StreamFigures, Transfer
 from hosim.units import LARGEST
-
-
-@dataclass(slots=True)
-class _ChannelFigures:
-    """The loop's counts for a channel."""
-
-    transfers: int
-    bytes: int
-    busy_ns: int
-    queue_ns: int
-    contention_ns: int
 
 
 def check_loop(hardware: Hardware, folded: bool, recorded: bool) -> None:
@@ -232,12 +220,14 @@ class LoopReplay:
             busy = sum([self.base.durations[i] for i in queue]) + cells["slowed"][s]
             stalls = dict(zip(STALL_CAUSES, cells["stalls"][len(STALL_CAUSES) * s :], strict=False))
             streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
-        channels: list[tuple[result_figures.ChannelCounts, int]] = []
+        channels = []
         for c in range(cells["channels"]):
             exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][
                 CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)
             ]
-            channels.append((_ChannelFigures(transfers, moved, busy, queued, contention), exposed))
+            channels.append(
+                result_figures.ChannelCounts(transfers, moved, busy, queued, contention, exposed)
+            )
         ledgers = []
         for r, tier in enumerate(self.hardware.tiers):
             ledger = Ledger(tier.capacity_bytes)

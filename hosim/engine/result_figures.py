@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import Protocol
 
 from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
@@ -36,16 +35,18 @@ from hosim.result import (
 from hosim.units import LARGEST
 
 
-class ChannelCounts(Protocol):
+@dataclass(eq=False)
+class ChannelCounts:
     """The counts that a replay keeps of a channel, with the names of
     :class:`hosim.result.ChannelFigures`.
     """
 
-    transfers: int
-    bytes: int
-    busy_ns: int
-    queue_ns: int
-    contention_ns: int
+    transfers: int = 0
+    bytes: int = 0
+    busy_ns: int = 0
+    queue_ns: int = 0
+    contention_ns: int = 0
+    exposed_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,8 @@ class Outcome:
 
     ``error`` is its out-of-memory report, if it has one. ``streams`` are the figures of each
     stream, by name; ``slowed_ns`` and ``waited_ns`` say how much longer the ops of all of them took
-    than alone, slowed by copies and waiting for other devices. ``ledgers`` are of the tiers,
-    ``channels`` of the channels, each with the stalls that are blamed on it, in the machine's
-    order. ``decided`` are the cache ops that a runtime policy has issued, by kind.
+    than alone, slowed by copies and waiting for other devices. ``ledgers`` are of the tiers and
+    ``channels`` of the channels, in the machine's order. ``decided`` are the cache ops that a runtime policy has issued, by kind.
     """
 
     error: str | None
@@ -65,7 +65,7 @@ class Outcome:
     slowed_ns: int
     waited_ns: int
     ledgers: Sequence[Ledger]
-    channels: Sequence[tuple[ChannelCounts, int]]
+    channels: Sequence[ChannelCounts]
     decided: Mapping[str, int]
     timeline: Timeline | None
     arena: Arena | None
@@ -110,10 +110,7 @@ def of_device(
         peak_bytes={name: ledger.peak for name, ledger in ledgers.items()},
         peak_at_ns={name: ledger.peak_at for name, ledger in ledgers.items()},
         peak_breakdown={name: ledger.breakdown() for name, ledger in ledgers.items()},
-        channels={
-            c.name: _channel(counted, exposed, makespan, by_ops)
-            for c, (counted, exposed), by_ops in copied
-        },
+        channels={c.name: _channel(counted, makespan, by_ops) for c, counted, by_ops in copied},
         plan=_counts(did.decided, plan),
         streams=figures,
         slowed_ns=did.slowed_ns if modelled[0] or did.slowed_ns else None,
@@ -122,7 +119,7 @@ def of_device(
         guessed_collectives=len(plan.graph.derived_on(hardware, guessed_collectives)) or None,
         seen_peaks=seen,
         notes=(
-            *_notes(plan, hardware, moves, sum([c.bytes for c, _ in did.channels])),
+            *_notes(plan, hardware, moves, sum([c.bytes for c in did.channels])),
             *_changed(plan, hardware, budget_bytes),
             *([] if seen is None else [str(Note("memory", seen.line))]),
         ),
@@ -247,7 +244,7 @@ def _of(values: Sequence[int]) -> Spread:
     return Spread(min(values), median_low(values), max(values))
 
 
-def _channel(channel: ChannelCounts, exposed: int, makespan: int, by_ops: bool) -> ChannelFigures:
+def _channel(channel: ChannelCounts, makespan: int, by_ops: bool) -> ChannelFigures:
     """``by_ops``: nothing of its transfers is hidden, as ops stand still (docs/contract.md, rule
     22).
     """
@@ -257,8 +254,8 @@ def _channel(channel: ChannelCounts, exposed: int, makespan: int, by_ops: bool) 
         busy_ns=channel.busy_ns,
         queue_ns=channel.queue_ns,
         contention_ns=channel.contention_ns,
-        exposed_ns=exposed,
-        hidden_ns=0 if by_ops else max(0, channel.busy_ns - exposed),
+        exposed_ns=channel.exposed_ns,
+        hidden_ns=0 if by_ops else max(0, channel.busy_ns - channel.exposed_ns),
         utilization=channel.busy_ns / makespan if makespan else 0.0,
     )
 

@@ -13,6 +13,7 @@ from hosim.cache_plan import DETACH, CacheOp
 from hosim.costmodel.transfers import NS_PER_S, ceiling, channel_bandwidth, chunks_of, route
 from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
+from hosim.engine.result_figures import ChannelCounts
 from hosim.hardware import Channel, Hardware
 
 
@@ -75,12 +76,13 @@ class Piece:
         return self.sequence, self.issue_ns, self.move.k
 
 
-class Lane:
+class Lane(ChannelCounts):
     """One channel of one device: its queue, its engines, its figures; ``terms`` are what
     :meth:`Transfers._terms` has found.
     """
 
     def __init__(self, channel: Channel, hardware: Hardware, storage: Storage) -> None:
+        super().__init__()
         self.channel = channel
         self.engines = channel.engines
         self.source, self.destination = (
@@ -92,9 +94,6 @@ class Lane:
         self.running = 0
         self.queue: deque[Piece] = deque()
         self.busy_since = 0
-        self.transfers = self.bytes = self.busy_ns = self.queue_ns = self.contention_ns = (
-            self.exposed_ns
-        ) = 0
 
 
 class Transfers:

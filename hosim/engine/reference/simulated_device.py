@@ -502,7 +502,7 @@ class SimulatedDevice:
             slowed_ns=sum([stream.slowed_ns for stream in self.streams]),
             waited_ns=sum([stream.peers_ns for stream in self.streams]),
             ledgers=[room.ledgers[0] for room in self.storage.everywhere],
-            channels=[(lane, lane.exposed_ns) for lane in self.lanes],
+            channels=self.lanes,
             decided=self.issued,
             timeline=None if self.recorder is None else self.recorder.timeline(self.env.now),
             arena=self.arena,
