@@ -378,17 +378,6 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     return _plan(plan.graph).write(plan)
 
 
-def _check_position(
-    position: object, count: int, what: str, source: str | None, where: str
-) -> None:
-    if not isinstance(position, int) or not 0 <= position < count:
-        raise InputError(
-            f"no {what} number {position!r}; the graph has {counted(count, what)}",
-            source=source,
-            where=where,
-        )
-
-
 def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> None:
     """Raise :class:`InputError` unless ``hardware`` has every tier that the plan names, and a route
     for every copy.
@@ -396,46 +385,59 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
     Also checks the homes of tensors that ``initial`` does not list, and that a plan made by hand
     names tensors and ops that there are.
     """
-    known = hardware.tier_index
+    with errors_of(source):
+        _check_initial(plan, hardware)
+        joined = set(hardware.channel_between)
+        for i, cache_op in enumerate(plan.cache_ops):
+            _check_cache_op(plan, cache_op, hardware, f"cache_ops[{i}]", joined)
+
+
+def _check_initial(plan: Plan, hardware: Hardware) -> None:
     tensors = plan.graph.tensors
     for t in plan.initial:
-        _check_position(t, len(tensors), "tensor", source, "initial")
-
-    def check(tier: str, where: str) -> None:
-        if not isinstance(tier, str) or tier not in known:
-            raise InputError(
-                f"{unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}",
-                source=source,
-                where=where,
-            )
-
+        _check_position(t, len(tensors), "tensor", "initial")
     for t, tiers in plan.initial.items():
         for j, tier in enumerate(tiers):
-            check(tier, f"initial.{tensors[t].name}[{j}]")
+            _check_tier(tier, hardware, f"initial.{tensors[t].name}[{j}]")
     for t in plan.graph.initial:
         if t not in plan.initial:
-            check(tensors[t].home or hardware.device_tier, f"home of tensor {tensors[t].name!r}")
-    joined = set(hardware.channel_between)
-    for i, c in enumerate(plan.cache_ops):
-        if c.op not in (PREFETCH, STORE, DETACH):
-            raise InputError(
-                unknown_name("cache op", str(c.op), (PREFETCH, STORE, DETACH)),
-                source=source,
-                where=f"cache_ops[{i}].op",
-            )
-        _check_position(c.tensor, len(tensors), "tensor", source, f"cache_ops[{i}].tensor")
-        if c.after != AT_START:
-            _check_position(c.after, len(plan.graph.ops), "op", source, f"cache_ops[{i}].after")
-        check(c.source, f"cache_ops[{i}].from")
-        if c.destination is None:
-            continue
-        check(c.destination, f"cache_ops[{i}].to")
-        if (c.source, c.destination) not in joined:
-            if not route(hardware, c.source, c.destination, 0):
-                listed = ", ".join(f"{a} to {b}" for a, b in hardware.channel_between) or "none"
-                message = (
-                    f"no channels of {hardware.name!r} lead from {c.source!r} to "
-                    f"{c.destination!r} (channels: {listed})"
-                )
-                raise InputError(message, source=source, where=f"cache_ops[{i}].to")
-            joined.add((c.source, c.destination))
+            home = tensors[t].home or hardware.device_tier
+            _check_tier(home, hardware, f"home of tensor {tensors[t].name!r}")
+
+
+def _check_cache_op(
+    plan: Plan, c: CacheOp, hardware: Hardware, where: str, joined: set[tuple[str, str]]
+) -> None:
+    """Check one cache op; what is ``joined`` by a channel or a route is noted."""
+    kinds = PREFETCH, STORE, DETACH
+    if c.op not in kinds:
+        raise InputError(unknown_name("cache op", str(c.op), kinds), where=f"{where}.op")
+    _check_position(c.tensor, len(plan.graph.tensors), "tensor", f"{where}.tensor")
+    if c.after != AT_START:
+        _check_position(c.after, len(plan.graph.ops), "op", f"{where}.after")
+    _check_tier(c.source, hardware, f"{where}.from")
+    if c.destination is None:
+        return
+    _check_tier(c.destination, hardware, f"{where}.to")
+    if (c.source, c.destination) not in joined and not route(hardware, c.source, c.destination, 0):
+        listed = ", ".join(f"{a} to {b}" for a, b in hardware.channel_between) or "none"
+        raise InputError(
+            f"no channels of {hardware.name!r} lead from {c.source!r} to {c.destination!r} "
+            f"(channels: {listed})",
+            where=f"{where}.to",
+        )
+    joined.add((c.source, c.destination))
+
+
+def _check_position(position: object, count: int, what: str, where: str) -> None:
+    if not isinstance(position, int) or not 0 <= position < count:
+        raise InputError(
+            f"no {what} number {position!r}; the graph has {counted(count, what)}", where=where
+        )
+
+
+def _check_tier(tier: object, hardware: Hardware, where: str) -> None:
+    known = hardware.tier_index
+    if not isinstance(tier, str) or tier not in known:
+        said = f"{unknown_name('tier', str(tier), known)}; the hardware is {hardware.name!r}"
+        raise InputError(said, where=where)

@@ -3,11 +3,13 @@ else ever escapes.
 """
 
 import gzip
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
 from hosim.files import parse
 from hosim.io import (
@@ -508,6 +510,25 @@ def test_tiers_of_plans(graph, data, message):
         parse(H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 1 GB/s}}", "h.yaml")
     )
     assert line_of(check_tiers, plan_from_dict(data, graph), hardware, "p") == message
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"op": "fly"},
+            "cache_ops[0].op: unknown cache op 'fly' (known: prefetch, store, detach)",
+        ),
+        ({"tensor": 9}, "cache_ops[0].tensor: no tensor number 9; the graph has 2 tensors"),
+        ({"after": 9}, "cache_ops[0].after: no op number 9; the graph has 1 op"),
+    ],
+)
+def test_plans_made_by_hand(graph, changed, message):
+    hardware = hardware_from_dict(
+        parse(H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 1 GB/s}}", "h.yaml")
+    )
+    plan = Plan(graph, cache_ops=(replace(CacheOp("prefetch", 0, "ddr", "hbm"), **changed),))
+    assert line_of(check_tiers, plan, hardware, "p") == f"p: {message}"
 
 
 def test_homes_count_as_tiers_of_the_plan(graph):
