@@ -117,12 +117,7 @@ def _explain(tensors: Tensors, ops: Ops) -> None:
 def _explain_tensors(tensors: Tensors) -> None:
     names, index = set[str](), {tensor.name for tensor in tensors}
     for i, tensor in enumerate(tensors):
-        if not tensor.name or tensor.name in names:
-            raise GraphError(
-                f"tensor name {tensor.name!r} is {'listed twice' if tensor.name else 'empty'}",
-                where=f"tensors[{i}].name",
-            )
-        names.add(tensor.name)
+        _check_name("tensor", tensor.name, names, f"tensors[{i}].name")
         if tensor.of and tensor.of in index:
             message = (
                 f"tensor {tensor.name!r} is a part of {tensor.of!r}, which is a tensor "
@@ -143,16 +138,19 @@ def _explain_tensors(tensors: Tensors) -> None:
             raise GraphError(_too_large(tensor.size_bytes), where=f"tensors[{i}].bytes")
 
 
+def _check_name(what: str, name: str, names: set[str], where: str) -> None:
+    if not name or name in names:
+        raise GraphError(
+            f"{what} name {name!r} is {'listed twice' if name else 'empty'}", where=where
+        )
+    names.add(name)
+
+
 def _explain_ops(tensors: Tensors, ops: Ops) -> None:
     names = set[str]()
     written, processors, taken = bytearray(len(tensors)), dict[str, str](), _taken_streams(ops)
     for i, op in enumerate(ops):
-        if not op.name or op.name in names:
-            raise GraphError(
-                f"op name {op.name!r} is {'listed twice' if op.name else 'empty'}",
-                where=f"ops[{i}].name",
-            )
-        names.add(op.name)
+        _check_name("op", op.name, names, f"ops[{i}].name")
         if processors.setdefault(op.stream, op.processor) != op.processor:
             message = (
                 f"op {op.name!r} is on the stream {op.stream!r} with ops of another "

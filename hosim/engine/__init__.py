@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hosim.engine.program_base import ProgramBase, one_for_all
     from hosim.engine.program_table import NO_ROW, ProgramTable, TableRow
     from hosim.engine.replay import replay, replay_stages, times_of
-    from hosim.engine.resident_step import most_needed, resident_step
+    from hosim.engine.resident_step import most_needed, resident_step, with_room
     from hosim.engine.slack import replayed_latitudes, with_slack
 else:
     __getattr__, __dir__ = lazy_names(
@@ -43,15 +43,15 @@ else:
             "program_base": "ProgramBase one_for_all",
             "program_table": "NO_ROW ProgramTable TableRow",
             "replay": "replay replay_stages times_of",
-            "resident_step": "most_needed resident_step",
+            "resident_step": "most_needed resident_step with_room",
             "slack": "replayed_latitudes with_slack",
         },
     )
 
 __all__ = [
     "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger",
-    "MemoryBudget", "ProgramBase", "ProgramTable", "TableRow", "UncoveredError",
-    "later_draws", "make_arena", "most_needed", "one_for_all", "program_account", "read_budget",
-    "replay", "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop",
-    "streams_of_tensors", "times_of", "with_slack",
+    "MemoryBudget", "ProgramBase", "ProgramTable", "TableRow", "UncoveredError", "later_draws",
+    "make_arena", "most_needed", "one_for_all", "program_account", "read_budget", "replay",
+    "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
+    "times_of", "with_room", "with_slack",
 ]  # fmt: skip

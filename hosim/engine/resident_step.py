@@ -42,12 +42,6 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
 
 def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
     graph = graph.derived_on(hardware, _base)
-    everything = sum(tensor.size_bytes for tensor in graph.tensors.each()) + sum(
-        op.workspace_bytes for op in graph.ops.each()
-    )
-    tiers = tuple(
-        [replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers]
-    )
     used = {
         tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users
     } - {""}
@@ -57,7 +51,7 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
         "all resident",
         initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle},
     )
-    result = replay(plan, replace(hardware, tiers=tiers))
+    result = replay(plan, with_room(graph, hardware))
     tier = hardware.device_tier
     return ResidentStep(
         result.makespan_ns or 0,
@@ -65,6 +59,15 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
         dict(result.peak_breakdown.get(tier, {})),
         result.draws,
     )
+
+
+def with_room(graph: Graph, hardware: Hardware) -> Hardware:
+    """The machine each of whose tiers could hold all tensors and workspaces at once."""
+    everything = sum(tensor.size_bytes for tensor in graph.tensors.each()) + sum(
+        op.workspace_bytes for op in graph.ops.each()
+    )
+    tiers = [replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers]
+    return replace(hardware, tiers=tuple(tiers))
 
 
 def _base(graph: Graph, hardware: Hardware) -> Graph:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from hosim.cache_plan import CacheOp, Plan
 from hosim.edits import REPEATABLE
-from hosim.engine import replay
+from hosim.engine import replay, with_room
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware
@@ -95,18 +95,8 @@ def _alone(
     """
     forced = set(forced_tensors(graph))
     resident = {t: (hardware.device_tier,) for t in graph.initial if t not in forced}
-    everything = sum([tensor.size_bytes for tensor in graph.tensors]) + sum(
-        [op.workspace_bytes for op in graph.ops]
-    )
-    tiers = [
-        replace(tier, capacity_bytes=max(everything, tier.capacity_bytes))
-        for tier in hardware.tiers
-    ]
-    result = replay(
-        Plan(graph, "forced", tuple(moves), {**resident, **initial}),
-        replace(hardware, tiers=tuple(tiers)),
-        record=True,
-    )
+    plan = Plan(graph, "forced", tuple(moves), {**resident, **initial})
+    result = replay(plan, with_room(graph, hardware), record=True)
     if result.timeline is None or result.error is not None:
         raise InfeasibleError(
             f"the moves that ops on other processors force do not end: {result.error}"
