@@ -412,7 +412,7 @@ class Model:
                         for fetched in gone.fetch.values():
                             choices += after_waiting(u, fetched)
             for (other, version, _), (_, present) in self.stores.items():
-                writer = next(m for m in space.movables if m.tensor == other).rewriters[version]
+                writer = space.movable[other].rewriters[version]
                 if unsure < writer < self.count:
                     choices += after_waiting(writer, present)
             cp.add_bool_or([~var.away, *choices])

@@ -10,7 +10,7 @@ any more. Shares no code with the planner's own passes, so that it can judge the
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -107,6 +107,11 @@ class Space:
         """Tiers below that could not hold every tensor at once."""
         everything = sum(tensor.size_bytes for tensor in self.graph.tensors)
         return tuple(tier.name for tier in self.lower if tier.capacity_bytes < everything)
+
+    @cached_property
+    def movable(self) -> Mapping[int, Movable]:
+        """What may move, by tensor."""
+        return {movable.tensor: movable for movable in self.movables}
 
     @cached_property
     def order(self) -> OpOrder:

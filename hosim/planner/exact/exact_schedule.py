@@ -103,7 +103,7 @@ def placed(space: Space, schedule: Schedule) -> list[Placed]:
 
     found: list[Placed] = []
     for s in schedule.stores:
-        writer = next(c for c in space.movables if c.tensor == s.tensor).writers[s.version]
+        writer = space.movable[s.tensor].writers[s.version]
         found.append(
             Placed(
                 s.start_ns,
@@ -268,7 +268,7 @@ def _at_home(space: Space, t: int) -> bool:
 
 def _last_from(space: Space, schedule: Schedule, t: int, after: int, tier: str) -> bool:
     """Return whether no later absence needs the copy in the tier, nor the end of the step."""
-    movable = next(c for c in space.movables if c.tensor == t)
+    movable = space.movable[t]
     version = next(a.version for a in movable.absences if a.after == after)
     later = any(
         g.tier == tier and g.absence.after > after and g.absence.version == version

@@ -62,7 +62,7 @@ def add_prompt_starts(model: Model) -> None:
     for (t, version, tier), (start, present) in model.stores.items():
         if tier in space.lower_tight:
             continue
-        movable = next(m for m in space.movables if m.tensor == t)
+        movable = space.movable[t]
         reasons = list(_issued(model, start, movable.writers[version], movable.rewriters[version]))
         for (other, _, where), (begin, stored) in model.stores.items():
             if begin is not start and (where == tier or other == t):
@@ -243,5 +243,5 @@ def _ready_ns(space: Space, schedule: Schedule, ends: Sequence[int], i: int) -> 
 
 def _written_before(space: Space, t: int, version: int, i: int) -> bool:
     """Return whether a version of a tensor is of an op listed before ``i``."""
-    movable = next(m for m in space.movables if m.tensor == t)
+    movable = space.movable[t]
     return movable.writers[version] < i
