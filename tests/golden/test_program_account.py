@@ -109,6 +109,25 @@ def test_blocks_of_another_streams_tensors_wait_for_its_op():
         assert (figures.peak_allocated_bytes, figures.peak_active_bytes) == (30, active)
 
 
+@pytest.mark.parametrize(("between", "active"), [(1023, 60), (1024, 30)])
+def test_a_host_is_1024_ops_ahead_unless_told(between, active):
+    # As above, with ops of 1 ns on a before h, which is op number between + 2. With 1024 ops behind
+    # it that have not ended, the host allocates y when op number between + 1 - 1024 has ended: f at
+    # 10, or g at 60, which is when x is free.
+    graph = workload(
+        {"x": (30,), "y": (30,)},
+        {
+            "f": {"ns": 10, "outputs": ["x"], "stream": "a"},
+            "g": {"ns": 50, "inputs": ["x"], "stream": "b"},
+            **{f"n{k}": {"ns": 1, "stream": "a"} for k in range(between)},
+            "h": {"ns": 10, "outputs": ["y"], "stream": "a"},
+        },
+    )
+    timeline = replay(plan(graph), machine(), record=True).timeline
+    figures = program_account(plan(graph), machine(), timeline, 100).figures
+    assert (figures.peak_allocated_bytes, figures.peak_active_bytes) == (30, active)
+
+
 def test_the_caching_allocator_reserves_for_what_is_pending():
     graph = workload(
         {"x": (30 * MIB,), "y": (30 * MIB,), "z": (1,)},
